@@ -1,0 +1,53 @@
+# `make` alone says what can be made. Everything is installed into .venv, with the versions in constraints.txt.
+
+# The first Python that is new enough; another one: make PYTHON=/path/to/python3.12 demo
+PYTHON ?= $(shell for each in python3 python3.13 python3.12 python3.11; do \
+	"$$each" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$each" && break; done)
+VENV := .venv
+# -qq: errors only.
+PIP := $(VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-input -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check clean
+
+help:  ## Say what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s%s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/demo.stamp  ## Train one model over a small fleet on this machine, over real MQTT
+	@$(VENV)/bin/sojourn demo
+
+test: $(VENV)/dev.stamp  ## Run all tests
+	@.ci/install-packages mosquitto
+	@$(VENV)/bin/python -m pytest
+
+check: $(VENV)/dev.stamp  ## Look at the code: linter, types, and which package imports which
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+clean:  ## Remove all that was made, .venv too
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Torch first: it is most of the download, and what comes after it takes the build that is there.
+$(VENV)/torch.stamp: constraints.txt
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "Sojourn needs Python 3.11 or newer, and none was found. Name one: make PYTHON=/path/to/python3" >&2; exit 1; fi
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Sojourn needs Python 3.11 or newer; $(PYTHON) is: $$("$(PYTHON)" --version 2>&1)" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "$(PYTHON) cannot make a virtual environment. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@echo "Installing into $(VENV). The first time this takes a few minutes; torch is the largest part."
+	@"$(PYTHON)" -m venv $(VENV)
+	@$(PIP) torch torchvision
+	@touch $@
+
+$(VENV)/demo.stamp: $(VENV)/torch.stamp pyproject.toml
+	@echo "Installing Sojourn and what a coordinator needs ..."
+	@$(PIP) -e '.[cloud,broker]'
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/torch.stamp pyproject.toml
+	@echo "Installing Sojourn and what its tests and checks need ..."
+	@$(PIP) -e '.[dev]'
+	@touch $@ $(VENV)/demo.stamp

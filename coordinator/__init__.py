@@ -1,0 +1,1 @@
+"""What runs in the cloud: jobs, schedules, aggregators, strategies, compiling, releases."""

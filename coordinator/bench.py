@@ -1,0 +1,121 @@
+"""The coordinator's workbench: performs what its machine asks for. Torch runs in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from math import nan
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from coordinator.coordinator_records import JobCompiled, JobState
+from coordinator.evaluation import Evaluator
+from coordinator.preparing import PrepareJob, prepare
+from coordinator.rounds import CloseRound, PlanRound, close_round, plan_round
+from coordinator.sites import ReadRoster, read_roster
+from sojourn import vectors
+from sojourn.blobs import FolderBlobs, ref_of
+from sojourn.errors import Fault, JobError, SojournError
+from sojourn.messages import Ref
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sojourn.blobs import BlobStore
+
+PATIENCE = 900.0
+"""Seconds that a model may take to compile."""
+
+
+class ExportModel(msgspec.Struct, frozen=True):
+    """Make an ONNX file of a job's newest model."""
+
+    ticket: str
+    operator: str
+    job: JobState
+
+
+class ModelExported(msgspec.Struct, frozen=True):
+    """The ONNX file, as a blob."""
+
+    ticket: str
+    operator: str
+    model: Ref
+    accuracy: float
+
+
+class _Failure(msgspec.Struct, frozen=True):
+    error: str
+
+
+class Bench:
+    """Performs work here and now. `folder` is where blobs are files, so that another process can share them."""
+
+    def __init__(self, blobs: BlobStore, folder: Path | None = None) -> None:
+        self._blobs = blobs
+        self._folder = folder
+        self._evaluator = Evaluator(blobs)
+
+    def __call__(self, work: Any) -> Any:
+        """Do one piece of work."""
+        match work:
+            case PrepareJob():
+                return prepare(work, self._blobs) if self._folder is None else _prepared(work, self._folder)
+            case PlanRound():
+                return plan_round(work)
+            case CloseRound():
+                return close_round(work, self._blobs, self._evaluator)
+            case ExportModel():
+                return self._export(work)
+            case ReadRoster():
+                return read_roster(work, self._blobs)
+            case _:
+                raise Fault(f"nobody knows how to do {type(work).__name__}")
+
+    def _export(self, work: ExportModel) -> ModelExported:
+        from coordinator.compiling import bake  # noqa: PLC0415  # onnx only where it is needed
+
+        kit = self._evaluator.kit(work.job)
+        data = bake(kit, vectors.load(self._blobs, work.job.vectors["model"], kit.model))
+        ref = ref_of(data)
+        self._blobs.put(data, ref.digest)
+        accuracy = work.job.history[-1].accuracy if work.job.history else nan
+        return ModelExported(work.ticket, work.operator, ref, accuracy)
+
+
+def _prepared(work: PrepareJob, folder: Path) -> JobCompiled:
+    """Prepare a job in another process: its memory goes back, and a user's model cannot take the service down."""
+    done = subprocess.run(  # our own module
+        [sys.executable, "-m", "coordinator.bench", str(folder)],
+        input=msgspec.msgpack.encode(work), stdout=subprocess.PIPE, timeout=PATIENCE, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in ["", *sys.path] if path)},
+    )  # fmt: skip
+    if done.returncode:
+        raise JobError(f"compiling ended with exit code {done.returncode}: see the coordinator's log")
+    outcome = msgspec.msgpack.decode(done.stdout, type=JobCompiled | dict)
+    if isinstance(outcome, JobCompiled):
+        return outcome
+    raise JobError(str(outcome["error"]))
+
+
+def main(folder: str) -> None:
+    """The other process: a `PrepareJob` comes in, a `JobCompiled` or an error goes out."""
+    from pathlib import Path  # noqa: PLC0415
+
+    # What libraries print must not mix with the answer.
+    answer = os.dup(1)
+    os.dup2(2, 1)
+    work = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=PrepareJob)
+    outcome: JobCompiled | _Failure
+    try:
+        outcome = prepare(work, FolderBlobs(Path(folder)))
+    except SojournError as error:
+        outcome = _Failure(str(error))
+    with os.fdopen(answer, "wb") as out:
+        out.write(msgspec.msgpack.encode(outcome))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,130 @@
+"""The gradient of a convolution in ONNX operators."""
+
+# mypy: disable-error-code="no-untyped-call"
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+from onnxscript import opset18 as op
+
+from coordinator.compiling.operators import Value, constant, cut, ints, reshape, size, total
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Measured on onnxruntime 1.31: with fewer, a product per kernel place is too thin to pay.
+FEW_CHANNELS = 8
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How a kernel walks over its input."""
+
+    kernel: list[int]
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+    groups: int
+
+    @property
+    def pads(self) -> list[int]:
+        """The padding as ONNX writes it: all starts, then all ends."""
+        return self.padding * 2
+
+
+def convolution_backward(
+    grad: Value,
+    x: Value,
+    weight: Value,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    wanted: Sequence[bool],
+) -> tuple[Value, Value, Value]:
+    """By the input, the weight and the bias, as `aten.convolution_backward` orders them."""
+    kernel = [size(weight, axis) for axis in range(2, 2 + len(stride))]
+    geometry = Geometry(kernel, list(stride), list(padding), list(dilation), groups)
+    # What is not wanted is not used either: any value may stand there.
+    by_x = by_weight = by_bias = grad
+    if wanted[0]:
+        by_x = _by_output(grad, weight, geometry) if transposed else _by_input(grad, x, weight, geometry)
+    if wanted[1]:
+        # A transposed convolution is a convolution whose input and output changed places.
+        by_weight = _by_weight(grad, x, geometry) if transposed else _by_weight(x, grad, geometry)
+    if wanted[2]:
+        by_bias = total(grad, 0, *range(2, 2 + len(kernel)))
+    return by_x, by_weight, by_bias
+
+
+def _by_output(grad: Value, weight: Value, g: Geometry) -> Value:
+    return op.Conv(grad, weight, strides=g.stride, pads=g.pads, dilations=g.dilation, group=g.groups)
+
+
+def _by_input(grad: Value, x: Value, weight: Value, g: Geometry) -> Value:
+    # What the stride skipped at the far edge must come back, or the gradient is too small for its input.
+    rest = [
+        size(x, 2 + i)
+        - ((size(grad, 2 + i) - 1) * g.stride[i] - 2 * g.padding[i] + g.dilation[i] * (g.kernel[i] - 1) + 1)
+        for i in range(len(g.kernel))
+    ]
+    return op.ConvTranspose(
+        grad, weight, strides=g.stride, pads=g.pads, dilations=g.dilation, group=g.groups, output_padding=rest
+    )
+
+
+def _by_weight(x: Value, grad: Value, g: Geometry) -> Value:
+    """What each kernel place saw, times the gradient: products of matrices where that beats a convolution."""
+    if g.groups > 1:
+        return _by_swapping(x, grad, g)
+    if size(x, 1) >= FEW_CHANNELS and all(step == 1 for step in g.stride):
+        return _by_places(x, grad, g)
+    return _by_columns(x, grad, g)
+
+
+def _by_places(x: Value, grad: Value, g: Geometry) -> Value:
+    """One product per place of the kernel; for strides of 1, where a place sees a plain cut of the input."""
+    inward, outward = size(x, 1), size(grad, 1)
+    sent = reshape(grad, 0, outward, -1)
+    lengths = [size(grad, 2 + axis) for axis in range(len(g.kernel))]
+    padded = op.Pad(x, ints(0, 0, *g.padding, 0, 0, *g.padding)) if any(g.padding) else x
+    products = []
+    for place in product(*(range(n) for n in g.kernel)):
+        starts = [at * step for at, step in zip(place, g.dilation, strict=True)]
+        seen = reshape(cut(padded, starts, lengths), 0, inward, -1)
+        products.append(op.MatMul(sent, op.Transpose(seen, perm=[0, 2, 1])))
+    summed = total(op.Concat(*products, axis=2) if len(products) > 1 else products[0], 0)
+    by_place = reshape(summed, outward, prod(g.kernel), inward)
+    return reshape(op.Transpose(by_place, perm=[0, 2, 1]), outward, inward, *g.kernel)
+
+
+def _by_columns(x: Value, grad: Value, g: Geometry) -> Value:
+    """One product for all places, whose cuts are gathered by a convolution with one-hot kernels."""
+    places, inward, outward = prod(g.kernel), size(x, 1), size(grad, 1)
+    one_hot = np.tile(np.eye(places, dtype=np.float32).reshape(places, 1, *g.kernel), (inward, 1, *(1 for _ in g.kernel)))
+    columns = op.Conv(
+        x, constant(one_hot), strides=g.stride, pads=g.pads, dilations=g.dilation, group=inward
+    )
+    seen = op.Transpose(reshape(columns, 0, inward * places, -1), perm=[0, 2, 1])
+    summed = total(op.MatMul(reshape(grad, 0, outward, -1), seen), 0)
+    return reshape(summed, outward, inward, *g.kernel)
+
+
+def _by_swapping(x: Value, grad: Value, g: Geometry) -> Value:
+    """Convolve the input with the gradient: batch and channels swap places, stride and dilation too."""
+    axes = list(range(len(g.kernel)))
+    inward, spatial = size(x, 1) // g.groups, [size(x, 2 + axis) for axis in axes]
+    split = reshape(x, -1, g.groups, inward, *spatial)
+    swapped = op.Transpose(split, perm=[2, 1, 0, *(3 + axis for axis in axes)])
+    merged = reshape(swapped, inward, -1, *spatial)
+    kernels = op.Transpose(grad, perm=[1, 0, *(2 + axis for axis in axes)])
+    result = op.Conv(merged, kernels, strides=g.dilation, pads=g.pads, dilations=g.stride, group=g.groups)
+    # A stride that does not divide leaves places beyond the kernel.
+    return op.Transpose(cut(result, [0 for _ in axes], g.kernel), perm=[1, 0, *(2 + axis for axis in axes)])

@@ -1,0 +1,103 @@
+"""From a torch module to a checked kit."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from coordinator.compiling.checking import check_kit
+from coordinator.compiling.dropout import with_fed_dropout
+from coordinator.compiling.exporting import export_predict, export_train
+from coordinator.compiling.layers import Whereabouts
+from coordinator.compiling.preprocessing import normalised
+from coordinator.compiling.probing import take_probe
+from coordinator.compiling.samples import Samples, like
+from coordinator.compiling.survey import Survey, check_layers, take_survey
+from coordinator.compiling.tracing import TRACED_BATCH, Trainee
+from sojourn.errors import ModelError
+from sojourn.randomness import derive
+from sojourn.spec import InputSpec, Kit, ModelSpec, TensorSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A kit, and the vector with which its training starts."""
+
+    kit: Kit
+    initial: NDArray[np.float32]
+
+
+def compile_kit(
+    module: nn.Module,
+    input: InputSpec,  # noqa: A002 (the Kit's own word)
+    classes: tuple[str, ...],
+    *,
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+    seed: int,
+) -> Compiled:
+    """Compile `module` with its loss and normalisation; ModelError where the result is not what torch computes."""
+    check_layers(module)
+    seed = derive(seed, "compile")
+    fed, feed = with_fed_dropout(module)
+    whole = normalised(fed, input, mean, std)
+    samples = like(input, module, len(classes), (), mean, std)
+    survey = take_survey(fed, feed, torch.from_numpy(samples.batch(2, seed).x), len(classes))
+    samples = like(input, module, len(classes), survey.noise, mean, std)
+    trainee = Trainee(whole, feed, len(classes))
+    train, predict = _export(trainee, samples, survey, seed)
+    tensors = (
+        TensorSpec(name.removeprefix("module."), shape)
+        for name, shape in zip(trainee.names, trainee.shapes, strict=True)
+    )
+    kit = Kit(
+        model=ModelSpec(tuple(tensors)),
+        input=input,
+        classes=classes,
+        noise=survey.noise,
+        train=train,
+        predict=predict,
+        probe=take_probe(trainee, samples, seed),
+    )
+    check_kit(kit, trainee, samples, seed)
+    return Compiled(kit, trainee.initial.numpy().copy())
+
+
+def _export(trainee: Trainee, samples: Samples, survey: Survey, seed: int) -> tuple[bytes, bytes]:
+    batch = samples.batch(TRACED_BATCH, seed)
+    x, y = torch.from_numpy(batch.x), torch.from_numpy(batch.y)
+    noise = [torch.from_numpy(values) for values in batch.noise]
+    with Whereabouts(trainee.module.get_submodule("module")) as whereabouts:
+        try:
+            return export_train(trainee, x, y, noise), export_predict(trainee, x)
+        except ModelError:
+            raise
+        except Exception as error:
+            raise ModelError(_why(error, whereabouts, survey)) from error
+
+
+def _why(error: Exception, whereabouts: Whereabouts, survey: Survey) -> str:
+    """Name the layer: the one that was running, or the one whose operator the exporter refused."""
+    text = _root(error)
+    operator = re.search(r"aten[.:]+(\w+)", text)
+    layer = whereabouts.layer
+    if layer == "the loss" and operator:
+        layer = survey.layer_of(operator[1])
+    first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
+    return f"{layer} cannot be compiled: {first}; use a layer of the documented list instead"
+
+
+def _root(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error)

@@ -1,0 +1,55 @@
+"""ONNX operators with plain Python arguments, for the translations."""
+
+# mypy: disable-error-code="no-untyped-call"
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir
+from onnxscript import opset18 as op
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+# A value of the graph that is being written.
+Value = Any
+
+
+def ints(*values: int) -> Value:
+    """A constant list of whole numbers: a shape, axes, places."""
+    return op.Constant(value_ints=list(values))
+
+
+def constant(values: NDArray[np.generic] | float) -> Value:
+    """A constant tensor; a float becomes a float32 scalar."""
+    array = np.asarray(values, dtype=np.float32) if isinstance(values, float) else values
+    return op.Constant(value=onnx_ir.tensor(np.ascontiguousarray(array)))
+
+
+def size(value: Value, axis: int) -> int:
+    """A size that does not depend on the batch."""
+    return int(value.shape[axis])
+
+
+def reshape(value: Value, *shape: int) -> Value:
+    """Where 0 keeps an axis, and -1 takes what is left."""
+    return op.Reshape(value, ints(*shape))
+
+
+def total(value: Value, *axes: int, keep: bool = False) -> Value:
+    """The sum over axes."""
+    return op.ReduceSum(value, ints(*axes), keepdims=int(keep))
+
+
+def mean(value: Value, *axes: int) -> Value:
+    """The mean over axes, which stay with size 1."""
+    return op.ReduceMean(value, ints(*axes), keepdims=1)
+
+
+def cut(value: Value, starts: Sequence[int], lengths: Sequence[int]) -> Value:
+    """A block of the axes after batch and channels."""
+    ends = [start + length for start, length in zip(starts, lengths, strict=True)]
+    return op.Slice(value, ints(*starts), ints(*ends), ints(*range(2, 2 + len(starts))))

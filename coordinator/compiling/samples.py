@@ -1,0 +1,76 @@
+"""Made-up batches on which a compiled kit is compared with torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import nn
+
+from sojourn.randomness import generator, noise
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from sojourn.spec import InputSpec
+
+# Small enough to be an index into anything, for a model that takes whole numbers but has no embedding.
+SMALLEST_VOCABULARY = 2
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch as the training graph takes it."""
+
+    x: NDArray[np.generic]
+    y: NDArray[np.int64]
+    noise: list[NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Draws batches that look like a job's input."""
+
+    spec: InputSpec
+    classes: int
+    noise: tuple[tuple[int, ...], ...]
+    vocabulary: int
+    mean: NDArray[np.float32]
+    std: NDArray[np.float32]
+
+    def batch(self, size: int, seed: int, *, coarse: bool = False) -> Batch:
+        """A batch of `size`; `coarse` rounds its values, so that maxima tie as they do in real images."""
+        draw = generator(seed, "samples", size)
+        shape = (size, *self.spec.shape)
+        x: NDArray[np.generic]
+        if self.spec.dtype == "int64":
+            x = draw.integers(0, self.vocabulary, shape, dtype=np.int64)
+        else:
+            normal = draw.standard_normal(shape, dtype=np.float32)
+            x = (np.round(normal) if coarse else normal) * self.std + self.mean
+        y = draw.integers(0, self.classes, size, dtype=np.int64)
+        return Batch(x, y, noise(seed, 0, size, self.noise))
+
+
+def like(
+    spec: InputSpec,
+    module: nn.Module,
+    classes: int,
+    noise_shapes: tuple[tuple[int, ...], ...],
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+) -> Samples:
+    """Samples whose normalised values are standard normal, or that every embedding of `module` knows."""
+    sizes = [layer.num_embeddings for layer in module.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag)]
+    axes = (-1, 1, 1) if len(spec.shape) == 3 else (-1,)
+    return Samples(
+        spec,
+        classes,
+        noise_shapes,
+        min(sizes, default=SMALLEST_VOCABULARY),
+        np.array([0.0] if mean is None else mean, dtype=np.float32).reshape(axes),
+        np.array([1.0] if std is None else std, dtype=np.float32).reshape(axes),
+    )

@@ -1,0 +1,98 @@
+"""From a module to fx graphs of its loss with gradient and of its prediction, for any batch size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+from sojourn.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from coordinator.compiling.dropout import NoiseFeed
+
+# The batch in which a trace is taken: it must not equal 0 or 1, for which torch specialises.
+TRACED_BATCH = 5
+LARGER = 13
+
+
+class Trainee:
+    """A module as functions of its trainable tensors, which is how both torch and the tracer run it."""
+
+    def __init__(self, module: nn.Module, feed: NoiseFeed, classes: int) -> None:
+        """Run `module`, whose dropout takes its noise from `feed`."""
+        self.module, self.feed, self.classes = module, feed, classes
+        named = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self.names = tuple(named)
+        self.shapes = tuple(tuple(p.shape) for p in named.values())
+        self.sizes = tuple(p.numel() for p in named.values())
+        self.initial = torch.cat([torch.zeros(0), *(p.detach().reshape(-1) for p in named.values())])
+
+    def split(self, vector: Tensor) -> list[Tensor]:
+        """The tensors that stand in a vector."""
+        parts = torch.split(vector, list(self.sizes))
+        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    def logits(self, tensors: Sequence[Tensor], x: Tensor) -> Tensor:
+        """The module's answers, as in prediction."""
+        self.module.eval()
+        return self._call(tensors, x)
+
+    def loss_and_gradient(
+        self, tensors: Sequence[Tensor], x: Tensor, y: Tensor, noise: Sequence[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The mean cross entropy of a batch, and its gradient by each tensor."""
+        self.module.train()
+        self.feed.give(noise)
+        leaves = [tensor.detach().requires_grad_() for tensor in tensors]
+        with torch.enable_grad():
+            # Not nll_loss: the exporter turns its backward into a wrong constant without a word.
+            chances = torch.log_softmax(self._call(leaves, x), 1)
+            hot = (y.unsqueeze(1) == torch.arange(self.classes)).to(torch.float32)
+            loss = -(chances * hot).sum(1).mean()
+            gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
+        filled = [torch.zeros_like(t) if g is None else g for t, g in zip(tensors, gradients, strict=True)]
+        return loss.detach(), filled
+
+    def _call(self, tensors: Sequence[Tensor], x: Tensor) -> Tensor:
+        out: Tensor = functional_call(self.module, dict(zip(self.names, tensors, strict=True)), (x,))
+        return out
+
+
+def trace(function: Callable[..., Any], fixed: Sequence[Tensor], batched: Sequence[Tensor]) -> fx.GraphModule:
+    """The operators that `function(fixed, batched)` runs, with the first axis of `batched` left open."""
+    graph = _trace(function, fixed, batched)
+    larger = _trace(function, fixed, [torch.cat([tensor] * LARGER) for tensor in batched])
+    # A branch on the batch's size leaves no trace of its own: only a second size shows it.
+    if _operators(graph) != _operators(larger):
+        raise ModelError("the model runs differently by the size of a batch: a graph must be the same for all")
+    return graph
+
+
+def _trace(function: Callable[..., Any], fixed: Sequence[Tensor], batched: Sequence[Tensor]) -> fx.GraphModule:
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    fakes = [_fake(mode, tensor, open_batch=False) for tensor in fixed]
+    open_fakes = [_fake(mode, tensor, open_batch=True) for tensor in batched]
+    tracer = make_fx(function, _allow_non_fake_inputs=True)
+    # Without it operators that are written in C++, such as flatten, would fix the batch at the traced size.
+    with enable_python_dispatcher():
+        return tracer(fakes, open_fakes)
+
+
+def _fake(mode: FakeTensorMode, tensor: Tensor, *, open_batch: bool) -> Tensor:
+    sizes = [DimDynamic.STATIC] * tensor.dim()
+    if open_batch:
+        sizes[0] = DimDynamic.DYNAMIC
+    return mode.from_tensor(tensor.detach(), symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes))
+
+
+def _operators(graph: fx.GraphModule) -> list[str]:
+    return [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]

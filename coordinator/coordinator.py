@@ -1,0 +1,467 @@
+"""The coordinator: queues jobs, plans rounds, hands tours to sites, and makes the next model of what comes back.
+
+A machine without I/O (`sojourn.machine`). It knows nothing of strategies: planning and closing a round is work that it
+has done. One job is worked on at a time; the others wait. What is durable changes only in `apply`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from coordinator.bench import ExportModel, ModelExported
+from coordinator.coordinator_records import (
+    ENDED,
+    CoordinatorState,
+    DevicesEstimated,
+    JobCompiled,
+    JobEnded,
+    JobStarted,
+    JobState,
+    JobSubmitted,
+    Record,
+    RoundClosed,
+    RoundPlanned,
+    TourArrived,
+    TourGivenUp,
+    TourMoved,
+    TourPlan,
+)  # fmt: skip
+from coordinator.desk import Desk
+from coordinator.itinerary import blobs_of, copy_of, ending, settings_of, told_plan, told_round, tour_message
+from coordinator.job import Job, read_job
+from coordinator.preparing import PrepareJob
+from coordinator.rounds import CloseRound, NotYet, PlanRound
+from coordinator.sites import RosterRead, Sites
+from sojourn.errors import SojournError
+from sojourn.machine import (
+    Append,
+    Did,
+    DidNot,
+    Do,
+    Linked,
+    Present,
+    Pull,
+    Pulled,
+    PullFailed,
+    Received,
+    Say,
+    Send,
+    Undo,
+    Woke,
+)  # fmt: skip
+from sojourn.messages import (
+    Export,
+    Inspect,
+    Refused,
+    Roster,
+    RosterSeen,
+    Stop,
+    Submit,
+    TourAccepted,
+    TourCancel,
+    TourDiscarded,
+    Toured,
+    TourProgress,
+)  # fmt: skip
+from sojourn.outbox import Outbox
+from sojourn.topics import Address
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
+    from sojourn.machine import Effect, Event
+    from sojourn.messages import JobStatus, Message, Offer, TourId
+    from sojourn.topics import Role
+
+
+class Coordinator:
+    """The state machine of the cloud."""
+
+    def __init__(self, name: str, operators: frozenset[str] = frozenset({"operator"})) -> None:
+        self.address = Address("cloud", name)
+        self.offer: Offer | None = None
+        self.watches: tuple[Role, ...] = ("edge",)
+        self.record_form: Any = Record
+        self.state = CoordinatorState()
+        self.sites = Sites()
+        self._operators = operators
+        self._desk = Desk()
+        self._outbox = Outbox()
+        self._working: str | None = None
+        self._again = False
+        """Whether planning should be tried again: the sites have changed since."""
+        self._lacking: dict[int, set[bytes]] = {}
+        self._coming: dict[int, Toured] = {}
+        self._leases: dict[int, float] = {}
+        self._began = 0.0
+        self._waiting_since: float | None = None
+        self._traffic = 0
+
+    def role_of(self, sender: str) -> Role | None:
+        """Operators are known by name and speak as the cloud does; everybody else who may write here is an edge."""
+        return "cloud" if sender in self._operators else "edge"
+
+    def restore(self, snapshot: bytes) -> None:
+        """Take the durable state from a snapshot."""
+        self.state = msgspec.msgpack.decode(snapshot, type=CoordinatorState)
+
+    def snapshot(self) -> bytes:
+        """The durable state."""
+        return msgspec.msgpack.encode(self.state)
+
+    def apply(self, record: Record) -> None:
+        """Change the durable state by one record."""
+        self.state.apply(record)
+
+    def live(self) -> AbstractSet[bytes]:
+        """All that a job, a result on its way, a roster or an export refers to."""
+        live = set(self.sites.live()) | self._desk.exported
+        for job in self.state.jobs.values():
+            live |= job.live()
+        for toured in self._coming.values():
+            live |= {ref.digest for ref in [*toured.vectors.values(), toured.reports]}
+        return live
+
+    def heard(self, peer: Address, traffic: int, now: float, *, spoke: bool) -> None:  # noqa: ARG002
+        """Count the bytes between the cloud and the sites."""
+        if peer.role == "edge":
+            self._traffic += traffic
+
+    def wake_at(self) -> float | None:
+        """The next resend, lease or end of patience."""
+        times = [self._outbox.wake_at(), *self._leases.values(), self._patience_ends()]
+        return min((when for when in times if when is not None), default=None)
+
+    def start(self, now: float) -> list[Effect]:
+        """Take up the job that was under way."""
+        self._began = now
+        job = self.state.current
+        return self._advance(job, now) if job else []
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """React."""
+        match event:
+            case Received():
+                return self._receive(event.sender, event.epoch.count, event.message, now)
+            case Present():
+                return [*self.sites.present(event, self._outbox, now), *self._outbox.hasten(now, event.node)]
+            case Pulled():
+                return self._pulled(event.digest, now)
+            case PullFailed():
+                return self._pull_failed(event)
+            case Did():
+                return self._did(event, now)
+            case DidNot():
+                return self._did_not(event, now)
+            case Linked():
+                return [*self._outbox.hasten(now)]
+            case Woke():
+                return self._woke(now)
+            case _:
+                return []
+
+    def _receive(self, sender: Address, boot: int, message: Message, now: float) -> list[Effect]:
+        match message:
+            case Roster():
+                pull = self.sites.roster(sender, boot, message)
+                self._outbox.settle(("roster", sender.name))
+                return [*pull, Send(sender, RosterSeen(message.revision))]
+            case TourProgress():
+                return self._progress(sender, message, now)
+            case Toured():
+                return self._toured(sender, message)
+            case Submit():
+                return self._submit(sender, message, now)
+            case Inspect():
+                return [Send(sender, self._desk.tell(message, self.state, self.sites))]
+            case Stop():
+                return self._stop(sender, message, now)
+            case Export():
+                return self._export(sender, message)
+            case _:
+                return []
+
+    # --- what operators ask
+
+    def _submit(self, operator: Address, message: Submit, now: float) -> list[Effect]:
+        try:
+            job = read_job(message.job, "the job")
+        except SojournError as error:
+            return [Send(operator, Refused(message.ticket, str(error)))]
+        known = self.state.jobs.get(job.name)
+        if known and known.ticket != message.ticket:
+            reason = f"there is a job {job.name!r} already ({known.status}); give this one another name"
+            return [Send(operator, Refused(message.ticket, reason))]
+        if known:  # asked again
+            return [Send(operator, self._desk.tell(Inspect(message.ticket, job.name), self.state, self.sites))]
+        record = JobSubmitted(job.name, message.job, message.ticket)
+        self.apply(record)
+        answer = self._desk.tell(Inspect(message.ticket, job.name), self.state, self.sites)
+        effects: list[Effect] = [Append(record, sync=True), Send(operator, answer), Say(f"job {job.name} submitted")]
+        return [*effects, *self._advance_if_current(job.name, now)]
+
+    def _stop(self, operator: Address, message: Stop, now: float) -> list[Effect]:
+        job = self.state.jobs.get(message.job)
+        if job is None:
+            return [Send(operator, self._unknown(message.ticket, message.job))]
+        effects = [] if job.status in ENDED else self._end(job, "stopped", "stopped by an operator", now)
+        answer = self._desk.tell(Inspect(message.ticket, message.job), self.state, self.sites)
+        return [*effects, Send(operator, answer)]
+
+    def _export(self, operator: Address, message: Export) -> list[Effect]:
+        if said := self._desk.told(message.ticket):
+            return [Send(operator, said)]
+        job = self.state.jobs.get(message.job)
+        if job is None:
+            return [Send(operator, self._unknown(message.ticket, message.job))]
+        if job.kit is None:
+            reason = f"job {job.name!r} is {job.status}: it has no model yet"
+            return [Send(operator, Refused(message.ticket, reason))]
+        return self._desk.begin(ExportModel(message.ticket, operator.name, copy_of(job)))
+
+    def _unknown(self, ticket: str, name: str) -> Refused:
+        known = ", ".join(self.state.jobs) or "none"
+        return Refused(ticket, f"there is no job {name!r}; the jobs are: {known}")
+
+    # --- the course of a job
+
+    def _advance_if_current(self, name: str, now: float) -> list[Effect]:
+        job = self.state.current
+        return self._advance(job, now) if job and job.name == name else []
+
+    def _advance(self, job: JobState, now: float) -> list[Effect]:
+        """Do the next thing that the job needs."""
+        if self._working:
+            return []
+        if job.status == "queued":
+            record = JobStarted(job.name)
+            self.apply(record)
+            return [Append(record), *self._advance(job, now)]
+        if job.status == "compiling":
+            self._waiting_since = None
+            said = Say(f"job {job.name}: compiling")
+            return [said, *self._do(f"prepare {job.name}", PrepareJob(job.name, job.text))]
+        if job.tours:
+            return self._close(job, now) if job.gathered else self._ask_tours(job, now)
+        return self._plan(job)
+
+    def _do(self, key: str, work: Any) -> list[Effect]:
+        self._working = key
+        return [Do(key, work)]
+
+    def _plan(self, job: JobState) -> list[Effect]:
+        self._again = False
+        return self._do(f"plan {job.name}", PlanRound(copy_of(job), self.sites.reach()))
+
+    def _close(self, job: JobState, now: float) -> list[Effect]:
+        return self._do(f"close {job.name}", CloseRound(copy_of(job), now - self._began, self._traffic))
+
+    def _did(self, event: Did, now: float) -> list[Effect]:
+        if isinstance(event.outcome, ModelExported):
+            return self._desk.finish(event.outcome)
+        if isinstance(event.outcome, RosterRead):
+            return self._roster_read(event.outcome)
+        if event.key != self._working:
+            return []
+        self._working = None
+        outcome = event.outcome
+        if isinstance(outcome, NotYet):
+            return self._not_yet(outcome.reason, now)
+        job = self.state.jobs[outcome.job]
+        self.apply(outcome)
+        effects: list[Effect] = [Append(outcome, sync=not isinstance(outcome, RoundPlanned), blobs=blobs_of(outcome))]
+        match outcome:
+            case RoundPlanned():
+                self._began, self._traffic, self._waiting_since = now, 0, None
+                effects.append(Say(told_plan(job, outcome)))
+            case RoundClosed():
+                effects.append(Say(told_round(job, outcome)))
+                settings = settings_of(job.text)
+                if reason := ending(job, settings):
+                    return [*effects, *self._end(job, "done", reason, now)]
+            case DevicesEstimated():
+                effects += [Say(f"job {job.name}: {line}", "warning") for line in outcome.failures]
+                effects.append(Say(f"job {job.name}: {len(outcome.signatures)} devices estimated"))
+            case JobCompiled():
+                effects.append(Say(f"job {job.name}: compiled and checked"))
+        return [*effects, *self._advance(job, now)]
+
+    def _did_not(self, event: DidNot, now: float) -> list[Effect]:
+        if said := self._desk.failed(event):
+            return [said]
+        if event.key != self._working:
+            return []
+        self._working = None
+        job = self.state.jobs[event.key.partition(" ")[2]]
+        return self._end(job, "refused", event.detail, now)
+
+    def _not_yet(self, reason: str, now: float) -> list[Effect]:
+        job = self.state.current
+        if job is None:
+            return []
+        if self._again:
+            return self._plan(job)
+        self._waiting_since = now if self._waiting_since is None else self._waiting_since
+        changed, job.status, job.detail = job.detail != reason, "waiting", reason
+        return [Say(f"job {job.name} waits: {reason}")] if changed else []
+
+    def _end(self, job: JobState, status: JobStatus, detail: str, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        if job is self.state.current:
+            effects += [Undo(self._working)] if self._working else []
+            self._working, self._waiting_since = None, None
+            for tour in job.tours:
+                self._forget(tour.number)
+                if tour.number not in job.arrived:
+                    effects.append(Send(Address("edge", tour.site), TourCancel(job.tour_id(tour))))
+        record = JobEnded(job.name, status, detail[:20_000])
+        self.apply(record)
+        effects += [Append(record, sync=True), Say(f"job {job.name} is {status}: {detail}")]
+        following = self.state.current
+        return [*effects, *(self._advance(following, now) if following else [])]
+
+    # --- tours
+
+    def _ask_tours(self, job: JobState, now: float) -> list[Effect]:
+        settings = settings_of(job.text)
+        effects: list[Effect] = []
+        for tour in job.tours:
+            if tour.number not in job.arrived and tour.number not in job.given_up:
+                effects += self._ask_tour(job, settings, tour, now)
+        return effects
+
+    def _ask_tour(self, job: JobState, settings: Job, tour: TourPlan, now: float) -> list[Effect]:
+        self._leases[tour.number] = now + settings.tours.site_lease
+        message = tour_message(job, settings, tour)
+        return [*self._outbox.ask(("tour", tour.number), Address("edge", tour.site), message, now)]
+
+    def _progress(self, sender: Address, message: TourProgress, now: float) -> list[Effect]:
+        found = self._current(sender, message.tour)
+        if found is None:
+            return [Send(sender, TourCancel(message.tour))]
+        job, tour = found
+        self._outbox.settle(("tour", tour.number))
+        self._desk.progress[tour.number] = message
+        if tour.number in self._leases:
+            self._leases[tour.number] = now + settings_of(job.text).tours.site_lease
+        return []
+
+    def _toured(self, sender: Address, message: Toured) -> list[Effect]:
+        found = self._current(sender, message.tour)
+        if found is None:
+            if self._counted(message):
+                return [Send(sender, TourAccepted(message.tour))]
+            return [Send(sender, TourDiscarded(message.tour, "this attempt is no longer wanted"))]
+        job, tour = found
+        self._outbox.settle(("tour", tour.number))
+        self._leases.pop(tour.number, None)
+        if tour.number in job.arrived:
+            return [Send(sender, TourAccepted(message.tour))]
+        if tour.number in self._coming:
+            return []
+        self._coming[tour.number] = message
+        needed = [*message.vectors.values(), message.reports]
+        self._lacking[tour.number] = {ref.digest for ref in needed}
+        return [Pull(ref, sender) for ref in dict.fromkeys(needed)]
+
+    def _current(self, sender: Address, tour_id: TourId) -> tuple[JobState, TourPlan] | None:
+        """The job and tour that are meant, if this is the attempt that counts."""
+        job = self.state.current
+        if job is None or job.name != tour_id.job:
+            return None
+        tour = next((t for t in job.tours if t.number == tour_id.tour), None)
+        if tour is None or tour.number in job.given_up or tour.site != sender.name or job.tour_id(tour) != tour_id:
+            return None
+        return job, tour
+
+    def _counted(self, message: Toured) -> bool:
+        """Whether the tour belongs to a round that was closed: its edge server did not hear that it was accepted."""
+        job = self.state.jobs.get(message.tour.job)
+        return job is not None and message.tour.tour < job.next_tour and not any(
+            tour.number == message.tour.tour for tour in job.tours
+        )
+
+    def _pulled(self, digest: bytes, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        effects += self.sites.pulled(digest)
+        for number, lacking in list(self._lacking.items()):
+            lacking.discard(digest)
+            if not lacking:
+                effects += self._arrived(number, now)
+        return effects
+
+    def _arrived(self, number: int, now: float) -> list[Effect]:
+        toured = self._coming[number]
+        self._forget(number)
+        job = self.state.current
+        tour = next((t for t in job.tours if t.number == number), None) if job else None
+        if job is None or tour is None:
+            return []
+        record = TourArrived(job.name, toured)
+        self.apply(record)
+        blobs = tuple(ref.digest for ref in [*toured.vectors.values(), toured.reports])
+        accepted = Send(Address("edge", tour.site), TourAccepted(toured.tour))
+        effects: list[Effect] = [Append(record, sync=True, blobs=blobs), accepted]
+        return [*effects, *(self._advance(job, now) if job.gathered else [])]
+
+    def _pull_failed(self, event: PullFailed) -> list[Effect]:
+        """The site offers its result again until it is accepted: then it is fetched again."""
+        self.sites.pull_failed(event.digest)
+        for number, lacking in list(self._lacking.items()):
+            if event.digest in lacking:
+                del self._lacking[number], self._coming[number]
+        return [Say(f"a blob could not be fetched ({event.reason})", "warning")]
+
+    def _forget(self, number: int) -> None:
+        """Nothing more is expected of a tour."""
+        self._outbox.settle(("tour", number))
+        self._leases.pop(number, None)
+        self._coming.pop(number, None)
+        self._lacking.pop(number, None)
+        self._desk.progress.pop(number, None)
+
+    # --- time
+
+    def _patience_ends(self) -> float | None:
+        job = self.state.current
+        if self._waiting_since is None or job is None:
+            return None
+        patience = settings_of(job.text).fleet.patience
+        return self._waiting_since + patience if patience else None
+
+    def _woke(self, now: float) -> list[Effect]:
+        effects: list[Effect] = [*self._outbox.due(now)]
+        job = self.state.current
+        ends = self._patience_ends()
+        if job and ends is not None and ends <= now:
+            return [*effects, *self._end(job, "refused", f"nobody came: {job.detail}", now)]
+        for number in [number for number, ends in self._leases.items() if ends <= now]:
+            effects += self._lost(job, number, now) if job else []
+        return effects
+
+    def _lost(self, job: JobState, number: int, now: float) -> list[Effect]:
+        """A site gave no sign of life: wait for it, go on without its tour, or give the tour to another site."""
+        settings = settings_of(job.text)
+        tour = next(t for t in job.tours if t.number == number)
+        policy, reason = settings.tours.on_lost_site, f"no sign of life for {settings.tours.site_lease:g} s"
+        said = Say(f"job {job.name}: site {tour.site} is lost, {reason}; {policy}", "warning")
+        if policy == "wait":
+            return [said, *self._ask_tour(job, settings, tour, now)]
+        self._forget(number)
+        moved = self.sites.move(tour) if policy == "reassign" else None
+        record: Record = TourMoved(job.name, moved) if moved else TourGivenUp(job.name, number, reason)
+        self.apply(record)
+        effects: list[Effect] = [said, Append(record, sync=True)]
+        if moved:
+            return [*effects, *self._ask_tour(job, settings, moved, now)]
+        return [*effects, *(self._advance(job, now) if job.gathered else [])]
+
+    def _roster_read(self, outcome: RosterRead) -> list[Effect]:
+        """The sites have changed: a job that waits for devices may have them now."""
+        if not self.sites.take(outcome):
+            return []
+        self._again = True
+        job = self.state.current
+        return self._plan(job) if job and job.status == "waiting" and not self._working else []

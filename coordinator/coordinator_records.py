@@ -1,0 +1,224 @@
+"""What a coordinator must not forget: its jobs, and the records that change them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from sojourn.messages import JobStatus, Ref, RoundReport, Toured, TourId
+
+Phase = Literal["estimate", "train"]
+ENDED: tuple[JobStatus, ...] = ("done", "stopped", "refused")
+
+
+class TourPlan(msgspec.Struct, frozen=True):
+    """One tour of the present round: where it runs and which of the job's vectors it starts from."""
+
+    number: int
+    site: str
+    hops: tuple[str, ...]
+    spares: tuple[str, ...] = ()
+    attempt: int = 1
+    start: dict[str, str] = msgspec.field(default_factory=lambda: {"model": "model"})
+
+
+class JobSubmitted(msgspec.Struct, frozen=True, tag="job-submitted/1"):
+    """A job was queued; `text` is its job file, `ticket` is what the operator called the request."""
+
+    job: str
+    text: str
+    ticket: str
+
+
+class JobStarted(msgspec.Struct, frozen=True, tag="job-started/1"):
+    """The job is next in the queue: it is being compiled."""
+
+    job: str
+
+
+class JobCompiled(msgspec.Struct, frozen=True, tag="job-compiled/1"):
+    """The job's graphs agree with torch and its data was found: it may begin."""
+
+    job: str
+    kit: Ref
+    model: Ref
+    handout: Ref
+    exemplars: Ref | None
+    test: Ref | None
+
+
+class RoundPlanned(msgspec.Struct, frozen=True, tag="round-planned/1"):
+    """The tours of a round, or of an estimation before it, and the quality of their arrangement."""
+
+    job: str
+    phase: Phase
+    tours: tuple[TourPlan, ...]
+    quality: dict[str, float]
+
+
+class TourArrived(msgspec.Struct, frozen=True, tag="tour-arrived/1"):
+    """A tour's result is here."""
+
+    job: str
+    toured: Toured
+
+
+class TourMoved(msgspec.Struct, frozen=True, tag="tour-moved/1"):
+    """A site was lost: another one leads its tour, under a new fencing number."""
+
+    job: str
+    tour: TourPlan
+
+
+class TourGivenUp(msgspec.Struct, frozen=True, tag="tour-given-up/1"):
+    """A site was lost, and its tour with it."""
+
+    job: str
+    number: int
+    reason: str
+
+
+class DevicesEstimated(msgspec.Struct, frozen=True, tag="devices-estimated/1"):
+    """What an estimation found out: signatures, and the devices that gave none this time."""
+
+    job: str
+    signatures: dict[str, tuple[float, ...]]
+    silent: tuple[str, ...]
+    failures: tuple[str, ...]
+    traffic: int
+
+
+class RoundClosed(msgspec.Struct, frozen=True, tag="round-closed/1"):
+    """The round's tours have become the job's next state."""
+
+    job: str
+    vectors: dict[str, Ref]
+    handout: dict[str, Ref]
+    norms: tuple[float, ...]
+    report: RoundReport
+
+
+class JobEnded(msgspec.Struct, frozen=True, tag="job-ended/1"):
+    """The job is over."""
+
+    job: str
+    status: JobStatus
+    detail: str
+
+
+Record = (
+    JobSubmitted | JobStarted | JobCompiled | RoundPlanned | TourArrived | TourMoved | TourGivenUp
+    | DevicesEstimated | RoundClosed | JobEnded
+)  # fmt: skip
+
+
+class JobState(msgspec.Struct):
+    """All that is durable of a job."""
+
+    name: str
+    text: str
+    ticket: str = ""
+    status: JobStatus = "queued"
+    detail: str = ""
+    kit: Ref | None = None
+    exemplars: Ref | None = None
+    test: Ref | None = None
+    vectors: dict[str, Ref] = {}
+    """The job's state, exact: the model, and what its aggregator keeps."""
+    handout: dict[str, Ref] = {}
+    """The same vectors as they travel to the sites."""
+    phase: Phase = "train"
+    tours: tuple[TourPlan, ...] = ()
+    quality: dict[str, float] = {}
+    arranged: tuple[TourPlan, ...] = ()
+    """The tours of the last training round, for schedules that keep an arrangement."""
+    arrived: dict[int, Toured] = {}
+    given_up: dict[int, str] = {}
+    signatures: dict[str, tuple[float, ...]] = {}
+    silent: dict[str, int] = {}
+    """How often a device gave no signature."""
+    next_tour: int = 0
+    norms: tuple[float, ...] = ()
+    history: list[RoundReport] = []
+    estimation_traffic: int = 0
+
+    @property
+    def round(self) -> int:
+        """The number of the round that is under way or next; the first is 1."""
+        return len(self.history) + 1
+
+    @property
+    def gathered(self) -> bool:
+        """Whether every tour of the present round has arrived or was given up."""
+        return bool(self.tours) and all(t.number in self.arrived or t.number in self.given_up for t in self.tours)
+
+    def tour_id(self, tour: TourPlan) -> TourId:
+        """The tour's name on the wire."""
+        return TourId(self.name, self.round, tour.number, tour.attempt)
+
+    def live(self) -> set[bytes]:
+        """The blobs that this job refers to."""
+        kept = [ref for ref in (self.kit, self.exemplars, self.test) if ref]
+        kept += [*self.vectors.values(), *self.handout.values()]
+        for toured in self.arrived.values():
+            kept += [*toured.vectors.values(), toured.reports]
+        return {ref.digest for ref in kept}
+
+    def apply(self, record: Record) -> None:  # noqa: C901  # one short case for each record
+        """Change by one record."""
+        match record:
+            case JobStarted():
+                self.status = "compiling"
+            case JobCompiled():
+                self.status, self.kit = "waiting", record.kit
+                self.exemplars, self.test = record.exemplars, record.test
+                self.vectors, self.handout = {"model": record.model}, {"model": record.handout}
+            case RoundPlanned():
+                self.status, self.phase = "running", record.phase
+                self.tours, self.quality = record.tours, record.quality
+                self.next_tour = max(tour.number for tour in record.tours) + 1
+                if record.phase == "train":
+                    self.arranged = record.tours
+            case TourArrived():
+                self.arrived[record.toured.tour.tour] = record.toured
+            case TourMoved():
+                self.tours = tuple(record.tour if t.number == record.tour.number else t for t in self.tours)
+            case TourGivenUp():
+                self.given_up[record.number] = record.reason
+            case DevicesEstimated():
+                self.signatures |= record.signatures
+                for device in record.silent:
+                    self.silent[device] = self.silent.get(device, 0) + 1
+                self.estimation_traffic += record.traffic
+                self._clear()
+            case RoundClosed():
+                self.vectors, self.handout, self.norms = record.vectors, record.handout, record.norms
+                self.history.append(record.report)
+                self._clear()
+            case JobEnded():
+                self.status, self.detail = record.status, record.detail
+                self._clear()
+            case JobSubmitted():
+                pass
+
+    def _clear(self) -> None:
+        self.tours, self.arrived, self.given_up = (), {}, {}
+
+
+class CoordinatorState(msgspec.Struct):
+    """The durable state of a coordinator: its jobs, oldest first."""
+
+    jobs: dict[str, JobState] = {}
+
+    def apply(self, record: Record) -> None:
+        """Change by one record."""
+        if isinstance(record, JobSubmitted):
+            self.jobs[record.job] = JobState(record.job, record.text, record.ticket)
+        else:
+            self.jobs[record.job].apply(record)
+
+    @property
+    def current(self) -> JobState | None:
+        """The oldest job that has not ended: the one that is worked on."""
+        return next((job for job in self.jobs.values() if job.status not in ENDED), None)

@@ -1,0 +1,59 @@
+"""What the coordinator can say of a model without a device: accuracy on the test set, signatures on the exemplars."""
+
+from __future__ import annotations
+
+from math import nan
+from typing import TYPE_CHECKING
+
+from sojourn.envelope import unpack_blob
+from sojourn.errors import Fault
+from sojourn.exemplars import Exemplars, signature
+from sojourn.graphs import Graphs
+from sojourn.scoring import accuracy_and_loss
+from sojourn.spec import Kit
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from coordinator.coordinator_records import JobState
+    from sojourn.blobs import BlobStore
+    from sojourn.messages import Ref
+
+
+class Evaluator:
+    """Graphs and samples of the job that runs, read once."""
+
+    def __init__(self, blobs: BlobStore) -> None:
+        self._blobs = blobs
+        self._digest: bytes | None = None
+        self._kit: Kit
+        self._graphs: Graphs
+        self._samples: dict[bytes, Exemplars] = {}
+
+    def kit(self, job: JobState) -> Kit:
+        """The job's kit."""
+        if job.kit is None:
+            raise Fault(f"{job.name} has not been compiled")
+        if job.kit.digest != self._digest:
+            self._kit = unpack_blob(self._blobs.read(job.kit.digest), Kit)
+            self._graphs = Graphs(self._kit, 1)
+            self._digest, self._samples = job.kit.digest, {}
+        return self._kit
+
+    def evaluate(self, job: JobState, vector: NDArray[np.float32]) -> tuple[float, float]:
+        """Accuracy and mean loss on the test set; NaN without one."""
+        self.kit(job)
+        return accuracy_and_loss(self._graphs, vector, self._read(job.test)) if job.test else (nan, nan)
+
+    def signature(self, job: JobState, vector: NDArray[np.float32]) -> tuple[float, ...]:
+        """A device's signature, from the model that it trained."""
+        if job.exemplars is None:
+            raise Fault(f"{job.name} has no exemplars")
+        classes = len(self.kit(job).classes)
+        return signature(self._graphs, vector, self._read(job.exemplars), classes)
+
+    def _read(self, ref: Ref) -> Exemplars:
+        if ref.digest not in self._samples:
+            self._samples[ref.digest] = unpack_blob(self._blobs.read(ref.digest), Exemplars)
+        return self._samples[ref.digest]

@@ -1,0 +1,309 @@
+"""The agent: takes visits from edge servers, has them trained, and holds the results until they are accepted.
+
+A machine without I/O (`sojourn.machine`). One visit is worked on at a time; trained results wait for `Accepted` or
+`Discarded`, across restarts. What is durable changes only in `apply`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from edge_agent.agent_records import AgentState, Held, Key, VisitEnded, VisitTaken, VisitTrained, key_of
+from edge_agent.work import Train, Trained, Warm
+from sojourn.machine import (
+    Append,
+    Did,
+    DidNot,
+    Do,
+    Doing,
+    Effect,
+    Linked,
+    Pull,
+    Pulled,
+    PullFailed,
+    Received,
+    Say,
+    Send,
+    Undo,
+    Woke,
+)  # fmt: skip
+from sojourn.messages import (
+    Accepted,
+    Cancel,
+    Declined,
+    Discarded,
+    Prepare,
+    Progress,
+    Visit,
+    Visited,
+    VisitId,
+    VisitReason,
+)  # fmt: skip
+from sojourn.outbox import Outbox
+from sojourn.topics import Address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from collections.abc import Set as AbstractSet
+
+    from sojourn.machine import Event
+    from sojourn.messages import Message, Offer
+    from sojourn.topics import Role
+
+    Objection = Callable[[], tuple[VisitReason, str] | None]
+    """Why this device will not work now, if it will not: heat, hours, power ..."""
+
+PROGRESS_PAUSE = 1.0
+RESTARTS = 1
+"""How often a visit is begun again here when its worker died, before it is given up."""
+REASONS: tuple[VisitReason, ...] = ("memory", "disk", "data", "runtime", "unsupported", "failed")
+
+
+class Agent:
+    """The state machine of a device."""
+
+    def __init__(
+        self, name: str, offer: Offer, *, edges: frozenset[str] = frozenset(), objection: Objection | None = None
+    ) -> None:
+        self.address = Address("device", name)
+        self.offer: Offer | None = offer
+        self.watches: tuple[Role, ...] = ()
+        self.record_form: Any = VisitTaken | VisitTrained | VisitEnded
+        self.state = AgentState()
+        self._edges = edges
+        self._objection = objection or (lambda: None)
+        self._outbox = Outbox()
+        self._active: Key | None = None
+        self._lacking: set[bytes] = set()
+        self._warming: Prepare | None = None
+        self._declined: Declined | None = None
+        self._restarts = 0
+        self._steps = (0, 0)
+        self._news_at = 0.0
+        self._next_progress: float | None = None
+
+    def role_of(self, sender: str) -> Role | None:
+        """Only edge servers write to a device; with a list of them, only those."""
+        return "edge" if not self._edges or sender in self._edges else None
+
+    def restore(self, snapshot: bytes) -> None:
+        """Take the durable state from a snapshot."""
+        self.state = msgspec.msgpack.decode(snapshot, type=AgentState)
+
+    def snapshot(self) -> bytes:
+        """The durable state."""
+        return msgspec.msgpack.encode(self.state)
+
+    def apply(self, record: VisitTaken | VisitTrained | VisitEnded) -> None:
+        """Change the durable state by one record."""
+        self.state.apply(record)
+
+    def live(self) -> AbstractSet[bytes]:
+        """All that a held visit, the job's memory or a warm worker refers to."""
+        warming = {self._warming.kit.digest} if self._warming else set()
+        return self.state.live() | self._lacking | warming
+
+    def heard(self, peer: Address, traffic: int, now: float, *, spoke: bool) -> None:
+        """A device counts nothing."""
+
+    def wake_at(self) -> float | None:
+        """The next resend or sign of life."""
+        times = [self._outbox.wake_at(), self._next_progress]
+        return min((when for when in times if when is not None), default=None)
+
+    def start(self, now: float) -> list[Effect]:
+        """Offer finished results again; begin an interrupted visit again, with the same randomness."""
+        effects: list[Effect] = []
+        for key, held in list(self.state.held.items()):
+            if held.answer:
+                effects += self._outbox.ask(key, Address("edge", held.source), held.answer, now)
+            else:
+                effects += self._begin(key, held, now)
+        return effects
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """React."""
+        match event:
+            case Received():
+                return self._receive(event.sender, event.message, now)
+            case Pulled():
+                return self._pulled(event.digest, now)
+            case PullFailed():
+                return self._pull_failed(event)
+            case Doing():
+                self._steps, self._news_at = (event.step, event.steps), now
+                return []
+            case Did():
+                return self._did(event, now)
+            case DidNot():
+                return self._did_not(event, now)
+            case Linked():
+                return [*self._outbox.hasten(now)]
+            case Woke():
+                return [*self._outbox.due(now), *self._sign_of_life(now)]
+            case _:
+                return []
+
+    def _receive(self, edge: Address, message: Message, now: float) -> list[Effect]:
+        match message:
+            case Visit():
+                return self._visit(edge, message, now)
+            case Prepare():
+                return self._prepare(edge, message)
+            case Accepted():
+                return self._settle(edge, message.visit, accepted=True)
+            case Discarded() | Cancel():
+                return self._settle(edge, message.visit, accepted=False)
+            case _:
+                return []
+
+    def _visit(self, edge: Address, message: Visit, now: float) -> list[Effect]:
+        key = key_of(message.visit)
+        held = self.state.held.get(key)
+        if held and held.visit.visit == message.visit:  # asked again: answer from memory
+            return [Send(edge, held.answer)] if held.answer else self._sign_of_life(now, at_once=True)
+        if message.visit.attempt <= self.state.fences.get(key, (-1, -1)):
+            said = self._declined if self._declined and self._declined.visit == message.visit else None
+            return [Send(edge, said or Declined(message.visit, "stale", "this attempt is over here"))]
+        effects: list[Effect] = []
+        if held:  # an older attempt of the same visit
+            effects += self._end(key, accepted=False)
+        if self._active is not None and _supersedes(message.visit, self.state.held[self._active].visit.visit):
+            effects += self._end(self._active, accepted=False)
+        if self._active is not None:
+            busy = self.state.held[self._active]
+            return [*effects, Send(edge, Declined(message.visit, "busy", f"visiting for {busy.visit.visit.job}"))]
+        if refusal := self._refusal(message):
+            told = Say(f"declined {message.visit}: {refusal[1]}")
+            return [*effects, Send(edge, Declined(message.visit, *refusal)), told]
+        record = VisitTaken(edge.name, message)
+        self.apply(record)
+        return [*effects, Append(record), *self._begin(key, self.state.held[key], now)]
+
+    def _refusal(self, message: Visit) -> tuple[VisitReason, str] | None:
+        name = str(message.task.objective.__struct_config__.tag)
+        if self.offer and name not in self.offer.objectives:
+            return "unsupported", f"the objective {name!r} is not installed here"
+        if self.offer and (message.task.threads or 1) > self.offer.threads:
+            return "unsupported", f"{message.task.threads} threads are more than the {self.offer.threads} allowed here"
+        return self._objection()
+
+    def _begin(self, key: Key, held: Held, now: float) -> list[Effect]:
+        """Fetch what the visit needs, then train."""
+        self._active, self._restarts, self._steps = key, 0, (0, 0)
+        self._warming = None
+        needed = [held.visit.kit, *held.visit.vectors.values()]
+        self._lacking = {ref.digest for ref in needed}
+        source = Address("edge", held.source)
+        pulls: list[Effect] = [Pull(ref, source) for ref in dict.fromkeys(needed)]
+        return [Say(f"visit {held.visit.visit} from {held.source}"), *self._sign_of_life(now, at_once=True), *pulls]
+
+    def _pulled(self, digest: bytes, now: float) -> list[Effect]:
+        if self._active is not None and digest in self._lacking:
+            self._lacking.discard(digest)
+            return [] if self._lacking else self._train(now)
+        if self._warming and self._warming.kit.digest == digest and self._active is None:
+            return [Do("warm", Warm(self._warming.kit, self._warming.task))]
+        return []
+
+    def _train(self, now: float) -> list[Effect]:
+        held = self.state.held[self._key()]
+        memory = self.state.memory.get(held.visit.visit.job, {})
+        self._news_at = now
+        work = Do(_work_key(held.visit.visit), Train(held.visit, memory))
+        return [work, *self._sign_of_life(now, at_once=True)]
+
+    def _pull_failed(self, event: PullFailed) -> list[Effect]:
+        if self._active is None or event.digest not in self._lacking:
+            return []
+        return self._decline("disk" if event.reason == "disk" else "gone", "could not get what the visit needs")
+
+    def _prepare(self, edge: Address, message: Prepare) -> list[Effect]:
+        if self._active is not None:
+            return []
+        self._warming = message
+        return [Pull(message.kit, edge)]
+
+    def _did(self, event: Did, now: float) -> list[Effect]:
+        if not isinstance(event.outcome, Trained) or self._active is None:
+            return []
+        key, outcome = self._active, event.outcome
+        held = self.state.held[key]
+        answer = Visited(held.visit.visit, outcome.vectors, outcome.samples, outcome.metrics, outcome.signature)
+        record = VisitTrained(key, answer, outcome.memory)
+        self.apply(record)
+        self._rest()
+        blobs = tuple(ref.digest for ref in [*outcome.vectors.values(), *outcome.memory.values()])
+        ask = self._outbox.ask(key, Address("edge", held.source), answer, now)
+        return [Append(record, sync=True, blobs=blobs), *ask, Say(f"trained {held.visit.visit}: {_told(outcome)}")]
+
+    def _did_not(self, event: DidNot, now: float) -> list[Effect]:
+        if self._active is None or event.key == "warm":
+            return []
+        if event.reason == "failed" and self._restarts < RESTARTS:
+            self._restarts += 1
+            return [Say(f"the worker failed, once more: {event.detail}", "warning"), *self._train(now)]
+        reason: VisitReason = next((word for word in REASONS if word == event.reason), "failed")
+        return self._decline(reason, event.detail)
+
+    def _decline(self, reason: VisitReason, detail: str) -> list[Effect]:
+        key = self._key()
+        held = self.state.held[key]
+        self._declined = Declined(held.visit.visit, reason, detail[:2000])
+        declined = Send(Address("edge", held.source), self._declined)
+        return [*self._end(key, accepted=False), declined, Say(f"declined {held.visit.visit}: {detail}", "warning")]
+
+    def _settle(self, edge: Address, visit: VisitId, *, accepted: bool) -> list[Effect]:
+        key = key_of(visit)
+        held = self.state.held.get(key)
+        if held is None or held.visit.visit != visit or held.source != edge.name or (accepted and not held.answer):
+            return []
+        return self._end(key, accepted=accepted)
+
+    def _end(self, key: Key, *, accepted: bool) -> list[Effect]:
+        """A visit is over, whichever way."""
+        held = self.state.held[key]
+        record = VisitEnded(key, accepted)
+        self.apply(record)
+        self._outbox.settle(key)
+        effects: list[Effect] = [Append(record, sync=accepted)]
+        if key == self._active:
+            self._rest()
+            effects.append(Undo(_work_key(held.visit.visit)))
+        return effects
+
+    def _rest(self) -> None:
+        self._active, self._next_progress = None, None
+        self._lacking = set()
+
+    def _sign_of_life(self, now: float, *, at_once: bool = False) -> list[Effect]:
+        if self._active is None or not (at_once or (self._next_progress is not None and self._next_progress <= now)):
+            return []
+        held = self.state.held[self._active]
+        if not self._lacking and now - self._news_at > held.visit.lease:  # the worker hangs: let the lease run out
+            self._next_progress = None
+            return []
+        self._next_progress = now + min(PROGRESS_PAUSE, held.visit.lease / 4)
+        stage = "fetching" if self._lacking else "training"
+        return [Send(Address("edge", held.source), Progress(held.visit.visit, stage, *self._steps))]  # type: ignore[arg-type]
+
+    def _key(self) -> Key:
+        assert self._active is not None  # noqa: S101  # callers have looked
+        return self._active
+
+
+def _supersedes(new: VisitId, old: VisitId) -> bool:
+    """Whether the job has moved on from the old visit: to a later round, or to another attempt of the same tour."""
+    same_tour = (new.job, new.round, new.tour) == (old.job, old.round, old.tour)
+    return (new.job == old.job and new.round > old.round) or (same_tour and new.attempt[0] > old.attempt[0])
+
+
+def _work_key(visit: VisitId) -> str:
+    return f"{visit.job}/{visit.round}/{visit.tour}/{visit.hop}/{visit.attempt[0]}.{visit.attempt[1]}"
+
+
+def _told(outcome: Trained) -> str:
+    loss = outcome.metrics.get("loss")
+    return f"{outcome.samples} samples" + (f", loss {loss:.4f}" if loss is not None else "")

@@ -1,0 +1,1 @@
+"""All roles on one workstation, under a virtual clock."""

@@ -1,0 +1,117 @@
+"""A whole fleet in one process: coordinator, edge servers and agents as they are, on brokers in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coordinator.bench import Bench
+from coordinator.coordinator import Coordinator
+from coordinator.coordinator_records import ENDED
+from edge_agent.agent import Agent
+from edge_agent.objectives import NAMES
+from edge_agent.training import InlineTraining, Trainer
+from fleet_sim.world import SimulatedNode, World
+from hierarchy.edge_server import EdgeServer
+from hierarchy.gate import perform
+from sojourn import __version__
+from sojourn.machine import Received
+from sojourn.memory_link import MemoryLink
+from sojourn.messages import Epoch, Offer, Submit
+from sojourn.node import Node
+from sojourn.store import MemoryStore
+from sojourn.topics import Address
+from sojourn.workers import InlineWorkers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from coordinator.coordinator_records import JobState
+    from edge_agent.data import DataSettings
+    from sojourn.link import Link
+    from sojourn.machine import Machine
+    from sojourn.memory_link import Faults, MemoryBroker
+    from sojourn.store import Store
+    from sojourn.topics import Role
+    from sojourn.workers import Workers
+
+FLEET = "simulated"
+CLOUD = "cloud"
+
+
+class Fleet:
+    """Nodes by name, with stores that survive them: any node can be killed and started again."""
+
+    def __init__(
+        self,
+        devices: Mapping[str, DataSettings],
+        sites: Mapping[str, tuple[str, ...]],
+        faults: Faults | None = None,
+        *,
+        one_broker: bool = False,
+    ) -> None:
+        """`sites` says which devices are on which edge server's broker; with one broker every site reaches all."""
+        self.world = World()
+        self.nodes: dict[str, SimulatedNode] = {}
+        self.stores: dict[str, Store] = {}
+        self._build: dict[str, Callable[[], Node]] = {}
+        cloud = self.world.broker(faults)
+        self.brokers: dict[str, MemoryBroker] = {CLOUD: cloud}
+        self._build[CLOUD] = lambda: self._coordinator(cloud)
+        for site, reached in sites.items():
+            broker = self.brokers[site] = cloud if one_broker else self.world.broker(faults)
+            self._build[site] = lambda site=site, broker=broker: self._edge(site, broker, cloud)  # type: ignore[misc]
+            for name in reached:
+                self._build[name] = lambda name=name, broker=broker: self._agent(name, devices[name], broker)  # type: ignore[misc]
+        for name in self._build:
+            self.start(name)
+
+    def start(self, name: str) -> None:
+        """Start a node, or start it again with what its store holds."""
+        self.nodes[name] = SimulatedNode(self.world, self._build[name]())
+        self.nodes[name].start()
+
+    def kill(self, name: str) -> None:
+        """End a node as kill -9 does."""
+        self.nodes[name].kill()
+
+    def submit(self, text: str) -> None:
+        """Hand a job to the coordinator, as an operator does."""
+        node = self.nodes[CLOUD].node
+        node.inject(Received(Address("cloud", "operator"), Epoch(0, bytes(8)), Submit("ticket", text)), self.world.now)
+
+    def job(self, name: str) -> JobState:
+        """What the coordinator knows of a job."""
+        machine = self.nodes[CLOUD].node.machine
+        assert isinstance(machine, Coordinator)  # noqa: S101
+        return machine.state.jobs[name]
+
+    def run(self, name: str, limit: float = 1e5) -> JobState:
+        """Let time pass until the job has ended, or for so many seconds."""
+        self.world.run(lambda: self.job(name).status in ENDED, self.world.now + limit)
+        return self.job(name)
+
+    @property
+    def traffic(self) -> int:
+        """The payload bytes that all brokers took."""
+        return sum(broker.payload for broker in set(self.brokers.values()))
+
+    def _node(self, machine: Machine, links: Mapping[Role, Link], workers: Callable[[Store], Workers]) -> Node:
+        store = self.stores.setdefault(machine.address.name, MemoryStore())
+        return Node(FLEET, machine, store, links, workers(store))
+
+    def _coordinator(self, broker: MemoryBroker) -> Node:
+        link = MemoryLink(broker)
+        links: dict[Role, Link] = {"edge": link, "cloud": link}
+        return self._node(Coordinator(CLOUD), links, lambda store: InlineWorkers(Bench(store.blobs)))
+
+    def _edge(self, name: str, site: MemoryBroker, cloud: MemoryBroker) -> Node:
+        below = MemoryLink(site)
+        links: dict[Role, Link] = {"device": below, "cloud": below if site is cloud else MemoryLink(cloud)}
+        return self._node(
+            EdgeServer(name, CLOUD), links, lambda store: InlineWorkers(lambda work: perform(work, store.blobs))
+        )
+
+    def _agent(self, name: str, data: DataSettings, broker: MemoryBroker) -> Node:
+        offer = Offer(__version__, "simulated", "onnxruntime", 1, 0, NAMES, "simulated")
+        links: dict[Role, Link] = {"edge": MemoryLink(broker)}
+        return self._node(Agent(name, offer), links, lambda store: InlineTraining(Trainer(store.blobs, data)))

@@ -1,0 +1,126 @@
+"""The gate: what an edge server checks and computes for a returned model before it is handed on."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from sojourn import vectors
+from sojourn.envelope import unpack_blob
+from sojourn.errors import InvalidBlob
+from sojourn.messages import Ref, Task
+from sojourn.parts import Gate
+from sojourn.spec import Kit
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from sojourn.blobs import BlobStore
+
+
+class Check(msgspec.Struct, frozen=True):
+    """Check a result against the checkpoint that it grew from, and make it the next checkpoint."""
+
+    kit: Ref
+    result: dict[str, Ref]
+    checkpoint: dict[str, Ref]
+    exemplars: Ref | None
+    gate: Gate
+    norms: tuple[float, ...]
+    task: Task
+
+
+class Passed(msgspec.Struct, frozen=True):
+    """The result is good. `vectors` is the exact checkpoint, `handout` the same as it travels to the next device."""
+
+    vectors: dict[str, Ref]
+    handout: dict[str, Ref]
+    norm: float
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The result is not handed on."""
+
+    reason: str
+
+
+class Wrap(msgspec.Struct, frozen=True):
+    """Make the end of a tour ready to travel: as a difference to its start, if the job compresses."""
+
+    kit: Ref
+    start: Ref
+    checkpoint: dict[str, Ref]
+    task: Task
+
+
+class Wrapped(msgspec.Struct, frozen=True):
+    """The vectors as they travel upward."""
+
+    vectors: dict[str, Ref]
+
+
+def perform(work: Check | Wrap, blobs: BlobStore) -> Passed | Failed | Wrapped:
+    """Do one piece of an edge server's work."""
+    return check(work, blobs) if isinstance(work, Check) else wrap(work, blobs)
+
+
+def check(work: Check, blobs: BlobStore) -> Passed | Failed:
+    """Finite, its norm in line, its loss on the exemplars not a leap: then it is the next checkpoint."""
+    if "model" not in work.result:  # an estimate made on the device: there is no model to hand on
+        return Passed({}, {}, 0.0)
+    kit = unpack_blob(blobs.read(work.kit.digest), Kit)
+    before = vectors.load(blobs, work.checkpoint["model"], kit.model)
+    result = work.result["model"]
+    try:
+        after = vectors.load(blobs, result, kit.model)
+    except InvalidBlob as error:
+        return Failed(str(error))
+    if result.delta:
+        after = before + after
+    with np.errstate(all="ignore"):
+        norm = float(np.linalg.norm((after - before).astype(np.float64)))
+    if refusal := _refusal(work, blobs, kit, before, after, norm):
+        return Failed(refusal)
+    if not result.delta and result.encoding == "float32":
+        return Passed(work.result, work.result, norm)
+    exact = vectors.save(blobs, after, "float32", kit.model)
+    handed = vectors.save(blobs, after, work.task.encoding, kit.model)
+    return Passed({**work.result, "model": exact}, {**work.result, "model": handed}, norm)
+
+
+def _refusal(
+    work: Check, blobs: BlobStore, kit: Kit, before: NDArray[np.float32], after: NDArray[np.float32], norm: float
+) -> str | None:
+    if not np.isfinite(after).all():
+        return f"{int((~np.isfinite(after)).sum())} of {len(after)} numbers are not finite"
+    gate = work.gate
+    if gate.norm_factor is not None and work.norms and norm > gate.norm_factor * median(work.norms):
+        usual = median(work.norms)
+        return f"the update's norm {norm:.3g} is more than {gate.norm_factor:g} times the usual {usual:.3g}"
+    if gate.loss_factor is not None and work.exemplars is not None:
+        # Imported here: onnxruntime only on an edge server that is asked to predict.
+        from sojourn.exemplars import Exemplars  # noqa: PLC0415
+        from sojourn.graphs import Graphs  # noqa: PLC0415
+        from sojourn.scoring import accuracy_and_loss  # noqa: PLC0415
+
+        exemplars = unpack_blob(blobs.read(work.exemplars.digest), Exemplars)
+        graphs = Graphs(kit, 1)
+        old, new = (accuracy_and_loss(graphs, vector, exemplars)[1] for vector in (before, after))
+        if not new <= gate.loss_factor * max(old, 1e-9):
+            return f"the loss on the exemplars went from {old:.3g} to {new:.3g}"
+    return None
+
+
+def wrap(work: Wrap, blobs: BlobStore) -> Wrapped:
+    """The tour's end as it travels upward."""
+    model = work.checkpoint["model"]
+    if work.task.encoding == "float32" or model == work.start:
+        return Wrapped(work.checkpoint)
+    kit = unpack_blob(blobs.read(work.kit.digest), Kit)
+    before = vectors.load(blobs, work.start, kit.model)
+    after = vectors.load(blobs, model, kit.model)
+    delta = vectors.save(blobs, after - before, work.task.encoding, kit.model, delta=True)
+    return Wrapped({**work.checkpoint, "model": delta})

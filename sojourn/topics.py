@@ -1,0 +1,85 @@
+"""The two topic patterns, known only here.
+
+sojourn/1/<fleet>/<role>/<to>/in/<from>     everything addressed to a node
+sojourn/1/<fleet>/<role>/<node>/state       retained presence: birth, and the will as its death
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, get_args
+
+import msgspec
+
+from sojourn import WIRE
+from sojourn.errors import ConfigError
+
+Role = Literal["device", "edge", "cloud"]
+ROLES: tuple[str, ...] = get_args(Role)
+
+_NAME = re.compile(r"[a-z0-9-]{1,63}")
+
+
+class Address(msgspec.Struct, frozen=True, order=True):
+    """Where a node is found: its role and its name, which is unique in the fleet."""
+
+    role: Role
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.role}/{self.name}"
+
+
+class Route(msgspec.Struct, frozen=True):
+    """A topic, read: an inbox message when `sender` is given, else the presence of `node`."""
+
+    node: Address
+    sender: str | None
+
+
+def check_name(name: str, what: str = "name") -> str:
+    """The name, if it may stand in a topic."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{what} {name!r} is not a valid name: use 1 to 63 of the characters a-z, 0-9 and '-'",
+        )
+    return name
+
+
+def inbox(fleet: str, to: Address, sender: str) -> str:
+    """The topic for a message to a node."""
+    return f"sojourn/{WIRE}/{fleet}/{to.role}/{to.name}/in/{sender}"
+
+
+def state(fleet: str, node: Address) -> str:
+    """The topic of a node's retained presence."""
+    return f"sojourn/{WIRE}/{fleet}/{node.role}/{node.name}/state"
+
+
+def inbox_filter(fleet: str, node: Address) -> str:
+    """What a node subscribes to for its inbox."""
+    return inbox(fleet, node, "+")
+
+
+def state_filter(fleet: str, role: Role) -> str:
+    """What a node subscribes to for the presence of all nodes of a role."""
+    return f"sojourn/{WIRE}/{fleet}/{role}/+/state"
+
+
+def read(fleet: str, topic: str) -> Route | None:
+    """What a topic says, or None for one that is not ours."""
+    match topic.split("/"):
+        case ["sojourn", wire, in_fleet, role, name, *rest] if wire == str(WIRE) and in_fleet == fleet:
+            pass
+        case _:
+            return None
+    if role not in ROLES or not _NAME.fullmatch(name):
+        return None
+    node = Address(role, name)  # type: ignore[arg-type]  # checked against ROLES above
+    match rest:
+        case ["state"]:
+            return Route(node, None)
+        case ["in", sender] if _NAME.fullmatch(sender):
+            return Route(node, sender)
+        case _:
+            return None

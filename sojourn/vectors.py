@@ -1,0 +1,83 @@
+"""Vectors on the wire and their means: float32, float16, int8 with one scale per tensor.
+
+int8: one float32 scale for each tensor, then one signed byte for each number; value = scale * byte.
+All numbers are little-endian. Compressed results travel as deltas against the model that the device was handed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sojourn.blobs import ref_of
+from sojourn.errors import InvalidBlob
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from sojourn.blobs import BlobStore
+    from sojourn.messages import Ref
+    from sojourn.parts import Encoding
+    from sojourn.spec import ModelSpec
+
+
+def encode(vector: NDArray[np.float32], encoding: str, spec: ModelSpec) -> bytes:
+    """The bytes of a vector."""
+    if encoding == "float32":
+        return vector.astype("<f4", copy=False).tobytes()
+    if encoding == "float16":
+        limit = float(np.finfo(np.float16).max)
+        return np.clip(vector, -limit, limit).astype("<f2").tobytes()
+    scales, whole = [], np.empty(len(vector), np.int8)
+    at = 0
+    for size in spec.sizes:
+        piece = vector[at : at + size]
+        scale = np.float32(np.max(np.abs(piece)) / 127)
+        scales.append(scale)
+        whole[at : at + size] = np.rint(piece / scale).clip(-127, 127) if scale > 0 and np.isfinite(scale) else 0
+        at += size
+    return np.array(scales, "<f4").tobytes() + whole.tobytes()
+
+
+def decode(data: bytes, encoding: str, spec: ModelSpec) -> NDArray[np.float32]:
+    """The vector in these bytes; a length that does not fit the spec is refused."""
+    expected = {"float32": 4 * spec.size, "float16": 2 * spec.size, "int8": 4 * len(spec.tensors) + spec.size}
+    if len(data) != expected.get(encoding):
+        raise InvalidBlob(f"{len(data)} bytes are not a {encoding} vector of {spec.size} numbers")
+    if encoding == "float32":
+        return np.frombuffer(data, "<f4").astype(np.float32, copy=False)
+    if encoding == "float16":
+        return np.frombuffer(data, "<f2").astype(np.float32)
+    scales = np.frombuffer(data, "<f4", len(spec.tensors))
+    whole = np.frombuffer(data, np.int8, offset=4 * len(spec.tensors))
+    return whole.astype(np.float32) * np.repeat(scales.astype(np.float32), spec.sizes)
+
+
+def load(blobs: BlobStore, ref: Ref, spec: ModelSpec) -> NDArray[np.float32]:
+    """The vector that a reference stands for (of a delta: the difference)."""
+    return decode(blobs.read(ref.digest), ref.encoding, spec)
+
+
+def save(
+    blobs: BlobStore, vector: NDArray[np.float32], encoding: Encoding, spec: ModelSpec, *, delta: bool = False
+) -> Ref:
+    """Keep a vector; returns its reference."""
+    data = encode(vector, encoding, spec)
+    ref = ref_of(data, encoding, delta=delta)
+    blobs.put(data, ref.digest)
+    return ref
+
+
+def mean(vectors: Iterable[NDArray[np.float32]], weights: Sequence[float]) -> NDArray[np.float32]:
+    """The weighted mean, summed in the order given and in float64, so that it is the same everywhere."""
+    total: NDArray[np.float64] | None = None
+    share = np.asarray(weights, np.float64) / np.sum(weights, dtype=np.float64)
+    for vector, weight in zip(vectors, share, strict=True):
+        part = np.multiply(vector, weight, dtype=np.float64)
+        total = part if total is None else np.add(total, part, out=total)
+    if total is None:
+        raise ValueError("there is no mean of no vectors")
+    return total.astype(np.float32)
