@@ -55,7 +55,7 @@ def torch_step(module: torch.nn.Module, spec: InputSpec) -> Callable[[], None]:
 
     def step() -> None:
         optimiser.zero_grad()
-        functional.cross_entropy(module(x), y).backward()  # type: ignore[no-untyped-call]
+        functional.cross_entropy(module(x), y).backward()
         optimiser.step()
 
     return step

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from math import nan
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +48,7 @@ class ModelExported(msgspec.Struct, frozen=True):
     accuracy: float
 
 
-class _Failure(msgspec.Struct, frozen=True):
+class _Failure(msgspec.Struct, frozen=True, tag="failure"):
     error: str
 
 
@@ -94,16 +96,17 @@ def _prepared(work: PrepareJob, folder: Path) -> JobCompiled:
     )  # fmt: skip
     if done.returncode:
         raise JobError(f"compiling ended with exit code {done.returncode}: see the coordinator's log")
-    outcome = msgspec.msgpack.decode(done.stdout, type=JobCompiled | dict)
-    if isinstance(outcome, JobCompiled):
-        return outcome
-    raise JobError(str(outcome["error"]))
+    outcome: JobCompiled | _Failure = msgspec.msgpack.decode(done.stdout, type=JobCompiled | _Failure)
+    if isinstance(outcome, _Failure):
+        raise JobError(outcome.error)
+    return outcome
 
 
 def main(folder: str) -> None:
     """The other process: a `PrepareJob` comes in, a `JobCompiled` or an error goes out."""
     from pathlib import Path  # noqa: PLC0415
 
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     # What libraries print must not mix with the answer.
     answer = os.dup(1)
     os.dup2(2, 1)
@@ -115,6 +118,13 @@ def main(folder: str) -> None:
         outcome = _Failure(str(error))
     with os.fdopen(answer, "wb") as out:
         out.write(msgspec.msgpack.encode(outcome))
+
+
+def _end_with_parent(parent: int) -> None:
+    """Nobody waits for the answer of a coordinator that is gone."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
 
 
 if __name__ == "__main__":

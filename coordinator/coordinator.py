@@ -20,6 +20,7 @@ from coordinator.coordinator_records import (
     JobStarted,
     JobState,
     JobSubmitted,
+    JobWaits,
     Record,
     RoundClosed,
     RoundPlanned,
@@ -52,11 +53,12 @@ from sojourn.machine import (
     Woke,
 )  # fmt: skip
 from sojourn.messages import (
+    Birth,
     Export,
     Inspect,
     Refused,
     Roster,
-    RosterSeen,
+    RosterAsk,
     Stop,
     Submit,
     TourAccepted,
@@ -72,7 +74,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from sojourn.machine import Effect, Event
-    from sojourn.messages import JobStatus, Message, Offer, TourId
+    from sojourn.messages import Epoch, JobStatus, Message, Offer, TourId
     from sojourn.topics import Role
 
 
@@ -90,8 +92,8 @@ class Coordinator:
         self._desk = Desk()
         self._outbox = Outbox()
         self._working: str | None = None
-        self._again = False
-        """Whether planning should be tried again: the sites have changed since."""
+        self._reach: dict[str, tuple[str, ...]] = {}
+        """What the sites reached when planning was last tried."""
         self._lacking: dict[int, set[bytes]] = {}
         self._coming: dict[int, Toured] = {}
         self._leases: dict[int, float] = {}
@@ -124,10 +126,15 @@ class Coordinator:
             live |= {ref.digest for ref in [*toured.vectors.values(), toured.reports]}
         return live
 
-    def heard(self, peer: Address, traffic: int, now: float, *, spoke: bool) -> None:  # noqa: ARG002
-        """Count the bytes between the cloud and the sites."""
-        if peer.role == "edge":
-            self._traffic += traffic
+    def heard(self, peer: Address, traffic: int, now: float, *, spoke: bool) -> None:
+        """Count the bytes between the cloud and the sites; a site that sends its result is alive."""
+        if peer.role != "edge":
+            return
+        self._traffic += traffic
+        if spoke and self._coming and (job := self.state.current):
+            for tour in job.tours:
+                if tour.number in self._coming and tour.site == peer.name:
+                    self._leases[tour.number] = now + settings_of(job.text).tours.site_lease
 
     def wake_at(self) -> float | None:
         """The next resend, lease or end of patience."""
@@ -144,9 +151,9 @@ class Coordinator:
         """React."""
         match event:
             case Received():
-                return self._receive(event.sender, event.epoch.count, event.message, now)
+                return self._receive(event.sender, event.epoch, event.message, now)
             case Present():
-                return [*self.sites.present(event, self._outbox, now), *self._outbox.hasten(now, event.node)]
+                return self._present(event, now)
             case Pulled():
                 return self._pulled(event.digest, now)
             case PullFailed():
@@ -162,12 +169,11 @@ class Coordinator:
             case _:
                 return []
 
-    def _receive(self, sender: Address, boot: int, message: Message, now: float) -> list[Effect]:
+    def _receive(self, sender: Address, epoch: Epoch, message: Message, now: float) -> list[Effect]:
         match message:
             case Roster():
-                pull = self.sites.roster(sender, boot, message)
                 self._outbox.settle(("roster", sender.name))
-                return [*pull, Send(sender, RosterSeen(message.revision))]
+                return self.sites.roster(sender, epoch, message)
             case TourProgress():
                 return self._progress(sender, message, now)
             case Toured():
@@ -252,8 +258,8 @@ class Coordinator:
         return [Do(key, work)]
 
     def _plan(self, job: JobState) -> list[Effect]:
-        self._again = False
-        return self._do(f"plan {job.name}", PlanRound(copy_of(job), self.sites.reach()))
+        self._reach = self.sites.reach()
+        return self._do(f"plan {job.name}", PlanRound(copy_of(job), self._reach))
 
     def _close(self, job: JobState, now: float) -> list[Effect]:
         return self._do(f"close {job.name}", CloseRound(copy_of(job), now - self._began, self._traffic))
@@ -262,7 +268,7 @@ class Coordinator:
         if isinstance(event.outcome, ModelExported):
             return self._desk.finish(event.outcome)
         if isinstance(event.outcome, RosterRead):
-            return self._roster_read(event.outcome)
+            return [*self.sites.take(event.outcome), *self._reconsider()]
         if event.key != self._working:
             return []
         self._working = None
@@ -271,7 +277,7 @@ class Coordinator:
             return self._not_yet(outcome.reason, now)
         job = self.state.jobs[outcome.job]
         self.apply(outcome)
-        effects: list[Effect] = [Append(outcome, sync=not isinstance(outcome, RoundPlanned), blobs=blobs_of(outcome))]
+        effects: list[Effect] = [Append(outcome, sync=True, blobs=blobs_of(outcome))]
         match outcome:
             case RoundPlanned():
                 self._began, self._traffic, self._waiting_since = now, 0, None
@@ -301,15 +307,24 @@ class Coordinator:
         job = self.state.current
         if job is None:
             return []
-        if self._again:
-            return self._plan(job)
         self._waiting_since = now if self._waiting_since is None else self._waiting_since
-        changed, job.status, job.detail = job.detail != reason, "waiting", reason
-        return [Say(f"job {job.name} waits: {reason}")] if changed else []
+        effects: list[Effect] = []
+        if (job.status, job.detail) != ("waiting", reason):
+            record = JobWaits(job.name, reason)
+            self.apply(record)
+            effects += [Append(record), Say(f"job {job.name} waits: {reason}")]
+        return [*effects, *self._reconsider()]
+
+    def _reconsider(self) -> list[Effect]:
+        """The sites may have changed: a job that waits for devices may have them now."""
+        job = self.state.current
+        waits = job is not None and job.status == "waiting" and not self._working
+        return self._plan(job) if job and waits and self.sites.reach() != self._reach else []
 
     def _end(self, job: JobState, status: JobStatus, detail: str, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        if job is self.state.current:
+        current = job is self.state.current
+        if current:
             effects += [Undo(self._working)] if self._working else []
             self._working, self._waiting_since = None, None
             for tour in job.tours:
@@ -319,10 +334,26 @@ class Coordinator:
         record = JobEnded(job.name, status, detail[:20_000])
         self.apply(record)
         effects += [Append(record, sync=True), Say(f"job {job.name} is {status}: {detail}")]
-        following = self.state.current
+        following = self.state.current if current else None
         return [*effects, *(self._advance(following, now) if following else [])]
 
     # --- tours
+
+    def _present(self, event: Present, now: float) -> list[Effect]:
+        """An edge server that was born (again) may have forgotten its tours, if it lost its store or its power."""
+        born, site = self.sites.present(event), event.node.name
+        effects: list[Effect] = [*self._outbox.hasten(now, event.node)]
+        if isinstance(event.state, Birth):
+            effects += self._outbox.ask(("roster", site), event.node, RosterAsk(), now)
+        else:
+            self._outbox.settle(("roster", site))
+        job = self.state.current
+        if job and born:
+            settings = settings_of(job.text)
+            for tour in job.tours:
+                if tour.site == site and tour.number in self._leases and not self._outbox.open(("tour", tour.number)):
+                    effects += self._ask_tour(job, settings, tour, now)
+        return [*effects, *self._reconsider()]
 
     def _ask_tours(self, job: JobState, now: float) -> list[Effect]:
         settings = settings_of(job.text)
@@ -356,7 +387,6 @@ class Coordinator:
             return [Send(sender, TourDiscarded(message.tour, "this attempt is no longer wanted"))]
         job, tour = found
         self._outbox.settle(("tour", tour.number))
-        self._leases.pop(tour.number, None)
         if tour.number in job.arrived:
             return [Send(sender, TourAccepted(message.tour))]
         if tour.number in self._coming:
@@ -457,11 +487,3 @@ class Coordinator:
         if moved:
             return [*effects, *self._ask_tour(job, settings, moved, now)]
         return [*effects, *(self._advance(job, now) if job.gathered else [])]
-
-    def _roster_read(self, outcome: RosterRead) -> list[Effect]:
-        """The sites have changed: a job that waits for devices may have them now."""
-        if not self.sites.take(outcome):
-            return []
-        self._again = True
-        job = self.state.current
-        return self._plan(job) if job and job.status == "waiting" and not self._working else []

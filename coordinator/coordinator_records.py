@@ -48,6 +48,13 @@ class JobCompiled(msgspec.Struct, frozen=True, tag="job-compiled/1"):
     test: Ref | None
 
 
+class JobWaits(msgspec.Struct, frozen=True, tag="job-waits/1"):
+    """The next round cannot be planned with the devices that are here."""
+
+    job: str
+    reason: str
+
+
 class RoundPlanned(msgspec.Struct, frozen=True, tag="round-planned/1"):
     """The tours of a round, or of an estimation before it, and the quality of their arrangement."""
 
@@ -108,7 +115,7 @@ class JobEnded(msgspec.Struct, frozen=True, tag="job-ended/1"):
 
 
 Record = (
-    JobSubmitted | JobStarted | JobCompiled | RoundPlanned | TourArrived | TourMoved | TourGivenUp
+    JobSubmitted | JobStarted | JobCompiled | JobWaits | RoundPlanned | TourArrived | TourMoved | TourGivenUp
     | DevicesEstimated | RoundClosed | JobEnded
 )  # fmt: skip
 
@@ -165,7 +172,7 @@ class JobState(msgspec.Struct):
             kept += [*toured.vectors.values(), toured.reports]
         return {ref.digest for ref in kept}
 
-    def apply(self, record: Record) -> None:  # noqa: C901  # one short case for each record
+    def apply(self, record: Record) -> None:  # noqa: C901, PLR0912  # one short case for each record
         """Change by one record."""
         match record:
             case JobStarted():
@@ -174,8 +181,10 @@ class JobState(msgspec.Struct):
                 self.status, self.kit = "waiting", record.kit
                 self.exemplars, self.test = record.exemplars, record.test
                 self.vectors, self.handout = {"model": record.model}, {"model": record.handout}
+            case JobWaits():
+                self.status, self.detail = "waiting", record.reason
             case RoundPlanned():
-                self.status, self.phase = "running", record.phase
+                self.status, self.detail, self.phase = "running", "", record.phase
                 self.tours, self.quality = record.tours, record.quality
                 self.next_tour = max(tour.number for tour in record.tours) + 1
                 if record.phase == "train":

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from math import nan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
 
 from coordinator.job import read_job
 from sojourn.machine import Do, Send
@@ -11,15 +14,22 @@ from sojourn.messages import Exported, Jobs, JobView, Refused, TourView
 from sojourn.topics import Address
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from coordinator.bench import ExportModel, ModelExported
     from coordinator.coordinator_records import CoordinatorState, JobState, TourPlan
     from coordinator.sites import Sites
     from sojourn.machine import DidNot, Effect
     from sojourn.messages import Inspect, RoundReport, TourProgress
 
+_T = TypeVar("_T")
 HISTORY = 100
-"""Rounds told at once; who wants more asks again from where this ended."""
+"""Rounds told at once, if they fit; who wants more asks again from where this ended."""
 TOURS = 100
+JOBS = 100
+"""The newest jobs are told when all are asked for."""
+ROOM = 15_000
+"""Bytes for the tours, and as many for the history: with the longest detail they still fit in any broker's packet."""
 
 
 class Desk:
@@ -59,13 +69,15 @@ class Desk:
     def tell(self, message: Inspect, state: CoordinatorState, sites: Sites) -> Jobs | Refused:
         """What there is to say of one job, or of all."""
         if message.job is None:
-            return Jobs(message.ticket, tuple(_view(job, sites) for job in state.jobs.values()))
+            newest = list(state.jobs.values())[-JOBS:]
+            views = (_view(job, sites) for job in newest)
+            return Jobs(message.ticket, tuple(msgspec.structs.replace(it, detail=it.detail[:200]) for it in views))
         if message.job not in state.jobs:
             known = ", ".join(state.jobs) or "none"
             return Refused(message.ticket, f"there is no job {message.job!r}; the jobs are: {known}")
         job = state.jobs[message.job]
-        tours = tuple(self._tour(job, tour) for tour in job.tours[:TOURS])
-        history = tuple(job.history[message.since : message.since + HISTORY])
+        tours = _fitting(self._tour(job, tour) for tour in job.tours[:TOURS])
+        history = _fitting(job.history[message.since : message.since + HISTORY])
         return Jobs(message.ticket, (_view(job, sites, tours, history),))
 
     def _tour(self, job: JobState, tour: TourPlan) -> TourView:
@@ -76,6 +88,13 @@ class Desk:
         )
         hop = len(tour.hops) if done else hop
         return TourView(tour.number, tour.site, tour.hops[:50], hop, device, step, steps, lost, done)
+
+
+def _fitting(items: Iterable[_T]) -> tuple[_T, ...]:
+    """The first items that fit in the room there is, at least one."""
+    sized = [(len(msgspec.msgpack.encode(item)), item) for item in items]
+    ends = accumulate(size for size, _ in sized)
+    return tuple(item for (size, item), end in zip(sized, ends, strict=True) if end <= max(ROOM, size))
 
 
 def _view(

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 TRIES = 2
 """A device that gave no signature so often is left out."""
-SAID = 20
+SAID = 8
 """So many failures of a round are told one by one."""
+LINE = 200
 
 
 class PlanRound(msgspec.Struct, frozen=True):
@@ -129,10 +130,15 @@ def _estimated(work: CloseRound, blobs: BlobStore, evaluator: Evaluator) -> Devi
         (device,), reports = tour.hops, _reports(state, tour, blobs)
         failures += _failures(state, tour, reports)
         done = next((report for report in reports if report.status == "done"), None)
-        if done and done.signature:
-            found[device] = done.signature
-        elif done and "model" in (arrived := state.arrived[tour.number].vectors):
-            found[device] = evaluator.signature(state, _tour_model(arrived["model"], state, blobs, kit))
+        if done is None:
+            continue
+        mark = done.signature
+        if mark is None and "model" in (arrived := state.arrived[tour.number].vectors):
+            mark = evaluator.signature(state, _tour_model(arrived["model"], state, blobs, kit))
+        if mark is not None and len(mark) == len(kit.classes) and np.isfinite(mark).all():
+            found[device] = mark
+        else:
+            failures.append(f"{device}: its signature is not {len(kit.classes)} finite numbers")
     silent = tuple(tour.hops[0] for tour in state.tours if tour.hops[0] not in found)
     return DevicesEstimated(state.name, found, silent, tuple(failures[:SAID]), _traffic(work))
 
@@ -185,10 +191,12 @@ def _reports(state: JobState, tour: TourPlan, blobs: BlobStore) -> list[VisitRep
 
 
 def _failures(state: JobState, tour: TourPlan, reports: list[VisitReport]) -> list[str]:
-    lines = [f"{report.device}: {report.status}, {report.reason}" for report in reports if report.status != "done"]
+    lines = [
+        f"{report.device}: {report.status}, {report.reason}"[:200] for report in reports if report.status != "done"
+    ]
     if reason := state.given_up.get(tour.number):
         lines.append(f"site {tour.site}: {reason}")
-    return lines
+    return [line[:LINE] for line in lines]
 
 
 def _traffic(work: CloseRound) -> int:

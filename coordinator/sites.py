@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sojourn.envelope import unpack_blob
-from sojourn.machine import Do, Pull
-from sojourn.messages import Birth, Member, Ref, RosterAsk
+from sojourn.machine import Do, Pull, Send
+from sojourn.messages import Birth, Epoch, Member, Ref, RosterSeen
+from sojourn.topics import Address
 
 if TYPE_CHECKING:
     from coordinator.coordinator_records import TourPlan
     from sojourn.blobs import BlobStore
     from sojourn.machine import Effect, Present
-    from sojourn.messages import Epoch, Roster
-    from sojourn.outbox import Outbox
-    from sojourn.topics import Address
+    from sojourn.messages import Roster
 
 
 class ReadRoster(msgspec.Struct, frozen=True):
-    """Read the roster in a blob."""
+    """Read the roster in a blob: which one it is, by the boot of its site and its number."""
 
     site: str
-    version: tuple[int, int]
+    epoch: Epoch
+    revision: int
     members: Ref
 
 
@@ -31,14 +31,15 @@ class RosterRead(msgspec.Struct, frozen=True):
     """Who is at a site."""
 
     site: str
-    version: tuple[int, int]
+    epoch: Epoch
+    revision: int
     members: tuple[Member, ...]
 
 
 def read_roster(work: ReadRoster, blobs: BlobStore) -> RosterRead:
     """Read the roster in a blob."""
     members = unpack_blob(blobs.read(work.members.digest), tuple[Member, ...])
-    return RosterRead(work.site, work.version, members)
+    return RosterRead(work.site, work.epoch, work.revision, members)
 
 
 class Sites:
@@ -47,43 +48,47 @@ class Sites:
     def __init__(self) -> None:
         self._epochs: dict[str, Epoch] = {}
         self._rosters: dict[str, RosterRead] = {}
-        self._coming: dict[bytes, ReadRoster] = {}
+        self._told: dict[str, tuple[int, int]] = {}
+        """The version of the newest roster that each site told, by boot and revision."""
+        self._coming: dict[str, ReadRoster] = {}
 
-    def present(self, event: Present, outbox: Outbox, now: float) -> list[Effect]:
-        """An edge server was born, or its will says that it is gone."""
-        name = event.node.name
+    def present(self, event: Present) -> bool:
+        """Take a birth or a death; returns whether an edge server was born (again)."""
+        known = self._epochs.get(event.node.name)
         if isinstance(event.state, Birth):
-            self._epochs[name] = event.epoch
-            return [*outbox.ask(("roster", name), event.node, RosterAsk(), now)]
-        if self._epochs.get(name) == event.epoch:
-            del self._epochs[name]
-            outbox.settle(("roster", name))
-        return []
+            self._epochs[event.node.name] = event.epoch
+            return known != event.epoch
+        if known == event.epoch:  # else the death is old news
+            del self._epochs[event.node.name]
+        return False
 
-    def roster(self, sender: Address, boot: int, message: Roster) -> list[Effect]:
-        """A site tells its roster: fetch it, unless it is old news."""
-        known = self._rosters.get(sender.name)
-        version = (boot, message.revision)
-        if known and known.version >= version and sender.name in self._epochs:
-            return []
-        self._coming[message.members.digest] = ReadRoster(sender.name, version, message.members)
-        return [Pull(message.members, sender)]
+    def roster(self, sender: Address, epoch: Epoch, message: Roster) -> list[Effect]:
+        """A site tells its roster, until it hears that it was seen: fetch it, unless it is old news."""
+        site, revision = sender.name, message.revision
+        known, coming = self._rosters.get(site), self._coming.get(site)
+        if known and known.epoch == epoch and known.revision >= revision:
+            return [Send(sender, RosterSeen(revision))]
+        if not (coming and coming.epoch == epoch and coming.revision > revision):
+            self._coming[site] = ReadRoster(site, epoch, revision, message.members)
+        return [Pull(self._coming[site].members, sender)]
 
     def pulled(self, digest: bytes) -> list[Effect]:
-        """A roster is here: have it read."""
-        work = self._coming.get(digest)
-        return [Do(f"roster {work.site}", work)] if work else []
+        """A roster is here: have it read. Sites that reach the same devices have the same roster."""
+        found = [work for work in self._coming.values() if work.members.digest == digest]
+        return [Do(f"roster {work.site} {work.epoch.count}.{work.revision}", work) for work in found]
 
     def pull_failed(self, digest: bytes) -> None:
         """A roster cannot be had; its site tells again."""
-        self._coming.pop(digest, None)
+        self._coming = {site: work for site, work in self._coming.items() if work.members.digest != digest}
 
-    def take(self, read: RosterRead) -> bool:
-        """A roster was read; returns whether the devices there have changed."""
-        self._coming = {digest: work for digest, work in self._coming.items() if work.version > read.version}
-        before = self._devices(read.site)
+    def take(self, read: RosterRead) -> list[Effect]:
+        """A roster was read: it counts, if no newer one is on its way."""
+        coming = self._coming.get(read.site)
+        if coming is None or (coming.epoch, coming.revision) != (read.epoch, read.revision):
+            return []
+        del self._coming[read.site]
         self._rosters[read.site] = read
-        return before != self._devices(read.site)
+        return [Send(Address("edge", read.site), RosterSeen(read.revision))]
 
     def reach(self) -> dict[str, tuple[str, ...]]:
         """The devices that each living site reaches."""
@@ -107,8 +112,9 @@ class Sites:
 
     def live(self) -> set[bytes]:
         """The rosters that are being fetched."""
-        return set(self._coming)
+        return {work.members.digest for work in self._coming.values()}
 
-    def _devices(self, site: str) -> tuple[str, ...]:
+    def _devices(self, site: str, objective: str | None = None) -> tuple[str, ...]:
         roster = self._rosters.get(site)
-        return tuple(member.device for member in roster.members) if roster else ()
+        members = roster.members if roster else ()
+        return tuple(m.device for m in members if not (objective and m.offer) or objective in m.offer.objectives)

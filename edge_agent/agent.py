@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from edge_agent.agent_records import AgentState, Held, Key, VisitEnded, VisitTaken, VisitTrained, key_of
+from edge_agent.agent_records import KEPT, AgentState, Held, Key, VisitEnded, VisitTaken, VisitTrained, key_of
 from edge_agent.work import Train, Trained, Warm
 from sojourn.machine import (
     Append,
@@ -162,9 +162,9 @@ class Agent:
     def _visit(self, edge: Address, message: Visit, now: float) -> list[Effect]:
         key = key_of(message.visit)
         held = self.state.held.get(key)
-        if held and held.visit.visit == message.visit:  # asked again: answer from memory
+        if held and held.visit == message:  # asked again: answer from memory
             return [Send(edge, held.answer)] if held.answer else self._sign_of_life(now, at_once=True)
-        if message.visit.attempt <= self.state.fences.get(key, (-1, -1)):
+        if message.visit.attempt <= self.state.fence(key):
             said = self._declined if self._declined and self._declined.visit == message.visit else None
             return [Send(edge, said or Declined(message.visit, "stale", "this attempt is over here"))]
         effects: list[Effect] = []
@@ -178,6 +178,8 @@ class Agent:
         if refusal := self._refusal(message):
             told = Say(f"declined {message.visit}: {refusal[1]}")
             return [*effects, Send(edge, Declined(message.visit, *refusal)), told]
+        while len(self.state.held) >= KEPT:  # results that nobody fetches
+            effects += self._end(next(iter(self.state.held)), accepted=False)
         record = VisitTaken(edge.name, message)
         self.apply(record)
         return [*effects, Append(record), *self._begin(key, self.state.held[key], now)]
@@ -295,9 +297,9 @@ class Agent:
 
 
 def _supersedes(new: VisitId, old: VisitId) -> bool:
-    """Whether the job has moved on from the old visit: to a later round, or to another attempt of the same tour."""
+    """Whether the job has moved on from the old visit: to a later round, or within the tour to a later attempt."""
     same_tour = (new.job, new.round, new.tour) == (old.job, old.round, old.tour)
-    return (new.job == old.job and new.round > old.round) or (same_tour and new.attempt[0] > old.attempt[0])
+    return (new.job == old.job and new.round > old.round) or (same_tour and new.attempt > old.attempt)
 
 
 def _work_key(visit: VisitId) -> str:

@@ -57,7 +57,6 @@ class AgentState(msgspec.Struct):
             case VisitTaken():
                 self.held[key_of(record.visit.visit)] = Held(record.source, record.visit)
                 self.kits = [record.visit.kit, *(kit for kit in self.kits if kit != record.visit.kit)][:2]
-                _bound(self.held)
             case VisitTrained():
                 held = self.held[record.key]
                 held.answer, held.memory = record.answer, record.memory
@@ -65,9 +64,15 @@ class AgentState(msgspec.Struct):
                 held = self.held.pop(record.key)
                 self.fences.pop(record.key, None)
                 self.fences[record.key] = held.visit.visit.attempt
-                _bound(self.fences)
+                while len(self.fences) > KEPT:
+                    del self.fences[next(iter(self.fences))]
                 if record.accepted and held.memory:
                     self.memory[held.visit.visit.job] = held.memory
+
+    def fence(self, key: Key) -> tuple[int, int]:
+        """The newest attempt of a visit that came here: only a later one is new."""
+        held = self.held.get(key)
+        return held.visit.visit.attempt if held else self.fences.get(key, (-1, -1))
 
     def live(self) -> set[bytes]:
         """The blobs that this state refers to."""
@@ -83,9 +88,3 @@ class AgentState(msgspec.Struct):
 def key_of(visit: VisitId) -> Key:
     """The visit without its attempt."""
     return f"{visit.job}/{visit.round}/{visit.tour}/{visit.hop}"
-
-
-def _bound(kept: dict[Key, Held] | dict[Key, tuple[int, int]]) -> None:
-    """Forget the oldest beyond the limit."""
-    while len(kept) > KEPT:
-        del kept[next(iter(kept))]

@@ -72,10 +72,12 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from sojourn.machine import Effect, Event
-    from sojourn.messages import Message, Offer, VisitId
+    from sojourn.messages import Message, Offer, Ref, VisitId
     from sojourn.topics import Role
 
 RETRY_PULL = 5.0
+STALE = 3
+"""How often a device may say that an attempt is stale before it costs the hop."""
 
 
 class EdgeServer:
@@ -138,8 +140,12 @@ class EdgeServer:
         effects: list[Effect] = []
         for key, tour in self.state.tours.items():
             self._legs[key] = Leg(tour.tour.policy)
+            if tour.visiting:  # tours that wait for a device find it taken
+                self._at[tour.visiting] = key
+        for key, tour in self.state.tours.items():
             if tour.toured:
-                effects += self._outbox.ask(("toured", key), self._cloud, tour.toured, now)
+                ask = self._outbox.ask(("toured", key), self._cloud, tour.toured, now)
+                effects += [*ask, *self._report(key, now)]
             else:
                 effects += self._gather(key, now)
         return effects
@@ -158,7 +164,7 @@ class EdgeServer:
             case Did():
                 return self._did(event, now)
             case DidNot():
-                return self._lose(event.key, "refused", event.detail, now) if event.key in self._legs else []
+                return self._did_not(event, now)
             case Linked():
                 return [*self._outbox.hasten(now)]
             case Woke():
@@ -182,7 +188,7 @@ class EdgeServer:
                 return self._progress(sender, message, now)
             case Declined():
                 if key := self._current(sender, message.visit):
-                    return self._lose(key, "declined", f"{message.reason}: {message.detail}", now)
+                    return self._declined(key, message, now)
         return []
 
     def _present(self, event: Present, now: float) -> list[Effect]:
@@ -223,17 +229,14 @@ class EdgeServer:
         return self._drop(key, now) if tour and tour.tour.tour.attempt <= message.tour.attempt else []
 
     def _drop(self, key: Key, now: float) -> list[Effect]:
-        tour, waiting = self.state.tours[key], self._legs[key].arrive()
-        effects: list[Effect] = [Undo(key)]
+        tour, effects = self.state.tours[key], self._undo(key)
         if tour.visiting:
             effects.append(Send(Address("device", tour.visiting), Cancel(tour.visit)))
-            self._at.pop(tour.visiting, None)
         record = TourDropped(key)
         self.apply(record)
         del self._legs[key]
         self._outbox.settle(("toured", key))
-        self._outbox.settle(("visit", key))
-        return [*effects, Append(record), *self._resume(waiting, now)]
+        return [*effects, Append(record), *self._leave(key, tour.visiting, now)]
 
     # --- leading the model along
 
@@ -243,8 +246,8 @@ class EdgeServer:
         if tour.finished:
             return self._wrap_up(key, now)
         device = tour.route[tour.hop]
-        if (busy := self._at.get(device, key)) != key:  # at work for another tour of ours: wait, it would decline
-            self._legs[busy].follow(key)
+        if self._at.get(device, key) != key:  # at work for another tour of ours: wait, it would decline
+            self._legs[key].waits_for = device
             return []
         effects: list[Effect] = []
         if tour.visiting is None:
@@ -333,11 +336,39 @@ class EdgeServer:
         norms = (*tour.tour.norms, *(r.norm for r in tour.reports if r.status == "done" and r.norm > 0))
         it = tour.tour
         exemplars = it.vectors.get("gate")
-        return [Do(key, Check(it.kit, leg.result.vectors, tour.vectors, exemplars, it.gate, norms, it.task))]
+        return self._do(key, Check(it.kit, leg.result.vectors, tour.vectors, exemplars, it.gate, norms, it.task))
+
+    def _do(self, key: Key, work: Check | Wrap) -> list[Effect]:
+        """Have work done, under a key of its own: what comes of it after it was undone is nobody's."""
+        tour, leg = self.state.tours[key], self._legs[key]
+        leg.working = f"{key}/{tour.tour.tour.attempt}.{tour.attempts} {type(work).__name__}"
+        return [Do(leg.working, work)]
+
+    def _undo(self, key: Key) -> list[Effect]:
+        leg = self._legs[key]
+        undone, leg.working = leg.working, None
+        return [Undo(undone)] if undone else []
+
+    def _worked(self, event: Did | DidNot) -> Key | None:
+        """The tour whose work has ended."""
+        key = next((key for key, leg in self._legs.items() if leg.working == event.key), None)
+        if key is not None:
+            self._legs[key].working = None
+        return key
+
+    def _did_not(self, event: DidNot, now: float) -> list[Effect]:
+        key = self._worked(event)
+        if key is None:
+            return []
+        if self._legs[key].result:
+            return self._lose(key, "refused", event.detail, now)
+        # It could not be made smaller for its way up: it goes as it is.
+        said = Say(f"tour {key}: {event.detail}", "warning")
+        return [said, *self._end(key, self._results(key), now)]
 
     def _did(self, event: Did, now: float) -> list[Effect]:
-        key = event.key
-        if key not in self._legs:
+        key = self._worked(event)
+        if key is None:
             return []
         match event.outcome:
             case Passed():
@@ -365,17 +396,29 @@ class EdgeServer:
         effects: list[Effect] = [Append(record, sync=True, blobs=blobs), Send(device, Accepted(result.visit))]
         return [*effects, *self._leave(key, device.name, now)]
 
-    def _lose(self, key: Key, status: VisitStatus, reason: str, now: float) -> list[Effect]:
-        """A visit came to nothing: by the tour's policy the same device, a spare, or the next hop."""
-        tour, leg = self.state.tours[key], self._legs[key]
-        device = tour.visiting or tour.route[tour.hop]
-        policy, then = tour.tour.policy, "skip"
+    def _declined(self, key: Key, message: Declined, now: float) -> list[Effect]:
+        tour = self.state.tours[key]
+        # The device has seen later attempts than we remember: that is not its fault, and the next number is new to it.
+        behind = message.reason == "stale" and tour.tries < STALE
+        then = "retry" if behind else self._instead(key)
+        return self._lose(key, "declined", f"{message.reason}: {message.detail}", now, then)
+
+    def _instead(self, key: Key) -> str:
+        """What the tour's policy tries when a visit came to nothing: the same device, a spare, or the next hop."""
+        tour = self.state.tours[key]
+        policy = tour.tour.policy
         if policy.on_lost_visit == "retry" and tour.tries < policy.retries:
-            then = "retry"
-        elif policy.on_lost_visit == "swap" and tour.spares:
-            then = "swap"
+            return "retry"
+        return "swap" if policy.on_lost_visit == "swap" and tour.spares else "skip"
+
+    def _lose(
+        self, key: Key, status: VisitStatus, reason: str, now: float, then: str | None = None
+    ) -> list[Effect]:
+        """A visit came to nothing."""
+        tour, leg = self.state.tours[key], self._legs[key]
+        device, then = tour.visiting or tour.route[tour.hop], then or self._instead(key)
         report = VisitReport(device, tour.hop, status, reason[:2000], 0, 0.0, {}, None, now - leg.began)
-        effects: list[Effect] = []
+        effects = self._undo(key)
         if tour.visiting and status != "declined":
             done = Discarded(tour.visit, reason[:2000]) if leg.result else Cancel(tour.visit)
             effects.append(Send(Address("device", device), done))
@@ -384,34 +427,37 @@ class EdgeServer:
         said = Say(f"tour {key} hop {report.hop}: {device} {status} ({reason}); {then}", "warning")
         return [Append(record), said, *effects, *self._leave(key, device, now)]
 
-    def _leave(self, key: Key, device: str, now: float) -> list[Effect]:
-        """The model has left a device: the tours that waited for it may go on, and so does this one."""
-        leg = self._legs[key]
+    def _leave(self, key: Key, device: str | None, now: float) -> list[Effect]:
+        """The model has left a device: this tour goes on, unless it was dropped, and so does one that waited."""
         self._outbox.settle(("visit", key))
-        if self._at.get(device) == key:
+        if device and self._at.get(device) == key:
             del self._at[device]
-        waiting = leg.arrive()
-        return [*self._go_on(key, now), *self._resume(waiting, now)]
-
-    def _resume(self, waiting: list[Key], now: float) -> list[Effect]:
-        """The tours that waited for a device go on."""
-        return [effect for key in waiting if key in self._legs for effect in self._go_on(key, now)]
+        effects: list[Effect] = []
+        if leg := self._legs.get(key):
+            leg.leave()
+            effects += self._go_on(key, now)
+        for waiting in [other for other, leg in self._legs.items() if device and leg.waits_for == device]:
+            effects += self._go_on(waiting, now)
+        return effects
 
     # --- the end of a tour
 
     def _wrap_up(self, key: Key, now: float) -> list[Effect]:
-        tour = self.state.tours[key]
-        it = tour.tour
-        if not any(report.status == "done" for report in tour.reports):
-            return self._end(key, {}, now)
-        vectors = {name: ref for name, ref in tour.vectors.items() if name not in it.vectors or name == "model"}
-        if vectors.get("model") == it.vectors.get("model"):  # only signatures were made
-            return self._end(key, {}, now)
-        if it.task.encoding == "float32":
+        it, vectors = self.state.tours[key].tour, self._results(key)
+        if not vectors or it.task.encoding == "float32":
             return self._end(key, vectors, now)
-        return [Do(key, Wrap(it.kit, it.vectors["model"], vectors, it.task))]
+        return self._do(key, Wrap(it.kit, it.vectors["model"], vectors, it.task))
 
-    def _end(self, key: Key, vectors: dict[str, Any], now: float) -> list[Effect]:
+    def _results(self, key: Key) -> dict[str, Ref]:
+        """What the tour has made; nothing when no visit was done, or only signatures were made."""
+        tour = self.state.tours[key]
+        start = tour.tour.vectors
+        done = any(report.status == "done" for report in tour.reports)
+        if not done or tour.vectors.get("model") == start.get("model"):
+            return {}
+        return {name: ref for name, ref in tour.vectors.items() if name not in start or name == "model"}
+
+    def _end(self, key: Key, vectors: dict[str, Ref], now: float) -> list[Effect]:
         tour = self.state.tours[key]
         data = pack_blob(tour.reports)
         reports = ref_of(data)

@@ -26,28 +26,25 @@ class Leg:
         self.prepared = False
         self.result: Visited | None = None
         self.lacking: set[bytes] = set()
-        self._following: list[str] = []
+        self.working: str | None = None
+        """The key of the work that is being done for this tour."""
+        self.waits_for: str | None = None
+        """The device that another tour is at, and that this one is to visit next."""
 
     def set_out(self, now: float) -> None:
         """The model is on its way to a device."""
         self.began, self.lease_ends = now, now + self.lease
         self.steps, self.prepared, self.result = (0, 0), False, None
+        self.waits_for = None
 
     def renew(self, now: float) -> None:
         """The device gave a sign of life."""
         if self.lease_ends is not None:
             self.lease_ends = now + self.lease
 
-    def follow(self, key: str) -> None:
-        """Another tour waits for the device that this one is at."""
-        if key not in self._following:
-            self._following.append(key)
-
-    def arrive(self) -> list[str]:
-        """The visit is over; returns the tours that waited for the device."""
+    def leave(self) -> None:
+        """The visit is over."""
         self.lease_ends, self.result, self.lacking = None, None, set()
-        waiting, self._following = self._following, []
-        return waiting
 
     def live(self) -> set[bytes]:
         """The blobs that are being fetched or checked."""

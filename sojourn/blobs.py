@@ -205,7 +205,9 @@ class FolderPartial:
     def write(self, leaf: int, data: bytes | memoryview) -> None:
         """Keep one verified leaf."""
         with disk_errors(f"writing {self._path}"):
-            os.pwrite(self._open().fileno(), data, leaf * LEAF)
+            written = 0
+            while written < len(data):  # a disk that is nearly full takes a part before it says no
+                written += os.pwrite(self._open().fileno(), memoryview(data)[written:], leaf * LEAF + written)
 
     def held(self) -> set[int]:
         """The leaves that are here, told by their hashes: a torn write is simply not held."""
@@ -289,8 +291,8 @@ class FolderBlobs:
 
     def complete(self, digest: bytes) -> None:
         """All leaves are here."""
-        path = self._partials.pop(digest).close()
-        with disk_errors(f"keeping {path}"):
+        with disk_errors(f"keeping {self.path(digest)}"):
+            path = self._partials.pop(digest).close()
             path.replace(self.path(digest))
             path.with_suffix(".hashes").unlink(missing_ok=True)
 

@@ -238,7 +238,7 @@ def _launch(kind: Kind, program: str | None, settings: LocalBroker, folder: Path
             stderr=subprocess.STDOUT,
             # Ctrl-C is for us: nodes still need their broker to say goodbye.
             start_new_session=True,
-            preexec_fn=_die_with_parent(),  # noqa: PLW1509  # one system call, in a library that is loaded already
+            preexec_fn=die_with_parent(),  # noqa: PLW1509  # one system call, in a library that is loaded already
         )
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
@@ -269,7 +269,7 @@ def _answers(host: str, port: int, *, tls: bool) -> bool:
         return False
 
 
-def _die_with_parent() -> Callable[[], None] | None:
+def die_with_parent() -> Callable[[], None] | None:
     """Linux ends the child when the thread that started it ends, so only the main thread may ask for that."""
     if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
         return None

@@ -41,7 +41,7 @@ def parse(text: str, where: str) -> dict[str, Any]:
     """A TOML text as plain tables."""
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{where}: not valid TOML: {error}") from error
 
 

@@ -26,6 +26,8 @@ WINDOW = 32
 """Leaves in flight towards us: 1 MiB, which a link of 100 KB/s moves well within half a keepalive of 60 s."""
 PATIENCE = 2.0
 LONGEST = 15.0
+LARGEST = 1 << 32
+"""A blob beyond this is not a model: who offers one wants to fill our disk."""
 OVERHEAD = 512
 """Room that a chunk's envelope needs beside its leaves."""
 Outcome = Pulled | PullFailed
@@ -76,6 +78,9 @@ class Exchange:
         """Begin to fetch a blob, or say at once that it is here."""
         if self._blobs.has(ref.digest):
             return [Pulled(ref.digest)]
+        if ref.size > LARGEST or (ref.size == 0 and ref.digest != digest_of_hashes(0, b"")):
+            log.warning("%s offers a blob of %d bytes that cannot be", source, ref.size)
+            return [PullFailed(ref.digest, "gone")]
         if (running := self._transfers.get(ref.digest)) and running.source == source:
             return []
         partial = self._blobs.partial(ref.digest, ref.size)
@@ -117,17 +122,19 @@ class Exchange:
             return
         room = max(1, (self._limit(to) - OVERHEAD) // LEAF)
         leaves = leaf_count(self._blobs.size(digest))
+        if message.first >= leaves:  # there is nothing there to send
+            return
         if isinstance(message, FetchHashes):
-            stop = min(leaves, message.first + (self._limit(to) - OVERHEAD) // HASH)
-            data = self._blobs.read(digest, message.first * LEAF, (stop - message.first) * LEAF)
-            pieces = (memoryview(data)[at : at + LEAF] for at in range(0, len(data), LEAF))
-            hashes = b"".join(hashlib.sha256(piece).digest() for piece in pieces)
-            self._send(to, Hashes(digest, message.first, hashes))
+            asked = range(message.first, min(leaves, message.first + (self._limit(to) - OVERHEAD) // HASH))
+            # One leaf at a time: a list of hashes covers tens of megabytes.
+            found = (hashlib.sha256(self._blobs.read(digest, leaf * LEAF, LEAF)).digest() for leaf in asked)
+            self._send(to, Hashes(digest, message.first, b"".join(found)))
             return
         stop = min(leaves, message.first + min(message.count, 2 * WINDOW))
-        for first in range(message.first, stop, room):
-            data = self._blobs.read(digest, first * LEAF, min(room, stop - first) * LEAF)
-            self._send(to, Chunk(digest, first, data))
+        # One read for all: opening a file for every chunk costs as much as sending it.
+        data = self._blobs.read(digest, message.first * LEAF, (stop - message.first) * LEAF)
+        for at in range(0, len(data), room * LEAF):
+            self._send(to, Chunk(digest, message.first + at // LEAF, data[at : at + room * LEAF]))
 
     def _take(self, transfer: _Transfer, message: Hashes | Chunk | Gone, now: float) -> list[Outcome]:
         digest = transfer.ref.digest
@@ -136,18 +143,18 @@ class Exchange:
                 case Gone():
                     del self._transfers[digest]
                     return [PullFailed(digest, "gone")]
-                case Hashes() if not transfer.ready:
+                case Hashes() if not transfer.ready and _continues(transfer, message):
                     transfer.partial.add_hashes(message.first, message.hashes)
                 case Chunk() if transfer.ready:
                     self._keep(transfer, message)
                 case _:
                     return []
+            transfer.patience = PATIENCE
+            return self._advance(transfer, now)
         except DiskFull as error:
             log.warning("%s", error)
             del self._transfers[digest]
             return [PullFailed(digest, "disk")]
-        transfer.patience = PATIENCE
-        return self._advance(transfer, now)
 
     def _keep(self, transfer: _Transfer, chunk: Chunk) -> None:
         view, size = memoryview(chunk.data), transfer.ref.size
@@ -175,7 +182,7 @@ class Exchange:
 
     def _hashes_complete(self, transfer: _Transfer) -> bool:
         leaves, hashes = leaf_count(transfer.ref.size), transfer.partial.hashes
-        if leaves <= 1:  # one leaf's hash follows from the digest itself
+        if leaves == 1:  # its hash follows from the digest itself
             return True
         if len(hashes) < leaves * HASH:
             return False
@@ -196,6 +203,12 @@ class Exchange:
         transfer.flying.update(asked)
         for first, count in _runs(asked):
             self._send(transfer.source, Fetch(digest, first, count))
+
+
+def _continues(transfer: _Transfer, message: Hashes) -> bool:
+    """Whether these hashes are the next of the list, and not more than it has."""
+    held, total = len(transfer.partial.hashes), leaf_count(transfer.ref.size) * HASH
+    return message.first * HASH == held and 0 < len(message.hashes) <= total - held and len(message.hashes) % HASH == 0
 
 
 def _fits(transfer: _Transfer, leaf: int, piece: memoryview) -> bool:

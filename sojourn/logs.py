@@ -8,12 +8,17 @@ import sys
 
 from sojourn.errors import SojournError, UserError
 
+OURS = ("sojourn", "edge_agent", "hierarchy", "coordinator", "fleet_sim")
+
 
 def set_up(*, verbose: bool = False) -> None:
     """Plain lines on standard error: the time, the level, the text."""
     lines = logging.StreamHandler()
     lines.setFormatter(_Lines("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[lines])
+    # Libraries speak up only when something is wrong.
+    logging.basicConfig(level=logging.WARNING, handlers=[lines])
+    for package in OURS:
+        logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.INFO)
 
 
 def complain(error: SojournError) -> int:

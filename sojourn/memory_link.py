@@ -51,7 +51,7 @@ class MemoryBroker:
                 self.publish(will.topic, will.payload, retain=True)
 
     def publish(self, topic: str, payload: bytes, *, retain: bool) -> None:
-        """Carry a message to all who want it, with this broker's faults; what is retained is not lost."""
+        """Carry a message to all who want it, with this broker's faults; what is retained arrives, and in order."""
         self.payload += len(payload)
         if retain:
             self._retained[topic] = payload
@@ -65,7 +65,7 @@ class MemoryBroker:
         if lossy and (faults.loss or faults.repeat):
             copies = 0 if draw() < faults.loss else 1 + (draw() < faults.repeat)
         for _ in range(copies):
-            delay = faults.delay + (faults.spread * draw() if faults.spread else 0.0)
+            delay = faults.delay + (faults.spread * draw() if lossy and faults.spread else 0.0)
             self.later(delay, lambda: link.deliver(topic, payload))
 
 

@@ -29,8 +29,9 @@ class MqttLoop:
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
-        # With this callback set, paho leaves all writing to us; from two threads it would garble the stream.
-        client.on_socket_register_write = lambda *_: self.wake()
+        # With this callback set, paho leaves all writing to us; from two threads it would garble the stream. It has
+        # nothing to do: the loop looks after every step, and whoever adds something on another thread wakes it.
+        client.on_socket_register_write = lambda *_: None
 
     def run(self, nap: Callable[[], float], feed: Callable[[], None], is_over: Callable[[], bool]) -> None:
         """Serve the connection until it ends or is over, fed at every step, asleep for at most a nap at a time."""
@@ -53,8 +54,7 @@ class MqttLoop:
                 if self._reader in ready:
                     self._reader.recv(4096)
                 feed()
-                # Also after a mere wake-up: only a write resets paho's mark that it has asked for one.
-                if self._reader in ready or client.want_write():
+                if client.want_write():
                     client.loop_write()
                 client.loop_misc()
 

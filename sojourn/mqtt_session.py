@@ -92,8 +92,8 @@ class Session:
         self._subscribed = False
         self._errors = _LastError()
         self._client = self._make_client()
-        self._window = MqttWindow(self._client)
         self._loop = MqttLoop(self._client)
+        self._window = MqttWindow(self._client, self._loop.wake)
 
     def run(self) -> Ending:
         """Connect, and serve the connection until it ends."""
@@ -109,11 +109,7 @@ class Session:
 
     def publish(self, topic: str, payload: bytes, *, retain: bool) -> bool:
         """Hand a message to the network thread, or say False when too much waits already."""
-        if not self._window.put(topic, payload, retain=retain):
-            return False
-        if self._window.wants_feeding:
-            self._loop.wake()
-        return True
+        return self._window.put(topic, payload, retain=retain)
 
     def disconnect(self, flush_seconds: float) -> None:
         """Let what waits reach the broker, then leave in good order."""
@@ -180,7 +176,7 @@ class Session:
             return
         self._connected = True
         self.payload_limit = self._limit(getattr(said, "MaximumPacketSize", None))
-        self._window.max_messages = min(getattr(said, "ReceiveMaximum", MAX_MESSAGES_IN_FLIGHT), MAX_MESSAGES_IN_FLIGHT)
+        self._window.open(self._client.keepalive, getattr(said, "ReceiveMaximum", MAX_MESSAGES_IN_FLIGHT))
         if self._identity.filters:
             self._client.subscribe([(name, 1) for name in self._identity.filters])
         else:

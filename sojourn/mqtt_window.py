@@ -6,13 +6,17 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from paho.mqtt.enums import MQTTErrorCode
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from paho.mqtt.client import Client, MQTTMessageInfo
 
 MAX_UNSENT = 64_000_000
 """Bytes that may wait in all; past that a message is dropped."""
-MAX_BYTES_IN_FLIGHT = 1_000_000
-"""Paho's ping queues up behind what is in flight: this much has to pass within a keepalive, also on a slow uplink."""
+SLOWEST_UPLINK = 16_000
+"""Bytes per second. The ping waits behind what is in flight, so that must pass in a keepalive on such an uplink too."""
 MAX_MESSAGES_IN_FLIGHT = 100
 
 
@@ -21,47 +25,60 @@ class _Message(NamedTuple):
     payload: bytes
     retain: bool
 
+    @property
+    def size(self) -> int:
+        return len(self.topic) + len(self.payload)
+
 
 class MqttWindow:
     """Messages are put on any thread; only the network thread hands them to paho."""
 
-    def __init__(self, client: Client) -> None:
-        self.max_messages = MAX_MESSAGES_IN_FLIGHT
+    def __init__(self, client: Client, wake: Callable[[], None]) -> None:
+        self._max_messages = 1
+        self._max_bytes = 0
         self._client = client
+        self._wake = wake
         self._lock = threading.Lock()
         self._waiting: deque[_Message] = deque()
         self._unsent = 0
         self._flying: deque[tuple[MQTTMessageInfo, int]] = deque()
         self._flying_bytes = 0
 
+    def open(self, keepalive: int, receive_maximum: int) -> None:
+        """Take the limits that were agreed with the broker."""
+        self._max_bytes = SLOWEST_UPLINK * keepalive
+        self._max_messages = min(receive_maximum, MAX_MESSAGES_IN_FLIGHT)
+
     def put(self, topic: str, payload: bytes, *, retain: bool) -> bool:
         """Let a message wait, or say False when too much waits already."""
+        message = _Message(topic, payload, retain)
         with self._lock:
-            if self._unsent and self._unsent + len(payload) > MAX_UNSENT:
+            if self._unsent and self._unsent + message.size > MAX_UNSENT:
                 return False
-            self._unsent += len(payload)
-            self._waiting.append(_Message(topic, payload, retain))
-            return True
-
-    @property
-    def wants_feeding(self) -> bool:
-        """Whether the one message that waits came just now, so that the network thread may be asleep."""
-        return len(self._waiting) == 1
+            self._unsent += message.size
+            self._waiting.append(message)
+            # Behind another one there is no need: whoever comes for that one finds this one too.
+            is_alone = len(self._waiting) == 1
+        if is_alone:
+            self._wake()
+        return True
 
     @property
     def is_empty(self) -> bool:
         """Whether the broker has acknowledged everything."""
-        return not self._waiting and not self._flying
+        return self._unsent == 0
 
     def feed(self) -> None:
         """Forget what is acknowledged, and hand on as much as may be in flight."""
         self._land()
-        while self._waiting and self._has_room(len(self._waiting[0].payload)):
+        while self._waiting and self._has_room(self._waiting[0].size):
             message = self._waiting.popleft()
-            size = len(message.payload)
             info = self._client.publish(message.topic, message.payload, qos=1, retain=message.retain)
-            self._flying.append((info, size))
-            self._flying_bytes += size
+            if info.rc != MQTTErrorCode.MQTT_ERR_SUCCESS:
+                # The connection ended a moment ago, and all that waits goes with it.
+                return
+            self._flying.append((info, message.size))
+            self._flying_bytes += message.size
 
     def _land(self) -> None:
         landed = 0
@@ -75,4 +92,4 @@ class MqttWindow:
     def _has_room(self, size: int) -> bool:
         if not self._flying:
             return True
-        return len(self._flying) < self.max_messages and self._flying_bytes + size <= MAX_BYTES_IN_FLIGHT
+        return len(self._flying) < self._max_messages and self._flying_bytes + size <= self._max_bytes

@@ -160,10 +160,7 @@ class Node:
             link.publish(topics.state(self.fleet, self.address), self._pack(Death()), retain=True)
             link.close()
         self.workers.close()
-        try:
-            self.store.snapshot(self.machine.snapshot())
-        except DiskFull as error:
-            log.warning("%s: the journal stays as it is", error)
+        self._snapshot()
         self.store.close()
 
     def _pack(self, message: Message | Birth | Death) -> bytes:
@@ -218,8 +215,15 @@ class Node:
         while self._events:
             self._perform(self.machine.handle(self._events.popleft(), now), now)
         if self._since_snapshot >= RECORDS_PER_SNAPSHOT:
-            self.store.snapshot(self.machine.snapshot())
             self._since_snapshot = 0
+            self._snapshot()
+
+    def _snapshot(self) -> None:
+        """Make the next start quick; without the room for it, the journal only grows longer."""
+        try:
+            self.store.snapshot(self.machine.snapshot())
+        except DiskFull as error:
+            log.warning("%s: the journal stays as it is", error)
 
     def _perform(self, effects: list[Effect], now: float) -> None:
         for effect in effects:

@@ -150,7 +150,8 @@ class FolderStore:
                 self._db.execute("delete from journal where seq < ?", (seq,))
                 self._db.execute("commit")
             except BaseException:
-                self._db.execute("rollback")
+                if self._db.in_transaction:  # on a full disk SQLite has rolled back by itself
+                    self._db.execute("rollback")
                 raise
 
     def close(self) -> None:

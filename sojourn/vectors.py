@@ -30,7 +30,8 @@ def encode(vector: NDArray[np.float32], encoding: str, spec: ModelSpec) -> bytes
         return vector.astype("<f4", copy=False).tobytes()
     if encoding == "float16":
         limit = float(np.finfo(np.float16).max)
-        return np.clip(vector, -limit, limit).astype("<f2").tobytes()
+        # Large numbers are cut to the largest there is; what is not finite stays so, for the gate to see.
+        return np.where(np.isfinite(vector), np.clip(vector, -limit, limit), vector).astype("<f2").tobytes()
     scales, whole = [], np.empty(len(vector), np.int8)
     at = 0
     for size in spec.sizes:

@@ -22,12 +22,23 @@ def bake(kit: Kit, vector: NDArray[np.float32]) -> bytes:
     if vector.shape != (kit.model.size,):
         raise ModelError(f"the vector holds {vector.size} numbers, the model {kit.model.size}")
     model = onnx.load_from_string(kit.predict)
-    inputs = [value for value in model.graph.input if value.name != "vector"]
-    del model.graph.input[:]
-    model.graph.input.extend(inputs)
-    model.graph.initializer.append(numpy_helper.from_array(vector.astype(np.float32), "vector"))
-    # Folding cuts the vector into the layers' weights, so that other tools see an ordinary model.
+    graph = model.graph
+    inputs = [value for value in graph.input if value.name != "vector"]
+    del graph.input[:]
+    graph.input.extend(inputs)
+    # Weights are cut and shaped here, so that other tools see an ordinary model.
+    for node in [node for node in graph.node if node.input[:1] == ["vector"]]:
+        graph.initializer.extend(_cut(node, kit, vector.astype(np.float32)))
+        graph.node.remove(node)
     room = 4 * vector.nbytes + (1 << 20)
     baked: onnx.ModelProto = optimizer.optimize(model, input_size_limit=room, output_size_limit=room)
     onnx.checker.check_model(baked, full_check=True)
     return baked.SerializeToString()
+
+
+def _cut(node: onnx.NodeProto, kit: Kit, vector: NDArray[np.float32]) -> list[onnx.TensorProto]:
+    """The outputs of the node that splits the vector, as constants."""
+    if node.op_type != "Split" or len(node.output) != len(kit.model.tensors):
+        raise ModelError(f"the prediction graph begins with {node.op_type}, not with a split of the vector")
+    parts = np.split(vector, np.cumsum(kit.model.sizes)[:-1])
+    return [numpy_helper.from_array(part, name) for name, part in zip(node.output, parts, strict=True) if name]

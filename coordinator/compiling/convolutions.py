@@ -108,10 +108,10 @@ def _by_places(x: Value, grad: Value, g: Geometry) -> Value:
 def _by_columns(x: Value, grad: Value, g: Geometry) -> Value:
     """One product for all places, whose cuts are gathered by a convolution with one-hot kernels."""
     places, inward, outward = prod(g.kernel), size(x, 1), size(grad, 1)
-    one_hot = np.tile(np.eye(places, dtype=np.float32).reshape(places, 1, *g.kernel), (inward, 1, *(1 for _ in g.kernel)))
-    columns = op.Conv(
-        x, constant(one_hot), strides=g.stride, pads=g.pads, dilations=g.dilation, group=inward
+    one_hot = np.tile(
+        np.eye(places, dtype=np.float32).reshape(places, 1, *g.kernel), (inward, 1, *(1 for _ in g.kernel))
     )
+    columns = op.Conv(x, constant(one_hot), strides=g.stride, pads=g.pads, dilations=g.dilation, group=inward)
     seen = op.Transpose(reshape(columns, 0, inward * places, -1), perm=[0, 2, 1])
     summed = total(op.MatMul(reshape(grad, 0, outward, -1), seen), 0)
     return reshape(summed, outward, inward, *g.kernel)

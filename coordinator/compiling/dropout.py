@@ -39,6 +39,8 @@ class FedDropout(nn.Module):
         """Take the noise from `feed`."""
         super().__init__()
         self.p, self.channels, self.feed = p, channels, feed
+        # Errors name the layer as its author wrote it.
+        self.stands_for = "Dropout"
 
     def forward(self, x: Tensor) -> Tensor:
         """Drop in training, pass through in prediction."""

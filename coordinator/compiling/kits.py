@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from coordinator.compiling.checking import check_kit
 from coordinator.compiling.dropout import with_fed_dropout
@@ -25,6 +25,7 @@ from sojourn.spec import InputSpec, Kit, ModelSpec, TensorSpec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
     from torch import nn
 
@@ -47,13 +48,26 @@ def compile_kit(
     seed: int,
 ) -> Compiled:
     """Compile `module` with its loss and normalisation; ModelError where the result is not what torch computes."""
+    # Attention by plain products: the fused kernels have no gradient that could be traced.
+    with sdpa_kernel(SDPBackend.MATH):
+        return _compile(module, input, classes, mean, std, seed)
+
+
+def _compile(
+    module: nn.Module,
+    spec: InputSpec,
+    classes: tuple[str, ...],
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+    seed: int,
+) -> Compiled:
     check_layers(module)
     seed = derive(seed, "compile")
     fed, feed = with_fed_dropout(module)
-    whole = normalised(fed, input, mean, std)
-    samples = like(input, module, len(classes), (), mean, std)
+    whole = normalised(fed, spec, mean, std)
+    samples = like(spec, module, len(classes), (), mean, std)
     survey = take_survey(fed, feed, torch.from_numpy(samples.batch(2, seed).x), len(classes))
-    samples = like(input, module, len(classes), survey.noise, mean, std)
+    samples = like(spec, module, len(classes), survey.noise, mean, std)
     trainee = Trainee(whole, feed, len(classes))
     train, predict = _export(trainee, samples, survey, seed)
     tensors = (
@@ -62,7 +76,7 @@ def compile_kit(
     )
     kit = Kit(
         model=ModelSpec(tuple(tensors)),
-        input=input,
+        input=spec,
         classes=classes,
         noise=survey.noise,
         train=train,
@@ -94,7 +108,7 @@ def _why(error: Exception, whereabouts: Whereabouts, survey: Survey) -> str:
     if layer == "the loss" and operator:
         layer = survey.layer_of(operator[1])
     first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
-    return f"{layer} cannot be compiled: {first}; use a layer of the documented list instead"
+    return f"{layer} cannot be compiled: {first}; docs/models.md lists the layers that do"
 
 
 def _root(error: BaseException) -> str:

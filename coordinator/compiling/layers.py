@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-from torch import nn
-from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
+    from torch import nn
+    from torch._ops import OpOverload
     from torch.utils.hooks import RemovableHandle
 
 

@@ -78,7 +78,7 @@ def _refusal(layer: nn.Module) -> str | None:
         return "max_norm changes the weights during a forward pass; leave it out"
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and (layer.scale_grad_by_freq or layer.sparse):
         return "scale_grad_by_freq and sparse gradients have no graph; leave them out"
-    if any(is_lazy(parameter) for parameter in layer.parameters(recurse=False)):  # type: ignore[no-untyped-call]
+    if any(is_lazy(parameter) for parameter in layer.parameters(recurse=False)):
         return "its shape is not known yet; give the size instead of a lazy layer"
     return None
 

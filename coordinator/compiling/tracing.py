@@ -12,6 +12,7 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
+from coordinator.compiling.translations import DECOMPOSITIONS
 from sojourn.errors import ModelError
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def _trace(function: Callable[..., Any], fixed: Sequence[Tensor], batched: Seque
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     fakes = [_fake(mode, tensor, open_batch=False) for tensor in fixed]
     open_fakes = [_fake(mode, tensor, open_batch=True) for tensor in batched]
-    tracer = make_fx(function, _allow_non_fake_inputs=True)
+    tracer = make_fx(function, decomposition_table=DECOMPOSITIONS, _allow_non_fake_inputs=True)
     # Without it operators that are written in C++, such as flatten, would fix the batch at the traced size.
     with enable_python_dispatcher():
         return tracer(fakes, open_fakes)

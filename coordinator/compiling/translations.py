@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._decomp import core_aten_decompositions
 
 from coordinator.compiling import averages, convolutions, maxima, norms
 
@@ -25,4 +26,11 @@ TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     aten.embedding_dense_backward.default: maxima.embedding_dense_backward,
     aten.native_group_norm.default: norms.native_group_norm,
     aten.native_group_norm_backward.default: norms.native_group_norm_backward,
+}
+
+# The exporter decomposes operators of a forward pass itself, but leaves out most gradients.
+DECOMPOSITIONS = {
+    operator: function
+    for operator, function in core_aten_decompositions().items()
+    if "backward" in str(operator) and operator not in TRANSLATIONS
 }

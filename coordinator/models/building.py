@@ -31,7 +31,9 @@ def build(name: str, input: InputSpec, classes: int, options: Mapping[str, objec
     elif ":" in name:
         maker, fixed = _own(name), {}
     else:
-        raise ModelError(f"there is no model {name!r}{_nearest(name, BUILT_IN)}; or name your own as package.module:Class")
+        raise ModelError(
+            f"there is no model {name!r}{_nearest(name, BUILT_IN)}; or name your own as package.module:Class"
+        )
     _check_options(name, maker, options, fixed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed % SEED_RANGE)

@@ -45,9 +45,7 @@ class ResNet8(nn.Module):
         self.stem = nn.Conv2d(channels, width, 3, padding=1, bias=False)
         self.norm = nn.GroupNorm(groups, width)
         widths = [width, width, 2 * width, 4 * width]
-        self.blocks = nn.Sequential(
-            *(Block(a, b, 1 if a == b else 2, groups) for a, b in pairwise(widths))
-        )
+        self.blocks = nn.Sequential(*(Block(a, b, 1 if a == b else 2, groups) for a, b in pairwise(widths)))
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.head = nn.Linear(widths[-1], classes)
 

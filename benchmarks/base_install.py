@@ -1,0 +1,57 @@
+"""How much disk a device needs: a fresh venv with only the base install, as `du` counts it.
+
+    python -m benchmarks.base_install [--top 12]
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LEFT_OUT = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__", "tests", "docs", "benchmarks")
+
+
+def installed(folder: Path) -> Path:
+    """A venv with the base install. Built from a copy, because a build leaves files beside the sources."""
+    source, venv = folder / "source", folder / "venv"
+    shutil.copytree(ROOT, source, ignore=LEFT_OUT)
+    subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+    pip = [venv / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "-c", ROOT / "constraints.txt", "."], cwd=source, check=True)
+    return venv
+
+
+def sizes(venv: Path) -> Counter[str]:
+    """Bytes on the disk by package, and whatever is beside them."""
+    found: Counter[str] = Counter()
+    seen = set()
+    for path in venv.rglob("*"):
+        status = path.lstat()
+        if (status.st_dev, status.st_ino) in seen:
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        parts = path.relative_to(venv).parts
+        inside = parts[parts.index("site-packages") + 1 :] if "site-packages" in parts else ()
+        found[inside[0] if inside else "(the venv itself)"] += 512 * status.st_blocks
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--top", type=int, default=12)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = sizes(installed(Path(folder)))
+    for name, size in found.most_common(arguments.top):
+        print(f"{name:32}{size / 1e6:8.1f} MB")
+    print(f"{'all':32}{found.total() / 1e6:8.1f} MB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""A site to measure: a real broker and a real edge server, led by a coordinator that knows nothing but tours."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from hierarchy.edge_records import Record
+from hierarchy.edge_server import EdgeServer
+from hierarchy.gate import perform
+from sojourn import vectors
+from sojourn.blobs import ref_of
+from sojourn.broker import start_broker
+from sojourn.broker_settings import LocalBroker
+from sojourn.driver import Driver
+from sojourn.envelope import pack_blob
+from sojourn.machine import Pull, Pulled, Received, Send
+from sojourn.messages import Roster, RosterSeen, Task, Tour, TourAccepted, Toured, TourId
+from sojourn.mqtt import MqttLink
+from sojourn.node import Node
+from sojourn.parts import Gate, Sgd, TourPolicy, Training
+from sojourn.spec import InputSpec
+from sojourn.store import FolderStore
+from sojourn.topics import Address
+from sojourn.workers import InlineWorkers, ThreadWorkers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from types import TracebackType
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from sojourn.machine import Effect
+    from sojourn.parts import Encoding
+    from sojourn.topics import Role
+
+FLEET, EDGE, CLOUD = "benchmark", Address("edge", "edge"), Address("cloud", "cloud")
+CLASSES = tuple(str(digit) for digit in range(10))
+PATIENCE = 120.0
+
+
+class Lead(msgspec.Struct, frozen=True):
+    """The coordinator is to give a tour."""
+
+    tour: Tour
+
+
+class Leader:
+    """The smallest coordinator: gives tours, and thanks for them."""
+
+    offer = None
+    watches: tuple[Role, ...] = ()
+    record_form: Any = None
+    address = CLOUD
+
+    def __init__(self) -> None:
+        self.toured: queue.SimpleQueue[Toured] = queue.SimpleQueue()
+        self._live: set[bytes] = set()
+        self._ended: Toured | None = None
+
+    def role_of(self, _sender: str) -> Role:
+        return "edge"
+
+    def start(self, _now: float) -> list[Effect]:
+        return []
+
+    def handle(self, event: Any, _now: float) -> list[Effect]:
+        match event:
+            case Lead():
+                self._live |= {event.tour.kit.digest, *(ref.digest for ref in event.tour.vectors.values())}
+                return [Send(EDGE, event.tour)]
+            case Received(message=Roster() as message):
+                return [Send(EDGE, RosterSeen(message.revision))]
+            case Received(message=Toured() as message):
+                self._ended = message
+                self._live.add(message.vectors["model"].digest)
+                return [Pull(message.vectors["model"], EDGE)]
+            case Pulled() if self._ended:
+                ended, self._ended = self._ended, None
+                self.toured.put(ended)
+                return [Send(EDGE, TourAccepted(ended.tour))]
+        return []
+
+    def heard(self, peer: Address, traffic: int, now: float, *, spoke: bool) -> None:
+        pass
+
+    def wake_at(self) -> None:
+        return None
+
+    def live(self) -> set[bytes]:
+        return self._live
+
+    def snapshot(self) -> bytes:
+        return b""
+
+
+class Journal(FolderStore):
+    """A store that tells what was written to it, once it is written."""
+
+    def __init__(self, folder: Path, told: Callable[[Any], object]) -> None:
+        super().__init__(folder)
+        self._told = told
+
+    def append(self, record: bytes, *, sync: bool) -> None:
+        super().append(record, sync=sync)
+        self._told(msgspec.msgpack.decode(record, type=Record))
+
+
+class Site:
+    """A broker, an edge server and a coordinator, the latter two on threads of this process."""
+
+    def __init__(self, folder: Path, told: Callable[[Any], object] = lambda _record: None) -> None:
+        self.folder = folder
+        self.broker = start_broker(LocalBroker(kind="mosquitto"), folder / "broker")
+        self.server = EdgeServer(EDGE.name, CLOUD.name)
+        self.leader = Leader()
+        journal, cloud = Journal(folder / "edge", told), FolderStore(folder / "cloud")
+        link = MqttLink(self.broker.settings, EDGE.name)
+        workers = ThreadWorkers(lambda work: perform(work, journal.blobs))
+        above = MqttLink(self.broker.settings, CLOUD.name)
+        self._edge = Driver(Node(FLEET, self.server, journal, {"device": link, "cloud": link}, workers))
+        self._cloud = Driver(Node(FLEET, self.leader, cloud, {"edge": above}, InlineWorkers(lambda work: work)))
+        self.blobs = cloud.blobs
+        self._threads = [threading.Thread(target=driver.run) for driver in (self._edge, self._cloud)]
+        for thread in self._threads:
+            thread.start()
+        self._tours = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for driver in (self._cloud, self._edge):
+            driver.stop()
+        for thread in self._threads:
+            thread.join()
+        self.broker.stop()
+
+    def await_devices(self, count: int) -> None:
+        """Until so many devices have said that they are here."""
+        deadline = time.monotonic() + PATIENCE
+        while len(self.server.roster.members) < count:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"only {len(self.server.roster.members)} of {count} devices came")
+            time.sleep(0.05)
+
+    def lead(
+        self,
+        model: Model,
+        vector: NDArray[np.float32],
+        hops: list[str],
+        *,
+        encoding: Encoding = "float32",
+        training: Training = Training(),  # noqa: B008  # frozen
+        threads: int | None = 1,
+    ) -> Callable[[], Toured]:
+        """Give a tour; what comes back waits for its end."""
+        self._tours += 1
+        kit = ref_of(model.packed)
+        self.blobs.put(model.packed, kit.digest)
+        tour = Tour(
+            TourId("benchmark", self._tours, 0, 0), kit,
+            {"model": vectors.save(self.blobs, vector, encoding, model.kit.model)}, tuple(hops), (),
+            Task("train", training, Sgd(), encoding, threads), self._tours, TourPolicy(), Gate(norm_factor=None), (),
+        )  # fmt: skip
+        self._cloud.call(lambda now: self._cloud.node.inject(Lead(tour), now))  # type: ignore[arg-type]
+        return lambda: self.leader.toured.get(timeout=PATIENCE)
+
+
+class Model:
+    """A built-in model, compiled."""
+
+    def __init__(self, name: str, shape: tuple[int, ...], **options: Any) -> None:
+        # Not at the top: the processes that are measured import this module too, and need no torch.
+        from coordinator.compiling import compile_kit  # noqa: PLC0415
+        from coordinator.models import build  # noqa: PLC0415
+
+        spec = InputSpec(shape)
+        module = build(name, spec, len(CLASSES), options, seed=1)
+        compiled = compile_kit(module, spec, CLASSES, mean=None, std=None, seed=1)
+        self.kit, self.initial = compiled.kit, compiled.initial
+        self.packed = pack_blob(self.kit)

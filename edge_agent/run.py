@@ -1,0 +1,70 @@
+"""The running agent: `python -m edge_agent.run <flags as JSON> [file]`, without the command line's libraries.
+
+`sojourn agent run` becomes this process: what is parsed with typer and rich must not stay in a small device's memory.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+import msgspec
+
+from edge_agent.agent import Agent
+from edge_agent.data import describe
+from edge_agent.settings import AgentSettings
+from edge_agent.training_process import TrainingProcess
+from sojourn import __version__, logs
+from sojourn.driver import Driver, run_until_signal
+from sojourn.errors import SojournError
+from sojourn.messages import Offer
+from sojourn.mqtt import MqttLink
+from sojourn.node import Node
+from sojourn.overrides import read_settings, store_folder
+from sojourn.store import FolderStore
+
+OBJECTIVES = ("sgd",)
+
+
+def offer(settings: AgentSettings, threads: int) -> Offer:
+    """What this device says of itself."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Offer(__version__, platform.machine(), _runtime(), threads, memory, OBJECTIVES, describe(settings.data))
+
+
+def assemble(settings: AgentSettings) -> Driver:
+    """An agent on its broker, its folder and its training process."""
+    threads = settings.threads or os.cpu_count() or 1
+    agent = Agent(settings.name, offer(settings, threads), edges=frozenset(settings.edges))
+    link = MqttLink(settings.broker, settings.name)
+    folder = store_folder(settings.store, settings.fleet, settings.name)
+    store = FolderStore(folder)
+    training = TrainingProcess(
+        folder / "blobs", settings.data, threads=threads, idle_seconds=settings.idle_seconds
+    )
+    return Driver(Node(settings.fleet, agent, store, {"edge": link}, training))
+
+
+def main(flags: str, file: str | None = None) -> int:
+    """Run until told to stop; returns the exit code."""
+    given = msgspec.json.decode(flags, type=dict)
+    logs.set_up(verbose=given.pop("verbose", False))
+    try:
+        run_until_signal(assemble(read_settings(file, given, AgentSettings)))
+    except SojournError as error:
+        return logs.complain(error)
+    return 0
+
+
+def _runtime() -> str:
+    """The version of onnxruntime, without loading it."""
+    try:
+        return f"onnxruntime {version('onnxruntime')}"
+    except PackageNotFoundError:
+        return "none"
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

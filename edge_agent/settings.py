@@ -1,0 +1,30 @@
+"""The settings of an agent: a file `agent.toml`, flags of `sojourn agent run`, or both."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from edge_agent.data import DataSettings
+from sojourn.broker_settings import BrokerSettings
+from sojourn.messages import Name
+
+
+class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A device.
+
+    store: the folder for journal and blobs; unless told, `~/.local/share/sojourn/<fleet>/<name>`.
+    threads: how many threads training may use; unless told, one for each core.
+    edges: the edge servers that this device listens to; empty for any that the broker lets speak.
+    idle_seconds: how long the training process stays, with its memory, after its last work.
+    """
+
+    name: Name
+    data: DataSettings
+    fleet: Name = "sojourn"
+    broker: BrokerSettings = BrokerSettings()
+    store: str | None = None
+    threads: Annotated[int, msgspec.Meta(ge=1, le=1024)] | None = None
+    edges: tuple[Name, ...] = ()
+    idle_seconds: Annotated[float, msgspec.Meta(ge=0)] = 20.0

@@ -1,0 +1,393 @@
+"""docs/protocol.md, docs/vectors.json and the code say the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from itertools import chain
+from typing import Any, get_args
+
+import msgpack
+import msgspec
+import numpy as np
+import pytest
+
+from docs import make_vectors
+from sojourn import WIRE, envelope, exchange, messages, node, outbox, parts, spec, topics, vectors
+from sojourn.blobs import HASH, LEAF, digest_of, digest_of_hashes, leaf_hashes, verified
+from sojourn.broker_acl import acl_lines
+from sojourn.broker_settings import OWN_BROKER_PAYLOAD, BrokerSettings
+from sojourn.envelope import kind, pack, pack_blob, unpack, unpack_blob, unpack_presence
+from sojourn.errors import InvalidBlob, InvalidMessage
+from sojourn.exemplars import Exemplars
+from sojourn.graphs import GRADIENT_TOLERANCE, LOSS_TOLERANCE, probe_vector
+from sojourn.link import PORTABLE_PAYLOAD
+from sojourn.messages import BETWEEN, Member, Message, Presence, VisitReport
+from sojourn.mqtt_session import HEADER_ROOM
+from sojourn.randomness import batches, derive, noise
+from sojourn.topics import Address
+
+VECTORS = json.loads(make_vectors.VECTORS.read_text(encoding="utf-8"))
+PAGE = make_vectors.PAGE.read_text(encoding="utf-8")
+KINDS: dict[str, type] = {kind(form): form for form in (*get_args(Message), *get_args(Presence))}
+STRUCTURES: dict[str, type] = {
+    "Training settings": parts.Training,
+    **{form.__name__: form for form in (parts.TourPolicy, parts.Gate, spec.Kit, spec.ModelSpec, spec.TensorSpec)},
+    **{form.__name__: form for form in (spec.InputSpec, spec.Probe, Exemplars, messages.Epoch, messages.Ref)},
+    **{form.__name__: form for form in (messages.TourId, messages.VisitId, messages.Task, messages.Offer, Member)},
+    **{form.__name__: form for form in (VisitReport, messages.TourView, messages.RoundReport, messages.JobView)},
+}
+REASONS = {
+    "msgpack": "not valid msgpack",
+    "map": "not a msgpack map",
+    "kind": "unknown kind",
+    "field": "Expected|Object|Invalid",
+    "role": "may not send",
+}
+
+
+def address(text: str) -> Address:
+    return msgspec.convert(dict(zip(("role", "name"), text.split("/"), strict=True)), Address)
+
+
+def untold(value: Any) -> Any:
+    """The opposite of `make_vectors.told`."""
+    match value:
+        case {"bytes": str(digits)}:
+            return bytes.fromhex(digits)
+        case dict():
+            return {key: untold(each) for key, each in value.items()}
+        case list():
+            return [untold(each) for each in value]
+        case _:
+            return value
+
+
+def decoded(vector: dict[str, Any]) -> envelope.Packet:
+    data = bytes.fromhex(vector["hex"])
+    if vector["to"] is None:
+        return unpack_presence(data)
+    return unpack(data, address(vector["from"]), address(vector["to"]))
+
+
+def named(vector: dict[str, Any]) -> str:
+    return str(vector.get("name", vector))
+
+
+def section(title: str) -> str:
+    """What stands under a heading of the fourth level."""
+    found = re.search(rf"^#### {re.escape(title)}\n(.*?)(?=^#{{1,4}} |\Z)", PAGE, re.DOTALL | re.MULTILINE)
+    assert found, f"docs/protocol.md has no section {title!r}"
+    return found[1]
+
+
+def rows(title: str) -> dict[str, str]:
+    """The default of each field that a section's table of fields lists."""
+    table = re.findall(r"^\| `(\w+)` \| [^\n]*?(?<!\\) \| ([^|]+) \| [^|\n]*\|$", section(title), re.MULTILINE)
+    return {name: default.strip().strip("`") for name, default in table}
+
+
+def told_default(field: msgspec.structs.FieldInfo) -> str:
+    if field.required:
+        return "required"
+    match field.default:
+        case None:
+            return "nil"
+        case ():
+            return "empty"
+        case bool() as value:
+            return str(value).lower()
+        case value:
+            return str(value)
+
+
+# --- the vectors
+
+
+def test_vectors_and_examples_are_current(capsys):
+    assert make_vectors.main(["--check"]) == 0, capsys.readouterr().out
+
+
+def test_a_stale_file_is_told(tmp_path, monkeypatch, capsys):
+    copy = tmp_path / "vectors.json"
+    copy.write_text("{}")
+    monkeypatch.setattr(make_vectors, "VECTORS", copy)
+    assert make_vectors.main(["--check"]) == 1
+    assert "vectors.json is not current" in capsys.readouterr().out
+
+
+def test_vectors_are_of_this_wire():
+    assert VECTORS["wire"] == WIRE
+    assert f"sojourn/{WIRE}/<fleet>/<role>/<to>/in/<from>" in PAGE
+
+
+@pytest.mark.parametrize("vector", VECTORS["packets"], ids=named)
+def test_a_packet_decodes_to_its_fields_and_back_to_the_same_bytes(vector):
+    data = bytes.fromhex(vector["hex"])
+    assert msgpack.unpackb(data) == untold(vector["fields"])
+    packet = decoded(vector)
+    assert kind(packet.message) == vector["kind"] == vector["fields"]["kind"]
+    assert pack(packet) == data
+    sender = address(vector["from"])
+    to = address(vector["to"]) if vector["to"] else sender
+    assert topics.read("bakery", vector["topic"]) == topics.Route(to, sender.name if vector["to"] else None)
+
+
+def test_there_is_a_packet_of_every_kind():
+    assert {vector["kind"] for vector in VECTORS["packets"]} == set(KINDS)
+
+
+@pytest.mark.parametrize("vector", VECTORS["packets"], ids=named)
+def test_unknown_fields_of_a_packet_are_ignored(vector):
+    more = msgpack.packb({**untold(vector["fields"]), "from-tomorrow": [1, {"a": None}]})
+    assert decoded({**vector, "hex": more.hex()}) == decoded(vector)
+
+
+@pytest.mark.parametrize("vector", VECTORS["invalid"], ids=named)
+def test_an_invalid_packet_is_refused(vector):
+    with pytest.raises(InvalidMessage, match=REASONS[vector["class"]]):
+        decoded(vector)
+
+
+def test_every_class_of_error_is_described_and_has_a_vector():
+    assert {vector["class"] for vector in VECTORS["invalid"]} == set(REASONS)
+    assert all(f"\n| `{word}` | " in PAGE for word in REASONS)
+
+
+def test_a_packet_over_the_limit_is_refused():
+    with pytest.raises(InvalidMessage, match="limit"):
+        unpack(b"\x80" + bytes(envelope.MAX_PACKET), make_vectors.DEVICE, make_vectors.EDGE)
+
+
+def test_inline_content_must_fit_its_digest():
+    message = decoded(next(vector for vector in VECTORS["packets"] if vector["name"] == "visit")).message
+    assert isinstance(message, messages.Visit)
+    ref = message.vectors["model"]
+    assert ref.inline is not None
+    assert verified(ref.inline, ref) == ref.inline
+    with pytest.raises(InvalidBlob):
+        verified(ref.inline[:-1] + b"?", ref)
+
+
+def test_topics():
+    fleet = VECTORS["topics"]["fleet"]
+    for vector in VECTORS["topics"]["valid"]:
+        expected = topics.Route(Address(vector["role"], vector["name"]), vector["sender"])
+        assert topics.read(fleet, vector["topic"]) == expected
+    for topic in VECTORS["topics"]["invalid"]:
+        assert topics.read(fleet, topic) is None, topic
+
+
+@pytest.mark.parametrize("vector", VECTORS["blobs"], ids=named)
+def test_a_blob_decodes_to_its_structure_and_back(vector):
+    data = bytes.fromhex(vector["hex"])
+    form: Any = {
+        "kit": spec.Kit, "exemplars": Exemplars, "members": tuple[Member, ...], "reports": tuple[VisitReport, ...]
+    }[vector["name"]]  # fmt: skip
+    assert msgpack.unpackb(data) == untold(vector["fields"])
+    assert pack_blob(unpack_blob(data, form)) == data
+
+
+@pytest.mark.parametrize("vector", VECTORS["digests"], ids=lambda vector: str(vector["size"]))
+def test_digests(vector):
+    content = bytes(at % 251 for at in range(vector["size"]))
+    hashes = b"".join(bytes.fromhex(leaf) for leaf in vector["leaves"])
+    assert leaf_hashes(content) == hashes
+    assert digest_of(content).hex() == digest_of_hashes(len(content), hashes).hex() == vector["digest"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["encodings"], ids=named)
+def test_encodings(vector):
+    model = spec.ModelSpec(tuple(spec.TensorSpec(str(at), (size,)) for at, size in enumerate(vector["tensors"])))
+    original = np.frombuffer(bytes.fromhex(vector["vector"]), "<f4")
+    data = vectors.encode(original, vector["encoding"], model)
+    if "decoded" not in vector:
+        scales = np.frombuffer(data, "<f4", len(vector["tensors"]))
+        assert np.isfinite(scales).tolist() == vector["scales_are_finite"]
+        assert data[4 * len(scales) :].hex() == vector["hex"]
+        with np.errstate(invalid="ignore"):
+            assert not np.isfinite(vectors.decode(data, "int8", model)).any()
+        return
+    assert data.hex() == vector["hex"]
+    assert vectors.decode(data, vector["encoding"], model).tobytes().hex() == vector["decoded"]
+    with pytest.raises(InvalidBlob):
+        vectors.decode(data + b"\0", vector["encoding"], model)
+
+
+@pytest.mark.parametrize("vector", VECTORS["seeds"], ids=lambda vector: str(vector["names"]))
+def test_seeds(vector):
+    assert derive(vector["seed"], *vector["names"]) == vector["derived"] < 1 << 53
+
+
+@pytest.mark.parametrize("vector", VECTORS["orders"], ids=lambda vector: str(vector["samples"]))
+def test_orders(vector):
+    made = batches(vector["seed"], vector["samples"], vector["size"], vector["epochs"])
+    assert [index.tolist() for index in made] == vector["batches"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["noise"], ids=lambda vector: str(vector["step"]))
+def test_noise(vector):
+    drawn = noise(vector["seed"], vector["step"], vector["batch"], [tuple(shape) for shape in vector["shapes"]])
+    assert [values.astype("<f4").tobytes().hex() for values in drawn] == vector["float32"]
+
+
+def test_probe_vector():
+    wanted = np.frombuffer(bytes.fromhex(VECTORS["probe_vector"]["float32"]), "<f4")
+    np.testing.assert_allclose(probe_vector(len(wanted)), wanted, rtol=1e-6)
+    np.testing.assert_allclose(wanted, [0.1 * np.sin(at + 1) for at in range(8)], rtol=1e-6)
+
+
+def test_signature_follows_its_formula():
+    (vector,) = VECTORS["signatures"]
+    rows_ = np.exp(vector["logits"])
+    shares = rows_ / rows_.sum(axis=1, keepdims=True)
+    y = np.array(vector["y"])
+    wanted = [float(np.mean(shares[y == at, at])) if (y == at).any() else 0.0 for at in range(vector["classes"])]
+    np.testing.assert_allclose(vector["signature"], wanted, atol=1e-11)
+
+
+def test_the_page_says_how_to_read_every_part_of_the_vectors():
+    listed = PAGE[PAGE.index("## Test vectors") :]
+    assert all(f"| `{part}` |" in listed for part in VECTORS if part != "about")
+
+
+# --- the page
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_every_kind_and_every_field_of_it_is_described(name):
+    wanted = {field.encode_name: told_default(field) for field in msgspec.structs.fields(KINDS[name])}
+    assert rows(f"`{name}`") == wanted
+
+
+@pytest.mark.parametrize("name", sorted(STRUCTURES))
+def test_every_structure_within_a_message_or_blob_is_described(name):
+    wanted = {field.encode_name: told_default(field) for field in msgspec.structs.fields(STRUCTURES[name])}
+    assert rows(name) == wanted
+
+
+@pytest.mark.parametrize("name", sorted(STRUCTURES))
+def test_the_page_says_which_structures_are_arrays_and_which_are_closed(name):
+    form: Any = STRUCTURES[name]
+    assert section(name).strip().startswith("An array") == bool(form.__struct_config__.array_like)
+    assert bool(re.search(r"\b[Cc]losed\b", section(name))) == form.__struct_config__.forbid_unknown_fields
+
+
+def test_no_structure_was_forgotten():
+    forms = {
+        form
+        for module in (messages, spec)
+        for form in vars(module).values()
+        if isinstance(form, type) and issubclass(form, msgspec.Struct) and form.__module__ == module.__name__
+    }
+    assert forms <= {*KINDS.values(), *STRUCTURES.values()}
+
+
+def test_every_objective_is_described():
+    union = get_args(parts.Objective) or (parts.Objective,)
+    assert all(f"`{form.__struct_config__.tag}`" in section("Objective") for form in union)
+
+
+def test_words_of_fixed_lists_are_described():
+    assert all(f"`{word}`" in section("`declined`") for word in get_args(messages.VisitReason))
+    assert all(f"`{word}`" in section("VisitReport") for word in get_args(messages.VisitStatus))
+    assert all(f"`{word}`" in section("JobView") for word in get_args(messages.JobStatus))
+
+
+def test_who_may_send_what_to_whom():
+    told: dict[str, frozenset[tuple[str, str]]] = {}
+    for kinds, ways in re.findall(r"^\| (`[^|]+`) \| (\w+ → [^|]+) \|$", PAGE, re.MULTILINE):
+        pairs = frozenset(tuple(way.split(" → ")) for way in ways.split(", "))
+        told |= dict.fromkeys(re.findall(r"`([a-z-]+)`", kinds), pairs)
+    assert told == {kind(form): ways for form, ways in BETWEEN.items()}
+
+
+def test_the_access_list_is_the_one_that_brokers_get():
+    assert acl_lines("bakery", ["hall"], ["main"], ["operator"]) in PAGE
+
+
+def test_limits_and_settings_are_told_as_they_are():
+    said = {
+        f"leaves of {LEAF:,} bytes": LEAF == 32 << 10,
+        f"{HASH} bytes each": HASH == 32,
+        f"at most {node.INLINE:,} bytes": True,
+        f"at most {exchange.WINDOW} leaves": True,
+        f"at most {2 * exchange.WINDOW}\n  leaves": True,
+        f"{PORTABLE_PAYLOAD:,} bytes": True,
+        f"up to {OWN_BROKER_PAYLOAD:,} where": True,
+        f"Maximum Packet Size less {HEADER_ROOM}": True,
+        f"({envelope.MAX_PACKET:,} bytes)": True,
+        f"at most {envelope.MAX_STRING:,} bytes": True,
+        f"at most {envelope.MAX_ITEMS:,} elements": True,
+        f"at least {LEAF + exchange.OVERHEAD:,} bytes": True,
+        f"{BrokerSettings().keepalive} s by default": True,
+        "1, 2, 4, 8, 15, 15, … s": (outbox.FIRST, outbox.LONGEST) == (1, 15),
+        "2, 4, 8, 15, 15, … s": (exchange.PATIENCE, exchange.LONGEST) == (2, 15),
+        "≤ 10^-4": LOSS_TOLERANCE == 1e-4,
+        "≤ 10^-3": GRADIENT_TOLERANCE == 1e-3,
+    }
+    assert [words for words, holds in said.items() if words not in PAGE or not holds] == []
+
+
+def examples() -> list[tuple[str, str, str]]:
+    """Name, hex and fields of each packet that the page shows."""
+    shape = r"<!-- example ([a-z0-9-]+) -->\n`[^\n]+\n\n```hex\n(.*?)\n```\n\n```json\n(.*?)\n```\n<!-- end -->"
+    return re.findall(shape, PAGE, re.DOTALL)
+
+
+def test_the_page_shows_the_packets_that_it_promises():
+    shown = {name for name, _, _ in examples()}
+    assert shown >= {"birth", "visit", "progress", "visited", "accepted", "fetch-hashes", "hashes", "fetch", "chunk"}
+
+
+@pytest.mark.parametrize(("name", "digits", "fields"), examples(), ids=[name for name, _, _ in examples()])
+def test_an_example_decodes_to_what_it_says(name, digits, fields):
+    vector = next(vector for vector in VECTORS["packets"] if vector["name"] == name)
+    first, cut, last = digits.replace("\n", "").partition("...")
+    assert vector["hex"].startswith(first)
+    assert vector["hex"].endswith(last)
+    whole = vector["hex"] if cut else first
+    assert kind(decoded({**vector, "hex": whole}).message) == vector["kind"]
+    shown = make_vectors._short(make_vectors.told(msgpack.unpackb(bytes.fromhex(whole))))
+    assert json.loads(fields) == shown
+
+
+@pytest.fixture(scope="module")
+def formulas() -> dict[str, Any]:
+    """What the page's Python blocks define."""
+    names: dict[str, Any] = {"sha256": hashlib.sha256}
+    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        exec(compile(block, "docs/protocol.md", "exec"), names)
+    return names
+
+
+def test_the_digest_of_the_page(formulas):
+    for vector in VECTORS["digests"]:
+        assert formulas["digest_of"](bytes(at % 251 for at in range(vector["size"]))).hex() == vector["digest"]
+
+
+def test_the_randomness_of_the_page(formulas):
+    for vector in VECTORS["seeds"]:
+        assert formulas["derive"](vector["seed"], *vector["names"]) == vector["derived"]
+    for vector in VECTORS["orders"]:
+        orders = [formulas["order"](vector["seed"], epoch, vector["samples"]) for epoch in range(vector["epochs"])]
+        assert [*chain(*vector["batches"])] == [*chain(*orders)]
+    for vector in VECTORS["noise"]:
+        sizes = [vector["batch"] * int(np.prod(shape)) for shape in vector["shapes"]]
+        drawn = formulas["noise"](vector["seed"], vector["step"], sizes)
+        assert [np.array(values, "<f4").tobytes().hex() for values in drawn] == vector["float32"]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**32 - 1, 2**32, 2**53 - 1])
+def test_the_generator_of_the_page_is_numpys(formulas, seed):
+    ours, theirs = formulas["Generator"](seed), np.random.Philox(seed)
+    assert formulas["key_of"](seed) == tuple(int(word) for word in theirs.state["state"]["key"])
+    words = [ours.next() | ours.next() << 32 for _ in range(9)]
+    assert words == theirs.random_raw(9).tolist()
+
+
+def test_links_within_the_page_lead_somewhere():
+    titles = re.findall(r"^#{1,4} (.+)$", PAGE, re.MULTILINE)
+    anchors = {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in titles}
+    assert set(re.findall(r"\]\(#([^)]+)\)", PAGE)) <= anchors

@@ -1,0 +1,286 @@
+"""A small fleet on scikit-learn's digits: compiled once, trained once for each distinct visit, and counted."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from coordinator.bench import Bench
+from coordinator.coordinator import Coordinator
+from coordinator.coordinator_records import JobCompiled
+from coordinator.job import read_job
+from coordinator.job_data import digits_split
+from coordinator.preparing import PrepareJob, prepare
+from coordinator.rounds import handed_out
+from edge_agent.agent import Agent
+from edge_agent.agent_records import VisitTrained
+from edge_agent.data import DataSettings
+from edge_agent.objectives import NAMES
+from edge_agent.training import Trainer, attempt
+from edge_agent.work import Train, Trained, Warm
+from fleet_sim.fleet import CLOUD, Fleet
+from hierarchy.edge_records import VisitKept
+from sojourn import vectors
+from sojourn.blobs import MemoryBlobs
+from sojourn.envelope import unpack_blob
+from sojourn.machine import Did, DidNot, Doing
+from sojourn.memory_link import MemoryLink
+from sojourn.messages import Offer
+from sojourn.spec import Kit
+from sojourn.workers import InlineWorkers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from coordinator.coordinator_records import JobState
+    from sojourn.blobs import BlobStore
+    from sojourn.memory_link import Faults, MemoryBroker
+    from sojourn.node import Node
+
+TRAINING = 2.0
+"""Virtual seconds that a visit takes."""
+_PLAIN = {
+    "model.name": "mlp",
+    "model.options.hidden": [8],
+    "data.test": "digits",
+    "data.exemplars_per_class": 3,
+    "threads": 1,
+    "rounds": 2,
+    "training.batch": 16,
+    "training.lr": 0.2,
+}
+
+
+def job(name: str = "job", **changes: Any) -> str:
+    """A job file; `__` in a name stands for a dot."""
+    values = {"name": name, **_PLAIN, **{key.replace("__", "."): value for key, value in changes.items()}}
+    return "\n".join(f"{key} = {json.dumps(value)}" for key, value in values.items())
+
+
+def fedavg(name: str = "job", **changes: Any) -> str:
+    """A FedAvg job."""
+    return job(name, strategy="fedavg", **changes)
+
+
+def visit(name: str = "job", **changes: Any) -> str:
+    """A VISIT job with short estimations."""
+    plain = {"strategy": "visit", "estimator__epochs": 2, "arranger__sets": 2, "arranger__size": 2}
+    return job(name, **(plain | changes))
+
+
+@cache
+def shards(count: int) -> dict[str, DataSettings]:
+    """Devices with two classes each and unequal amounts of samples."""
+    x, y = digits_split(train=True)
+    folder = Path(mkdtemp(prefix="sojourn-shards-"))
+    found = {}
+    for number in range(count):
+        mine = np.flatnonzero((y == 2 * number % 10) | (y == (2 * number + 1) % 10))[: 30 + 10 * number]
+        path = folder / f"{number}.npz"
+        np.savez(path, x=x[mine], y=y[mine])
+        found[f"dev-{number}"] = DataSettings(path=str(path))
+    return found
+
+
+@cache
+def _compiled() -> tuple[JobCompiled, MemoryBlobs]:
+    blobs = MemoryBlobs()
+    return prepare(PrepareJob("any", job("any")), blobs), blobs
+
+
+class OnceBench(Bench):
+    """Compiles one model for all jobs: the seed changes what follows, not the start."""
+
+    def __init__(self, blobs: BlobStore) -> None:
+        super().__init__(blobs)
+        self._mine = blobs
+
+    def __call__(self, work: Any) -> Any:
+        if not isinstance(work, PrepareJob):
+            return super().__call__(work)
+        settings = read_job(work.text, work.name)
+        compiled, kept = _compiled()
+        for ref in (compiled.kit, compiled.model, compiled.exemplars, compiled.test):
+            self._mine.put(kept.read(ref.digest), ref.digest)
+        kit = kit_of_jobs()
+        model = vectors.load(kept, compiled.model, kit.model)
+        handout = handed_out(model, settings, compiled.model, self._mine, kit)
+        return msgspec.structs.replace(compiled, job=work.name, handout=handout)
+
+
+@cache
+def kit_of_jobs() -> Kit:
+    """The kit that every job here has."""
+    compiled, kept = _compiled()
+    return unpack_blob(kept.read(compiled.kit.digest), Kit)
+
+
+def initial_model() -> NDArray[np.float32]:
+    """The model that every job here starts from."""
+    compiled, kept = _compiled()
+    return vectors.load(kept, compiled.model, kit_of_jobs().model)
+
+
+_OUTCOMES: dict[Any, tuple[Did | DidNot, dict[bytes, bytes]]] = {}
+_TRAINERS: dict[str, tuple[MemoryBlobs, Trainer]] = {}
+
+
+def trained_once(key: str, work: Train, blobs: BlobStore, data: DataSettings) -> Did | DidNot:
+    """What the trainer says; training is a function of the visit, so it is computed once in a test session."""
+    it = work.visit
+    named = tuple(sorted((name, ref.digest, ref.encoding, ref.delta) for name, ref in it.vectors.items()))
+    memo = (data.path, it.kit.digest, named, it.seed, msgspec.json.encode(it.task), tuple(sorted(work.memory)))
+    if memo not in _OUTCOMES:
+        own, trainer = _TRAINERS.setdefault(data.path, _trainer(data))
+        for ref in (it.kit, *it.vectors.values(), *work.memory.values()):
+            own.put(blobs.read(ref.digest), ref.digest)
+        outcome = attempt(key, work, trainer, lambda _step, _steps: None)
+        made = outcome.outcome if isinstance(outcome, Did) else None
+        refs = [*made.vectors.values(), *made.memory.values()] if isinstance(made, Trained) else []
+        _OUTCOMES[memo] = outcome, {ref.digest: own.read(ref.digest) for ref in refs}
+    outcome, made_blobs = _OUTCOMES[memo]
+    for digest, content in made_blobs.items():
+        blobs.put(content, digest)
+    return msgspec.structs.replace(outcome, key=key)
+
+
+def _trainer(data: DataSettings) -> tuple[MemoryBlobs, Trainer]:
+    own = MemoryBlobs()
+    return own, Trainer(own, data)
+
+
+@dataclass
+class Ledger:
+    """What was done in a fleet, counted over all lives of its nodes."""
+
+    begun: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(device, visit with attempt): how often its training was begun."""
+    finished: Counter[tuple[str, str]] = field(default_factory=Counter)
+    kept: Counter[tuple[str, str, int]] = field(default_factory=Counter)
+    """(site, tour, hop): how often a result was kept."""
+
+
+Change = "Callable[[Train, Did | DidNot, BlobStore], Did | DidNot | None]"
+
+
+class SlowTraining:
+    """Trains in virtual time. `change` may turn the outcome into another, or into silence."""
+
+    def __init__(self, fleet: SmallFleet, name: str, blobs: BlobStore) -> None:
+        self._fleet, self._name, self._blobs = fleet, name, blobs
+        self._wanted: dict[str, object] = {}
+
+    def start(self, key: str, work: Warm | Train, report: Callable[[Did | Doing | DidNot], None]) -> None:
+        if isinstance(work, Warm):
+            return
+        self._fleet.ledger.begun[self._name, key] += 1
+        self._wanted[key] = mark = object()
+        outcome: Did | DidNot | None = trained_once(key, work, self._blobs, self._fleet.devices[self._name])
+        if change := self._fleet.changes.get(self._name):
+            outcome = change(work, outcome, self._blobs)
+
+        def say(event: Did | Doing | DidNot | None) -> None:
+            if event is not None and self._wanted.get(key) is mark:
+                report(event)
+
+        seconds = self._fleet.seconds
+        self._fleet.world.later(seconds / 2, lambda: say(Doing(key, 1, 2)))
+        self._fleet.world.later(seconds, lambda: say(outcome))
+
+    def stop(self, key: str) -> None:
+        self._wanted.pop(key, None)
+
+    def close(self) -> None:
+        self._wanted.clear()
+
+
+class SmallFleet(Fleet):
+    """A fleet whose training takes time, is counted, and can be tampered with."""
+
+    def __init__(
+        self,
+        sites: Mapping[str, tuple[str, ...]],
+        faults: Faults | None = None,
+        *,
+        one_broker: bool = False,
+        seconds: float = TRAINING,
+        objections: Mapping[str, Callable[[], Any]] | None = None,
+    ) -> None:
+        self.ledger = Ledger()
+        self.changes: dict[str, Any] = {}
+        self.objections = objections or {}
+        self.seconds = seconds
+        self.devices = shards(6)
+        super().__init__(self.devices, sites, faults, one_broker=one_broker)
+
+    def _coordinator(self, broker: MemoryBroker) -> Node:
+        link = MemoryLink(broker)
+        return self._node(
+            Coordinator(CLOUD), {"edge": link, "cloud": link}, lambda store: InlineWorkers(OnceBench(store.blobs))
+        )
+
+    def _edge(self, name: str, site: MemoryBroker, cloud: MemoryBroker) -> Node:
+        node = super()._edge(name, site, cloud)
+        _watch(node, lambda record: self._kept(name, record))
+        return node
+
+    def _agent(self, name: str, data: DataSettings, broker: MemoryBroker) -> Node:
+        offer = Offer("1", "simulated", "onnxruntime", 1, 0, NAMES, "simulated")
+        agent = Agent(name, offer, objection=self.objections.get(name))
+        node = self._node(agent, {"edge": MemoryLink(broker)}, lambda store: SlowTraining(self, name, store.blobs))
+        _watch(node, lambda record: self._finished(name, record))
+        return node
+
+    def _finished(self, name: str, record: Any) -> None:
+        if isinstance(record, VisitTrained):
+            self.ledger.finished[name, str(record.answer.visit.attempt) + record.key] += 1
+
+    def _kept(self, name: str, record: Any) -> None:
+        if isinstance(record, VisitKept):
+            self.ledger.kept[name, record.key, record.report.hop] += 1
+
+    def model(self, name: str = "job") -> NDArray[np.float32]:
+        """The job's model as the coordinator has it now."""
+        store = self.stores[CLOUD]
+        return vectors.load(store.blobs, self.job(name).vectors["model"], kit_of_jobs().model)
+
+
+def _watch(node: Node, seen: Callable[[Any], None]) -> None:
+    """Look at every record that goes into a node's journal."""
+    append = node._append
+
+    def seeing(effect: Any) -> None:
+        append(effect)
+        seen(effect.record)
+
+    node._append = seeing
+
+
+TWO_SITES = {"site-a": ("dev-0", "dev-1"), "site-b": ("dev-2", "dev-3")}
+
+
+def run(text: str, sites: Mapping[str, tuple[str, ...]] | None = None, faults: Faults | None = None, **how: Any) -> Run:
+    """Run one job in a new fleet to its end."""
+    fleet = SmallFleet(sites or TWO_SITES, faults, **how)
+    fleet.submit(text)
+    state = fleet.run("job")
+    return Run(fleet, state, fleet.model())
+
+
+@dataclass
+class Run:
+    """A job that has ended, and the fleet it ended in."""
+
+    fleet: SmallFleet
+    state: JobState
+    model: NDArray[np.float32]

@@ -1,0 +1,53 @@
+"""Random kills over random links. `CHAOS_SEEDS=2000 pytest tests/fleet_sim/test_chaos.py` runs longer."""
+
+from __future__ import annotations
+
+import os
+import random
+from functools import cache
+
+import numpy as np
+import pytest
+
+from sojourn import node as node_module
+from sojourn.memory_link import Faults
+from tests.fleet_sim.small_fleet import TWO_SITES, Run, SmallFleet, fedavg, run, visit
+from tests.fleet_sim.test_kills import after, wait
+
+SEEDS = int(os.environ.get("CHAOS_SEEDS", "50"))
+NODES = ("dev-0", "dev-1", "dev-2", "dev-3", "site-a", "site-b", "cloud")
+PATIENT = {"fleet__devices": 4, "tours__lease": 2000, "tours__site_lease": 2000}
+JOBS = (
+    visit(**PATIENT), fedavg(**PATIENT), visit(arranger__passes=2, **PATIENT), visit(encoding="float16", **PATIENT),
+)  # fmt: skip
+
+
+@cache
+def undisturbed(text: str, one_broker: bool) -> Run:
+    return run(text, one_broker=one_broker)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_chaos(seed, monkeypatch) -> None:
+    draw = random.Random(seed)
+    text, one_broker = draw.choice(JOBS), draw.random() < 0.3
+    expected = undisturbed(text, one_broker)
+    monkeypatch.setattr(node_module, "INLINE", draw.choice([0, 16 << 10]))
+    monkeypatch.setattr(node_module, "RECORDS_PER_SNAPSHOT", draw.choice([1, 5, 512]))
+    monkeypatch.setattr(node_module, "SECONDS_PER_SWEEP", draw.choice([0.5, 30.0]))
+    faults = Faults(draw.random() * 0.3, draw.random() * 0.3, 0.01, draw.random(), seed)
+    fleet = SmallFleet(TWO_SITES, faults, one_broker=one_broker)
+    fleet.submit(text)
+    for _ in range(draw.randint(1, 8)):
+        after(fleet, draw.randint(1, 120))
+        down = draw.sample(NODES, draw.randint(1, 3))
+        for name in down:
+            fleet.kill(name)
+        wait(fleet, draw.choice([0.0, 0.1, 2.0, 20.0]))
+        for name in down:
+            fleet.start(name)
+    assert fleet.run("job", 20_000).status == "done"
+    assert np.array_equal(fleet.model(), expected.model)
+    assert set(fleet.ledger.finished.values()) == {1}
+    assert set(fleet.ledger.kept.values()) == {1}
+    assert [it.visits for it in fleet.job("job").history] == [it.visits for it in expected.state.history]

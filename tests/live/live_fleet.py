@@ -1,0 +1,158 @@
+"""Real processes on a real Mosquitto, each of which can be killed and started again."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coordinator.coordinator_records import ENDED
+from coordinator.job_data import digits_split
+from coordinator.operator import Operator
+from sojourn.broker import start_broker
+from sojourn.broker_acl import acl_lines
+from sojourn.broker_settings import LocalBroker
+
+FLEET = "live"
+PATIENCE = 150.0
+
+
+def split_digits(folder: Path, names: list[str]) -> None:
+    """Digits, unevenly: device k has mostly the classes k, k+1 and k+2."""
+    x, y = digits_split(train=True)
+    draw = np.random.default_rng(3)
+    owner = (y + draw.integers(0, 3, len(y))) % len(names)
+    for number, name in enumerate(names):
+        np.savez(folder / f"{name}.npz", x=x[owner == number], y=y[owner == number])
+
+
+def job_text(name: str, rounds: int = 2, *, devices: int = 4) -> str:
+    return f"""
+name = "{name}"
+rounds = {rounds}
+threads = 1
+[model]
+options = {{ hidden = [16] }}
+[data]
+test = "digits"
+[fleet]
+devices = {devices}
+[arranger]
+sets = 2
+size = 2
+[estimator]
+epochs = 5
+"""
+
+
+class LiveFleet:
+    """A coordinator, edge servers and agents as processes; brokers too."""
+
+    def __init__(self, folder: Path, sites: dict[str, list[str]], *, own_brokers: bool, max_packet: int = 1_000_000):
+        self.folder = folder
+        self.sites = sites
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.commands: dict[str, list[str]] = {}
+        self._max_packet = max_packet
+        self.brokers: dict[str, Any] = {"cloud": self._broker("cloud", 0)}
+        split_digits(folder, [device for devices in sites.values() for device in devices])
+        where = self._address("cloud")
+        self._add("cloud", ["coordinator", "run", "--broker", where])
+        for site, devices in sites.items():
+            if own_brokers:
+                self.brokers[site] = self._broker(site, 0)
+            at = self._address(site if own_brokers else "cloud")
+            self._add(site, ["edge", "run", "--name", site, "--broker", at, "--cloud-broker", where])
+            for device in devices:
+                data = str(folder / f"{device}.npz")
+                self._add(device, ["agent", "run", "--name", device, "--broker", at, "--data", data])
+        for name in self.commands:
+            self.start(name)
+
+    def _broker(self, name: str, port: int):
+        acl = acl_lines(FLEET, list(self.sites), ["cloud"], ["operator"])
+        settings = LocalBroker(port=port, kind="mosquitto", acl=acl, max_packet=self._max_packet)
+        return start_broker(settings, self.folder / f"broker-{name}")
+
+    def _address(self, broker: str) -> str:
+        return f"{self.brokers[broker].host}:{self.brokers[broker].port}"
+
+    def _add(self, name: str, command: list[str]) -> None:
+        store = str(self.folder / "stores" / name)
+        self.commands[name] = [sys.executable, "-m", "sojourn.cli", *command, "--fleet", FLEET, "--store", store]
+
+    def start(self, name: str) -> None:
+        log = (self.folder / f"{name}.log").open("ab")
+        self.processes[name] = subprocess.Popen(self.commands[name], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        log.close()
+
+    def kill(self, name: str) -> None:
+        self.processes[name].kill()
+        self.processes[name].wait()
+
+    def interrupt(self, name: str) -> int:
+        self.processes[name].send_signal(signal.SIGINT)
+        return self.processes[name].wait(60)
+
+    def restart_broker(self, name: str = "cloud") -> None:
+        """kill -9 of a broker, then a new one at the same port."""
+        broker = self.brokers[name]
+        subprocess.run(["kill", "-9", str(broker.pid)], check=True)
+        broker.stop()
+        self.brokers[name] = self._broker(name, broker.port)
+
+    def operator(self) -> Operator:
+        return Operator(self.brokers["cloud"].settings, fleet=FLEET, cloud="cloud")
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def wait_for(self, name: str, words: str, count: int = 1) -> None:
+        """Until a node's log says something so many times."""
+        self.wait(lambda: self.log(name).count(words) >= count, f"{words!r} in the log of {name}")
+
+    def wait(self, condition, what: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            if time.monotonic() > deadline:
+                logs = "\n".join(f"--- {name}\n{self.log(name)[-2500:]}" for name in self.commands)
+                raise AssertionError(f"waited in vain for {what}\n{logs}")
+            time.sleep(0.05)
+
+    def run(self, text: str, name: str):
+        """Submit a job and wait for its end; returns what the coordinator says of it."""
+        self.submit(text)
+        return self.finish(name)
+
+    def submit(self, text: str) -> None:
+        with self.operator() as operator:
+            operator.jobs(patience=PATIENCE)  # the coordinator may still be starting
+            operator.submit(text)
+
+    def finish(self, name: str):
+        with self.operator() as operator:
+            self.wait(lambda: operator.job(name, patience=60).status in ENDED, f"the end of {name}")
+            return operator.job(name)
+
+    def stop(self) -> None:
+        for name in self.processes:
+            if self.processes[name].poll() is None:
+                self.processes[name].terminate()
+        for process in self.processes.values():
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for broker in self.brokers.values():
+            broker.stop()
+
+    def trained(self) -> list[str]:
+        """Every visit that was trained, as the devices' logs have it."""
+        lines = [line for site in self.sites.values() for device in site for line in self.log(device).splitlines()]
+        return [line.partition("trained ")[2].partition(":")[0] for line in lines if "trained " in line]

@@ -1,0 +1,144 @@
+"""The roles as processes over a real Mosquitto: same bits as in memory, also when any of them is killed."""
+
+from collections import Counter
+from itertools import count
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+
+from coordinator.compiling import bake
+from edge_agent.data import DataSettings
+from fleet_sim.fleet import CLOUD, Fleet
+from sojourn import vectors
+from sojourn.envelope import unpack_blob
+from sojourn.spec import Kit
+from tests.live.live_fleet import LiveFleet, job_text, split_digits
+
+SITES = {"edge-1": ["pi-1", "pi-2"], "edge-2": ["pi-3", "pi-4"]}
+DEVICES = [device for devices in SITES.values() for device in devices]
+SLOW = "[training]\nepochs = 300\n"
+NUMBERS = count(1)
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory):
+    """One fleet for many jobs; every broker takes packets of at most 128 KB."""
+    live = LiveFleet(tmp_path_factory.mktemp("live"), SITES, own_brokers=True, max_packet=128_000)
+    yield live
+    live.stop()
+
+
+@pytest.fixture
+def name():
+    """A job's name of its own: all its randomness comes from the seed and the devices' names."""
+    return f"job-{next(NUMBERS)}"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The weights that the same job gives over the in-memory link."""
+    folder = tmp_path_factory.mktemp("memory")
+    split_digits(folder, DEVICES)
+    known = {}
+
+    def run(more: str = "") -> list[np.ndarray]:
+        if more not in known:
+            data = {device: DataSettings(path=str(folder / f"{device}.npz")) for device in DEVICES}
+            memory = Fleet(data, {site: tuple(devices) for site, devices in SITES.items()})
+            memory.submit(job_text("job") + more)
+            job, blobs = memory.run("job"), memory.stores[CLOUD].blobs
+            assert job.status == "done"
+            kit = unpack_blob(blobs.read(job.kit.digest), Kit)
+            known[more] = weights(bake(kit, vectors.load(blobs, job.vectors["model"], kit.model)))
+        return known[more]
+
+    return run
+
+
+def weights(model: bytes) -> list[np.ndarray]:
+    return [numpy_helper.to_array(tensor) for tensor in onnx.load_from_string(model).graph.initializer]
+
+
+def check_same_bits(fleet, name, expected):
+    with fleet.operator() as operator:
+        found = weights(operator.export(name)[0])
+    assert len(found) == len(expected)
+    assert all(np.array_equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
+
+
+def check_all_visits_once(fleet, name, view):
+    assert (view.status, [report.visits for report in view.history]) == ("done", [4, 4]), view
+    trained = Counter(visit for visit in fleet.trained() if visit.startswith(f"{name} "))
+    assert set(trained.values()) == {1}, trained
+
+
+def test_over_mqtt_the_bits_are_those_of_the_memory_link(fleet, name, undisturbed):
+    view = fleet.run(job_text(name), name)
+    check_all_visits_once(fleet, name, view)
+    assert {"vts", "intra_cs", "inter_cs"} <= view.history[-1].quality.keys()
+    check_same_bits(fleet, name, undisturbed())
+
+
+def test_the_exported_model_predicts_alone(fleet, name):
+    view = fleet.run(job_text(name, rounds=1), name)
+    with fleet.operator() as operator:
+        model, accuracy = operator.export(name)
+    assert accuracy == view.accuracy
+    session = onnxruntime.InferenceSession(model)
+    assert [each.name for each in session.get_inputs()] == ["x"]
+    assert session.run(None, {"x": np.zeros((3, 1, 8, 8), np.float32)})[0].shape == (3, 10)
+
+
+@pytest.mark.parametrize("victim", ["pi-1", "edge-1", "cloud"])
+def test_killed_and_started_again_the_job_ends_with_the_same_bits(fleet, name, undisturbed, victim):
+    fleet.submit(job_text(name) + SLOW)
+    fleet.wait_for("cloud", f"job {name}: 4 devices estimated")
+    for number in (1, 2):  # in the middle of a visit of each round
+        fleet.wait_for("pi-1", f"visit {name} round {number} tour", 2 if number == 1 else 1)
+        fleet.kill(victim)
+        fleet.start(victim)
+    check_all_visits_once(fleet, name, fleet.finish(name))
+    check_same_bits(fleet, name, undisturbed(SLOW))
+
+
+@pytest.mark.parametrize("broker", ["cloud", "edge-1"])
+def test_a_killed_broker_only_delays(fleet, name, undisturbed, broker):
+    fleet.submit(job_text(name) + SLOW)
+    fleet.wait_for("cloud", f"job {name} round 1: 2 tours")
+    fleet.restart_broker(broker)
+    check_all_visits_once(fleet, name, fleet.finish(name))
+    check_same_bits(fleet, name, undisturbed(SLOW))
+
+
+def test_stopped_with_ctrl_c_everything_resumes(fleet, name, undisturbed):
+    fleet.submit(job_text(name) + SLOW)
+    fleet.wait_for("cloud", f"job {name} round 1: 2 tours")
+    for node in fleet.commands:
+        assert fleet.interrupt(node) == 0
+        assert "Traceback" not in fleet.log(node)
+    for node in fleet.commands:
+        fleet.start(node)
+    check_all_visits_once(fleet, name, fleet.finish(name))
+    check_same_bits(fleet, name, undisturbed(SLOW))
+
+
+def test_a_model_of_25_megabytes_through_packets_of_128_kilobytes(fleet, name):
+    view = fleet.run(job_text(name, rounds=1).replace("hidden = [16]", "hidden = [2500, 2500]"), name)
+    assert (view.status, view.history[0].visits) == ("done", 4), view
+    blobs = (fleet.folder / "stores" / "cloud" / "blobs").iterdir()
+    assert max(path.stat().st_size for path in blobs) > 25_000_000
+
+
+def test_a_site_lost_for_good_does_not_stop_the_job(fleet, name):
+    """The last one: the site stays lost."""
+    lost = '[tours]\nsite_lease = 4.0\non_lost_site = "drop"\n'
+    fleet.submit(job_text(name, devices=2) + SLOW + lost)
+    fleet.wait_for("cloud", f"job {name} round 1: 2 tours")
+    for node in ("edge-2", "pi-3", "pi-4"):
+        fleet.kill(node)
+    view = fleet.finish(name)
+    assert view.status == "done"
+    assert any("edge-2" in line for report in view.history for line in report.failures)

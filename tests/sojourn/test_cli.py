@@ -1,0 +1,105 @@
+"""The command line: quick, lazy, and never a traceback for what a person can mend."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sojourn import __version__
+from sojourn.cli import TOLD
+
+HEAVY = {"torch", "onnxruntime", "numpy", "onnx", "sklearn", "coordinator", "fleet_sim", "hierarchy", "edge_agent"}
+
+
+def sojourn(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sojourn.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def loaded_by(*arguments: str) -> set[str]:
+    """The packages that the command line has loaded when it is done."""
+    program = (
+        "import atexit, sys; from sojourn.cli import main; sys.argv = ['sojourn', *sys.argv[1:]];"
+        "atexit.register(lambda: print('LOADED', *{name.partition('.')[0] for name in sys.modules})); main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    return set(done.stdout.rpartition("LOADED")[2].split())
+
+
+def test_help_lists_every_command_and_loads_none() -> None:
+    done = sojourn("--help")
+    assert done.returncode == 0
+    assert all(name in done.stdout for name in TOLD)
+    loaded = loaded_by("--help")
+    assert "typer" in loaded
+    assert not loaded & HEAVY
+
+
+@pytest.mark.parametrize("arguments", [(name, "--help") for name in TOLD] + [("agent", "run", "--help")])
+def test_help_of_a_command_needs_nothing_heavy(arguments: tuple[str, ...]) -> None:
+    assert not loaded_by(*arguments) & {"torch", "onnxruntime", "numpy", "onnx", "sklearn"}
+
+
+def test_version() -> None:
+    assert sojourn("--version").stdout == f"sojourn {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("agent", "run"), 2, "error: the command line: the key 'name' is missing"),
+        (("agent", "run", "none.toml"), 2, "error: none.toml: No such file or directory"),
+        (("edge", "run", "--name", "Not A Name"), 2, "error: the command line: name: expected"),
+        (("coordinator", "run", "--broker", "here:there"), 2, "error: --broker 'here:there' is not an address"),
+        (("job", "submit", "none.toml"), 2, "error: none.toml: No such file or directory"),
+        (("job", "list", "--broker", "localhost:1"), 1, "error: "),
+        (("broker", "--edge", "s1"), 2, "error: --edge, --cloud and --operator"),
+        (("demo", "--strategy", "vist"), 2, "error: --strategy: there is no strategy 'vist'; did you mean 'visit'?"),
+    ],
+)
+def test_an_error_is_one_line(arguments: tuple[str, ...], code: int, said: str) -> None:
+    done = sojourn(*arguments)
+    assert done.returncode == code
+    assert done.stderr.startswith(said)
+    assert done.stderr.count("\n") == 1
+    assert "\x1b" not in done.stderr
+
+
+def test_a_missing_extra_is_named(tmp_path: Path) -> None:
+    program = (
+        "import sys, importlib.util as u; real = u.find_spec;"
+        "u.find_spec = lambda name, *a: None if name == 'torch' else real(name, *a);"
+        "from sojourn.cli import main; sys.argv = ['sojourn', 'coordinator', 'run', '--store', sys.argv[1]]; main()"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "error: a coordinator needs torch, which is not installed: pip install 'sojourn[cloud]'\n"
+
+
+@pytest.mark.parametrize("role", ["broker", "edge", "agent"])
+def test_ctrl_c_ends_a_service_quietly(role: str, tmp_path: Path) -> None:
+    node = ["--broker", "localhost:1", "--store", str(tmp_path)]
+    arguments = {
+        "broker": ["broker", "--port", "0", "--folder", str(tmp_path)],
+        "edge": ["edge", "run", "--name", "s1", *node],
+        "agent": ["agent", "run", "--name", "pi-1", "--data", "x.npz", *node],
+    }[role]
+    said = "listening" if role == "broker" else "trying again until it works"
+    output = tmp_path / "output"
+    with output.open("wb") as file:
+        process = subprocess.Popen([sys.executable, "-u", "-m", "sojourn.cli", *arguments], stdout=file, stderr=file)
+        deadline = time.monotonic() + 30
+        while said not in output.read_text() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+    assert said in output.read_text()
+    assert "Traceback" not in output.read_text()
