@@ -1,6 +1,6 @@
 """The memory of a real `sojourn agent run` with its training process: idle, while training `cnn` on 28x28, idle again.
 
-    python -m benchmarks.agent_memory [--samples 1000]
+python -m benchmarks.agent_memory [--samples 1000]
 """
 
 from __future__ import annotations

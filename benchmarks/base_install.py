@@ -1,6 +1,6 @@
 """How much disk a device needs: a fresh venv with only the base install, as `du` counts it.
 
-    python -m benchmarks.base_install [--top 12]
+python -m benchmarks.base_install [--top 12]
 """
 
 from __future__ import annotations

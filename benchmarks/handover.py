@@ -1,6 +1,6 @@
 """How long the model is between two devices: from the result in the edge's journal to the first step of the next visit.
 
-    python -m benchmarks.handover [--hops 20]
+python -m benchmarks.handover [--hops 20]
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from edge_agent.training_process import TrainingProcess
 from hierarchy.edge_records import VisitKept
 from sojourn.driver import Driver
 from sojourn.machine import Doing
-from sojourn.messages import Offer
 from sojourn.mqtt import MqttLink
 from sojourn.node import Node
 from sojourn.parts import Training
 from sojourn.store import FolderStore
+from sojourn.wire import Offer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -166,8 +166,8 @@ def main() -> None:
             seconds, raw = handovers(folder, model, arguments.hops)
         times, trips = sorted(1e3 * each for each in seconds), 1e3 * raw
         median, late = statistics.median(times), times[int(0.9 * len(times))]
-        row = f"mlp, {what:17}{len(model.initial) * 4 / 1e3:6.0f}{median:11.1f}{times[0]:7.1f}{late:7.1f}{times[-1]:7.1f}"
-        print(f"{row}{trips:15.1f}{median - trips:8.1f}")
+        row = f"mlp, {what:17}{4 * len(model.initial) / 1e3:6.0f}{median:11.1f}"
+        print(f"{row}{times[0]:7.1f}{late:7.1f}{times[-1]:7.1f}{trips:15.1f}{median - trips:8.1f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -19,13 +19,14 @@ from sojourn.broker_settings import LocalBroker
 from sojourn.driver import Driver
 from sojourn.envelope import pack_blob
 from sojourn.machine import Pull, Pulled, Received, Send
-from sojourn.messages import Roster, RosterSeen, Task, Tour, TourAccepted, Toured, TourId
+from sojourn.messages import Roster, RosterSeen, Tour, TourAccepted, Toured
 from sojourn.mqtt import MqttLink
 from sojourn.node import Node
 from sojourn.parts import Gate, Sgd, TourPolicy, Training
 from sojourn.spec import InputSpec
 from sojourn.store import FolderStore
 from sojourn.topics import Address
+from sojourn.wire import Task, TourId
 from sojourn.workers import InlineWorkers, ThreadWorkers
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Moving 25 MB: a blob pulled from one process's store to another's, beside one raw paho publish of the same bytes.
 
-    python -m benchmarks.transfer [--megabytes 25] [--repeats 9]
+python -m benchmarks.transfer [--megabytes 25] [--repeats 9]
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from sojourn.broker_settings import BrokerSettings, LocalBroker
 from sojourn.driver import Driver
 from sojourn.link import PORTABLE_PAYLOAD
 from sojourn.machine import Pull, Pulled, Received, Send
-from sojourn.messages import Prepare, Ref, Task
+from sojourn.messages import Prepare
 from sojourn.mqtt import MqttLink
 from sojourn.node import Node
 from sojourn.parts import Sgd, Training
 from sojourn.store import FolderStore
 from sojourn.topics import Address
+from sojourn.wire import Ref, Task
 from sojourn.workers import InlineWorkers
 
 if TYPE_CHECKING:

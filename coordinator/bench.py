@@ -20,7 +20,7 @@ from coordinator.sites import ReadRoster, read_roster
 from sojourn import vectors
 from sojourn.blobs import FolderBlobs, ref_of
 from sojourn.errors import Fault, JobError, SojournError
-from sojourn.messages import Ref
+from sojourn.wire import Ref
 
 if TYPE_CHECKING:
     from pathlib import Path

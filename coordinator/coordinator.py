@@ -74,8 +74,9 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from sojourn.machine import Effect, Event
-    from sojourn.messages import Epoch, JobStatus, Message, Offer, TourId
+    from sojourn.messages import Message
     from sojourn.topics import Role
+    from sojourn.wire import Epoch, JobStatus, Offer, TourId
 
 
 class Coordinator:

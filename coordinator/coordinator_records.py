@@ -6,7 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from sojourn.messages import JobStatus, Ref, RoundReport, Toured, TourId
+from sojourn.messages import Toured
+from sojourn.wire import JobStatus, Ref, RoundReport, TourId
 
 Phase = Literal["estimate", "train"]
 ENDED: tuple[JobStatus, ...] = ("done", "stopped", "refused")

@@ -10,8 +10,9 @@ import msgspec
 
 from coordinator.job import read_job
 from sojourn.machine import Do, Send
-from sojourn.messages import Exported, Jobs, JobView, Refused, TourView
+from sojourn.messages import Exported, Jobs, Refused
 from sojourn.topics import Address
+from sojourn.wire import JobView, TourView
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from coordinator.coordinator_records import CoordinatorState, JobState, TourPlan
     from coordinator.sites import Sites
     from sojourn.machine import DidNot, Effect
-    from sojourn.messages import Inspect, RoundReport, TourProgress
+    from sojourn.messages import Inspect, TourProgress
+    from sojourn.wire import RoundReport
 
 _T = TypeVar("_T")
 HISTORY = 100

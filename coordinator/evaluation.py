@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from coordinator.coordinator_records import JobState
     from sojourn.blobs import BlobStore
-    from sojourn.messages import Ref
+    from sojourn.wire import Ref
 
 
 class Evaluator:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from coordinator.coordinator_records import ENDED
-from sojourn.messages import JobView, RoundReport
+from sojourn.wire import JobView, RoundReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

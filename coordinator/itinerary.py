@@ -10,13 +10,14 @@ import msgspec
 from coordinator.coordinator_records import JobCompiled, JobState, RoundClosed
 from coordinator.job import Job, read_job
 from sojourn.errors import Fault
-from sojourn.messages import Task, Tour
+from sojourn.messages import Tour
 from sojourn.parts import SignatureEstimator
 from sojourn.randomness import derive
+from sojourn.wire import Task
 
 if TYPE_CHECKING:
     from coordinator.coordinator_records import Record, RoundPlanned, TourPlan
-    from sojourn.messages import Ref
+    from sojourn.wire import Ref
 
 
 @lru_cache(maxsize=8)

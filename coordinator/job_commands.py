@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from coordinator.following import Course
     from coordinator.operator import Operator
-    from sojourn.messages import JobView
+    from sojourn.wire import JobView
 
 app = typer.Typer(no_args_is_help=True, help="Submit jobs to a coordinator and watch them.")
 LONGEST_JOB = 50_000

@@ -20,29 +20,19 @@ from sojourn.envelope import Packet, pack, unpack
 from sojourn.errors import InvalidBlob, InvalidMessage, JobError, LinkError
 from sojourn.exchange import Exchange
 from sojourn.machine import Linked, Pulled
-from sojourn.messages import (
-    Chunk,
-    Epoch,
-    Export,
-    Exported,
-    Gone,
-    Hashes,
-    Inspect,
-    Jobs,
-    Refused,
-    Stop,
-    Submit,
-)  # fmt: skip
+from sojourn.messages import Chunk, Export, Exported, Gone, Hashes, Inspect, Jobs, Refused, Stop, Submit
 from sojourn.mqtt import MqttLink
 from sojourn.outbox import Outbox
 from sojourn.topics import Address
+from sojourn.wire import Epoch
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from sojourn.broker_settings import BrokerSettings
     from sojourn.link import Link
-    from sojourn.messages import JobView, Message, Ref
+    from sojourn.messages import Message
+    from sojourn.wire import JobView, Ref
 
 PATIENCE = 10.0
 """Seconds for a coordinator that is there to answer."""

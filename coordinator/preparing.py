@@ -16,7 +16,7 @@ from sojourn.envelope import pack_blob
 
 if TYPE_CHECKING:
     from sojourn.blobs import BlobStore
-    from sojourn.messages import Ref
+    from sojourn.wire import Ref
 
 
 class PrepareJob(msgspec.Struct, frozen=True):

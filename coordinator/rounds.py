@@ -14,9 +14,9 @@ from hierarchy.arrangement import ClientSet, Roll, arrange, check, deal_spares, 
 from sojourn import vectors
 from sojourn.envelope import unpack_blob
 from sojourn.errors import InvalidBlob, InvalidMessage
-from sojourn.messages import RoundReport, VisitReport
 from sojourn.parts import NoEstimator
 from sojourn.randomness import derive
+from sojourn.wire import RoundReport, VisitReport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from coordinator.evaluation import Evaluator
     from coordinator.strategies import Strategy
     from sojourn.blobs import BlobStore
-    from sojourn.messages import Ref, Toured
+    from sojourn.messages import Toured
     from sojourn.spec import Kit
+    from sojourn.wire import Ref
 
 TRIES = 2
 """A device that gave no signature so often is left out."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from sojourn.broker_settings import BrokerSettings
-from sojourn.messages import Name
+from sojourn.wire import Name
 
 
 class CoordinatorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -8,8 +8,9 @@ import msgspec
 
 from sojourn.envelope import unpack_blob
 from sojourn.machine import Do, Pull, Send
-from sojourn.messages import Birth, Epoch, Member, Ref, RosterSeen
+from sojourn.messages import Birth, RosterSeen
 from sojourn.topics import Address
+from sojourn.wire import Epoch, Member, Ref
 
 if TYPE_CHECKING:
     from coordinator.coordinator_records import TourPlan

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import JustifyMethod, RenderableType
 
     from coordinator.following import Course
-    from sojourn.messages import JobView, RoundReport, TourView
+    from sojourn.wire import JobView, RoundReport, TourView
 
 MOST_TOURS = 10
 MOST_FAILURES = 3

@@ -30,7 +30,6 @@ from sojourn.messages import (
     Death,
     Declined,
     Discarded,
-    Epoch,
     Export,
     Exported,
     Fetch,
@@ -39,37 +38,28 @@ from sojourn.messages import (
     Hashes,
     Inspect,
     Jobs,
-    JobView,
-    Member,
-    Offer,
     Prepare,
     Progress,
-    Ref,
     Refused,
     Roster,
     RosterAsk,
     RosterSeen,
-    RoundReport,
     Stop,
     Submit,
-    Task,
     Tour,
     TourAccepted,
     TourCancel,
     TourDiscarded,
     Toured,
-    TourId,
     TourProgress,
-    TourView,
     Visit,
     Visited,
-    VisitId,
-    VisitReport,
-)  # fmt: skip
+)
 from sojourn.parts import Gate, Sgd, TourPolicy, Training
 from sojourn.randomness import batches, derive, noise
 from sojourn.spec import InputSpec, Kit, ModelSpec, Probe, TensorSpec
 from sojourn.topics import Address
+from sojourn.wire import Epoch, JobView, Member, Offer, Ref, RoundReport, Task, TourId, TourView, VisitId, VisitReport
 
 if TYPE_CHECKING:
     from sojourn.graphs import Graphs

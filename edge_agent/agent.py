@@ -29,18 +29,7 @@ from sojourn.machine import (
     Undo,
     Woke,
 )  # fmt: skip
-from sojourn.messages import (
-    Accepted,
-    Cancel,
-    Declined,
-    Discarded,
-    Prepare,
-    Progress,
-    Visit,
-    Visited,
-    VisitId,
-    VisitReason,
-)  # fmt: skip
+from sojourn.messages import Accepted, Cancel, Declined, Discarded, Prepare, Progress, Visit, Visited
 from sojourn.outbox import Outbox
 from sojourn.topics import Address
 
@@ -49,8 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from sojourn.machine import Event
-    from sojourn.messages import Message, Offer
+    from sojourn.messages import Message
     from sojourn.topics import Role
+    from sojourn.wire import Offer, VisitId, VisitReason
 
     Objection = Callable[[], tuple[VisitReason, str] | None]
     """Why this device will not work now, if it will not: heat, hours, power ..."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from sojourn.messages import Ref, Visit, Visited, VisitId
+from sojourn.messages import Visit, Visited
+from sojourn.wire import Ref, VisitId
 
 Key = str
 """A visit without its attempt: job, round, tour, hop."""

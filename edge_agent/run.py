@@ -19,11 +19,11 @@ from edge_agent.training_process import TrainingProcess
 from sojourn import __version__, logs
 from sojourn.driver import Driver, run_until_signal
 from sojourn.errors import SojournError
-from sojourn.messages import Offer
 from sojourn.mqtt import MqttLink
 from sojourn.node import Node
 from sojourn.overrides import read_settings, store_folder
 from sojourn.store import FolderStore
+from sojourn.wire import Offer
 
 OBJECTIVES = ("sgd",)
 

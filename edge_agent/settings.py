@@ -8,7 +8,7 @@ import msgspec
 
 from edge_agent.data import DataSettings
 from sojourn.broker_settings import BrokerSettings
-from sojourn.messages import Name
+from sojourn.wire import Name
 
 
 class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

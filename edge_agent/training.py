@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from edge_agent.data import DataSettings
     from edge_agent.data_samples import Samples
     from sojourn.blobs import BlobStore
-    from sojourn.messages import Ref, Task, Visit
+    from sojourn.messages import Visit
     from sojourn.parts import Training
     from sojourn.spec import ModelSpec
+    from sojourn.wire import Ref, Task
 
     Progress = Callable[[int, int], None]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from sojourn.messages import Ref, Task, Visit
+from sojourn.messages import Visit
+from sojourn.wire import Ref, Task
 
 
 class Warm(msgspec.Struct, frozen=True, tag="warm"):

@@ -16,10 +16,11 @@ from hierarchy.gate import perform
 from sojourn import __version__
 from sojourn.machine import Received
 from sojourn.memory_link import MemoryLink
-from sojourn.messages import Epoch, Offer, Submit
+from sojourn.messages import Submit
 from sojourn.node import Node
 from sojourn.store import MemoryStore
 from sojourn.topics import Address
+from sojourn.wire import Epoch, Offer
 from sojourn.workers import InlineWorkers
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from sojourn.messages import Ref, Tour, Toured, TourId, VisitId, VisitReport
+from sojourn.messages import Tour, Toured
+from sojourn.wire import Ref, TourId, VisitId, VisitReport
 
 Key = str
 """A tour without its attempt: job, round, tour."""

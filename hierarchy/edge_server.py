@@ -61,19 +61,19 @@ from sojourn.messages import (
     TourProgress,
     Visit,
     Visited,
-    VisitReport,
-    VisitStatus,
-)  # fmt: skip
+)
 from sojourn.outbox import Outbox
 from sojourn.randomness import derive
 from sojourn.topics import Address
+from sojourn.wire import VisitReport, VisitStatus
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from sojourn.machine import Effect, Event
-    from sojourn.messages import Message, Offer, Ref, VisitId
+    from sojourn.messages import Message
     from sojourn.topics import Role
+    from sojourn.wire import Offer, Ref, VisitId
 
 RETRY_PULL = 5.0
 STALE = 3

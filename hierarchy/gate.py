@@ -11,9 +11,9 @@ import numpy as np
 from sojourn import vectors
 from sojourn.envelope import unpack_blob
 from sojourn.errors import InvalidBlob
-from sojourn.messages import Ref, Task
 from sojourn.parts import Gate
 from sojourn.spec import Kit
+from sojourn.wire import Ref, Task
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

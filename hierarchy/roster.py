@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from sojourn.blobs import ref_of
 from sojourn.envelope import pack_blob
 from sojourn.machine import Keep
-from sojourn.messages import Birth, Member, Roster
+from sojourn.messages import Birth, Roster
+from sojourn.wire import Member
 
 if TYPE_CHECKING:
     from sojourn.machine import Effect, Present

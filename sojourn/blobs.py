@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from sojourn.errors import DiskFull, InvalidBlob, StoreError
-from sojourn.messages import Ref
+from sojourn.wire import Ref
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

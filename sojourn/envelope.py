@@ -12,7 +12,8 @@ import msgpack
 import msgspec
 
 from sojourn.errors import InvalidMessage
-from sojourn.messages import BETWEEN, Epoch, Message, Number, Presence
+from sojourn.messages import BETWEEN, Message, Presence
+from sojourn.wire import Epoch, Number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sojourn.blobs import HASH, LEAF, digest_of_hashes, leaf_count
+from sojourn.blobs import HASH, LEAF, digest_of_hashes, leaf_count, leaf_hashes
 from sojourn.errors import DiskFull
 from sojourn.machine import Pulled, PullFailed
 from sojourn.messages import Chunk, Fetch, FetchHashes, Gone, Hashes
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from sojourn.blobs import BlobStore, Partial
-    from sojourn.messages import Message, Ref
+    from sojourn.messages import Message
     from sojourn.topics import Address
+    from sojourn.wire import Ref
 
 WINDOW = 32
 """Leaves in flight towards us: 1 MiB, which a link of 100 KB/s moves well within half a keepalive of 60 s."""
@@ -125,10 +126,11 @@ class Exchange:
         if message.first >= leaves:  # there is nothing there to send
             return
         if isinstance(message, FetchHashes):
-            asked = range(message.first, min(leaves, message.first + (self._limit(to) - OVERHEAD) // HASH))
-            # One leaf at a time: a list of hashes covers tens of megabytes.
-            found = (hashlib.sha256(self._blobs.read(digest, leaf * LEAF, LEAF)).digest() for leaf in asked)
-            self._send(to, Hashes(digest, message.first, b"".join(found)))
+            stop = min(leaves, message.first + (self._limit(to) - OVERHEAD) // HASH)
+            # A window at a time: a list of hashes covers tens of megabytes.
+            starts = range(message.first, stop, WINDOW)
+            parts = (self._blobs.read(digest, at * LEAF, min(WINDOW, stop - at) * LEAF) for at in starts)
+            self._send(to, Hashes(digest, message.first, b"".join(leaf_hashes(part) for part in parts)))
             return
         stop = min(leaves, message.first + min(message.count, 2 * WINDOW))
         # One read for all: opening a file for every chunk costs as much as sending it.

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
-from sojourn.messages import Birth, Death, Digest, Epoch, Message, Offer, Ref
+from sojourn.messages import Birth, Death, Message
 from sojourn.topics import Address
+from sojourn.wire import Digest, Epoch, Offer, Ref
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet

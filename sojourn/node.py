@@ -41,9 +41,10 @@ if TYPE_CHECKING:
 
     from sojourn.link import Link
     from sojourn.machine import Effect, Event, Machine
-    from sojourn.messages import Epoch, Message, Ref
+    from sojourn.messages import Message
     from sojourn.store import Store
     from sojourn.topics import Address, Role
+    from sojourn.wire import Epoch, Ref
     from sojourn.workers import Workers
 
 INLINE = 16 << 10

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from sojourn.blobs import BlobStore, FolderBlobs, MemoryBlobs, disk_errors
 from sojourn.errors import DiskFull, StoreError
-from sojourn.messages import Epoch
+from sojourn.wire import Epoch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

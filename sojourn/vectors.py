@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from sojourn.blobs import BlobStore
-    from sojourn.messages import Ref
     from sojourn.parts import Encoding
     from sojourn.spec import ModelSpec
+    from sojourn.wire import Ref
 
 
 def encode(vector: NDArray[np.float32], encoding: str, spec: ModelSpec) -> bytes:

@@ -17,20 +17,9 @@ from sojourn.broker_settings import BrokerSettings
 from sojourn.envelope import Packet, pack, unpack
 from sojourn.errors import JobError, LinkError
 from sojourn.exchange import Exchange
-from sojourn.messages import (
-    Epoch,
-    Export,
-    Exported,
-    Fetch,
-    FetchHashes,
-    Inspect,
-    Jobs,
-    JobView,
-    Refused,
-    RoundReport,
-    Submit,
-)  # fmt: skip
+from sojourn.messages import Export, Exported, Fetch, FetchHashes, Inspect, Jobs, Refused, Submit
 from sojourn.topics import Address
+from sojourn.wire import Epoch, JobView, RoundReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable

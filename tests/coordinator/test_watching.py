@@ -11,7 +11,7 @@ from rich.console import Console
 
 from coordinator.following import Course
 from coordinator.watching import job_table, lines, result_table, route, screen, show, trend
-from sojourn.messages import JobView, RoundReport, TourView
+from sojourn.wire import JobView, RoundReport, TourView
 
 QUALITY = {"vts": 0.98123, "intra_cs": 0.3, "inter_cs": nan}
 FIRST = RoundReport(1, 0.5, 1.25, 2, 8, 0, 520_000, 1.84, QUALITY)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from docs import make_vectors
-from sojourn import WIRE, envelope, exchange, messages, node, outbox, parts, spec, topics, vectors
+from sojourn import WIRE, envelope, exchange, messages, node, outbox, parts, spec, topics, vectors, wire
 from sojourn.blobs import HASH, LEAF, digest_of, digest_of_hashes, leaf_hashes, verified
 from sojourn.broker_acl import acl_lines
 from sojourn.broker_settings import OWN_BROKER_PAYLOAD, BrokerSettings
@@ -23,10 +23,11 @@ from sojourn.errors import InvalidBlob, InvalidMessage
 from sojourn.exemplars import Exemplars
 from sojourn.graphs import GRADIENT_TOLERANCE, LOSS_TOLERANCE, probe_vector
 from sojourn.link import PORTABLE_PAYLOAD
-from sojourn.messages import BETWEEN, Member, Message, Presence, VisitReport
+from sojourn.messages import BETWEEN, Message, Presence
 from sojourn.mqtt_session import HEADER_ROOM
 from sojourn.randomness import batches, derive, noise
 from sojourn.topics import Address
+from sojourn.wire import Member, VisitReport
 
 VECTORS = json.loads(make_vectors.VECTORS.read_text(encoding="utf-8"))
 PAGE = make_vectors.PAGE.read_text(encoding="utf-8")
@@ -34,9 +35,9 @@ KINDS: dict[str, type] = {kind(form): form for form in (*get_args(Message), *get
 STRUCTURES: dict[str, type] = {
     "Training settings": parts.Training,
     **{form.__name__: form for form in (parts.TourPolicy, parts.Gate, spec.Kit, spec.ModelSpec, spec.TensorSpec)},
-    **{form.__name__: form for form in (spec.InputSpec, spec.Probe, Exemplars, messages.Epoch, messages.Ref)},
-    **{form.__name__: form for form in (messages.TourId, messages.VisitId, messages.Task, messages.Offer, Member)},
-    **{form.__name__: form for form in (VisitReport, messages.TourView, messages.RoundReport, messages.JobView)},
+    **{form.__name__: form for form in (spec.InputSpec, spec.Probe, Exemplars, wire.Epoch, wire.Ref)},
+    **{form.__name__: form for form in (wire.TourId, wire.VisitId, wire.Task, wire.Offer, Member)},
+    **{form.__name__: form for form in (VisitReport, wire.TourView, wire.RoundReport, wire.JobView)},
 }
 REASONS = {
     "msgpack": "not valid msgpack",
@@ -277,7 +278,7 @@ def test_the_page_says_which_structures_are_arrays_and_which_are_closed(name):
 def test_no_structure_was_forgotten():
     forms = {
         form
-        for module in (messages, spec)
+        for module in (messages, spec, wire)
         for form in vars(module).values()
         if isinstance(form, type) and issubclass(form, msgspec.Struct) and form.__module__ == module.__name__
     }
@@ -290,9 +291,9 @@ def test_every_objective_is_described():
 
 
 def test_words_of_fixed_lists_are_described():
-    assert all(f"`{word}`" in section("`declined`") for word in get_args(messages.VisitReason))
-    assert all(f"`{word}`" in section("VisitReport") for word in get_args(messages.VisitStatus))
-    assert all(f"`{word}`" in section("JobView") for word in get_args(messages.JobStatus))
+    assert all(f"`{word}`" in section("`declined`") for word in get_args(wire.VisitReason))
+    assert all(f"`{word}`" in section("VisitReport") for word in get_args(wire.VisitStatus))
+    assert all(f"`{word}`" in section("JobView") for word in get_args(wire.JobStatus))
 
 
 def test_who_may_send_what_to_whom():

@@ -12,10 +12,11 @@ from coordinator.compiling import Compiled, compile_kit
 from edge_agent.work import Train
 from sojourn.blobs import BlobStore, ref_of
 from sojourn.envelope import pack_blob
-from sojourn.messages import Task, Visit, VisitId
+from sojourn.messages import Visit
 from sojourn.parts import Sgd, Training
 from sojourn.spec import InputSpec
 from sojourn.vectors import save
+from sojourn.wire import Task, VisitId
 
 if TYPE_CHECKING:
     from pathlib import Path

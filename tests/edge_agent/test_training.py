@@ -20,9 +20,9 @@ from sojourn.errors import DataError, DiskFull, Fault, InvalidBlob, StoreError
 from sojourn.exemplars import Exemplars, signature
 from sojourn.graphs import Graphs
 from sojourn.machine import Did, DidNot, Doing
-from sojourn.messages import Ref
 from sojourn.randomness import batches
 from sojourn.vectors import load
+from sojourn.wire import Ref
 from tests.edge_agent.kits import CLASSES, MEAN, STD, compiled, network, visit_for, write_data
 
 if TYPE_CHECKING:

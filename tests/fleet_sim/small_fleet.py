@@ -25,7 +25,7 @@ from edge_agent.agent_records import VisitTrained
 from edge_agent.data import DataSettings
 from edge_agent.objectives import NAMES
 from edge_agent.training import Trainer, attempt
-from edge_agent.work import Train, Trained, Warm
+from edge_agent.work import Train, Trained, Warm, Warmed
 from fleet_sim.fleet import CLOUD, Fleet
 from hierarchy.edge_records import VisitKept
 from sojourn import vectors
@@ -33,8 +33,8 @@ from sojourn.blobs import MemoryBlobs
 from sojourn.envelope import unpack_blob
 from sojourn.machine import Did, DidNot, Doing
 from sojourn.memory_link import MemoryLink
-from sojourn.messages import Offer
 from sojourn.spec import Kit
+from sojourn.wire import Offer
 from sojourn.workers import InlineWorkers
 
 if TYPE_CHECKING:
@@ -182,6 +182,7 @@ class SlowTraining:
 
     def start(self, key: str, work: Warm | Train, report: Callable[[Did | Doing | DidNot], None]) -> None:
         if isinstance(work, Warm):
+            report(Did(key, Warmed(1)))
             return
         self._fleet.ledger.begun[self._name, key] += 1
         self._wanted[key] = mark = object()

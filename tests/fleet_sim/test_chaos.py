@@ -30,7 +30,9 @@ def undisturbed(text: str, one_broker: bool) -> Run:
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_chaos(seed, monkeypatch) -> None:
     draw = random.Random(seed)
-    text, one_broker = draw.choice(JOBS), draw.random() < 0.3
+    one_broker = draw.random() < 0.3
+    # With one broker a round can be planned while a site is away, and VISIT's sets depend on the sites.
+    text = JOBS[1] if one_broker else draw.choice(JOBS)
     expected = undisturbed(text, one_broker)
     monkeypatch.setattr(node_module, "INLINE", draw.choice([0, 16 << 10]))
     monkeypatch.setattr(node_module, "RECORDS_PER_SNAPSHOT", draw.choice([1, 5, 512]))

@@ -8,15 +8,25 @@ import pytest
 from edge_agent.training import prepare
 from fleet_sim.fleet import CLOUD
 from sojourn import node as node_module
+from sojourn.envelope import unpack_blob
+from sojourn.exemplars import Exemplars
 from sojourn.graphs import Graphs
 from sojourn.machine import Received
 from sojourn.memory_link import Faults
-from sojourn.messages import Epoch, Stop
+from sojourn.messages import Stop
 from sojourn.randomness import batches, derive
 from sojourn.topics import Address
 from sojourn.vectors import mean
+from sojourn.wire import Epoch
 from tests.fleet_sim.small_fleet import (
-    TWO_SITES, SmallFleet, fedavg, initial_model, kit_of_jobs, run, shards, visit,
+    TWO_SITES,
+    SmallFleet,
+    fedavg,
+    initial_model,
+    kit_of_jobs,
+    run,
+    shards,
+    visit,
 )  # fmt: skip
 
 ONE_SITE = {"site-a": ("dev-0", "dev-1", "dev-2", "dev-3")}
@@ -134,7 +144,7 @@ BASE = {"rounds": 2, **ALL}
         {"encoding": "int8"},
         {"rounds": 3},
     ],
-    ids=lambda change: "-".join(change),
+    ids="-".join,
 )
 def test_a_knob_that_is_turned_changes_the_model(change) -> None:
     still = {key: value for key, value in change.items() if key.startswith("arranger__s")} if len(change) > 1 else {}
@@ -201,7 +211,7 @@ def test_an_arrangement_is_kept_for_as_long_as_the_schedule_says() -> None:
 def test_jobs_run_one_after_another() -> None:
     fleet = SmallFleet(TWO_SITES)
     fleet.submit(fedavg("first", **ALL))
-    fleet.submit(visit("second", **ALL).replace('"ticket"', '"other"'))
+    fleet.submit(visit("second", **ALL))
     assert fleet.job("second").status == "queued"
     first = fleet.run("first")
     assert first.status == "done"
@@ -295,9 +305,6 @@ def test_reports_say_what_happened() -> None:
 def _accuracy_of_one_round() -> float:
     done = run(visit(rounds=1, **ALL))
     graphs = Graphs(kit_of_jobs(), 1)
-    from sojourn.envelope import unpack_blob
-    from sojourn.exemplars import Exemplars
-
     test = unpack_blob(done.fleet.stores[CLOUD].blobs.read(done.state.test.digest), Exemplars)
     x, y = test.arrays()
     return float((graphs.logits(done.model, x).argmax(axis=1) == y).mean())

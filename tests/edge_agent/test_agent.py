@@ -1,0 +1,348 @@
+"""The agent as a state machine: events in, effects out, and a restart at any point gives the same state."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from edge_agent.agent import Agent
+from edge_agent.agent_records import KEPT, VisitEnded, VisitTaken, VisitTrained
+from edge_agent.work import Train, Trained, Warm
+from sojourn.blobs import ref_of
+from sojourn.machine import Append, Did, DidNot, Do, Doing, Linked, Pull, Pulled, PullFailed, Received, Send, Undo, Woke
+from sojourn.messages import Accepted, Cancel, Declined, Discarded, Prepare, Progress, Visit, Visited
+from sojourn.topics import Address
+from sojourn.wire import Epoch, Offer, VisitId
+from tests.sojourn.examples import TASK
+
+EDGE, EPOCH = Address("edge", "e"), Epoch(1, bytes(8))
+OFFER = Offer("1", "m", "r", 2, 0, ("sgd",), "npz")
+KIT, MODEL, RESULT, MEMORY = (ref_of(name.encode(), "float32") for name in ("kit", "model", "result", "memory"))
+
+
+def visit_id(attempt=(1, 1), job="job", round_=1, tour=0, hop=0) -> VisitId:
+    return VisitId(job, round_, tour, hop, attempt)
+
+
+def visit(attempt=(1, 1), model=MODEL, **where) -> Visit:
+    return Visit(visit_id(attempt, **where), KIT, {"model": model}, TASK, 7, 60.0)
+
+
+def trained(memory=()) -> Trained:
+    return Trained({"model": RESULT}, 5, {"loss": 0.5}, None, {"h": MEMORY} if memory else {})
+
+
+class Bench:
+    """An agent whose every record is kept, and whose replayed twin is compared after each step."""
+
+    def __init__(self, **kwargs) -> None:
+        self.kwargs = kwargs
+        self.agent = Agent("d", OFFER, **kwargs)
+        self.records: list[bytes] = []
+        self.work: str | None = None
+
+    def tell(self, event, now=0.0):
+        effects = self.agent.handle(event, now)
+        self.note(effects)
+        return effects
+
+    def note(self, effects) -> None:
+        for effect in effects:
+            if isinstance(effect, Append):
+                self.records.append(msgspec.msgpack.encode(effect.record))
+            elif isinstance(effect, Do):
+                self.work = effect.key
+        assert self.replayed().snapshot() == self.agent.snapshot()
+
+    def replayed(self, cut=0) -> Agent:
+        """A twin from the journal: a snapshot after `cut` records, then the others."""
+        twin = Agent("d", OFFER, **self.kwargs)
+        for number, record in enumerate(self.records):
+            if number == cut:
+                twin.restore(twin.snapshot())
+            twin.apply(msgspec.msgpack.decode(record, type=twin.record_form))
+        return twin
+
+    def ask(self, message, now=0.0, sender=EDGE):
+        return self.tell(Received(sender, EPOCH, message), now)
+
+    def take(self, message: Visit, now=0.0) -> None:
+        """Take a visit and have it under way."""
+        self.ask(message, now)
+        self.tell(Pulled(KIT.digest), now)
+        self.tell(Pulled(message.vectors["model"].digest), now)
+
+    def finish(self, now=0.0, **how):
+        return self.tell(Did(self.work, trained(**how)), now)
+
+
+def sends(effects) -> list:
+    return [effect.message for effect in effects if isinstance(effect, Send)]
+
+
+def kinds(effects) -> list[str]:
+    return [type(effect).__name__ for effect in effects if type(effect).__name__ != "Say"]
+
+
+def test_a_visit_from_beginning_to_end() -> None:
+    bench = Bench()
+    effects = bench.ask(visit())
+    assert kinds(effects) == ["Append", "Send", "Pull", "Pull"]
+    assert sends(effects) == [Progress(visit_id(), "fetching", 0, 0)]
+    assert bench.tell(Pulled(KIT.digest)) == []
+    effects = bench.tell(Pulled(MODEL.digest))
+    assert effects[0] == Do("job/1/0/0/1.1", Train(visit(), {}))
+    assert bench.tell(Doing("job/1/0/0/1.1", 3, 9), 0.5) == []
+    assert sends(bench.tell(Woke(), 1.0)) == [Progress(visit_id(), "training", 3, 9)]
+    effects = bench.finish(2.0)
+    answer = Visited(visit_id(), {"model": RESULT}, 5, {"loss": 0.5})
+    assert effects[0] == Append(VisitTrained("job/1/0/0", answer, {}), sync=True, blobs=(RESULT.digest,))
+    assert effects[1] == Send(EDGE, answer)
+    effects = bench.ask(Accepted(visit_id()), 3.0)
+    assert effects == [Append(VisitEnded("job/1/0/0", True), sync=True)]
+    assert bench.agent.wake_at() is None
+    assert bench.agent.live() == {KIT.digest}
+
+
+def test_a_result_is_offered_until_it_is_settled() -> None:
+    bench = Bench()
+    bench.take(visit())
+    answer = sends(bench.finish(0.0))[0]
+    times = []
+    for _ in range(4):
+        times.append(bench.agent.wake_at())
+        assert sends(bench.tell(Woke(), times[-1])) == [answer]
+    assert times == [1, 3, 7, 15]
+    assert sends(bench.tell(Linked(), 16.0)) == [answer]
+    assert RESULT.digest in bench.agent.live()
+    bench.ask(Discarded(visit_id(), "late"))
+    assert bench.agent.wake_at() is None
+    assert RESULT.digest not in bench.agent.live()
+
+
+def test_duplicates_are_answered_from_memory() -> None:
+    bench = Bench()
+    bench.take(visit())
+    assert [type(message) for message in sends(bench.ask(visit(), 0.1))] == [Progress]
+    answer = sends(bench.finish())[0]
+    for _ in range(3):
+        assert bench.ask(visit()) == [Send(EDGE, answer)]
+    bench.ask(Accepted(visit_id()))
+    assert sends(bench.ask(visit())) == [Declined(visit_id(), "stale", "this attempt is over here")]
+    assert bench.ask(Accepted(visit_id())) == []
+    assert bench.ask(Discarded(visit_id(), "")) == []
+
+
+def test_a_later_attempt_takes_the_place_of_an_older_one() -> None:
+    bench = Bench()
+    bench.take(visit((1, 1)))
+    effects = bench.ask(visit((1, 2)))
+    assert kinds(effects) == ["Append", "Undo", "Append", "Send", "Pull", "Pull"]
+    assert effects[1] == Undo("job/1/0/0/1.1")
+    assert bench.agent.state.held["job/1/0/0"].visit.visit.attempt == (1, 2)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_an_older_attempt_that_comes_late_changes_nothing(finished) -> None:
+    bench = Bench()
+    bench.take(visit((1, 2)))
+    if finished:
+        bench.finish()
+    before = bench.agent.snapshot()
+    effects = bench.ask(visit((1, 1)))
+    assert sends(effects) == [Declined(visit_id((1, 1)), "stale", "this attempt is over here")]
+    assert bench.agent.snapshot() == before
+
+
+def test_the_same_attempt_with_another_model_is_not_answered_from_memory() -> None:
+    bench = Bench()
+    bench.take(visit())
+    bench.finish()
+    assert [m.reason for m in sends(bench.ask(visit(model=RESULT)))] == ["stale"]
+
+
+@pytest.mark.parametrize(
+    ("other", "taken"),
+    [
+        ({"round_": 2}, True),
+        ({"attempt": (2, 1)}, True),
+        ({"attempt": (2, 1), "hop": 3}, True),
+        ({"attempt": (1, 2), "hop": 3}, True),
+        ({"tour": 1}, False),
+        ({"job": "other"}, False),
+        ({"job": "other", "round_": 2}, False),
+        ({"tour": 1, "attempt": (2, 1)}, False),
+    ],
+)
+def test_busy_unless_the_job_has_moved_on(other, taken) -> None:
+    bench = Bench()
+    bench.take(visit())
+    effects = bench.ask(visit(**other))
+    if taken:
+        assert any(isinstance(effect, Undo) for effect in effects)
+        assert len(bench.agent.state.held) == 1
+        assert not any(isinstance(message, Declined) for message in sends(effects))
+    else:
+        assert [message.reason for message in sends(effects)] == ["busy"]
+        assert list(bench.agent.state.held) == ["job/1/0/0"]
+
+
+def test_a_held_result_does_not_make_busy() -> None:
+    bench = Bench()
+    bench.take(visit())
+    bench.finish()
+    assert not any(isinstance(message, Declined) for message in sends(bench.ask(visit(job="other"))))
+    assert len(bench.agent.state.held) == 2
+
+
+@pytest.mark.parametrize("message", [Cancel(visit_id()), Discarded(visit_id(), "")])
+def test_a_cancelled_visit_is_undone(message) -> None:
+    bench = Bench()
+    bench.take(visit())
+    assert kinds(bench.ask(message)) == ["Append", "Undo"]
+    assert bench.tell(Woke(), 5.0) == []
+
+
+def test_only_the_edge_server_that_asked_can_settle() -> None:
+    bench = Bench()
+    bench.take(visit())
+    bench.finish()
+    stranger = Address("edge", "x")
+    for message in (Accepted(visit_id()), Discarded(visit_id(), ""), Cancel(visit_id())):
+        assert bench.ask(message, sender=stranger) == []
+    for other in (Accepted(visit_id((1, 2))), Accepted(visit_id(hop=1))):
+        assert bench.ask(other) == []
+    assert bench.agent.state.held
+
+
+def test_what_is_not_trained_cannot_be_accepted() -> None:
+    bench = Bench()
+    bench.take(visit())
+    assert bench.ask(Accepted(visit_id())) == []
+
+
+def test_only_accepted_commits_the_memory() -> None:
+    for accepted in (True, False):
+        bench = Bench()
+        bench.take(visit())
+        bench.finish(memory=True)
+        assert MEMORY.digest in bench.agent.live()
+        bench.ask(Accepted(visit_id()) if accepted else Discarded(visit_id(), ""))
+        bench.take(visit(round_=2))
+        effects = bench.replayed().start(0.0)
+        assert bench.agent.state.memory == ({"job": {"h": MEMORY}} if accepted else {})
+        assert any(isinstance(effect, Pull) for effect in effects)
+
+
+def test_a_worker_that_fails_is_given_one_more_chance() -> None:
+    bench = Bench()
+    bench.take(visit())
+    effects = bench.tell(DidNot(bench.work, "failed", "killed"))
+    assert any(isinstance(effect, Do) for effect in effects)
+    effects = bench.tell(DidNot(bench.work, "failed", "killed"))
+    assert sends(effects) == [Declined(visit_id(), "failed", "killed")]
+    assert effects[0] == Append(VisitEnded("job/1/0/0", False), sync=False)
+    assert sends(bench.ask(visit())) == [Declined(visit_id(), "failed", "killed")]
+
+
+@pytest.mark.parametrize("reason", ["memory", "disk", "data", "runtime", "unsupported"])
+def test_other_failures_are_declined_at_once(reason) -> None:
+    bench = Bench()
+    bench.take(visit())
+    assert sends(bench.tell(DidNot(bench.work, reason, "x" * 5000))) == [Declined(visit_id(), reason, "x" * 2000)]
+
+
+@pytest.mark.parametrize(("why", "said"), [("gone", "gone"), ("disk", "disk")])
+def test_a_blob_that_cannot_be_had_is_declined(why, said) -> None:
+    bench = Bench()
+    bench.ask(visit())
+    assert bench.tell(PullFailed(bytes(32), why)) == []
+    assert [message.reason for message in sends(bench.tell(PullFailed(MODEL.digest, why)))] == [said]
+    assert bench.agent.state.held == {}
+
+
+def test_objections_and_what_is_not_supported() -> None:
+    hot = Bench(objection=lambda: ("hot", "81 degrees"))
+    assert sends(hot.ask(visit())) == [Declined(visit_id(), "hot", "81 degrees")]
+    assert hot.records == []
+    wide = msgspec.structs.replace(visit(), task=msgspec.structs.replace(TASK, threads=3))
+    assert [message.reason for message in sends(Bench().ask(wide))] == ["unsupported"]
+
+
+def test_a_hanging_worker_gives_no_sign_of_life() -> None:
+    bench = Bench()
+    bench.take(visit(), 0.0)
+    assert sends(bench.tell(Woke(), 30.0))
+    assert sends(bench.tell(Woke(), 61.0)) == []
+    assert bench.agent.wake_at() is None
+
+
+def test_prepare_warms_the_worker_when_idle() -> None:
+    bench = Bench()
+    assert bench.ask(Prepare("job", KIT, TASK)) == [Pull(KIT, EDGE)]
+    assert bench.agent.live() == {KIT.digest}
+    assert bench.tell(Pulled(KIT.digest)) == [Do("warm", Warm(KIT, TASK))]
+    bench.take(visit())
+    assert bench.ask(Prepare("job", KIT, TASK)) == []
+    assert bench.tell(DidNot("warm", "data", "none")) == []
+
+
+def test_a_restart_takes_up_what_was_under_way() -> None:
+    bench = Bench()
+    bench.take(visit(job="done"))
+    answer = sends(bench.finish())[0]
+    bench.take(visit())
+    twin = bench.replayed()
+    effects = twin.start(100.0)
+    assert effects[0] == Send(EDGE, answer)
+    assert [effect.ref for effect in effects if isinstance(effect, Pull)] == [KIT, MODEL]
+    assert twin.handle(Pulled(KIT.digest), 100.0) == []
+    (work, *_) = twin.handle(Pulled(MODEL.digest), 100.0)
+    assert work == Do("job/1/0/0/1.1", Train(visit(), {}))
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    bench = Bench()
+    for number in range(3 * KEPT):
+        bench.take(visit(job=f"job-{number}"))
+        bench.finish()
+    assert len(bench.agent.state.held) == KEPT
+    assert len(bench.agent.state.fences) <= KEPT
+    assert len(bench.agent._outbox._requests) == KEPT
+    for number in range(3 * KEPT):
+        bench.ask(Accepted(visit_id(job=f"job-{number}")))
+    assert bench.agent.state.held == {}
+    assert len(bench.agent.state.fences) == KEPT
+    assert bench.agent.wake_at() is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_course_of_events_can_be_replayed(seed) -> None:
+    draw = random.Random(seed)
+    bench = Bench()
+    for step in range(120):
+        where = {"attempt": (draw.randint(1, 2), draw.randint(1, 2)), "round_": draw.randint(1, 2), "hop": draw.randint(0, 1)}
+        names = visit_id(**where)
+        event = draw.choice(
+            [
+                Received(EDGE, EPOCH, visit(**where)), Received(EDGE, EPOCH, visit(**where)), Pulled(KIT.digest),
+                Pulled(MODEL.digest), Received(EDGE, EPOCH, Accepted(names)), Received(EDGE, EPOCH, Cancel(names)),
+                Received(EDGE, EPOCH, Discarded(names, "")), PullFailed(MODEL.digest, "gone"), Woke(), Linked(),
+                Did(bench.work, trained(memory=True)), DidNot(bench.work, "memory", ""),
+            ]
+        )  # fmt: skip
+        if isinstance(event, Did | DidNot) and not any(not it.answer for it in bench.agent.state.held.values()):
+            continue
+        bench.tell(event, float(step))
+        assert sum(not held.answer for held in bench.agent.state.held.values()) <= 1
+    for cut in range(len(bench.records)):
+        assert bench.replayed(cut).snapshot() == bench.agent.snapshot()
+    taken = [msgspec.msgpack.decode(record, type=bench.agent.record_form) for record in bench.records]
+    attempts: dict[str, list] = {}
+    for record in taken:
+        if isinstance(record, VisitTaken):
+            it = record.visit.visit
+            attempts.setdefault(f"{it.round}/{it.hop}", []).append(it.attempt)
+    assert all(each == sorted(set(each)) for each in attempts.values())

@@ -1,0 +1,383 @@
+"""What a lost visit or a lost site costs: one hop or one tour, by policy, and never the job."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from edge_agent.work import Trained
+from fleet_sim.fleet import CLOUD
+from sojourn import node as node_module
+from sojourn import vectors
+from sojourn.blobs import ref_of
+from sojourn.machine import Did, DidNot
+from sojourn.store import MemoryStore
+from tests.fleet_sim.small_fleet import TWO_SITES, SmallFleet, fedavg, initial_model, kit_of_jobs, run, visit
+from tests.fleet_sim.test_kills import after, events_of, undisturbed, wait
+
+FOUR = ("dev-0", "dev-1", "dev-2", "dev-3")
+ONE_SITE = {"site-a": FOUR}
+CHAIN = {"rounds": 1, "arranger__sets": 1, "arranger__size": 4, "fleet__devices": 4, "tours__lease": 20}
+
+
+def chain(**changes) -> str:
+    return visit(**{**CHAIN, **changes})
+
+
+def training(work) -> bool:
+    return work.visit.task.kind == "train"
+
+
+def spoiled(change):
+    """Turn the model that a device trained into something else."""
+
+    def spoil(work, outcome, blobs):
+        if not training(work) or not isinstance(outcome, Did):
+            return outcome
+        spec = kit_of_jobs().model
+        before, after_ = (
+            vectors.load(blobs, refs["model"], spec) for refs in (work.visit.vectors, outcome.outcome.vectors)
+        )
+        ref = vectors.save(blobs, change(before, after_).astype(np.float32), "float32", spec)
+        made = msgspec.structs.replace(outcome.outcome, vectors={"model": ref})
+        return msgspec.structs.replace(outcome, outcome=made)
+
+    return spoil
+
+
+def garbage(work, outcome, blobs):
+    """A result that is no vector at all."""
+    if not training(work):
+        return outcome
+    ref = ref_of(b"garbage" * 100, "float32")
+    blobs.put(b"garbage" * 100, ref.digest)
+    return Did(outcome.key, Trained({"model": ref}, 5, {}, None, {}))
+
+
+def nothing(work, outcome, blobs):
+    """An answer without a model."""
+    return Did(outcome.key, Trained({}, 5, {}, None, {})) if training(work) else outcome
+
+
+def silent(work, outcome, blobs):
+    """A worker that hangs."""
+    return None if training(work) else outcome
+
+
+def failing(work, outcome, blobs):
+    return DidNot(outcome.key, "memory", "no memory left") if training(work) else outcome
+
+
+def nan(before, trained):
+    return np.full_like(before, np.nan)
+
+
+def leap(before, trained):
+    return before + 1000 * (trained - before)
+
+
+def run_with(text: str, changes: dict, sites=ONE_SITE) -> tuple[SmallFleet, list[str]]:
+    fleet = SmallFleet(sites)
+    fleet.changes = changes
+    fleet.submit(text)
+    state = fleet.run("job")
+    assert state.status == "done"
+    return fleet, [line for report in state.history for line in report.failures]
+
+
+def order_of(text: str) -> list[str]:
+    """The devices of the one tour, in order."""
+    return list(run(text, ONE_SITE).state.arranged[0].hops)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (silent, "lost, no sign of life for 20 s"),
+        (failing, "declined, memory: no memory left"),
+        (spoiled(nan), "refused, 610 of 610 numbers are not finite"),
+        (garbage, "refused, 700 bytes are not a float32 vector of 610 numbers"),
+        (nothing, "refused, no model came back"),
+        (spoiled(leap), "refused, the update's norm"),
+    ],
+    ids=["silent", "declines", "nan", "garbage", "nothing", "leap"],
+)
+def test_a_bad_visit_is_skipped(change, said) -> None:
+    order = order_of(chain())
+    bad = order[2]
+    fleet, failures = run_with(chain(), {bad: change})
+    assert len(failures) == 1
+    assert failures[0].startswith(f"{bad}: {said}")
+    report = fleet.job("job").history[0]
+    assert (report.visits, report.lost) == (3, 1)
+    without = SmallFleet({"site-a": tuple(sorted(set(FOUR) - {bad}))})
+    without.submit(chain(fleet__devices=3))
+    # The same three visits in the same order: the lost hop left no trace in the model.
+    fleet_order = [device for device in order if device != bad]
+    without.run("job")
+    if list(without.job("job").arranged[0].hops) == fleet_order:
+        assert np.array_equal(without.model(), fleet.model())
+    assert np.isfinite(fleet.model()).all()
+    assert not np.array_equal(fleet.model(), run(chain(), ONE_SITE).model)
+
+
+def test_the_first_visit_of_all_has_nothing_to_compare_its_norm_with() -> None:
+    first = order_of(chain())[0]
+    _, failures = run_with(chain(), {first: spoiled(lambda before, trained: before + 3 * (trained - before))})
+    assert failures == []
+
+
+def test_the_gate_can_be_opened() -> None:
+    bad = order_of(chain())[2]
+    text = chain(gate__norm_factor=1e9)
+    fleet, failures = run_with(text, {bad: spoiled(leap)})
+    assert failures == []
+    assert not np.array_equal(fleet.model(), run(text, ONE_SITE).model)
+
+
+def test_the_gate_looks_at_the_loss() -> None:
+    bad = order_of(chain())[2]
+    opposite = spoiled(lambda before, trained: before - 8 * (trained - before))
+    _, failures = run_with(chain(gate__loss_factor=2.0), {bad: opposite})
+    assert failures[0].startswith(f"{bad}: refused, the loss on the exemplars went from ")
+
+
+def test_retry_asks_the_same_device_again() -> None:
+    bad = order_of(chain())[1]
+    tries: list[int] = []
+
+    def once(work, outcome, blobs):
+        if training(work):
+            tries.append(1)
+        return failing(work, outcome, blobs) if len(tries) == 1 and training(work) else outcome
+
+    fleet, failures = run_with(chain(tours__on_lost_visit="retry"), {bad: once})
+    assert failures == [f"{bad}: declined, memory: no memory left"]
+    assert fleet.job("job").history[0].visits == 4
+    assert np.array_equal(fleet.model(), run(chain(), ONE_SITE).model)
+
+
+def test_retry_gives_up_in_the_end() -> None:
+    bad = order_of(chain())[1]
+    fleet, failures = run_with(chain(tours__on_lost_visit="retry", tours__retries=2), {bad: failing})
+    assert failures == [f"{bad}: declined, memory: no memory left"] * 3
+    assert fleet.job("job").history[0].visits == 3
+
+
+def test_swap_takes_a_spare() -> None:
+    text = chain(arranger__size=3, tours__on_lost_visit="swap")
+    order = order_of(text)
+    spare = (set(FOUR) - set(order)).pop()
+    fleet, failures = run_with(text, {order[1]: silent})
+    assert failures == [f"{order[1]}: lost, no sign of life for 20 s"]
+    assert fleet.job("job").history[0].visits == 3
+    assert any(device == spare and "/1/" in key for device, key in fleet.ledger.finished)
+
+
+def test_swap_without_a_spare_skips() -> None:
+    fleet, failures = run_with(chain(tours__on_lost_visit="swap"), {"dev-1": failing})
+    assert len(failures) == 1
+    assert fleet.job("job").history[0].visits == 3
+
+
+def test_a_device_that_is_gone_for_good_costs_a_hop() -> None:
+    fleet = SmallFleet(ONE_SITE)
+    fleet.submit(chain())
+    fleet.world.run(lambda: fleet.job("job").phase == "train" and bool(fleet.job("job").tours))
+    fleet.kill(fleet.job("job").tours[0].hops[1])
+    assert fleet.run("job").status == "done"
+    assert fleet.job("job").history[0].visits == 3
+
+
+def test_all_devices_fail_and_the_model_stays() -> None:
+    fleet, failures = run_with(chain(rounds=2), dict.fromkeys(FOUR, spoiled(nan)))
+    assert len(failures) == 8
+    assert [report.visits for report in fleet.job("job").history] == [0, 0]
+    assert np.array_equal(fleet.model(), initial_model())
+
+
+def test_a_device_that_objects_is_passed_by() -> None:
+    fleet = SmallFleet(ONE_SITE, objections={"dev-1": lambda: ("hot", "81 degrees")})
+    fleet.submit(fedavg(rounds=2, fleet__devices=4))
+    state = fleet.run("job")
+    assert [report.failures for report in state.history] == [("dev-1: declined, hot: 81 degrees",)] * 2
+    assert not any(device == "dev-1" for device, _ in fleet.ledger.begun)
+
+
+def test_a_device_that_cannot_be_estimated_is_left_out_after_two_tries() -> None:
+    fleet = SmallFleet(ONE_SITE, objections={"dev-1": lambda: ("hot", "81 degrees")})
+    fleet.submit(chain(rounds=2))
+    state = fleet.run("job")
+    assert state.status == "done"
+    assert state.silent == {"dev-1": 2}
+    assert set(state.signatures) == set(FOUR) - {"dev-1"}
+    assert [report.visits for report in state.history] == [3, 3]
+
+
+@pytest.mark.parametrize("mark", [(float("nan"),) * 10, (0.5,) * 3, ()], ids=["nan", "short", "empty"])
+def test_a_signature_that_is_none_does_not_stop_the_job(mark) -> None:
+    def lying(work, outcome, blobs):
+        if training(work):
+            return outcome
+        return msgspec.structs.replace(outcome, outcome=msgspec.structs.replace(outcome.outcome, signature=mark))
+
+    fleet, _ = run_with(chain(estimator__where="device"), {"dev-2": lying})
+    assert set(fleet.job("job").signatures) == set(FOUR) - {"dev-2"}
+
+
+def lose_site(text: str, *, one_broker: bool, back_after: float | None = None, keep_store: bool = True) -> SmallFleet:
+    """Kill site-a while both sites train the first round."""
+    fleet = SmallFleet(TWO_SITES, one_broker=one_broker)
+    fleet.submit(text)
+    fleet.world.run(lambda: fleet.job("job").phase == "train" and len(fleet.job("job").tours) > 0)
+    sites = {tour.site for tour in fleet.job("job").tours}
+    assert "site-a" in sites
+    wait(fleet, 1.0)
+    fleet.kill("site-a")
+    if back_after is not None:
+        wait(fleet, back_after)
+        if not keep_store:
+            fleet.stores["site-a"] = MemoryStore()
+        fleet.start("site-a")
+    fleet.run("job", 2000)
+    return fleet
+
+
+SITE = {"rounds": 1, "fleet__devices": 4, "tours__site_lease": 30}
+
+
+def test_wait_waits_for_the_site() -> None:
+    text = fedavg(tours__on_lost_site="wait", **SITE)
+    fleet = lose_site(text, one_broker=False, back_after=500)
+    assert fleet.job("job").status == "done"
+    assert np.array_equal(fleet.model(), run(text).model)
+    assert set(fleet.ledger.finished.values()) == {1}
+    for_ever = lose_site(text, one_broker=False)
+    assert for_ever.job("job").status == "running"
+
+
+def test_drop_goes_on_without_the_site() -> None:
+    fleet = lose_site(fedavg(tours__on_lost_site="drop", **SITE), one_broker=False)
+    report = fleet.job("job").history[0]
+    assert fleet.job("job").status == "done"
+    assert (report.tours, report.visits) == (2, 2)
+    assert report.failures == ("site site-a: no sign of life for 30 s",) * 2
+    alone = SmallFleet({"site-b": ("dev-2", "dev-3")})
+    alone.submit(fedavg(**(SITE | {"fleet__devices": 2})))
+    alone.run("job")
+    assert np.array_equal(fleet.model(), alone.model())
+
+
+def test_reassign_gives_the_tours_to_a_site_that_reaches_the_devices() -> None:
+    text = fedavg(tours__on_lost_site="reassign", **SITE)
+    fleet = lose_site(text, one_broker=True)
+    report = fleet.job("job").history[0]
+    assert fleet.job("job").status == "done"
+    assert (report.visits, report.failures) == (4, ())
+    assert np.array_equal(fleet.model(), run(text, one_broker=True).model)
+
+
+def test_reassign_without_another_way_drops() -> None:
+    fleet = lose_site(fedavg(tours__on_lost_site="reassign", **SITE), one_broker=False)
+    assert fleet.job("job").status == "done"
+    assert fleet.job("job").history[0].visits == 2
+
+
+def test_a_lost_site_that_comes_back_does_not_disturb() -> None:
+    text = fedavg(tours__on_lost_site="reassign", **(SITE | {"rounds": 3}))
+    fleet = lose_site(text, one_broker=True, back_after=45)
+    assert fleet.job("job").status == "done"
+    assert np.array_equal(fleet.model(), run(text, one_broker=True).model)
+
+
+@pytest.mark.parametrize("text", [fedavg(**SITE), visit(**SITE)])
+def test_a_site_whose_store_is_lost_begins_its_tours_again(text) -> None:
+    fleet = lose_site(text, one_broker=False, back_after=1.0, keep_store=False)
+    assert fleet.job("job").status == "done"
+    assert fleet.job("job").history[0].visits == 4
+    assert np.array_equal(fleet.model(), run(text).model)
+
+
+@pytest.mark.parametrize("name", ["site-a", "dev-0", "dev-3"])
+def test_a_store_lost_at_any_moment_costs_no_visit(name) -> None:
+    text = visit(fleet__devices=4)
+    for moment in range(4, events_of(text), 11):
+        fleet = SmallFleet(TWO_SITES)
+        fleet.submit(text)
+        after(fleet, moment)
+        fleet.kill(name)
+        fleet.stores[name] = MemoryStore()
+        wait(fleet, 1.0)
+        fleet.start(name)
+        assert fleet.run("job", 2000).status == "done"
+        assert [it.visits for it in fleet.job("job").history] == [4, 4]
+        assert np.array_equal(fleet.model(), undisturbed(text).model), moment
+
+
+def test_a_site_that_dies_while_its_result_is_fetched_is_not_waited_for(monkeypatch) -> None:
+    fleet = SmallFleet(TWO_SITES)
+    fleet.submit(fedavg(tours__on_lost_site="drop", **SITE))
+    cloud = fleet.nodes[CLOUD].node.machine
+    fleet.world.run(lambda: bool(fleet.job("job").tours))
+    tours = {tour.number for tour in fleet.job("job").tours if tour.site == "site-a"}
+    monkeypatch.setattr(node_module, "INLINE", 0)
+    fleet.world.run(lambda: bool(tours & cloud._coming.keys()))
+    fleet.kill("site-a")
+    assert fleet.run("job", 200).status == "done"
+    assert fleet.job("job").history[0].tours < 4
+
+
+def test_late_answers_of_an_old_attempt_are_discarded() -> None:
+    text = chain(rounds=2, tours__on_lost_visit="retry")
+    slow = order_of(text)[1]
+    fleet = SmallFleet(ONE_SITE)
+    calls: list[int] = []
+
+    def first_is_lost(work, outcome, blobs):
+        if training(work):
+            calls.append(1)
+        return None if len(calls) == 1 and training(work) else outcome
+
+    fleet.changes = {slow: first_is_lost}
+    fleet.submit(text)
+    state = fleet.run("job")
+    assert [report.visits for report in state.history] == [4, 4]
+    assert np.array_equal(fleet.model(), run(text, ONE_SITE).model)
+    agent = fleet.nodes[slow].node.machine
+    wait(fleet, 60)
+    assert agent.state.held == {}
+
+
+def test_a_device_reborn_within_its_lease_resumes_the_same_attempt() -> None:
+    text = chain()
+    fleet = SmallFleet(ONE_SITE)
+    fleet.submit(text)
+    fleet.world.run(lambda: fleet.job("job").phase == "train" and bool(fleet.job("job").tours))
+    second = fleet.job("job").tours[0].hops[1]
+    fleet.world.run(lambda: (second, "job/1/4/1/1.2") in fleet.ledger.begun)
+    before = dict(fleet.nodes[second].node.machine.state.held)
+    fleet.kill(second)
+    wait(fleet, 15)
+    fleet.start(second)
+    held = fleet.nodes[second].node.machine.state.held
+    assert {key: it.visit.visit for key, it in held.items()} == {key: it.visit.visit for key, it in before.items()}
+    state = fleet.run("job")
+    assert state.history[0].failures == ()
+    assert np.array_equal(fleet.model(), run(text, ONE_SITE).model)
+
+
+def test_a_device_reborn_after_its_lease_has_lost_its_hop() -> None:
+    text = chain()
+    fleet = SmallFleet(ONE_SITE)
+    fleet.submit(text)
+    fleet.world.run(lambda: fleet.job("job").phase == "train" and bool(fleet.job("job").tours))
+    second = fleet.job("job").tours[0].hops[1]
+    fleet.world.run(lambda: fleet.nodes[second].node.machine.state.held != {})
+    fleet.kill(second)
+    wait(fleet, 60)
+    fleet.start(second)
+    state = fleet.run("job")
+    assert state.history[0].failures == (f"{second}: lost, no sign of life for 20 s",)
+    wait(fleet, 60)
+    assert fleet.nodes[second].node.machine.state.held == {}

@@ -1,0 +1,76 @@
+"""One message of every kind."""
+
+from __future__ import annotations
+
+from sojourn.messages import (
+    Accepted,
+    Cancel,
+    Chunk,
+    Declined,
+    Discarded,
+    Export,
+    Exported,
+    Fetch,
+    FetchHashes,
+    Gone,
+    Hashes,
+    Inspect,
+    Jobs,
+    Prepare,
+    Progress,
+    Refused,
+    Roster,
+    RosterAsk,
+    RosterSeen,
+    Stop,
+    Submit,
+    Tour,
+    TourAccepted,
+    TourCancel,
+    TourDiscarded,
+    Toured,
+    TourProgress,
+    Visit,
+    Visited,
+)
+from sojourn.parts import Gate, Sgd, TourPolicy, Training
+from sojourn.wire import JobView, Ref, RoundReport, Task, TourId, TourView, VisitId
+
+D = bytes(range(32))
+REF = Ref(D, 100, "float32")
+TASK = Task("train", Training(), Sgd(), "float32", 1)
+VISIT, TOUR = VisitId("job", 1, 0, 2, (1, 3)), TourId("job", 1, 0, 1)
+REPORT = RoundReport(1, 0.5, 1.5, 2, 4, 0, 1000, 2.5, {"vts": 0.9}, ("dev: lost, silent",))
+TOUR_VIEW = TourView(0, "site", ("a", "b"), 1, "b", 3, 4, 0, False)
+
+EXAMPLES = (
+    Fetch(D, 0, 5),
+    FetchHashes(D, 7),
+    Hashes(D, 7, bytes(64)),
+    Chunk(D, 3, b"data"),
+    Gone(D),
+    Prepare("job", REF, TASK),
+    Visit(VISIT, REF, {"model": Ref(D, 3, "int8", inline=b"abc")}, TASK, 9, 60.0),
+    Cancel(VISIT),
+    Accepted(VISIT),
+    Discarded(VISIT, "not finite"),
+    Progress(VISIT, "training", 3, 10),
+    Declined(VISIT, "hot", "80 degrees"),
+    Visited(VISIT, {"model": Ref(D, 3, "float16", delta=True)}, 50, {"loss": 0.25}, (0.5, 0.25)),
+    RosterAsk(),
+    Roster(4, REF),
+    RosterSeen(4),
+    Tour(TOUR, REF, {"model": REF}, ("a", "b"), ("c",), TASK, 5, TourPolicy(), Gate(), (0.5, 1.5)),
+    TourCancel(TOUR),
+    TourAccepted(TOUR),
+    TourDiscarded(TOUR, "late"),
+    TourProgress(TOUR, 1, 2, "b", 3, 4, 0, 999),
+    Toured(TOUR, {"model": REF}, 100, REF, 999),
+    Submit("ticket", 'name = "job"'),
+    Inspect("ticket", "job", 3),
+    Stop("ticket", "job"),
+    Export("ticket", "job"),
+    Jobs("ticket", (JobView("job", "visit", "mlp", "running", "", 1, 5, "train", 0.5, 4, (TOUR_VIEW,), (REPORT,)),)),
+    Exported("ticket", REF, 0.75),
+    Refused("ticket", "no"),
+)
