@@ -30,11 +30,12 @@ from coordinator.coordinator_records import (
     TourPlan,
 )  # fmt: skip
 from coordinator.desk import Desk
-from coordinator.itinerary import blobs_of, copy_of, ending, settings_of, told_plan, told_round, tour_message
-from coordinator.job import Job, read_job
+from coordinator.itinerary import blobs_of, copy_of, ending, settings_of, told_plan, told_round
+from coordinator.job import read_job
 from coordinator.preparing import PrepareJob
 from coordinator.rounds import CloseRound, NotYet, PlanRound
 from coordinator.sites import RosterRead, Sites
+from coordinator.tours import Tours
 from sojourn.errors import SojournError
 from sojourn.machine import (
     Append,
@@ -43,7 +44,6 @@ from sojourn.machine import (
     Do,
     Linked,
     Present,
-    Pull,
     Pulled,
     PullFailed,
     Received,
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from sojourn.machine import Effect, Event
-    from sojourn.messages import Message
+    from sojourn.messages import Jobs, Message
     from sojourn.topics import Role
     from sojourn.wire import Epoch, JobStatus, Offer, TourId
 
@@ -95,9 +95,7 @@ class Coordinator:
         self._working: str | None = None
         self._reach: dict[str, tuple[str, ...]] = {}
         """What the sites reached when planning was last tried."""
-        self._lacking: dict[int, set[bytes]] = {}
-        self._coming: dict[int, Toured] = {}
-        self._leases: dict[int, float] = {}
+        self._tours = Tours(self._outbox)
         self._began = 0.0
         self._waiting_since: float | None = None
         self._traffic = 0
@@ -120,26 +118,20 @@ class Coordinator:
 
     def live(self) -> AbstractSet[bytes]:
         """All that a job, a result on its way, a roster or an export refers to."""
-        live = set(self.sites.live()) | self._desk.exported
-        for job in self.state.jobs.values():
-            live |= job.live()
-        for toured in self._coming.values():
-            live |= {ref.digest for ref in [*toured.vectors.values(), toured.reports]}
-        return live
+        live = self.sites.live() | self._desk.exported | self._tours.live()
+        return live.union(*(job.live() for job in self.state.jobs.values()))
 
     def heard(self, peer: Address, traffic: int, now: float, *, spoke: bool) -> None:
         """Count the bytes between the cloud and the sites; a site that sends its result is alive."""
         if peer.role != "edge":
             return
         self._traffic += traffic
-        if spoke and self._coming and (job := self.state.current):
-            for tour in job.tours:
-                if tour.number in self._coming and tour.site == peer.name:
-                    self._leases[tour.number] = now + settings_of(job.text).tours.site_lease
+        if spoke and (job := self.state.current):
+            self._tours.heard_from(job, peer.name, now)
 
     def wake_at(self) -> float | None:
         """The next resend, lease or end of patience."""
-        times = [self._outbox.wake_at(), *self._leases.values(), self._patience_ends()]
+        times = [self._outbox.wake_at(), self._tours.wake_at(), self._patience_ends()]
         return min((when for when in times if when is not None), default=None)
 
     def start(self, now: float) -> list[Effect]:
@@ -182,7 +174,7 @@ class Coordinator:
             case Submit():
                 return self._submit(sender, message, now)
             case Inspect():
-                return [Send(sender, self._desk.tell(message, self.state, self.sites))]
+                return [Send(sender, self._tell(message))]
             case Stop():
                 return self._stop(sender, message, now)
             case Export():
@@ -202,35 +194,33 @@ class Coordinator:
             reason = f"there is a job {job.name!r} already ({known.status}); give this one another name"
             return [Send(operator, Refused(message.ticket, reason))]
         if known:  # asked again
-            return [Send(operator, self._desk.tell(Inspect(message.ticket, job.name), self.state, self.sites))]
+            return [Send(operator, self._tell(Inspect(message.ticket, job.name)))]
         record = JobSubmitted(job.name, message.job, message.ticket)
         self.apply(record)
-        answer = self._desk.tell(Inspect(message.ticket, job.name), self.state, self.sites)
-        effects: list[Effect] = [Append(record, sync=True), Send(operator, answer), Say(f"job {job.name} submitted")]
+        answer = Send(operator, self._tell(Inspect(message.ticket, job.name)))
+        effects: list[Effect] = [Append(record, sync=True), answer, Say(f"job {job.name} submitted")]
         return [*effects, *self._advance_if_current(job.name, now)]
 
     def _stop(self, operator: Address, message: Stop, now: float) -> list[Effect]:
         job = self.state.jobs.get(message.job)
         if job is None:
-            return [Send(operator, self._unknown(message.ticket, message.job))]
+            return [Send(operator, self._tell(Inspect(message.ticket, message.job)))]
         effects = [] if job.status in ENDED else self._end(job, "stopped", "stopped by an operator", now)
-        answer = self._desk.tell(Inspect(message.ticket, message.job), self.state, self.sites)
-        return [*effects, Send(operator, answer)]
+        return [*effects, Send(operator, self._tell(Inspect(message.ticket, message.job)))]
 
     def _export(self, operator: Address, message: Export) -> list[Effect]:
         if said := self._desk.told(message.ticket):
             return [Send(operator, said)]
         job = self.state.jobs.get(message.job)
         if job is None:
-            return [Send(operator, self._unknown(message.ticket, message.job))]
+            return [Send(operator, self._tell(Inspect(message.ticket, message.job)))]
         if job.kit is None:
             reason = f"job {job.name!r} is {job.status}: it has no model yet"
             return [Send(operator, Refused(message.ticket, reason))]
         return self._desk.begin(ExportModel(message.ticket, operator.name, copy_of(job)))
 
-    def _unknown(self, ticket: str, name: str) -> Refused:
-        known = ", ".join(self.state.jobs) or "none"
-        return Refused(ticket, f"there is no job {name!r}; the jobs are: {known}")
+    def _tell(self, message: Inspect) -> Jobs | Refused:
+        return self._desk.tell(message, self.state, self.sites, self._tours.progress)
 
     # --- the course of a job
 
@@ -251,7 +241,7 @@ class Coordinator:
             said = Say(f"job {job.name}: compiling")
             return [said, *self._do(f"prepare {job.name}", PrepareJob(job.name, job.text))]
         if job.tours:
-            return self._close(job, now) if job.gathered else self._ask_tours(job, now)
+            return self._close(job, now) if job.gathered else self._tours.ask_all(job, now)
         return self._plan(job)
 
     def _do(self, key: str, work: Any) -> list[Effect]:
@@ -259,7 +249,7 @@ class Coordinator:
         return [Do(key, work)]
 
     def _plan(self, job: JobState) -> list[Effect]:
-        self._reach = self.sites.reach()
+        self._reach = self._reached(job)
         return self._do(f"plan {job.name}", PlanRound(copy_of(job), self._reach))
 
     def _close(self, job: JobState, now: float) -> list[Effect]:
@@ -320,7 +310,11 @@ class Coordinator:
         """The sites may have changed: a job that waits for devices may have them now."""
         job = self.state.current
         waits = job is not None and job.status == "waiting" and not self._working
-        return self._plan(job) if job and waits and self.sites.reach() != self._reach else []
+        return self._plan(job) if job and waits and self._reached(job) != self._reach else []
+
+    def _reached(self, job: JobState) -> dict[str, tuple[str, ...]]:
+        """The devices that can do the job, by site."""
+        return self.sites.reach(str(settings_of(job.text).parts().objective.__struct_config__.tag))
 
     def _end(self, job: JobState, status: JobStatus, detail: str, now: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -329,7 +323,7 @@ class Coordinator:
             effects += [Undo(self._working)] if self._working else []
             self._working, self._waiting_since = None, None
             for tour in job.tours:
-                self._forget(tour.number)
+                self._tours.forget(tour.number)
                 if tour.number not in job.arrived:
                     effects.append(Send(Address("edge", tour.site), TourCancel(job.tour_id(tour))))
         record = JobEnded(job.name, status, detail[:20_000])
@@ -341,7 +335,7 @@ class Coordinator:
     # --- tours
 
     def _present(self, event: Present, now: float) -> list[Effect]:
-        """An edge server that was born (again) may have forgotten its tours, if it lost its store or its power."""
+        """An edge server came or went."""
         born, site = self.sites.present(event), event.node.name
         effects: list[Effect] = [*self._outbox.hasten(now, event.node)]
         if isinstance(event.state, Birth):
@@ -350,34 +344,14 @@ class Coordinator:
             self._outbox.settle(("roster", site))
         job = self.state.current
         if job and born:
-            settings = settings_of(job.text)
-            for tour in job.tours:
-                if tour.site == site and tour.number in self._leases and not self._outbox.open(("tour", tour.number)):
-                    effects += self._ask_tour(job, settings, tour, now)
+            effects += self._tours.ask_again(job, site, now)
         return [*effects, *self._reconsider()]
-
-    def _ask_tours(self, job: JobState, now: float) -> list[Effect]:
-        settings = settings_of(job.text)
-        effects: list[Effect] = []
-        for tour in job.tours:
-            if tour.number not in job.arrived and tour.number not in job.given_up:
-                effects += self._ask_tour(job, settings, tour, now)
-        return effects
-
-    def _ask_tour(self, job: JobState, settings: Job, tour: TourPlan, now: float) -> list[Effect]:
-        self._leases[tour.number] = now + settings.tours.site_lease
-        message = tour_message(job, settings, tour)
-        return [*self._outbox.ask(("tour", tour.number), Address("edge", tour.site), message, now)]
 
     def _progress(self, sender: Address, message: TourProgress, now: float) -> list[Effect]:
         found = self._current(sender, message.tour)
         if found is None:
             return [Send(sender, TourCancel(message.tour))]
-        job, tour = found
-        self._outbox.settle(("tour", tour.number))
-        self._desk.progress[tour.number] = message
-        if tour.number in self._leases:
-            self._leases[tour.number] = now + settings_of(job.text).tours.site_lease
+        self._tours.heard_of(*found, message, now)
         return []
 
     def _toured(self, sender: Address, message: Toured) -> list[Effect]:
@@ -387,15 +361,9 @@ class Coordinator:
                 return [Send(sender, TourAccepted(message.tour))]
             return [Send(sender, TourDiscarded(message.tour, "this attempt is no longer wanted"))]
         job, tour = found
-        self._outbox.settle(("tour", tour.number))
         if tour.number in job.arrived:
             return [Send(sender, TourAccepted(message.tour))]
-        if tour.number in self._coming:
-            return []
-        self._coming[tour.number] = message
-        needed = [*message.vectors.values(), message.reports]
-        self._lacking[tour.number] = {ref.digest for ref in needed}
-        return [Pull(ref, sender) for ref in dict.fromkeys(needed)]
+        return self._tours.fetch(tour, message)
 
     def _current(self, sender: Address, tour_id: TourId) -> tuple[JobState, TourPlan] | None:
         """The job and tour that are meant, if this is the attempt that counts."""
@@ -415,19 +383,14 @@ class Coordinator:
         )
 
     def _pulled(self, digest: bytes, now: float) -> list[Effect]:
-        effects: list[Effect] = []
-        effects += self.sites.pulled(digest)
-        for number, lacking in list(self._lacking.items()):
-            lacking.discard(digest)
-            if not lacking:
-                effects += self._arrived(number, now)
+        effects = self.sites.pulled(digest)
+        for toured in self._tours.pulled(digest):
+            effects += self._arrived(toured, now)
         return effects
 
-    def _arrived(self, number: int, now: float) -> list[Effect]:
-        toured = self._coming[number]
-        self._forget(number)
+    def _arrived(self, toured: Toured, now: float) -> list[Effect]:
         job = self.state.current
-        tour = next((t for t in job.tours if t.number == number), None) if job else None
+        tour = next((t for t in job.tours if t.number == toured.tour.tour), None) if job else None
         if job is None or tour is None:
             return []
         record = TourArrived(job.name, toured)
@@ -438,20 +401,9 @@ class Coordinator:
         return [*effects, *(self._advance(job, now) if job.gathered else [])]
 
     def _pull_failed(self, event: PullFailed) -> list[Effect]:
-        """The site offers its result again until it is accepted: then it is fetched again."""
         self.sites.pull_failed(event.digest)
-        for number, lacking in list(self._lacking.items()):
-            if event.digest in lacking:
-                del self._lacking[number], self._coming[number]
+        self._tours.pull_failed(event.digest)
         return [Say(f"a blob could not be fetched ({event.reason})", "warning")]
-
-    def _forget(self, number: int) -> None:
-        """Nothing more is expected of a tour."""
-        self._outbox.settle(("tour", number))
-        self._leases.pop(number, None)
-        self._coming.pop(number, None)
-        self._lacking.pop(number, None)
-        self._desk.progress.pop(number, None)
 
     # --- time
 
@@ -468,7 +420,7 @@ class Coordinator:
         ends = self._patience_ends()
         if job and ends is not None and ends <= now:
             return [*effects, *self._end(job, "refused", f"nobody came: {job.detail}", now)]
-        for number in [number for number, ends in self._leases.items() if ends <= now]:
+        for number in self._tours.overdue(now):
             effects += self._lost(job, number, now) if job else []
         return effects
 
@@ -479,12 +431,12 @@ class Coordinator:
         policy, reason = settings.tours.on_lost_site, f"no sign of life for {settings.tours.site_lease:g} s"
         said = Say(f"job {job.name}: site {tour.site} is lost, {reason}; {policy}", "warning")
         if policy == "wait":
-            return [said, *self._ask_tour(job, settings, tour, now)]
-        self._forget(number)
+            return [said, *self._tours.ask(job, tour, now)]
+        self._tours.forget(number)
         moved = self.sites.move(tour) if policy == "reassign" else None
         record: Record = TourMoved(job.name, moved) if moved else TourGivenUp(job.name, number, reason)
         self.apply(record)
         effects: list[Effect] = [said, Append(record, sync=True)]
         if moved:
-            return [*effects, *self._ask_tour(job, settings, moved, now)]
+            return [*effects, *self._tours.ask(job, moved, now)]
         return [*effects, *(self._advance(job, now) if job.gathered else [])]

@@ -15,7 +15,7 @@ from sojourn.topics import Address
 from sojourn.wire import JobView, TourView
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from coordinator.bench import ExportModel, ModelExported
     from coordinator.coordinator_records import CoordinatorState, JobState, TourPlan
@@ -38,7 +38,6 @@ class Desk:
     """Volatile: an operator whose question got no answer asks again."""
 
     def __init__(self) -> None:
-        self.progress: dict[int, TourProgress] = {}
         self.exported: set[bytes] = set()
         self._answers: dict[str, Exported] = {}
         self._exports: dict[str, ExportModel] = {}
@@ -68,7 +67,9 @@ class Desk:
         work = self._exports.pop(event.key, None)
         return Send(Address("cloud", work.operator), Refused(work.ticket, event.detail)) if work else None
 
-    def tell(self, message: Inspect, state: CoordinatorState, sites: Sites) -> Jobs | Refused:
+    def tell(
+        self, message: Inspect, state: CoordinatorState, sites: Sites, progress: Mapping[int, TourProgress]
+    ) -> Jobs | Refused:
         """What there is to say of one job, or of all."""
         if message.job is None:
             newest = list(state.jobs.values())[-JOBS:]
@@ -78,18 +79,9 @@ class Desk:
             known = ", ".join(state.jobs) or "none"
             return Refused(message.ticket, f"there is no job {message.job!r}; the jobs are: {known}")
         job = state.jobs[message.job]
-        tours = _fitting(self._tour(job, tour) for tour in job.tours[:TOURS])
+        tours = _fitting(_tour(job, tour, progress.get(tour.number)) for tour in job.tours[:TOURS])
         history = _fitting(job.history[message.since : message.since + HISTORY])
         return Jobs(message.ticket, (_view(job, sites, tours, history),))
-
-    def _tour(self, job: JobState, tour: TourPlan) -> TourView:
-        seen = self.progress.get(tour.number)
-        done = tour.number in job.arrived or tour.number in job.given_up
-        hop, device, step, steps, lost = (
-            (seen.hop, seen.device, seen.step, seen.steps, seen.lost) if seen else (0, None, 0, 0, 0)
-        )
-        hop = len(tour.hops) if done else hop
-        return TourView(tour.number, tour.site, tour.hops[:50], hop, device, step, steps, lost, done)
 
 
 def _fitting(items: Iterable[_T]) -> tuple[_T, ...]:
@@ -108,3 +100,12 @@ def _view(
         job.name, settings.strategy, settings.model.name, job.status, job.detail, len(job.history), settings.rounds,
         job.phase, accuracy, sites.count(), tours, history,
     )  # fmt: skip
+
+
+def _tour(job: JobState, tour: TourPlan, seen: TourProgress | None) -> TourView:
+    done = tour.number in job.arrived or tour.number in job.given_up
+    hop, device, step, steps, lost = (
+        (seen.hop, seen.device, seen.step, seen.steps, seen.lost) if seen else (0, None, 0, 0, 0)
+    )
+    hop = len(tour.hops) if done else hop
+    return TourView(tour.number, tour.site, tour.hops[:50], hop, device, step, steps, lost, done)

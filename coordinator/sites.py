@@ -91,9 +91,9 @@ class Sites:
         self._rosters[read.site] = read
         return [Send(Address("edge", read.site), RosterSeen(read.revision))]
 
-    def reach(self) -> dict[str, tuple[str, ...]]:
-        """The devices that each living site reaches."""
-        return {site: self._devices(site) for site in sorted(self._rosters) if site in self._epochs}
+    def reach(self, objective: str | None = None) -> dict[str, tuple[str, ...]]:
+        """The devices that each living site reaches; with an objective, those that say they have it."""
+        return {site: self._devices(site, objective) for site in sorted(self._rosters) if site in self._epochs}
 
     def count(self) -> int:
         """How many devices are there."""

@@ -314,6 +314,7 @@ class EdgeServer:
                 continue
             leg.lacking.discard(digest)
             if not leg.lacking:
+                leg.pull_again_at = None
                 effects += self._check(key) if leg.result else self._go_on(key, now)
         return effects
 

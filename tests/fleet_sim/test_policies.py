@@ -322,7 +322,7 @@ def test_a_site_that_dies_while_its_result_is_fetched_is_not_waited_for(monkeypa
     fleet.world.run(lambda: bool(fleet.job("job").tours))
     tours = {tour.number for tour in fleet.job("job").tours if tour.site == "site-a"}
     monkeypatch.setattr(node_module, "INLINE", 0)
-    fleet.world.run(lambda: bool(tours & cloud._coming.keys()))
+    fleet.world.run(lambda: bool(tours & cloud._tours._coming.keys()))
     fleet.kill("site-a")
     assert fleet.run("job", 200).status == "done"
     assert fleet.job("job").history[0].tours < 4
