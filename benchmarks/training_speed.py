@@ -1,23 +1,32 @@
-"""How fast a kit trains on onnxruntime beside torch eager: whole SGD steps, batch 32, the same threads."""
+"""How fast a kit trains on onnxruntime beside torch eager: whole SGD steps, batch 32, the same threads.
+
+Each engine has a process of its own, as on a device, and they work in turns, so that both see the same machine.
+
+python -m benchmarks.training_speed [--models cnn resnet8] [--threads 1 2] [--blocks 6]
+"""
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
 import statistics
 import time
-from typing import TYPE_CHECKING
+from concurrent.futures import ProcessPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
-from torch.nn import functional
 
-from coordinator.compiling import compile_kit
-from coordinator.models import build
 from sojourn.graphs import Graphs
 from sojourn.spec import InputSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from multiprocessing.connection import Connection
+
+    from numpy.typing import NDArray
 
     from sojourn.spec import Kit
 
@@ -25,31 +34,106 @@ MODELS = {"cnn": (1, 28, 28), "resnet8": (3, 32, 32)}
 CLASSES = tuple(str(n) for n in range(10))
 BATCH = 32
 RATE = np.float32(0.05)
+SECONDS = 1.5
+# After a turn threads may spin on for a while; the other engine waits until they sleep.
+PAUSE = 0.2
+# A process begins afresh: nothing of the parent's threads or memory comes with it.
+SPAWN = multiprocessing.get_context("spawn")
+
+
+class Course(NamedTuple):
+    """What both engines are given."""
+
+    kit: Kit
+    vector: NDArray[np.float32]
+    model: str
+    threads: int
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=15)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--blocks", type=int, default=6)
     arguments = parser.parse_args()
-    print(f"{'model':10} {'threads':>7} {'torch ms':>9} {'onnx ms':>9} {'speed of torch':>15}")
-    for name in arguments.models:
-        spec = InputSpec(MODELS[name])
-        module = build(name, spec, len(CLASSES), {}, seed=1)
-        compiled = compile_kit(module, spec, CLASSES, mean=None, std=None, seed=1)
-        for threads in (1, 2):
-            torch.set_num_threads(threads)
-            engines = (torch_step(module, spec), graph_step(compiled.kit, compiled.initial.copy(), threads))
-            by_torch, by_graph = alternate(engines, arguments.repeats)
-            print(f"{name:10} {threads:7} {by_torch:9.2f} {by_graph:9.2f} {by_torch / by_graph:15.2f}")
+    print("model      threads  torch ms   onnx ms  speed of torch  onnx MB   load")
+    for model in arguments.models:
+        with ProcessPoolExecutor(1, mp_context=SPAWN) as compiler:
+            kit, vector = compiler.submit(compiled, model).result()
+        for threads in arguments.threads:
+            load = os.getloadavg()[0]
+            by_torch, by_graph, peak = compare(Course(kit, vector, model, threads), arguments.blocks)
+            ratio = by_torch / by_graph
+            print(f"{model:10} {threads:7} {by_torch:9.2f} {by_graph:9.2f} {ratio:15.2f} {peak:8.1f} {load:6.1f}")
 
 
-def torch_step(module: torch.nn.Module, spec: InputSpec) -> Callable[[], None]:
+def compiled(model: str) -> tuple[Kit, NDArray[np.float32]]:
+    """The model's kit and first vector."""
+    from coordinator.compiling import compile_kit  # noqa: PLC0415 - only where torch belongs
+    from coordinator.models import build  # noqa: PLC0415
+
+    spec = InputSpec(MODELS[model])
+    module = build(model, spec, len(CLASSES), {}, seed=1)
+    made = compile_kit(module, spec, CLASSES, mean=None, std=None, seed=1)
+    return made.kit, made.initial
+
+
+def compare(course: Course, blocks: int) -> tuple[float, float, float]:
+    """The median milliseconds of a step by torch and by onnxruntime, and the latter's peak memory in MB."""
+    ends = [start(engine, course) for engine in (torch_step, graph_step)]
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(blocks):
+        for end, taken in zip(ends, times, strict=True):
+            time.sleep(PAUSE)
+            end.send(SECONDS)
+            taken.extend(end.recv())
+    peaks = []
+    for end in ends:
+        end.send(None)
+        peaks.append(end.recv())
+    return 1000 * statistics.median(times[0]), 1000 * statistics.median(times[1]), peaks[1]
+
+
+def start(engine: Callable[[Course], Callable[[], None]], course: Course) -> Connection:
+    """The parent's end of a process that has warmed up and waits for its turns."""
+    end, far = SPAWN.Pipe()
+    SPAWN.Process(target=work, args=(far, engine, course), daemon=True).start()
+    end.recv()
+    return end
+
+
+def work(turns: Connection, engine: Callable[[Course], Callable[[], None]], course: Course) -> None:
+    """Step for as long as each turn lasts and tell the time of every step; at the end, the peak memory."""
+    step = engine(course)
+    turn(step, SECONDS)
+    turns.send(None)
+    while (seconds := turns.recv()) is not None:
+        turns.send(turn(step, seconds))
+    status = Path("/proc/self/status").read_text()
+    turns.send(int(status.partition("VmHWM:")[2].split()[0]) / 1e3)
+
+
+def turn(step: Callable[[], None], seconds: float) -> list[float]:
+    """How long each step took, for `seconds`."""
+    times = [time.perf_counter()]
+    while times[-1] < times[0] + seconds:
+        step()
+        times.append(time.perf_counter())
+    return [end - begin for begin, end in pairwise(times)]
+
+
+def torch_step(course: Course) -> Callable[[], None]:
     """One step of SGD as anyone would write it in torch."""
-    draw = np.random.default_rng(0)
-    x = torch.from_numpy(draw.standard_normal((BATCH, *spec.shape), dtype=np.float32))
-    y = torch.from_numpy(draw.integers(0, len(CLASSES), BATCH))
+    import torch  # noqa: PLC0415 - only where torch belongs
+    from torch.nn import functional  # noqa: PLC0415
+
+    from coordinator.models import build  # noqa: PLC0415
+
+    torch.set_num_threads(course.threads)
+    module = build(course.model, course.kit.input, len(CLASSES), {}, seed=1)
+    images, labels = batch(course.kit.input)
+    x, y = torch.from_numpy(images), torch.from_numpy(labels)
     optimiser = torch.optim.SGD(module.parameters(), lr=float(RATE))
     module.train()
 
@@ -61,12 +145,11 @@ def torch_step(module: torch.nn.Module, spec: InputSpec) -> Callable[[], None]:
     return step
 
 
-def graph_step(kit: Kit, vector: np.ndarray, threads: int) -> Callable[[], None]:
+def graph_step(course: Course) -> Callable[[], None]:
     """One step of SGD as a device does it."""
-    draw = np.random.default_rng(0)
-    x = draw.standard_normal((BATCH, *kit.input.shape), dtype=np.float32)
-    y = draw.integers(0, len(CLASSES), BATCH)
-    graphs = Graphs(kit, threads)
+    x, y = batch(course.kit.input)
+    graphs = Graphs(course.kit, course.threads)
+    vector = course.vector.copy()
 
     def step() -> None:
         _, gradient = graphs.loss_and_gradient(vector, x, y)
@@ -75,19 +158,11 @@ def graph_step(kit: Kit, vector: np.ndarray, threads: int) -> Callable[[], None]
     return step
 
 
-def alternate(engines: tuple[Callable[[], None], Callable[[], None]], repeats: int) -> tuple[float, float]:
-    """The median milliseconds of a step on either engine, measured in turns so that both see the same machine."""
-    for step in engines:
-        for _ in range(5):
-            step()
-    times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(repeats):
-        for step, taken in zip(engines, times, strict=True):
-            start = time.perf_counter()
-            for _ in range(8):
-                step()
-            taken.append((time.perf_counter() - start) / 8)
-    return 1000 * statistics.median(times[0]), 1000 * statistics.median(times[1])
+def batch(spec: InputSpec) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """The batch on which every step is taken."""
+    draw = np.random.default_rng(0)
+    x = draw.standard_normal((BATCH, *spec.shape), dtype=np.float32)
+    return x, draw.integers(0, len(CLASSES), BATCH)
 
 
 if __name__ == "__main__":

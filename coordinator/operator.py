@@ -170,7 +170,7 @@ class Operator:
             now = time.monotonic()
             if isinstance(message, Hashes | Chunk | Gone) and message.digest == ref.digest:
                 deadline = now + PATIENCE
-                outcomes = self._exchange.handle(self._cloud, message, now)
+                outcomes, _ = self._exchange.handle(self._cloud, message, now)
             self._exchange.tick(now)
             self._give_up_if_in_vain(now > deadline, PATIENCE)
         if not isinstance(outcomes[0], Pulled):

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     """Why this device will not work now, if it will not: heat, hours, power ..."""
 
 PROGRESS_PAUSE = 1.0
+DECLINED = "declined"
+"""The key under which the last refusal waits to be heard."""
 RESTARTS = 1
 """How often a visit is begun again here when its worker died, before it is given up."""
 REASONS: tuple[VisitReason, ...] = ("memory", "disk", "data", "runtime", "unsupported", "failed")
@@ -121,7 +123,7 @@ class Agent:
             case Pulled():
                 return self._pulled(event.digest, now)
             case PullFailed():
-                return self._pull_failed(event)
+                return self._pull_failed(event, now)
             case Doing():
                 self._steps, self._news_at = (event.step, event.steps), now
                 return []
@@ -207,10 +209,10 @@ class Agent:
         work = Do(_work_key(held.visit.visit), Train(held.visit, memory))
         return [work, *self._sign_of_life(now, at_once=True)]
 
-    def _pull_failed(self, event: PullFailed) -> list[Effect]:
+    def _pull_failed(self, event: PullFailed, now: float) -> list[Effect]:
         if self._active is None or event.digest not in self._lacking:
             return []
-        return self._decline("disk" if event.reason == "disk" else "gone", "could not get what the visit needs")
+        return self._decline("disk" if event.reason == "disk" else "gone", "could not get what the visit needs", now)
 
     def _prepare(self, edge: Address, message: Prepare) -> list[Effect]:
         if self._active is not None:
@@ -238,18 +240,21 @@ class Agent:
             self._restarts += 1
             return [Say(f"the worker failed, once more: {event.detail}", "warning"), *self._train(now)]
         reason: VisitReason = next((word for word in REASONS if word == event.reason), "failed")
-        return self._decline(reason, event.detail)
+        return self._decline(reason, event.detail, now)
 
-    def _decline(self, reason: VisitReason, detail: str) -> list[Effect]:
+    def _decline(self, reason: VisitReason, detail: str, now: float) -> list[Effect]:
+        """Give up a visit that was begun, and say so until the edge server has heard it."""
         key = self._key()
         held = self.state.held[key]
         self._declined = Declined(held.visit.visit, reason, detail[:2000])
-        declined = Send(Address("edge", held.source), self._declined)
-        return [*self._end(key, accepted=False), declined, Say(f"declined {held.visit.visit}: {detail}", "warning")]
+        ask = self._outbox.ask(DECLINED, Address("edge", held.source), self._declined, now)
+        return [*self._end(key, accepted=False), *ask, Say(f"declined {held.visit.visit}: {detail}", "warning")]
 
     def _settle(self, edge: Address, visit: VisitId, *, accepted: bool) -> list[Effect]:
         key = key_of(visit)
         held = self.state.held.get(key)
+        if self._declined and self._declined.visit == visit:
+            self._outbox.settle(DECLINED)
         if held is None or held.visit.visit != visit or held.source != edge.name or (accepted and not held.answer):
             return []
         return self._end(key, accepted=accepted)

@@ -22,7 +22,7 @@ from hierarchy.edge_records import (
     VisitMissed,
     key_of,
 )  # fmt: skip
-from hierarchy.gate import Check, Failed, Passed, Wrap, Wrapped
+from hierarchy.gate import Check, Failed, Passed, Wrap, Wrapped, unfit
 from hierarchy.leg import Leg
 from hierarchy.roster import SiteRoster
 from sojourn.blobs import ref_of
@@ -183,12 +183,13 @@ class EdgeServer:
             case RosterSeen() if message.revision == self.roster.revision:
                 self._outbox.settle("roster")
             case Visited():
-                return self._visited(sender, message)
+                return self._visited(sender, message, now)
             case Progress():
                 return self._progress(sender, message, now)
             case Declined():
-                if key := self._current(sender, message.visit):
-                    return self._declined(key, message, now)
+                heard: list[Effect] = [Send(sender, Cancel(message.visit))]
+                key = self._current(sender, message.visit)
+                return [*heard, *(self._declined(key, message, now) if key else [])]
         return []
 
     def _present(self, event: Present, now: float) -> list[Effect]:
@@ -291,7 +292,7 @@ class EdgeServer:
             effects += self._report(key, now)
         return effects
 
-    def _visited(self, sender: Address, message: Visited) -> list[Effect]:
+    def _visited(self, sender: Address, message: Visited, now: float) -> list[Effect]:
         key = self._current(sender, message.visit)
         if key is None:
             if self.state.was_accepted(message.visit, sender.name):
@@ -302,6 +303,9 @@ class EdgeServer:
         if leg.result is not None:
             return []
         leg.result = message
+        it = self.state.tours[key].tour
+        if reason := unfit(message.vectors, it.task, it.vectors["model"]):
+            return self._lose(key, "refused", reason, now)
         leg.lacking = {ref.digest for ref in message.vectors.values()}
         if not leg.lacking:
             return self._check(key)

@@ -16,6 +16,8 @@ from sojourn.spec import Kit
 from sojourn.wire import Ref, Task
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from sojourn.blobs import BlobStore
@@ -65,6 +67,17 @@ class Wrapped(msgspec.Struct, frozen=True):
 def perform(work: Check | Wrap, blobs: BlobStore) -> Passed | Failed | Wrapped:
     """Do one piece of an edge server's work."""
     return check(work, blobs) if isinstance(work, Check) else wrap(work, blobs)
+
+
+def unfit(result: Mapping[str, Ref], task: Task, model: Ref) -> str | None:
+    """Why a result is not worth fetching: vectors that nobody asked for, or that cannot be of this model."""
+    wanted = {"model", *task.objective.returns}
+    for name, ref in result.items():
+        if name not in wanted:
+            return f"nobody asked for the vector {name!r}"
+        if (ref.encoding, ref.size) != (task.encoding, model.size):
+            return f"{name!r} is {ref.size} bytes of {ref.encoding}, not {model.size} of {task.encoding}"
+    return None
 
 
 def check(work: Check, blobs: BlobStore) -> Passed | Failed:

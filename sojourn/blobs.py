@@ -1,4 +1,4 @@
-"""Content-addressed blobs: hash leaves of 32 KiB, a digest over their hashes, and folders that keep them.
+"""Content-addressed blobs: hash leaves of 28 KiB, a digest over their hashes, and folders that keep them.
 
 digest = SHA-256("sojourn-blob-1" + size as 8 bytes, little-endian + the SHA-256 of every leaf, in order)
 """
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from sojourn.parts import Encoding
 
-LEAF = 32 << 10
+LEAF = 28 << 10
+"""Two leaves and their envelope fit into 60,000 bytes, which every broker takes."""
 HASH = 32
 _PREFIX = b"sojourn-blob-1"
 _BESIDE = ".new"

@@ -89,19 +89,18 @@ class Exchange:
         self._transfers[ref.digest] = transfer
         return self._advance(transfer, now)
 
-    def handle(self, sender: Address, message: Message, now: float) -> list[Outcome]:
-        """React to a message of the blob protocol."""
+    def handle(self, sender: Address, message: Message, now: float) -> tuple[list[Outcome], bool]:
+        """React to a message of the blob protocol; also tells whether it was of use, and so a sign of life."""
         match message:
             case Fetch() | FetchHashes():
-                self._serve(sender, message)
-                return []
+                return [], self._serve(sender, message)
             case Hashes() | Chunk() | Gone():
                 transfer = self._transfers.get(message.digest)
                 if transfer is None or transfer.source != sender:
-                    return []
+                    return [], False
                 return self._take(transfer, message, now)
             case _:
-                return []
+                return [], False
 
     def tick(self, now: float) -> None:
         """Ask again where nothing has come for a while."""
@@ -116,60 +115,76 @@ class Exchange:
         """When to ask again at the earliest."""
         return min((transfer.due for transfer in self._transfers.values()), default=None)
 
-    def _serve(self, to: Address, message: Fetch | FetchHashes) -> None:
+    def _serve(self, to: Address, message: Fetch | FetchHashes) -> bool:
         digest = message.digest
         if digest not in self._granted.get(to, ()) or not self._blobs.has(digest):
             self._send(to, Gone(digest))
-            return
+            return False
         room = max(1, (self._limit(to) - OVERHEAD) // LEAF)
         leaves = leaf_count(self._blobs.size(digest))
         if message.first >= leaves:  # there is nothing there to send
-            return
+            return False
         if isinstance(message, FetchHashes):
             stop = min(leaves, message.first + (self._limit(to) - OVERHEAD) // HASH)
             # A window at a time: a list of hashes covers tens of megabytes.
             starts = range(message.first, stop, WINDOW)
             parts = (self._blobs.read(digest, at * LEAF, min(WINDOW, stop - at) * LEAF) for at in starts)
             self._send(to, Hashes(digest, message.first, b"".join(leaf_hashes(part) for part in parts)))
-            return
+            return True
         stop = min(leaves, message.first + min(message.count, 2 * WINDOW))
         # One read for all: opening a file for every chunk costs as much as sending it.
         data = self._blobs.read(digest, message.first * LEAF, (stop - message.first) * LEAF)
         for at in range(0, len(data), room * LEAF):
             self._send(to, Chunk(digest, message.first + at // LEAF, data[at : at + room * LEAF]))
+        return True
 
-    def _take(self, transfer: _Transfer, message: Hashes | Chunk | Gone, now: float) -> list[Outcome]:
+    def _take(self, transfer: _Transfer, message: Hashes | Chunk | Gone, now: float) -> tuple[list[Outcome], bool]:
         digest = transfer.ref.digest
         try:
             match message:
                 case Gone():
                     del self._transfers[digest]
-                    return [PullFailed(digest, "gone")]
-                case Hashes() if not transfer.ready and _continues(transfer, message):
-                    transfer.partial.add_hashes(message.first, message.hashes)
+                    return [PullFailed(digest, "gone")], True
+                case Hashes() if not transfer.ready:
+                    useful = self._keep_hashes(transfer, message)
                 case Chunk() if transfer.ready:
-                    self._keep(transfer, message)
+                    useful = self._keep(transfer, message)
                 case _:
-                    return []
+                    useful = False
+            if not useful:  # nothing is asked for at once: what is missing is due after the pause
+                return [], False
             transfer.patience = PATIENCE
-            return self._advance(transfer, now)
+            return self._advance(transfer, now), True
         except DiskFull as error:
             log.warning("%s", error)
             del self._transfers[digest]
-            return [PullFailed(digest, "disk")]
+            return [PullFailed(digest, "disk")], True
 
-    def _keep(self, transfer: _Transfer, chunk: Chunk) -> None:
-        view, size = memoryview(chunk.data), transfer.ref.size
+    def _keep_hashes(self, transfer: _Transfer, message: Hashes) -> bool:
+        """Take the next hashes of the list, unless they, or the list that they complete, are wrong."""
+        if not _continues(transfer, message):
+            return False
+        partial, size = transfer.partial, transfer.ref.size
+        partial.add_hashes(message.first, message.hashes)
+        if len(partial.hashes) < leaf_count(size) * HASH or _list_fits(transfer):
+            return True
+        log.warning("the leaf hashes of %s from %s do not match it", transfer.ref.digest.hex()[:12], transfer.source)
+        partial.hashes.clear()
+        return False
+
+    def _keep(self, transfer: _Transfer, chunk: Chunk) -> bool:
+        view, size, before = memoryview(chunk.data), transfer.ref.size, len(transfer.flying)
         for index, at in enumerate(range(0, len(view), LEAF)):
             leaf, piece = chunk.first + index, view[at : at + LEAF]
             if leaf in transfer.flying and len(piece) == min(LEAF, size - leaf * LEAF) and _fits(transfer, leaf, piece):
                 transfer.partial.write(leaf, piece)
                 transfer.flying.discard(leaf)
+        return len(transfer.flying) < before
 
     def _advance(self, transfer: _Transfer, now: float) -> list[Outcome]:
         """Go on to the next thing that this transfer lacks."""
         ref, partial = transfer.ref, transfer.partial
-        if not transfer.ready and self._hashes_complete(transfer):
+        if not transfer.ready and _list_fits(transfer):
             transfer.ready = True
             held = partial.held()
             transfer.missing = [leaf for leaf in range(leaf_count(ref.size)) if leaf not in held]
@@ -182,18 +197,6 @@ class Exchange:
             self._request(transfer, now)
         return []
 
-    def _hashes_complete(self, transfer: _Transfer) -> bool:
-        leaves, hashes = leaf_count(transfer.ref.size), transfer.partial.hashes
-        if leaves == 1:  # its hash follows from the digest itself
-            return True
-        if len(hashes) < leaves * HASH:
-            return False
-        if digest_of_hashes(transfer.ref.size, bytes(hashes)) == transfer.ref.digest:
-            return True
-        log.warning("the leaf hashes of %s from %s do not match it", transfer.ref.digest.hex()[:12], transfer.source)
-        hashes.clear()
-        return False
-
     def _request(self, transfer: _Transfer, now: float) -> None:
         transfer.due = now + transfer.patience
         digest = transfer.ref.digest
@@ -205,6 +208,14 @@ class Exchange:
         transfer.flying.update(asked)
         for first, count in _runs(asked):
             self._send(transfer.source, Fetch(digest, first, count))
+
+
+def _list_fits(transfer: _Transfer) -> bool:
+    """Whether the list of hashes is complete and right; of a single leaf none is needed: the digest checks it."""
+    leaves, hashes = leaf_count(transfer.ref.size), transfer.partial.hashes
+    if leaves == 1:
+        return True
+    return len(hashes) == leaves * HASH and digest_of_hashes(transfer.ref.size, bytes(hashes)) == transfer.ref.digest
 
 
 def _continues(transfer: _Transfer, message: Hashes) -> bool:

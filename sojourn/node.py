@@ -188,12 +188,14 @@ class Node:
         if known is not None and packet.epoch.count < known.count:
             raise InvalidMessage("of an earlier boot")
         self.traffic += len(payload)
-        self.machine.heard(sender, len(payload), now, spoke=True)
         message = map_refs(packet.message, self._take_inline)  # type: ignore[arg-type]
+        useful = True
         if isinstance(message, Fetch | FetchHashes | Hashes | Chunk | Gone):
-            self._events.extend(self._exchange.handle(sender, message, now))
+            outcomes, useful = self._exchange.handle(sender, message, now)
+            self._events.extend(outcomes)
         else:
             self._events.append(Received(sender, packet.epoch, message))
+        self.machine.heard(sender, len(payload), now, spoke=useful)
 
     def _take_inline(self, ref: Ref) -> Ref:
         """Keep a blob that rode along; the machine sees only references."""

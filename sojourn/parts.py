@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
@@ -30,6 +30,9 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 class Sgd(Part, frozen=True, tag="sgd"):
     """The plain loss."""
+
+    returns: ClassVar[tuple[str, ...]] = ()
+    """The vectors that a device sends back besides its model."""
 
 
 Objective = Sgd

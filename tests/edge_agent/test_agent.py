@@ -323,7 +323,8 @@ def test_any_course_of_events_can_be_replayed(seed) -> None:
     draw = random.Random(seed)
     bench = Bench()
     for step in range(120):
-        where = {"attempt": (draw.randint(1, 2), draw.randint(1, 2)), "round_": draw.randint(1, 2), "hop": draw.randint(0, 1)}
+        attempt = (draw.randint(1, 2), draw.randint(1, 2))
+        where = {"attempt": attempt, "round_": draw.randint(1, 2), "hop": draw.randint(0, 1)}
         names = visit_id(**where)
         event = draw.choice(
             [
@@ -346,3 +347,14 @@ def test_any_course_of_events_can_be_replayed(seed) -> None:
             it = record.visit.visit
             attempts.setdefault(f"{it.round}/{it.hop}", []).append(it.attempt)
     assert all(each == sorted(set(each)) for each in attempts.values())
+
+
+def test_a_refusal_of_a_visit_that_was_begun_is_repeated_until_it_is_heard() -> None:
+    bench = Bench()
+    bench.ask(visit())
+    effects = bench.tell(PullFailed(visit().kit.digest, "gone"), 1.0)
+    (said,) = [e.message for e in effects if isinstance(e, Send)]
+    assert (said.visit, said.reason) == (visit().visit, "gone")
+    assert [e.message for e in bench.tell(Woke(), 10.0) if isinstance(e, Send)] == [said]
+    bench.ask(Cancel(visit().visit))
+    assert bench.tell(Woke(), 1000.0) == []

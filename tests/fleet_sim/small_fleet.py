@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 TRAINING = 2.0
 """Virtual seconds that a visit takes."""
+_FOLDER = TemporaryDirectory(prefix="sojourn-shards-")
 _PLAIN = {
     "model.name": "mlp",
     "model.options.hidden": [8],
@@ -82,7 +83,7 @@ def visit(name: str = "job", **changes: Any) -> str:
 def shards(count: int) -> dict[str, DataSettings]:
     """Devices with two classes each and unequal amounts of samples."""
     x, y = digits_split(train=True)
-    folder = Path(mkdtemp(prefix="sojourn-shards-"))
+    folder = Path(_FOLDER.name)
     found = {}
     for number in range(count):
         mine = np.flatnonzero((y == 2 * number % 10) | (y == (2 * number + 1) % 10))[: 30 + 10 * number]

@@ -97,7 +97,7 @@ def order_of(text: str) -> list[str]:
         (silent, "lost, no sign of life for 20 s"),
         (failing, "declined, memory: no memory left"),
         (spoiled(nan), "refused, 610 of 610 numbers are not finite"),
-        (garbage, "refused, 700 bytes are not a float32 vector of 610 numbers"),
+        (garbage, "refused, 'model' is 700 bytes of float32, not 2440 of float32"),
         (nothing, "refused, no model came back"),
         (spoiled(leap), "refused, the update's norm"),
     ],

@@ -12,11 +12,41 @@ from hierarchy.edge_server import STALE, EdgeServer
 from hierarchy.gate import Check, Failed, Passed, Wrap, Wrapped
 from sojourn.blobs import ref_of
 from sojourn.machine import (
-    Append, Did, DidNot, Do, Keep, Linked, Present, Pull, Pulled, PullFailed, Received, Send, Undo, Woke,
+    Append,
+    Did,
+    DidNot,
+    Do,
+    Keep,
+    Linked,
+    Present,
+    Pull,
+    Pulled,
+    PullFailed,
+    Received,
+    Send,
+    Undo,
+    Woke,
 )  # fmt: skip
 from sojourn.messages import (
-    Accepted, Birth, Cancel, Death, Declined, Discarded, Prepare, Progress, Roster, RosterAsk, RosterSeen, Tour,
-    TourAccepted, TourCancel, TourDiscarded, Toured, TourProgress, Visit, Visited,
+    Accepted,
+    Birth,
+    Cancel,
+    Death,
+    Declined,
+    Discarded,
+    Prepare,
+    Progress,
+    Roster,
+    RosterAsk,
+    RosterSeen,
+    Tour,
+    TourAccepted,
+    TourCancel,
+    TourDiscarded,
+    Toured,
+    TourProgress,
+    Visit,
+    Visited,
 )  # fmt: skip
 from sojourn.parts import Gate, TourPolicy
 from sojourn.topics import Address
@@ -31,8 +61,8 @@ def device(name: str) -> Address:
     return Address("device", name)
 
 
-def result(name: str):
-    return ref_of(f"result {name}".encode(), "float32")
+def result(name: str, encoding="float32"):
+    return ref_of(name.ljust(MODEL.size, ".")[: MODEL.size].encode(), encoding)
 
 
 def tour_id(attempt=1, number=0, round_=1) -> TourId:
@@ -84,9 +114,9 @@ class Bench:
         self.tell(Pulled(KIT.digest), now)
         return self.tell(Pulled(MODEL.digest), now)
 
-    def visited(self, name: str, where: VisitId, now=0.0):
+    def visited(self, name: str, where: VisitId, now=0.0, encoding="float32"):
         """The device answers, and its result is fetched."""
-        ref = result(name)
+        ref = result(name, encoding)
         self.hear(device(name), Visited(where, {"model": ref}, 5, {}), now)
         return self.tell(Pulled(ref.digest), now)
 
@@ -105,7 +135,7 @@ def records(effects) -> list:
 def test_a_tour_from_beginning_to_end() -> None:
     bench = Bench()
     effects = bench.hear(CLOUD, tour())
-    assert [type(effect) for effect in effects if not type(effect).__name__ == "Say"] == [Append, Send, Pull, Pull]
+    assert [type(effect) for effect in effects if type(effect).__name__ != "Say"] == [Append, Send, Pull, Pull]
     assert sends(effects) == [TourProgress(tour_id(), 0, 2, None, 0, 0, 0, 0)]
     assert bench.tell(Pulled(KIT.digest)) == []
     effects = bench.tell(Pulled(MODEL.digest))
@@ -175,18 +205,38 @@ def test_an_old_settlement_does_not_end_a_newer_attempt(message) -> None:
     assert bench.hear(CLOUD, message(tour_id(2))) == []
 
 
+@pytest.mark.parametrize(
+    ("vectors", "words"),
+    [
+        ({"model": result("a"), "junk": result("b")}, "nobody asked for the vector 'junk'"),
+        ({"model": ref_of(bytes(1_000_000), "float32")}, "1000000 bytes of float32"),
+        ({"model": result("a", "int8")}, "5 bytes of int8"),
+    ],
+)
+def test_a_result_that_cannot_be_right_is_not_fetched(vectors, words) -> None:
+    bench = Bench()
+    bench.take(tour())
+    effects = bench.hear(device("a"), Visited(visit_id(0), vectors, 5, {}))
+    assert not [effect for effect in effects if isinstance(effect, Pull)]
+    (missed,) = [record for record in records(effects) if isinstance(record, VisitMissed)]
+    assert words in missed.report.reason
+    assert sends(effects, Discarded)[0].visit == visit_id(0)
+
+
 def test_answers_that_are_not_current_are_settled_at_once() -> None:
     bench = Bench()
     bench.take(tour())
-    for sender, where in (("a", visit_id(0, (1, 2))), ("b", visit_id(0)), ("a", visit_id(1)), ("x", visit_id(0, number=9))):
+    others = (("a", visit_id(0, (1, 2))), ("b", visit_id(0)), ("a", visit_id(1)), ("x", visit_id(0, number=9)))
+    for sender, where in others:
         assert [type(m) for m in sends(bench.hear(device(sender), Visited(where, {}, 1, {})))] == [Discarded]
         assert sends(bench.hear(device(sender), Progress(where, "training", 0, 0))) == [Cancel(where)]
-        assert bench.hear(device(sender), Declined(where, "hot", "")) == []
+        assert bench.hear(device(sender), Declined(where, "hot", "")) == [Send(device(sender), Cancel(where))]
     bench.visited("a", visit_id(0))
     bench.passes("a")
-    assert sends(bench.hear(device("a"), Visited(visit_id(0), {"model": result("a")}, 5, {}))) == [Accepted(visit_id(0))]
+    answer = Visited(visit_id(0), {"model": result("a")}, 5, {})
+    assert sends(bench.hear(device("a"), answer)) == [Accepted(visit_id(0))]
     bench.hear(CLOUD, TourCancel(tour_id()))
-    assert sends(bench.hear(device("a"), Visited(visit_id(0), {"model": result("a")}, 5, {}))) == [Accepted(visit_id(0))]
+    assert sends(bench.hear(device("a"), answer)) == [Accepted(visit_id(0))]
 
 
 def test_a_result_that_comes_twice_is_checked_once() -> None:
@@ -281,7 +331,7 @@ def test_work_of_an_old_attempt_is_not_taken_for_that_of_a_new_one() -> None:
 def test_a_tour_that_cannot_be_made_smaller_goes_as_it_is() -> None:
     bench = Bench()
     bench.take(tour(("a",), encoding="int8"))
-    bench.visited("a", visit_id(0))
+    bench.visited("a", visit_id(0), encoding="int8")
     (wrap,) = [e for e in bench.passes("a") if isinstance(e, Do)]
     assert isinstance(wrap.work, Wrap)
     (toured,) = sends(bench.tell(DidNot(wrap.key, "DiskFull", "no space")), Toured)
@@ -291,7 +341,7 @@ def test_a_tour_that_cannot_be_made_smaller_goes_as_it_is() -> None:
 def test_a_tour_is_wrapped_where_the_job_compresses() -> None:
     bench = Bench()
     bench.take(tour(("a",), encoding="int8"))
-    bench.visited("a", visit_id(0))
+    bench.visited("a", visit_id(0), encoding="int8")
     bench.passes("a")
     small = ref_of(b"small", "int8", delta=True)
     (toured,) = sends(bench.tell(Did(bench.work, Wrapped({"model": small}))), Toured)
@@ -436,7 +486,8 @@ def test_any_course_of_events_can_be_replayed(seed) -> None:
         event = draw.choice(
             [
                 Received(CLOUD, EPOCH, whole), Pulled(KIT.digest), Pulled(MODEL.digest),
-                Received(device(name), EPOCH, Visited(where, {"model": result(name)}, 5, {})), Pulled(result(name).digest),
+                Received(device(name), EPOCH, Visited(where, {"model": result(name)}, 5, {})),
+                Pulled(result(name).digest),
                 Received(device(name), EPOCH, Progress(where, "training", 1, 2)),
                 Received(device(name), EPOCH, Declined(where, draw.choice(["hot", "stale"]), "")),
                 Did(bench.work, Passed({"model": result(name)}, {"model": result(name)}, 1.0)),

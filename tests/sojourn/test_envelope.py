@@ -7,7 +7,7 @@ from typing import get_args
 import msgpack
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sojourn.envelope import MAX_PACKET, Packet, bounded, kind, pack, pack_blob, unpack, unpack_blob, unpack_presence
@@ -126,6 +126,7 @@ def test_too_many_vectors_or_items_are_refused() -> None:
             unpack(fields(visited, **changes), DEVICE, EDGE)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_message_or_an_invalid_one(data) -> None:
     for read in (lambda: unpack(data, DEVICE, EDGE), lambda: unpack_presence(data), lambda: bounded(data)):
@@ -135,13 +136,15 @@ def test_any_bytes_are_a_message_or_an_invalid_one(data) -> None:
             continue
 
 
+words = st.text(max_size=5) | st.binary(max_size=5)
 plain = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=5) | st.binary(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5) | st.binary(max_size=3), inner, max_size=3),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
     max_leaves=8,
 )
 
 
+@settings(deadline=None)
 @given(st.sampled_from(EXAMPLES), st.data())
 def test_a_field_of_any_other_kind_is_never_more_than_invalid(message, data) -> None:
     whole = msgpack.unpackb(pack(Packet(7, EPOCH, message)))

@@ -49,7 +49,7 @@ class Pair:
         if sender == DEVICE:
             self.giver.handle(DEVICE, message, self.now)
         else:
-            self.outcomes += self.taker.handle(EDGE, message, self.now)
+            self.outcomes += self.taker.handle(EDGE, message, self.now)[0]
 
     def run(self, keep=lambda _m: True, most: int = 10_000) -> None:
         for _ in range(most):
@@ -150,7 +150,8 @@ def test_a_spoiled_chunk_is_asked_for_again() -> None:
     def spoil(message) -> bool:
         if isinstance(message, Chunk) and not spoiled:
             spoiled.append(message.first)
-            pair.outcomes += pair.taker.handle(EDGE, Chunk(message.digest, message.first, bytes(len(message.data))), 0.0)
+            wrong = Chunk(message.digest, message.first, bytes(len(message.data)))
+            pair.outcomes += pair.taker.handle(EDGE, wrong, 0.0)[0]
             return False
         return True
 
@@ -179,7 +180,8 @@ def test_wrong_hashes_only_cost_time(lie) -> None:
     def spoil(message) -> bool:
         if isinstance(message, Hashes) and not told:
             told.append(1)
-            pair.outcomes += pair.taker.handle(EDGE, Hashes(message.digest, message.first, lie(message.hashes)), pair.now)
+            wrong = Hashes(message.digest, message.first, lie(message.hashes))
+            pair.outcomes += pair.taker.handle(EDGE, wrong, pair.now)[0]
             return False
         return True
 
@@ -241,16 +243,16 @@ def test_only_the_source_is_listened_to() -> None:
     pair = Pair()
     ref = pair.give(bytes(100_000))
     pair.pull(ref)
-    assert pair.taker.handle(OTHER, Gone(ref.digest), 0.0) == []
+    assert pair.taker.handle(OTHER, Gone(ref.digest), 0.0) == ([], False)
     assert pair.taker.pulling() == {ref.digest}
 
 
 def test_chunks_nobody_asked_for_are_dropped() -> None:
     pair = Pair()
-    assert pair.taker.handle(EDGE, Chunk(bytes(32), 0, b"data"), 0.0) == []
+    assert pair.taker.handle(EDGE, Chunk(bytes(32), 0, b"data"), 0.0) == ([], False)
     ref = pair.give(os.urandom(3 * LEAF))
     pair.pull(ref)
-    assert pair.taker.handle(EDGE, Chunk(ref.digest, 1 << 50, bytes(LEAF)), 0.0) == []
+    assert pair.taker.handle(EDGE, Chunk(ref.digest, 1 << 50, bytes(LEAF)), 0.0) == ([], False)
     pair.run()
     assert pair.outcomes == [Pulled(ref.digest)]
 
@@ -266,7 +268,7 @@ def test_blobs_that_cannot_be_are_not_fetched(ref) -> None:
 def test_a_wrong_blob_of_one_leaf_never_counts() -> None:
     pair = Pair()
     pair.pull(Ref(digest_of(b"right"), 5))
-    assert pair.taker.handle(EDGE, Chunk(digest_of(b"right"), 0, b"wrong"), 0.0) == []
+    assert pair.taker.handle(EDGE, Chunk(digest_of(b"right"), 0, b"wrong"), 0.0) == ([], False)
     assert pair.outcomes == []
 
 

@@ -126,7 +126,8 @@ SENDERS = {"agent": ("e", "x"), "edge": ("c", "d", "x"), "cloud": ("e", "operato
 def visit(attempt=(1, 1), data=b"model", kit=b"kit", hop=0) -> Visit:
     kits, model = (ref_of(content) for content in (kit, data))
     inline = Ref(model.digest, model.size, "float32", inline=data)
-    return Visit(VisitId("job", 1, 0, hop, attempt), Ref(kits.digest, kits.size, inline=kit), {"model": inline}, TASK, 7, 60.0)
+    carried = Ref(kits.digest, kits.size, inline=kit)
+    return Visit(VisitId("job", 1, 0, hop, attempt), carried, {"model": inline}, TASK, 7, 60.0)
 
 
 @pytest.fixture(params=BEDS)
@@ -168,8 +169,9 @@ def untouched(bed, action) -> None:
 @pytest.mark.parametrize(
     "topic",
     [
-        "", "sojourn", "sojourn/1/f/device/d", "sojourn/2/f/device/d/in/e", "sojourn/1/other/device/d/in/e", "a/b/c/d/e/f/g",
-        "sojourn/1/f/device/D/in/e", "sojourn/1/f/robot/d/in/e", "sojourn/1/f/device/d/out/e", "sojourn/1/f/device/d/in/E",
+        "", "sojourn", "sojourn/1/f/device/d", "sojourn/2/f/device/d/in/e", "sojourn/1/other/device/d/in/e",
+        "sojourn/1/f/device/D/in/e", "sojourn/1/f/robot/d/in/e", "sojourn/1/f/device/d/out/e",
+        "sojourn/1/f/device/d/in/E", "a/b/c/d/e/f/g",
     ],
 )  # fmt: skip
 def test_topics_that_are_not_ours(bed, topic) -> None:
@@ -249,7 +251,8 @@ def test_only_the_edge_servers_that_were_named_may_write_to_a_device() -> None:
 
 def test_a_role_cannot_send_what_is_not_its_own() -> None:
     bed = edge()
-    for sender, message in (("d", RosterAsk()), ("d", EXAMPLES[16]), ("c", Progress(VisitId("j", 1, 0, 0, (1, 1)), "training", 0, 0))):
+    progress = Progress(VisitId("j", 1, 0, 0, (1, 1)), "training", 0, 0)
+    for sender, message in (("d", RosterAsk()), ("d", EXAMPLES[16]), ("c", progress)):
         untouched(bed, lambda sender=sender, message=message: bed.say(sender, message))
 
 
@@ -329,7 +332,7 @@ def test_a_device_without_room_declines() -> None:
     asked = visit()
     bed.node.store.blobs.complete = bed.node.store.full
     bed.say("e", asked)
-    assert [type(message).__name__ for message in bed.sent()][0] == "Progress"
+    assert isinstance(bed.sent()[0], Progress)
     assert any(isinstance(message, Fetch) for message in bed.sent())
     bed.say("e", Chunk(kit.digest, 0, b"kit"))
     declined = bed.sent()[-1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -17,23 +17,27 @@ SPEC = ModelSpec((TensorSpec("a", (2, 3)), TensorSpec("b", (4,)), TensorSpec("c"
 vectors = arrays(np.float32, SPEC.size, elements=st.floats(-(2.0**100), 2.0**100, width=32))
 
 
+@settings(deadline=None)
 @given(arrays(np.float32, SPEC.size, elements=st.floats(width=32)))
 def test_float32_is_exact(vector) -> None:
     assert decode(encode(vector, "float32", SPEC), "float32", SPEC).tobytes() == vector.tobytes()
 
 
+@settings(deadline=None)
 @given(arrays(np.float32, SPEC.size, elements=st.floats(-60_000, 60_000, width=32)))
 def test_float16_rounds_to_eleven_bits(vector) -> None:
     back = decode(encode(vector, "float16", SPEC), "float16", SPEC)
     assert np.all(np.abs(back - vector) <= np.maximum(np.abs(vector) * 2**-11, 2**-25))
 
 
+@settings(deadline=None)
 @given(arrays(np.float16, SPEC.size, elements=st.floats(-60_000, 60_000, width=16)))
 def test_halves_survive_float16(vector) -> None:
     wide = vector.astype(np.float32)
     assert np.array_equal(decode(encode(wide, "float16", SPEC), "float16", SPEC), wide)
 
 
+@settings(deadline=None)
 @given(vectors)
 def test_int8_errs_by_half_a_step_of_its_tensor(vector) -> None:
     back = decode(encode(vector, "int8", SPEC), "int8", SPEC)
@@ -43,6 +47,7 @@ def test_int8_errs_by_half_a_step_of_its_tensor(vector) -> None:
         assert np.all(error <= step * 0.5001 + 1e-37)
 
 
+@settings(deadline=None)
 @given(vectors)
 def test_int8_twice_is_int8_once(vector) -> None:
     once = decode(encode(vector, "int8", SPEC), "int8", SPEC)
