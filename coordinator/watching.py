@@ -59,7 +59,9 @@ def _show_plain(courses: Iterable[Course], console: Console) -> Course:
 def lines(before: Course | None, after: Course) -> list[str]:
     """What has changed, one line each."""
     known = len(before.history) if before else 0
-    told = [round_line(report, after.view.rounds) for report in after.history[known:]]
+    told = []
+    for report in after.history[known:]:
+        told += [round_line(report, after.view.rounds), *(f"  {line}" for line in report.failures)]
     status = status_line(after.view)
     if before is None or status_line(before.view) != status:
         told.append(status)

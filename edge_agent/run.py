@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import sys
@@ -14,6 +15,7 @@ import msgspec
 
 from edge_agent.agent import Agent
 from edge_agent.data import describe
+from edge_agent.objectives import NAMES
 from edge_agent.settings import AgentSettings
 from edge_agent.training_process import TrainingProcess
 from sojourn import __version__, logs
@@ -25,19 +27,21 @@ from sojourn.overrides import read_settings, store_folder
 from sojourn.store import FolderStore
 from sojourn.wire import Offer
 
-OBJECTIVES = ("sgd",)
+log = logging.getLogger("sojourn")
 
 
 def offer(settings: AgentSettings, threads: int) -> Offer:
     """What this device says of itself."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Offer(__version__, platform.machine(), _runtime(), threads, memory, OBJECTIVES, describe(settings.data))
+    return Offer(__version__, platform.machine(), _runtime(), threads, memory, NAMES, describe(settings.data))
 
 
 def assemble(settings: AgentSettings) -> Driver:
     """An agent on its broker, its folder and its training process."""
     threads = settings.threads or os.cpu_count() or 1
-    agent = Agent(settings.name, offer(settings, threads), edges=frozenset(settings.edges))
+    about = offer(settings, threads)
+    log.info("%s: data: %s", settings.name, about.data)
+    agent = Agent(settings.name, about, edges=frozenset(settings.edges))
     link = MqttLink(settings.broker, settings.name)
     folder = store_folder(settings.store, settings.fleet, settings.name)
     store = FolderStore(folder)

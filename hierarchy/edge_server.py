@@ -331,7 +331,8 @@ class EdgeServer:
                 effects += self._lose(key, "lost", f"the result could not be fetched ({event.reason})", now)
             else:
                 leg.pull_again_at = now + RETRY_PULL
-                effects.append(Say(f"tour {key}: what it needs could not be fetched ({event.reason})", "warning"))
+                said = f"tour {self.state.tours[key].tour.tour}: what it needs could not be fetched ({event.reason})"
+                effects.append(Say(said, "warning"))
         return effects
 
     def _check(self, key: Key) -> list[Effect]:
@@ -368,7 +369,7 @@ class EdgeServer:
         if self._legs[key].result:
             return self._lose(key, "refused", event.detail, now)
         # It could not be made smaller for its way up: it goes as it is.
-        said = Say(f"tour {key}: {event.detail}", "warning")
+        said = Say(f"tour {self.state.tours[key].tour.tour}: {event.detail}", "warning")
         return [said, *self._end(key, self._results(key), now)]
 
     def _did(self, event: Did, now: float) -> list[Effect]:
@@ -429,7 +430,7 @@ class EdgeServer:
             effects.append(Send(Address("device", device), done))
         record = VisitMissed(key, report, then)
         self.apply(record)
-        said = Say(f"tour {key} hop {report.hop}: {device} {status} ({reason}); {then}", "warning")
+        said = Say(f"tour {tour.tour.tour} hop {report.hop}: {device} {status} ({reason}); {then}", "warning")
         return [Append(record), said, *effects, *self._leave(key, device, now)]
 
     def _leave(self, key: Key, device: str | None, now: float) -> list[Effect]:

@@ -68,6 +68,8 @@ def _told(error: str, form: Any) -> str:
         return f"the key {match['key']!r} is missing{_within(_table(match['path']))}"
     match = _OTHER.match(error)
     what, path = (match["what"], match["path"]) if match else (error, None)
+    if "matching regex" in what:  # names are all that we have a pattern for
+        what = "not a valid name: use 1 to 63 of the characters a-z, 0-9 and '-'"
     return f"{'.'.join(_table(path)) or 'the file'}: {what[:1].lower()}{what[1:]}"
 
 

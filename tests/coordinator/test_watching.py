@@ -31,9 +31,10 @@ def shown(thing: object, width: int = 80, *, terminal: bool = False) -> str:
     return console.file.getvalue()
 
 
-def test_one_plain_line_for_each_round() -> None:
+def test_one_plain_line_for_each_round_and_each_failure() -> None:
     assert lines(before(), NOW) == [
-        "round 2/10 accuracy 91.2 % loss 0.3000 visits 7 failed 1 0.48 MB 0.5 s vts 0.981 intra_cs 0.300"
+        "round 2/10 accuracy 91.2 % loss 0.3000 visits 7 failed 1 0.48 MB 0.5 s vts 0.981 intra_cs 0.300",
+        "  pi-3: declined, hot: 81 degrees",
     ]
 
 
