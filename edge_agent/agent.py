@@ -97,8 +97,10 @@ class Agent:
         warming = {self._warming.kit.digest} if self._warming else set()
         return self.state.live() | self._lacking | warming
 
-    def heard(self, peer: Address, traffic: int, now: float, *, spoke: bool) -> None:
-        """A device counts nothing."""
+    def heard(self, peer: Address, traffic: int, now: float, *, spoke: bool) -> None:  # noqa: ARG002
+        """What is fetched comes: the visit gets on."""
+        if spoke and self._lacking:
+            self._news_at = now
 
     def wake_at(self) -> float | None:
         """The next resend or sign of life."""
@@ -189,7 +191,7 @@ class Agent:
         self._active, self._restarts, self._steps = key, 0, (0, 0)
         self._warming = None
         needed = [held.visit.kit, *held.visit.vectors.values()]
-        self._lacking = {ref.digest for ref in needed}
+        self._lacking, self._news_at = {ref.digest for ref in needed}, now
         source = Address("edge", held.source)
         pulls: list[Effect] = [Pull(ref, source) for ref in dict.fromkeys(needed)]
         return [Say(f"visit {held.visit.visit} from {held.source}"), *self._sign_of_life(now, at_once=True), *pulls]
@@ -279,7 +281,7 @@ class Agent:
         if self._active is None or not (at_once or (self._next_progress is not None and self._next_progress <= now)):
             return []
         held = self.state.held[self._active]
-        if not self._lacking and now - self._news_at > held.visit.lease:  # the worker hangs: let the lease run out
+        if now - self._news_at > held.visit.lease:  # nothing gets on here: let the lease run out
             self._next_progress = None
             return []
         self._next_progress = now + min(PROGRESS_PAUSE, held.visit.lease / 4)

@@ -203,6 +203,8 @@ class EdgeServer:
 
     def _tour(self, message: Tour, now: float) -> list[Effect]:
         key = key_of(message.tour)
+        if "model" not in message.vectors:
+            return [Say(f"tour {message.tour} has no model to lead along", "warning")]
         if held := self.state.tours.get(key):
             if message.tour.attempt <= held.tour.tour.attempt:
                 return self._report(key, now) if message.tour == held.tour.tour else []

@@ -64,6 +64,9 @@ class Partial(Protocol):
     def add_hashes(self, first: int, hashes: bytes) -> None:
         """Take the next hashes of the list."""
 
+    def forget_hashes(self) -> None:
+        """The list is wrong: begin it anew."""
+
     def write(self, leaf: int, data: bytes | memoryview) -> None:
         """Keep one verified leaf."""
 
@@ -111,6 +114,10 @@ class MemoryPartial:
         """Take the next hashes of the list."""
         if first * HASH == len(self.hashes):
             self.hashes += hashes
+
+    def forget_hashes(self) -> None:
+        """The list is wrong: begin it anew."""
+        self.hashes.clear()
 
     def write(self, leaf: int, data: bytes | memoryview) -> None:
         """Keep one verified leaf."""
@@ -202,6 +209,11 @@ class FolderPartial:
         with disk_errors(f"writing {self._hash_path}"):
             self.hashes += hashes
             self._hash_path.write_bytes(self.hashes)
+
+    def forget_hashes(self) -> None:
+        """The list is wrong: begin it anew."""
+        self.hashes.clear()
+        self._hash_path.unlink(missing_ok=True)
 
     def write(self, leaf: int, data: bytes | memoryview) -> None:
         """Keep one verified leaf."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sojourn.wire import Ref
 
 WINDOW = 32
-"""Leaves in flight towards us: 1 MiB, which a link of 100 KB/s moves well within half a keepalive of 60 s."""
+"""Leaves in flight towards us: 0.9 MB, which a link of 100 KB/s moves well within half a keepalive of 60 s."""
 PATIENCE = 2.0
 LONGEST = 15.0
 LARGEST = 1 << 32
@@ -86,6 +86,8 @@ class Exchange:
             return []
         partial = self._blobs.partial(ref.digest, ref.size)
         transfer = _Transfer(ref, source, partial, now + PATIENCE)
+        if len(partial.hashes) >= leaf_count(ref.size) * HASH and not _list_fits(transfer):
+            partial.forget_hashes()  # what an earlier process left is damaged
         self._transfers[ref.digest] = transfer
         return self._advance(transfer, now)
 
@@ -169,7 +171,7 @@ class Exchange:
         if len(partial.hashes) < leaf_count(size) * HASH or _list_fits(transfer):
             return True
         log.warning("the leaf hashes of %s from %s do not match it", transfer.ref.digest.hex()[:12], transfer.source)
-        partial.hashes.clear()
+        partial.forget_hashes()
         return False
 
     def _keep(self, transfer: _Transfer, chunk: Chunk) -> bool:

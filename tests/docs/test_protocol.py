@@ -13,12 +13,15 @@ import msgspec
 import numpy as np
 import pytest
 
+from coordinator import desk
 from docs import make_vectors
+from edge_agent import agent_records
+from hierarchy.edge_server import STALE
 from sojourn import WIRE, envelope, exchange, messages, node, outbox, parts, spec, topics, vectors, wire
 from sojourn.blobs import HASH, LEAF, digest_of, digest_of_hashes, leaf_hashes, verified
 from sojourn.broker_acl import acl_lines
 from sojourn.broker_settings import OWN_BROKER_PAYLOAD, BrokerSettings
-from sojourn.envelope import kind, pack, pack_blob, unpack, unpack_blob, unpack_presence
+from sojourn.envelope import bounded, kind, pack, pack_blob, unpack, unpack_blob, unpack_presence
 from sojourn.errors import InvalidBlob, InvalidMessage
 from sojourn.exemplars import Exemplars
 from sojourn.graphs import GRADIENT_TOLERANCE, LOSS_TOLERANCE, probe_vector
@@ -206,7 +209,7 @@ def test_encodings(vector):
     if "decoded" not in vector:
         scales = np.frombuffer(data, "<f4", len(vector["tensors"]))
         assert np.isfinite(scales).tolist() == vector["scales_are_finite"]
-        assert data[4 * len(scales) :].hex() == vector["hex"]
+        assert data[4 * len(scales) :].hex() == vector["hex_after_scales"]
         with np.errstate(invalid="ignore"):
             assert not np.isfinite(vectors.decode(data, "int8", model)).any()
         return
@@ -310,18 +313,27 @@ def test_the_access_list_is_the_one_that_brokers_get():
 
 def test_limits_and_settings_are_told_as_they_are():
     said = {
-        f"leaves of {LEAF:,} bytes": LEAF == 32 << 10,
+        f"leaves of {LEAF:,} bytes; the last": LEAF == 28 << 10,
+        f"shorter than {LEAF:,} bytes": True,
+        f"(two at {PORTABLE_PAYLOAD:,} bytes)": (PORTABLE_PAYLOAD - exchange.OVERHEAD) // LEAF == 2,
+        f"({exchange.WINDOW * LEAF:,} bytes) in flight": True,
+        f"of more than 2^32 ({exchange.LARGEST:,})": exchange.LARGEST == 2**32,
+        f"every {node.SECONDS_PER_SWEEP:.0f} s or later": True,
+        "three attempts at this hop": STALE == 3,
+        f"at most {desk.TOURS} and at most {desk.ROOM:,} bytes": desk.TOURS == desk.HISTORY,
+        f"(the newest {desk.JOBS})": True,
         f"{HASH} bytes each": HASH == 32,
         f"at most {node.INLINE:,} bytes": True,
         f"at most {exchange.WINDOW} leaves": True,
         f"at most {2 * exchange.WINDOW}\n  leaves": True,
         f"{PORTABLE_PAYLOAD:,} bytes": True,
-        f"up to {OWN_BROKER_PAYLOAD:,} where": True,
-        f"Maximum Packet Size less {HEADER_ROOM}": True,
+        f"With MQTT 5 at most {OWN_BROKER_PAYLOAD:,}, and": True,
+        f"Maximum Packet Size of the broker's CONNACK less {HEADER_ROOM}": True,
         f"({envelope.MAX_PACKET:,} bytes)": True,
         f"at most {envelope.MAX_STRING:,} bytes": True,
         f"at most {envelope.MAX_ITEMS:,} elements": True,
-        f"at least {LEAF + exchange.OVERHEAD:,} bytes": True,
+        f"as low as {LEAF + exchange.OVERHEAD:,} bytes": True,
+        f"The {agent_records.KEPT} newest": True,
         f"{BrokerSettings().keepalive} s by default": True,
         "1, 2, 4, 8, 15, 15, … s": (outbox.FIRST, outbox.LONGEST) == (1, 15),
         "2, 4, 8, 15, 15, … s": (exchange.PATIENCE, exchange.LONGEST) == (2, 15),
@@ -329,6 +341,41 @@ def test_limits_and_settings_are_told_as_they_are():
         "≤ 10^-3": GRADIENT_TOLERANCE == 1e-3,
     }
     assert [words for words, holds in said.items() if words not in PAGE or not holds] == []
+
+
+def depth(value: Any) -> int:
+    """How many arrays and maps are within each other."""
+    match value:
+        case dict():
+            return 1 + max(map(depth, value.values()), default=0)
+        case list():
+            return 1 + max(map(depth, value), default=0)
+        case _:
+            return 0
+
+
+def test_how_deep_structures_nest_is_told():
+    packets = {vector["name"]: depth(msgpack.unpackb(bytes.fromhex(vector["hex"]))) for vector in VECTORS["packets"]}
+    blobs = {vector["name"]: depth(msgpack.unpackb(bytes.fromhex(vector["hex"]))) for vector in VECTORS["blobs"]}
+    assert max(*packets.values(), *blobs.values()) == 6
+    assert "Nothing here nests deeper than 6 arrays and maps" in PAGE
+    received = [vector["name"] for vector in VECTORS["packets"] if vector["to"] == str(make_vectors.DEVICE)]
+    assert (max(packets[name] for name in received), max(blobs["kit"], blobs["exemplars"])) == (3, 5)
+    assert "not deeper than 3 in a packet and 5 in a blob" in PAGE
+
+
+def test_nesting_up_to_the_limit_of_the_page_is_read():
+    assert "read up to 1,024 levels" in PAGE
+    bounded(b"\x91" * 1024 + b"\x01")
+    with pytest.raises(InvalidMessage):
+        bounded(b"\x91" * 1025 + b"\x01")
+
+
+def test_limits_of_packets_are_not_those_of_blobs():
+    many = envelope.MAX_ITEMS + 1
+    exemplars = Exemplars(bytes(many), (many,), "uint8", (0,) * many)
+    assert unpack_blob(pack_blob(exemplars), Exemplars) == exemplars
+    assert unpack_blob.__defaults__ == (2**30,)
 
 
 def examples() -> list[tuple[str, str, str]]:

@@ -56,7 +56,7 @@ def test_version() -> None:
     [
         (("agent", "run"), 2, "error: the command line: the key 'name' is missing"),
         (("agent", "run", "none.toml"), 2, "error: none.toml: No such file or directory"),
-        (("edge", "run", "--name", "Not A Name"), 2, "error: the command line: name: expected"),
+        (("edge", "run", "--name", "Not A Name"), 2, "error: the command line: name: not a valid name"),
         (("coordinator", "run", "--broker", "here:there"), 2, "error: --broker 'here:there' is not an address"),
         (("job", "submit", "none.toml"), 2, "error: none.toml: No such file or directory"),
         (("job", "list", "--broker", "localhost:1"), 1, "error: "),

@@ -312,3 +312,14 @@ def test_asking_again_slows_down() -> None:
         pair.now = due
         pair.taker.tick(pair.now)
     assert pauses == [2, 4, 8, 15, 15, 15]
+
+
+def test_a_wrong_list_that_an_earlier_process_left_is_begun_anew(tmp_path) -> None:
+    data = bytes(3 * LEAF)
+    ref = ref_of(data)
+    FolderBlobs(tmp_path / "taker").partial(ref.digest, ref.size).add_hashes(0, bytes(3 * 32))
+    sent: list[object] = []
+    taker = Exchange(FolderBlobs(tmp_path / "taker"), lambda _, message: sent.append(message), lambda _: 60_000)
+    assert taker.pull(ref, EDGE, 0.0) == []
+    assert sent == [FetchHashes(ref.digest, 0)]
+    assert not (tmp_path / "taker" / f"{ref.digest.hex()}.hashes").exists()
