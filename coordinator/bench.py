@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from math import nan
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,15 +24,13 @@ from sojourn.errors import Fault, JobError, SojournError
 from sojourn.wire import Ref
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from sojourn.blobs import BlobStore
 
 PATIENCE = 900.0
 """Seconds that a model may take to compile."""
 
 
-class ExportModel(msgspec.Struct, frozen=True):
+class ExportModel(msgspec.Struct, frozen=True, tag="export-model"):
     """Make an ONNX file of a job's newest model."""
 
     ticket: str
@@ -39,7 +38,7 @@ class ExportModel(msgspec.Struct, frozen=True):
     job: JobState
 
 
-class ModelExported(msgspec.Struct, frozen=True):
+class ModelExported(msgspec.Struct, frozen=True, tag="model-exported"):
     """The ONNX file, as a blob."""
 
     ticket: str
@@ -62,9 +61,11 @@ class Bench:
 
     def __call__(self, work: Any) -> Any:
         """Do one piece of work."""
+        if self._folder and isinstance(work, PrepareJob | ExportModel):
+            return _elsewhere(work, self._folder)
         match work:
             case PrepareJob():
-                return prepare(work, self._blobs) if self._folder is None else _prepared(work, self._folder)
+                return prepare(work, self._blobs)
             case PlanRound():
                 return plan_round(work)
             case CloseRound():
@@ -77,7 +78,7 @@ class Bench:
                 raise Fault(f"nobody knows how to do {type(work).__name__}")
 
     def _export(self, work: ExportModel) -> ModelExported:
-        from coordinator.compiling import bake  # noqa: PLC0415  # onnx only where it is needed
+        from coordinator.compiling import bake  # noqa: PLC0415  # torch and onnx only where they are needed
 
         kit = self._evaluator.kit(work.job)
         data = bake(kit, vectors.load(self._blobs, work.job.vectors["model"], kit.model))
@@ -87,33 +88,32 @@ class Bench:
         return ModelExported(work.ticket, work.operator, ref, accuracy)
 
 
-def _prepared(work: PrepareJob, folder: Path) -> JobCompiled:
-    """Prepare a job in another process: its memory goes back, and a user's model cannot take the service down."""
-    done = subprocess.run(  # our own module
+def _elsewhere(work: PrepareJob | ExportModel, folder: Path) -> JobCompiled | ModelExported:
+    """Do work with torch in another process: its memory goes back, and a user's model cannot take the service down."""
+    done = subprocess.run(
         [sys.executable, "-m", "coordinator.bench", str(folder)],
         input=msgspec.msgpack.encode(work), stdout=subprocess.PIPE, timeout=PATIENCE, check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in ["", *sys.path] if path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     )  # fmt: skip
     if done.returncode:
         raise JobError(f"compiling ended with exit code {done.returncode}: see the coordinator's log")
-    outcome: JobCompiled | _Failure = msgspec.msgpack.decode(done.stdout, type=JobCompiled | _Failure)
+    outcome: JobCompiled | ModelExported | _Failure = msgspec.msgpack.decode(
+        done.stdout, type=JobCompiled | ModelExported | _Failure
+    )
     if isinstance(outcome, _Failure):
         raise JobError(outcome.error)
     return outcome
 
 
 def main(folder: str) -> None:
-    """The other process: a `PrepareJob` comes in, a `JobCompiled` or an error goes out."""
-    from pathlib import Path  # noqa: PLC0415
-
+    """The other process: work comes in, its outcome or an error goes out."""
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     # What libraries print must not mix with the answer.
     answer = os.dup(1)
     os.dup2(2, 1)
-    work = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=PrepareJob)
-    outcome: JobCompiled | _Failure
+    work = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=PrepareJob | ExportModel)
     try:
-        outcome = prepare(work, FolderBlobs(Path(folder)))
+        outcome = Bench(FolderBlobs(Path(folder)))(work)
     except SojournError as error:
         outcome = _Failure(str(error))
     with os.fdopen(answer, "wb") as out:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sojourn.wire import Ref
 
 
-class PrepareJob(msgspec.Struct, frozen=True):
+class PrepareJob(msgspec.Struct, frozen=True, tag="prepare-job"):
     """Compile a job's model and read its data."""
 
     name: str
