@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import tempfile
 from pathlib import Path
 from typing import Annotated, Any
@@ -43,8 +42,6 @@ def run(
     }  # fmt: skip
     chosen = settle(values, it.Demo, "the command line")
     folder, console = _folder(keep), Console(highlight=False)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
     try:
         it.run(chosen, folder, console)
     except SojournError:

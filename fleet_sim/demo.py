@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal
@@ -72,10 +73,13 @@ def run(demo: Demo, folder: Path, console: Console) -> None:
     who = f"{demo.devices} devices at {demo.edges} sites"
     console.print(f"[bold]{who} train one model.[/] The model travels; the data stays.")
     parts = _deal_out(demo, folder)
+    processes = Processes(folder)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, processes.interrupt)
     with ExitStack() as stack:
         brokers = {name: stack.enter_context(_broker(demo, name, folder)) for name in _broker_names(demo)}
         _tell(demo, brokers, parts, console)
-        processes = stack.enter_context(Processes(folder))
+        stack.enter_context(processes)
         _start_servers(demo, brokers, processes, folder)
         settings = _at(brokers, CLOUD).settings
         operator = stack.enter_context(Operator(settings, fleet=FLEET, cloud=CLOUD, name=OPERATOR))

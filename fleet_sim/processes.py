@@ -28,6 +28,7 @@ class Processes:
     def __init__(self, logs: Path) -> None:
         self._logs = logs
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._interrupted = False
 
     def __len__(self) -> int:
         return len(self._running)
@@ -44,13 +45,24 @@ class Processes:
                 start_new_session=True,
                 preexec_fn=die_with_parent(),  # noqa: PLW1509  # one system call, in a library that is loaded already
             )
+        self._stop_if_interrupted()
+
+    def interrupt(self, _number: int, _frame: object) -> None:
+        """The handler of signals: Python swallows what is raised in the middle of a fork, so it is remembered too."""
+        self._interrupted = True
+        raise KeyboardInterrupt
 
     def check(self) -> None:
-        """Make sure that all of them still run."""
+        """Make sure that all of them still run, and that nobody wants them to end."""
+        self._stop_if_interrupted()
         for name, process in self._running.items():
             if (code := process.poll()) is not None:
                 log = self._log(name)
                 raise MachineError(f"{name} ended with code {code}; the end of {log}:\n{_last_lines(log)}")
+
+    def _stop_if_interrupted(self) -> None:
+        if self._interrupted:
+            raise KeyboardInterrupt
 
     def stop(self) -> None:
         """End them, all at the same time, those that were started last first."""

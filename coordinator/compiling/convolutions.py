@@ -69,6 +69,10 @@ def _by_output(grad: Value, weight: Value, g: Geometry) -> Value:
 
 
 def _by_input(grad: Value, x: Value, weight: Value, g: Geometry) -> Value:
+    inner = [step * (n - 1) - pad for n, step, pad in zip(g.kernel, g.dilation, g.padding, strict=True)]
+    if g.groups == 1 and all(step == 1 for step in g.stride) and min(inner) >= 0:
+        # The kernel turned round: onnxruntime spreads a Conv over its threads, a ConvTranspose hardly.
+        return op.Conv(grad, _turned(weight, len(inner)), pads=inner * 2, dilations=g.dilation)
     # What the stride skipped at the far edge must come back, or the gradient is too small for its input.
     rest = [
         size(x, 2 + i)
@@ -78,6 +82,13 @@ def _by_input(grad: Value, x: Value, weight: Value, g: Geometry) -> Value:
     return op.ConvTranspose(
         grad, weight, strides=g.stride, pads=g.pads, dilations=g.dilation, group=g.groups, output_padding=rest
     )
+
+
+def _turned(weight: Value, axes: int) -> Value:
+    """A kernel that leads from outputs to inputs, read backwards along every axis."""
+    first, beyond = [-1] * axes, [-(1 << 31)] * axes
+    backwards = op.Slice(weight, ints(*first), ints(*beyond), ints(*range(2, 2 + axes)), ints(*first))
+    return op.Transpose(backwards, perm=[1, 0, *range(2, 2 + axes)])
 
 
 def _by_weight(x: Value, grad: Value, g: Geometry) -> Value:
@@ -99,10 +110,11 @@ def _by_places(x: Value, grad: Value, g: Geometry) -> Value:
     for place in product(*(range(n) for n in g.kernel)):
         starts = [at * step for at, step in zip(place, g.dilation, strict=True)]
         seen = reshape(cut(padded, starts, lengths), 0, inward, -1)
-        products.append(op.MatMul(sent, op.Transpose(seen, perm=[0, 2, 1])))
-    summed = total(op.Concat(*products, axis=2) if len(products) > 1 else products[0], 0)
-    by_place = reshape(summed, outward, prod(g.kernel), inward)
-    return reshape(op.Transpose(by_place, perm=[0, 2, 1]), outward, inward, *g.kernel)
+        # Summed over the batch place by place: joined first, they would be one large tensor that is slow to sum.
+        summed = total(op.MatMul(sent, op.Transpose(seen, perm=[0, 2, 1])), 0)
+        products.append(reshape(summed, outward, inward, 1))
+    joined = op.Concat(*products, axis=2) if len(products) > 1 else products[0]
+    return reshape(joined, outward, inward, *g.kernel)
 
 
 def _by_columns(x: Value, grad: Value, g: Geometry) -> Value:
