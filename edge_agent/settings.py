@@ -27,4 +27,4 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     store: str | None = None
     threads: Annotated[int, msgspec.Meta(ge=1, le=1024)] | None = None
     edges: tuple[Name, ...] = ()
-    idle_seconds: Annotated[float, msgspec.Meta(ge=0)] = 20.0
+    idle_seconds: Annotated[float, msgspec.Meta(ge=0)] = 5.0

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Report = Callable[[Did | Doing | DidNot], None]
 
-IDLE_SECONDS = 20.0
+IDLE_SECONDS = 5.0
 _LAST_WORDS = 8
 _READ = 64 << 10
 _GRACE = 5.0
