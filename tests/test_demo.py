@@ -14,9 +14,7 @@ import onnxruntime
 import pytest
 
 from coordinator.job_data import digits_split
-from sojourn.broker import find_mosquitto
 
-pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 DEMO = [sys.executable, "-m", "sojourn.cli", "demo", "--devices", "4", "--alpha", "1"]
 
 

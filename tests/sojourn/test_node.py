@@ -157,7 +157,7 @@ def test_closing_says_goodbye(bed) -> None:
     assert bed.wire.published[-1][0] == "closed"
 
 
-def untouched(bed, action) -> None:
+def check_untouched(bed, action) -> None:
     """It is counted and dropped; the state stays as it was, and nothing is sent."""
     state, sent, dropped = bed.machine.snapshot(), len(bed.wire.published), bed.node.dropped.total()
     action()
@@ -175,12 +175,12 @@ def untouched(bed, action) -> None:
     ],
 )  # fmt: skip
 def test_topics_that_are_not_ours(bed, topic) -> None:
-    untouched(bed, lambda: bed.raw(topic, pack(Packet(1, EPOCH, Gone(bytes(32))))))
+    check_untouched(bed, lambda: bed.raw(topic, pack(Packet(1, EPOCH, Gone(bytes(32))))))
 
 
 def test_messages_for_others_are_dropped(bed) -> None:
     for to in (Address("device", "other"), Address("edge", "other"), Address("cloud", "other")):
-        untouched(bed, lambda to=to: bed.raw(topics.inbox(FLEET, to, "e"), pack(Packet(1, EPOCH, Gone(bytes(32))))))
+        check_untouched(bed, lambda to=to: bed.raw(topics.inbox(FLEET, to, "e"), pack(Packet(1, EPOCH, Gone(bytes(32))))))
 
 
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: type(message).__name__)
@@ -231,7 +231,7 @@ def test_fields_of_wrong_types_at_every_inbox(bed) -> None:
 def test_deep_and_large_packets(bed) -> None:
     topic = topics.inbox(FLEET, bed.node.address, SENDERS[bed.kind][0])
     for data in (b"\x91" * 100_000, b"\x81\xa1a" * 50_000, bytes((8 << 20) + 1), b"\xdd\x7f\xff\xff\xff", b""):
-        untouched(bed, lambda data=data: bed.raw(topic, data))
+        check_untouched(bed, lambda data=data: bed.raw(topic, data))
 
 
 def test_what_is_dropped_is_said_once(bed, caplog) -> None:
@@ -244,7 +244,7 @@ def test_what_is_dropped_is_said_once(bed, caplog) -> None:
 
 def test_only_the_edge_servers_that_were_named_may_write_to_a_device() -> None:
     bed = agent()
-    untouched(bed, lambda: bed.say("x", visit()))
+    check_untouched(bed, lambda: bed.say("x", visit()))
     bed.say("e", visit())
     assert bed.machine.state.held
 
@@ -253,7 +253,7 @@ def test_a_role_cannot_send_what_is_not_its_own() -> None:
     bed = edge()
     progress = Progress(VisitId("j", 1, 0, 0, (1, 1)), "training", 0, 0)
     for sender, message in (("d", RosterAsk()), ("d", EXAMPLES[16]), ("c", progress)):
-        untouched(bed, lambda sender=sender, message=message: bed.say(sender, message))
+        check_untouched(bed, lambda sender=sender, message=message: bed.say(sender, message))
 
 
 def test_presence_is_taken_only_from_roles_that_are_watched() -> None:
@@ -261,7 +261,7 @@ def test_presence_is_taken_only_from_roles_that_are_watched() -> None:
     bed.presence(Address("device", "d"), Birth(OFFER))
     assert set(bed.machine.roster.members) == {"d"}
     for who in (Address("edge", "e2"), Address("cloud", "c")):
-        untouched(bed, lambda who=who: bed.presence(who, Birth()))
+        check_untouched(bed, lambda who=who: bed.presence(who, Birth()))
     bed.raw(topics.state(FLEET, Address("device", "d")), b"")
     assert set(bed.machine.roster.members) == {"d"}
 
@@ -282,7 +282,7 @@ def test_messages_of_an_earlier_boot_are_dropped() -> None:
     bed = edge()
     bed.presence(Address("device", "d"), Birth(OFFER), Epoch(7, b"12345678"))
     declined = Declined(VisitId("job", 1, 0, 0, (1, 1)), "hot", "")
-    untouched(bed, lambda: bed.say("d", declined, Epoch(6, b"12345678")))
+    check_untouched(bed, lambda: bed.say("d", declined, Epoch(6, b"12345678")))
     bed.say("d", declined, Epoch(7, b"12345678"))
     bed.say("d", declined, Epoch(8, b"12345678"))
     assert bed.node.dropped.total() == 1
@@ -304,7 +304,7 @@ def test_small_blobs_ride_along_and_are_verified() -> None:
     assert bed.node.store.blobs.read(digest_of(b"model")) == b"model"
     wrong = visit((1, 2))
     wrong.vectors["model"] = Ref(digest_of(b"model"), 5, "float32", inline=b"Model")
-    untouched(bed, lambda: bed.say("e", wrong))
+    check_untouched(bed, lambda: bed.say("e", wrong))
 
 
 def test_large_blobs_are_asked_for() -> None:
