@@ -180,7 +180,8 @@ def test_topics_that_are_not_ours(bed, topic) -> None:
 
 def test_messages_for_others_are_dropped(bed) -> None:
     for to in (Address("device", "other"), Address("edge", "other"), Address("cloud", "other")):
-        check_untouched(bed, lambda to=to: bed.raw(topics.inbox(FLEET, to, "e"), pack(Packet(1, EPOCH, Gone(bytes(32))))))
+        topic, data = topics.inbox(FLEET, to, "e"), pack(Packet(1, EPOCH, Gone(bytes(32))))
+        check_untouched(bed, lambda topic=topic, data=data: bed.raw(topic, data))
 
 
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: type(message).__name__)
