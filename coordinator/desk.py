@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from coordinator.job import read_job
+from coordinator.itinerary import settings_of
 from sojourn.machine import Do, Send
 from sojourn.messages import Exported, Jobs, Refused
 from sojourn.topics import Address
@@ -94,7 +94,7 @@ def _fitting(items: Iterable[_T]) -> tuple[_T, ...]:
 def _view(
     job: JobState, sites: Sites, tours: tuple[TourView, ...] = (), history: tuple[RoundReport, ...] = ()
 ) -> JobView:
-    settings = read_job(job.text, job.name)
+    settings = settings_of(job.text)
     accuracy = job.history[-1].accuracy if job.history else nan
     return JobView(
         job.name, settings.strategy, settings.model.name, job.status, job.detail, len(job.history), settings.rounds,

@@ -35,6 +35,7 @@ TRIES = 2
 SAID = 8
 """So many failures of a round are told one by one."""
 LINE = 200
+"""Characters of each."""
 
 
 class PlanRound(msgspec.Struct, frozen=True):
@@ -192,9 +193,7 @@ def _reports(state: JobState, tour: TourPlan, blobs: BlobStore) -> list[VisitRep
 
 
 def _failures(state: JobState, tour: TourPlan, reports: list[VisitReport]) -> list[str]:
-    lines = [
-        f"{report.device}: {report.status}, {report.reason}"[:200] for report in reports if report.status != "done"
-    ]
+    lines = [f"{report.device}: {report.status}, {report.reason}" for report in reports if report.status != "done"]
     if reason := state.given_up.get(tour.number):
         lines.append(f"site {tour.site}: {reason}")
     return [line[:LINE] for line in lines]

@@ -32,7 +32,7 @@ SECONDS = 30.0
 _PUBLISH = 3
 
 
-def eventually(condition: Callable[[], bool], what: str = "it") -> None:
+def expect(condition: Callable[[], bool], what: str = "it") -> None:
     """Wait until it holds."""
     deadline = time.monotonic() + SECONDS
     while not condition():
@@ -85,7 +85,7 @@ class Node:
         self.link = MqttLink(settings, name)
         self.link.open(self.ear, filters, will)
         if wait:
-            eventually(lambda: self.ear.ups >= 1, f"{name} connecting ({self.ear.downs})")
+            expect(lambda: self.ear.ups >= 1, f"{name} connecting ({self.ear.downs})")
 
     def __enter__(self) -> Self:
         return self
@@ -93,13 +93,13 @@ class Node:
     def __exit__(self, *_: object) -> None:
         self.link.close()
 
-    def hears(self, payload: bytes) -> None:
+    def assert_hears(self, payload: bytes) -> None:
         """Wait for a payload."""
-        eventually(lambda: payload in self.ear.payloads, f"hearing {payload[:20]!r}")
+        expect(lambda: payload in self.ear.payloads, f"hearing {payload[:20]!r}")
 
-    def is_told(self, *words: str) -> None:
+    def assert_told(self, *words: str) -> None:
         """Wait for a reason that holds all the words."""
-        eventually(lambda: any(all(word in why for word in words) for why in self.ear.downs), f"{words}")
+        expect(lambda: any(all(word in why for word in words) for why in self.ear.downs), f"{words}")
 
 
 class ScriptedBroker:

@@ -19,7 +19,7 @@ from sojourn import broker as broker_module
 from sojourn.broker import acl_lines, find_mosquitto, start_broker
 from sojourn.broker_settings import BrokerSettings, BrokerTls, LocalBroker
 from sojourn.errors import BrokerError, ConfigError
-from tests.sojourn.brokers import Node, eventually
+from tests.sojourn.brokers import Node, expect
 
 ROOT = Path(__file__).parents[2]
 Kind = Literal["mosquitto", "amqtt"]
@@ -52,7 +52,7 @@ def test_a_broker_starts_serves_and_stops(kind: Kind, tmp_path: Path) -> None:
         with Node(broker.settings, "self", ["t"]) as node:
             assert node.link.payload_limit == 256_000
             node.link.publish("t", bytes(256_000))
-            node.hears(bytes(256_000))
+            node.assert_hears(bytes(256_000))
     assert not is_alive(broker.pid)
     assert not listens(broker.port)
     broker.stop()
@@ -114,7 +114,7 @@ def test_a_broker_dies_with_its_parent(kind: Kind, end: str, tmp_path: Path) -> 
         if end == "stay":
             assert is_alive(pid)
             parent.send_signal(signal.SIGKILL)
-    eventually(lambda: not is_alive(pid), "the broker's end")
+    expect(lambda: not is_alive(pid), "the broker's end")
 
 
 def test_a_broker_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_the_acl_lets_everyone_do_their_part_and_no_more(tmp_path: Path) -> None
             for topic in forbidden.get(name, []) + allowed[name]:
                 node.link.publish(topic, b"x")
         for name, node in nodes.items():
-            eventually(partial(has_heard, node, reads[name]), name)
+            expect(partial(has_heard, node, reads[name]), name)
         for node in nodes.values():
             node.link.close()
         assert {name: sorted(topic for topic, _ in node.ear.heard) for name, node in nodes.items()} == {

@@ -21,7 +21,7 @@ from sojourn.broker_settings import BrokerSettings, LocalBroker, Protocol
 from sojourn.errors import Fault, LinkError
 from sojourn.link import PORTABLE_PAYLOAD, Link, Will
 from sojourn.mqtt import MqttLink
-from tests.sojourn.brokers import Ear, Node, ScriptedBroker, eventually, make_hasty
+from tests.sojourn.brokers import Ear, Node, ScriptedBroker, expect, make_hasty
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +68,7 @@ def test_messages_arrive_whole(request: pytest.FixtureRequest, kind: str, protoc
         assert sender.link.payload_limit == limit
         for payload in sent:
             sender.link.publish("t/x", payload)
-        eventually(lambda: len(receiver.ear.heard) == len(sent))
+        expect(lambda: len(receiver.ear.heard) == len(sent))
     assert sorted(receiver.ear.heard) == sorted(("t/x", payload) for payload in sent)
 
 
@@ -77,7 +77,7 @@ def test_a_broker_that_is_silent_at_mqtt_5_gets_3(amqtt: Broker, monkeypatch: py
     with Node(at(amqtt, "auto"), "self", ["t"]) as node:
         assert node.link.payload_limit == PORTABLE_PAYLOAD
         node.link.publish("t", b"heard")
-        node.hears(b"heard")
+        node.assert_hears(b"heard")
         assert node.ear.downs == []
 
 
@@ -91,7 +91,7 @@ def test_many_threads_may_publish_at_once(mosquitto: Broker) -> None:
         threads = [threading.Thread(target=say, args=(first,)) for first in range(0, 2_000, 250)]
         for thread in threads:
             thread.start()
-        eventually(lambda: len(receiver.ear.heard) == 2_000)
+        expect(lambda: len(receiver.ear.heard) == 2_000)
     assert sorted(receiver.ear.payloads) == [n.to_bytes(2, "big") for n in range(2_000)]
 
 
@@ -102,7 +102,7 @@ def test_retained_state_reaches_who_comes_later(request: pytest.FixtureRequest, 
     with Node(settings, "born") as born:
         born.link.publish("state/born", b"here", retain=True)
     with Node(settings, "later", ["state/+"]) as later:
-        later.hears(b"here")
+        later.assert_hears(b"here")
 
 
 def test_what_is_said_on_link_up_is_heard_by_ourselves(mosquitto: Broker) -> None:
@@ -113,7 +113,7 @@ def test_what_is_said_on_link_up_is_heard_by_ourselves(mosquitto: Broker) -> Non
 
     ear, link = Greeter(), MqttLink(at(mosquitto), "greeter")
     link.open(ear, ["self/in"], None)
-    eventually(lambda: ear.payloads == [b"hello"])
+    expect(lambda: ear.payloads == [b"hello"])
     link.close()
 
 
@@ -127,8 +127,8 @@ def test_the_packet_limit_is_read_from_connack(tmp_path: Path) -> None:
                 sender.link.publish("t", bytes(limit + 1))
             sender.link.publish("t", bytes(limit))
             sender.link.publish("t", b"still here")
-            receiver.hears(b"still here")
-            receiver.hears(bytes(limit))
+            receiver.assert_hears(b"still here")
+            receiver.assert_hears(bytes(limit))
             assert sender.ear.downs == []
             assert sender.ear.ups == 1
 
@@ -152,27 +152,27 @@ def test_the_link_comes_back_after_kill_9_of_the_broker(tmp_path: Path, hasty: N
     settings = at(first)
     with Node(settings, "receiver", ["t"]) as receiver, Node(settings, "sender") as sender:
         sender.link.publish("t", b"before")
-        receiver.hears(b"before")
+        receiver.assert_hears(b"before")
         os.kill(first.pid, signal.SIGKILL)
-        receiver.is_told("lost")
-        sender.is_told("lost")
+        receiver.assert_told("lost")
+        sender.assert_told("lost")
         sender.link.publish("t", b"said to nobody")
         first.stop()
         with start_broker(LocalBroker(kind="mosquitto", port=first.port), tmp_path):
-            eventually(lambda: receiver.ear.ups == 2 and sender.ear.ups == 2)
+            expect(lambda: receiver.ear.ups == 2 and sender.ear.ups == 2)
             sender.link.publish("t", b"after")
-            receiver.hears(b"after")
+            receiver.assert_hears(b"after")
     assert receiver.ear.payloads == [b"before", b"after"]
 
 
 def test_what_was_unacknowledged_is_not_resent_after_a_reconnect(hasty: None) -> None:
     with ScriptedBroker(lambda _: ACCEPTED_3) as broker, Node(broker.settings) as node:
         node.link.publish("t", b"never acknowledged")
-        eventually(lambda: broker.publishes == 1)
+        expect(lambda: broker.publishes == 1)
         broker.cut()
-        eventually(lambda: node.ear.ups == 2)
+        expect(lambda: node.ear.ups == 2)
         node.link.publish("t", b"new")
-        eventually(lambda: broker.publishes == 2)
+        expect(lambda: broker.publishes == 2)
         assert broker.last == b"new"
 
 
@@ -195,7 +195,7 @@ def test_the_will_is_published_when_a_process_is_killed(mosquitto: Broker) -> No
             assert process.stdout is not None
             assert process.stdout.readline() == b"up\n"
             process.kill()
-        watcher.hears(b"gone")
+        watcher.assert_hears(b"gone")
 
 
 def test_closing_delivers_what_was_sent_and_no_will(mosquitto: Broker) -> None:
@@ -203,10 +203,10 @@ def test_closing_delivers_what_was_sent_and_no_will(mosquitto: Broker) -> None:
         with Node(at(mosquitto), "closing", (), Will("state/closing", b"gone")) as closing:
             for n in range(200):
                 closing.link.publish("t", n.to_bytes(2, "big") * 500)
-        eventually(lambda: len(watcher.ear.heard) == 200)
+        expect(lambda: len(watcher.ear.heard) == 200)
         with Node(at(mosquitto), "other") as other:
             other.link.publish("t", b"end")
-            watcher.hears(b"end")
+            watcher.assert_hears(b"end")
         assert b"gone" not in watcher.ear.payloads
         assert closing.ear.downs == []
 
@@ -220,9 +220,9 @@ def test_a_closed_link_is_silent_and_a_second_open_is_our_fault(mosquitto: Broke
 
 def test_closing_while_connecting_ends_the_connection() -> None:
     with ScriptedBroker(lambda _: b"") as broker, Node(broker.settings, wait=False) as node:
-        eventually(lambda: broker.versions == [5])
+        expect(lambda: broker.versions == [5])
         node.link.close()
-        eventually(lambda: broker.ended == 1)
+        expect(lambda: broker.ended == 1)
         assert (broker.versions, node.ear.ups, node.ear.downs) == ([5], 0, [])
 
 
@@ -235,8 +235,8 @@ def test_a_lost_connection_leaves_nothing_in_memory(hasty: None) -> None:
         client = weakref.ref(session._client)
         del session
         broker.cut()
-        eventually(lambda: node.ear.ups == 2)
-        eventually(lambda: client() is None, "the end of paho's client")
+        expect(lambda: node.ear.ups == 2)
+        expect(lambda: client() is None, "the end of paho's client")
     gc.enable()
 
 
@@ -256,7 +256,7 @@ def test_a_broker_that_does_not_know_mqtt_5_gets_3(refusal: bytes, hasty: None) 
             assert broker.versions == [5, 4]
             assert node.link.payload_limit == PORTABLE_PAYLOAD
             broker.cut()
-            eventually(lambda: node.ear.ups == 2)
+            expect(lambda: node.ear.ups == 2)
         assert broker.versions == [5, 4, 4]
 
 
@@ -270,10 +270,10 @@ def test_an_idle_link_sleeps(mosquitto: Broker, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(mqtt_session.Session, "_nap", counted)
     with Node(at(mosquitto), "idle", ["t"]) as idle:
-        eventually(lambda: naps[-1:] == [7.5])
+        expect(lambda: naps[-1:] == [7.5])
         before = len(naps)
         with Node(at(mosquitto), "other") as other:
             other.link.publish("t", b"x")
-            idle.hears(b"x")
+            idle.assert_hears(b"x")
         # A message, its acknowledgement, and the other's own few steps: a spinning loop would nap thousands of times.
         assert len(naps) - before < 40

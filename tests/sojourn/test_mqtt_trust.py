@@ -28,9 +28,9 @@ def test_passwords(tmp_path: Path, protocol: Protocol) -> None:
         with Node(replace(bare, password_file=str(tmp_path / "secret")), "node"):
             pass
         with Node(replace(bare, password="wrong"), "node", wait=False) as wrong:
-            wrong.is_told("refused", "not authorised")
+            wrong.assert_told("refused", "not authorised")
         with Node(replace(bare, username=""), "node", wait=False) as nameless:
-            nameless.is_told("refused", "not authorised")
+            nameless.assert_told("refused", "not authorised")
         assert wrong.ear.ups == nameless.ear.ups == 0
 
 
@@ -87,20 +87,20 @@ def test_a_broker_of_the_right_ca_is_trusted(broker: Broker, authority: Authorit
         for n in range(50):
             sender.link.publish("t", bytes([n]) * 60_000)
         for n in range(50):
-            receiver.hears(bytes([n]) * 60_000)
+            receiver.assert_hears(bytes([n]) * 60_000)
 
 
 def test_a_broker_of_another_ca_is_not_trusted(broker: Broker, stranger: Authority) -> None:
     with Node(over_tls(broker, TlsSettings(ca_file=str(stranger.file))), wait=False) as node:
-        node.is_told("not trusted", "check ca_file")
+        node.assert_told("not trusted", "check ca_file")
     with Node(over_tls(broker, tls=True), wait=False) as by_the_system:
-        by_the_system.is_told("not trusted")
+        by_the_system.assert_told("not trusted")
     assert node.ear.ups == by_the_system.ear.ups == 0
 
 
 def test_a_certificate_for_another_host_is_not_trusted(broker: Broker, authority: Authority) -> None:
     with Node(over_tls(broker, TlsSettings(ca_file=str(authority.file)), "localhost"), wait=False) as node:
-        node.is_told("is for another host", "localhost")
+        node.assert_told("is for another host", "localhost")
 
 
 def test_insecure_trusts_anyone(broker: Broker) -> None:
@@ -110,10 +110,10 @@ def test_insecure_trusts_anyone(broker: Broker) -> None:
 
 def test_tls_on_one_side_only_is_told(broker: Broker, tmp_path: Path) -> None:
     with Node(BrokerSettings(host="127.0.0.1", port=broker.port), wait=False) as plain:
-        plain.is_told("if that is its TLS port, switch tls on")
+        plain.assert_told("if that is its TLS port, switch tls on")
     plain_broker = start_broker(LocalBroker(kind="mosquitto"), tmp_path)
     with plain_broker, Node(over_tls(plain_broker, tls=True), wait=False) as node:
-        node.is_told("check that this is its TLS port")
+        node.assert_told("check that this is its TLS port")
 
 
 def test_a_client_is_who_its_certificate_says(strict: Broker, authority: Authority) -> None:
@@ -127,17 +127,17 @@ def test_a_client_is_who_its_certificate_says(strict: Broker, authority: Authori
     with Node(nodes["edge-1"], "edge-1", [inbox]) as edge, Node(nodes["device-1"], "device-2") as liar:
         liar.link.publish("sojourn/1/fleet/edge/edge-1/in/device-2", b"a lie")
         liar.link.publish("sojourn/1/fleet/edge/edge-1/in/device-1", b"the truth")
-        edge.hears(b"the truth")
+        edge.assert_hears(b"the truth")
         assert edge.ear.payloads == [b"the truth"]
 
 
 def test_a_client_without_a_certificate_is_told_so(strict: Broker, authority: Authority, stranger: Authority) -> None:
     with Node(over_tls(strict, TlsSettings(ca_file=str(authority.file))), wait=False) as node:
-        node.is_told("wants a client certificate")
+        node.assert_told("wants a client certificate")
     certificate, key = stranger.issue("device-1")
     tls = TlsSettings(ca_file=str(authority.file), certificate_file=certificate, key_file=key)
     with Node(over_tls(strict, tls), wait=False) as foreign:
-        foreign.is_told("does not trust the CA of our certificate")
+        foreign.assert_told("does not trust the CA of our certificate")
 
 
 def test_files_that_are_missing_or_wrong_are_a_config_error(authority: Authority, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sojourn import mqtt_window
-from tests.sojourn.brokers import Node, ScriptedBroker, eventually
+from tests.sojourn.brokers import Node, ScriptedBroker, expect
 
 ACCEPTED_3 = b"\x20\x02\x00\x00"
 ACCEPTED_5_RECEIVES_3 = b"\x20\x06\x00\x00\x03\x21\x00\x03"
@@ -15,7 +15,7 @@ def test_no_more_is_in_flight_than_the_broker_receives() -> None:
     with ScriptedBroker(lambda _: ACCEPTED_5_RECEIVES_3) as broker, Node(broker.settings) as node:
         for n in range(10):
             node.link.publish("t", bytes([n]))
-        eventually(lambda: broker.publishes == 3)
+        expect(lambda: broker.publishes == 3)
         node.link.close()
         assert broker.publishes == 3
 
@@ -25,7 +25,7 @@ def test_no_more_bytes_are_in_flight_than_a_slow_uplink_bears() -> None:
         for _ in range(40):
             node.link.publish("t", bytes(60_000))
         allowed = 60 * mqtt_window.SLOWEST_UPLINK // 60_001
-        eventually(lambda: broker.publishes == allowed)
+        expect(lambda: broker.publishes == allowed)
         node.link.close()
         assert broker.publishes == allowed
 
