@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from sojourn.parts import Gate, TourPolicy
+from sojourn.parts import Gate, TourPolicy, Weighting
 from sojourn.wire import (
     Digest,
     JobView,
@@ -91,6 +91,8 @@ class Visit(msgspec.Struct, frozen=True, tag="visit", tag_field="kind"):
     task: Task
     seed: Number
     lease: Seconds
+    earlier: Number = 0
+    """How many visits the model has had on this tour: a first device may have to warm it up."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel", tag_field="kind"):
@@ -169,6 +171,10 @@ class Tour(msgspec.Struct, frozen=True, tag="tour", tag_field="kind"):
     policy: TourPolicy
     gate: Gate
     norms: Annotated[tuple[float, ...], msgspec.Meta(max_length=256)]
+    merges: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
+    """0: one visit after another. Else: all devices at once, merged here, so many times over."""
+    weighting: Weighting = "samples"
+    """How a merge weighs its models."""
 
 
 class TourCancel(msgspec.Struct, frozen=True, tag="tour-cancel", tag_field="kind"):

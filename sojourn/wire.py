@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from sojourn.parts import Encoding, Objective, Training
+from sojourn.parts import Encoding, Estimator, Objective, Training
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9-]{1,63}\Z")]
 Text = Annotated[str, msgspec.Meta(max_length=2000)]
@@ -74,6 +74,8 @@ class Task(msgspec.Struct, frozen=True):
     objective: Objective
     encoding: Encoding
     threads: Annotated[int, msgspec.Meta(ge=1, le=256)] | None
+    estimator: Estimator | None = None
+    """What an `estimate` is to find out."""
 
 
 class Offer(msgspec.Struct, frozen=True):
@@ -86,6 +88,8 @@ class Offer(msgspec.Struct, frozen=True):
     memory: Number
     objectives: Annotated[tuple[Text, ...], msgspec.Meta(max_length=64)]
     data: Text
+    shares: Annotated[tuple[Text, ...], msgspec.Meta(max_length=16)] = ()
+    """What its owner lets it tell about its data: `class-counts`."""
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):

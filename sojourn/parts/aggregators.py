@@ -1,0 +1,89 @@
+"""How the tours' models become the next global model. The arithmetic is in `coordinator.aggregators`."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from sojourn.parts.part import BelowOne, Own, Part, Positive, Weighting
+
+
+class AggregatorPart(Part, frozen=True):
+    """What the coordinator knows of an aggregator."""
+
+    sends: ClassVar[tuple[str, ...]] = ()
+    """The vectors it keeps that travel to the devices."""
+
+
+class WeightedMean(AggregatorPart, frozen=True, tag="weighted-mean"):
+    """The mean of the tours' models, weighted by the samples each has seen."""
+
+
+class UniformMean(AggregatorPart, frozen=True, tag="uniform-mean"):
+    """The plain mean of the tours' models: devices need not tell how much data they have."""
+
+
+class AvgM(AggregatorPart, frozen=True, tag="avgm"):
+    """FedAvgM: v <- momentum v + d; w <- w + lr v, with d = mean - w."""
+
+    momentum: BelowOne = 0.9
+    lr: Positive = 1.0
+    weighting: Weighting = "samples"
+
+
+class Adagrad(AggregatorPart, frozen=True, tag="adagrad"):
+    """FedAdagrad: v <- v + d^2; w <- w + lr m / (sqrt(v) + tau)."""
+
+    lr: Positive = 0.1
+    beta1: BelowOne = 0.0
+    tau: Positive = 1e-3
+    weighting: Weighting = "samples"
+
+
+class Adam(AggregatorPart, frozen=True, tag="adam"):
+    """FedAdam: v <- beta2 v + (1 - beta2) d^2; w <- w + lr m / (sqrt(v) + tau)."""
+
+    lr: Positive = 0.1
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.99
+    tau: Positive = 1e-3
+    weighting: Weighting = "samples"
+
+
+class Yogi(AggregatorPart, frozen=True, tag="yogi"):
+    """FedYogi: v <- v - (1 - beta2) d^2 sign(v - d^2); w <- w + lr m / (sqrt(v) + tau)."""
+
+    lr: Positive = 0.1
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.99
+    tau: Positive = 1e-3
+    weighting: Weighting = "samples"
+
+
+class Ida(AggregatorPart, frozen=True, tag="ida"):
+    """Inverse distance: each model weighs 1 / (epsilon + its distance to the mean model)."""
+
+    epsilon: Positive = 1e-6
+    weighting: Weighting = "samples"
+
+
+class DynServer(AggregatorPart, frozen=True, tag="dyn"):
+    """FedDyn's server half: h <- h - a / N sum(w_k - w_prev); w = mean(w_k) - h / a, with the objective's a."""
+
+
+class ScaffoldServer(AggregatorPart, frozen=True, tag="scaffold"):
+    """SCAFFOLD's server half: c <- c + 1 / N sum(delta c_k); w <- w + lr (mean - w)."""
+
+    sends: ClassVar[tuple[str, ...]] = ("control",)
+    lr: Positive = 1.0
+    weighting: Weighting = "uniform"
+
+
+class OwnAggregator(Own, frozen=True, tag="own"):
+    """An aggregator of one's own."""
+
+    sends: ClassVar[tuple[str, ...]] = ()
+
+
+Aggregator = (
+    WeightedMean | UniformMean | AvgM | Adagrad | Adam | Yogi | Ida | DynServer | ScaffoldServer | OwnAggregator
+)

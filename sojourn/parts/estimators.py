@@ -1,0 +1,85 @@
+"""What the coordinator asks about devices before it arranges them. `hierarchy.estimating` makes rows of the answers."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from sojourn.parts.part import Count, Natural, Own, Part, Share, Where
+
+
+class EstimatorPart(Part, frozen=True):
+    """What the coordinator knows of an estimator."""
+
+    by_class: ClassVar[bool] = False
+    """Whether what is known of a device is one number for each class."""
+    exemplars: ClassVar[bool] = False
+    """Whether exemplars are needed."""
+
+
+class NoEstimator(EstimatorPart, frozen=True, tag="none"):
+    """The arranger asks for nothing."""
+
+
+class SizeEstimator(EstimatorPart, frozen=True, tag="sizes"):
+    """How many samples each device has; nothing is trained."""
+
+
+class SignatureEstimator(EstimatorPart, frozen=True, tag="signature"):
+    """VISIT's signature: mean softmax answers on the exemplars after a few epochs from the same model."""
+
+    by_class: ClassVar[bool] = True
+    exemplars: ClassVar[bool] = True
+    epochs: Count = 10
+    where: Where = "server"
+
+
+class ConfidenceEstimator(EstimatorPart, frozen=True, tag="confidence"):
+    """FedSeq's confidence: the signature made a distribution, by its sum (the authors' code) or a softmax (eq. 3)."""
+
+    by_class: ClassVar[bool] = True
+    exemplars: ClassVar[bool] = True
+    epochs: Count = 10
+    where: Where = "server"
+    normalise: Literal["sum", "softmax"] = "sum"
+
+
+class ClassifierEstimator(EstimatorPart, frozen=True, tag="classifier"):
+    """FedSeq's classifier: weights of the fully connected layers after a few epochs, less by a PCA."""
+
+    epochs: Count = 10
+    where: Where = "server"
+    layers: Literal["all", "last-two", "last"] = "last"
+    variance: Share = 0.9
+
+
+class ClassCountEstimator(EstimatorPart, frozen=True, tag="class-counts"):
+    """FedGSP's label histograms: the least private; only devices whose owners share them tell theirs.
+
+    unwilling: what to do about devices that do not share: refuse the job, or leave them out of it.
+    """
+
+    by_class: ClassVar[bool] = True
+    unwilling: Literal["refuse", "leave-out"] = "refuse"
+
+
+class UpdateEstimator(EstimatorPart, frozen=True, tag="updates"):
+    """The last update w_out - w_in of each device, told by its last visit alone.
+
+    epochs: train so long from the same model before the first round; 0: a device that was not visited yet is a zero.
+    """
+
+    epochs: Natural = 1
+
+
+class OwnEstimator(Own, frozen=True, tag="own"):
+    """An estimator of one's own: works out each device's row on the server, from the model it trained."""
+
+    by_class: ClassVar[bool] = False
+    exemplars: ClassVar[bool] = True
+    epochs: Count = 10
+
+
+Estimator = (
+    NoEstimator | SizeEstimator | SignatureEstimator | ConfidenceEstimator | ClassifierEstimator
+    | ClassCountEstimator | UpdateEstimator | OwnEstimator
+)  # fmt: skip

@@ -1,0 +1,77 @@
+"""What one device minimises: a pull on the gradient. The arithmetic is in `edge_agent.objectives`."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from sojourn.parts.part import BelowOne, Count, Natural, NotNegative, Own, Part, Positive
+
+
+class ObjectivePart(Part, frozen=True):
+    """What the coordinator and an edge server know of an objective."""
+
+    receives: ClassVar[tuple[str, ...]] = ()
+    """The job's vectors that travel to a device besides the model."""
+    returns: ClassVar[tuple[str, ...]] = ()
+    """The vectors that a device sends back besides its model; an edge server sums them over a tour."""
+    keeps: ClassVar[bool] = False
+    """Whether a device remembers vectors from one visit to the next."""
+
+
+class Sgd(ObjectivePart, frozen=True, tag="sgd"):
+    """The plain loss."""
+
+
+class Prox(ObjectivePart, frozen=True, tag="prox"):
+    """FedProx: g + mu (w - w_in)."""
+
+    mu: NotNegative = 0.01
+
+
+class Dyn(ObjectivePart, frozen=True, tag="dyn"):
+    """FedDyn: g - h_k + a (w - w_in); after the visit h_k <- h_k - a (w_out - w_in). a = 0 is not FedAvg: refused."""
+
+    keeps: ClassVar[bool] = True
+    a: Positive = 0.1
+
+
+class Scaffold(ObjectivePart, frozen=True, tag="scaffold"):
+    """SCAFFOLD, option II: g - c_k + c; after the visit c_k' = c_k - c + (w_in - w_out) / (steps lr)."""
+
+    receives: ClassVar[tuple[str, ...]] = ("control",)
+    returns: ClassVar[tuple[str, ...]] = ("control_delta",)
+    keeps: ClassVar[bool] = True
+
+
+class Sam(ObjectivePart, frozen=True, tag="sam"):
+    """Sharpness-aware minimisation: the gradient at w + rho g / |g|."""
+
+    rho: Positive = 0.01
+
+
+class Elmy(ObjectivePart, frozen=True, tag="elmy"):
+    """FedELMY: the mean of a pool of diverse models, each the epoch with the best accuracy on a validation split.
+
+    models: how many are trained at a visit (S). warmup: epochs that the first device of a journey trains the model
+    before it starts its pool (E_w). validation: the share of the samples that is held out; 0 keeps the last epoch.
+    start: `own` shuffles the numbers of each tensor of the model received, which makes it another random model of the
+    same kind: every device of FedELMY's parallel form begins with its own.
+    """
+
+    models: Count = 5
+    alpha: NotNegative = 0.06
+    beta: NotNegative = 1.0
+    warmup: Natural = 30
+    validation: BelowOne = 0.1
+    start: Literal["received", "own"] = "received"
+
+
+class OwnObjective(Own, frozen=True, tag="own"):
+    """An objective of one's own: it runs on the devices where it is installed and whose owners allow it."""
+
+    receives: ClassVar[tuple[str, ...]] = ()
+    returns: ClassVar[tuple[str, ...]] = ()
+    keeps: ClassVar[bool] = True
+
+
+Objective = Sgd | Prox | Dyn | Scaffold | Sam | Elmy | OwnObjective

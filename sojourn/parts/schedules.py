@@ -1,0 +1,96 @@
+"""Which tours run in a round, from which model, and when models merge. The algorithms are in `coordinator`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from sojourn.parts.part import Count, Natural, NotNegative, Own, Part, Share
+
+Order = Literal["arranged", "shuffled"]
+
+
+class EveryRound(Part, frozen=True, tag="every-round"):
+    """All tours start from the global model and merge after the round.
+
+    rearrange_every: arrange anew every so many rounds; 0: never. fraction: the share of the sets that trains in a
+    round, at least one. order: as arranged, or shuffled each round. passes: how often the model tours its set.
+    """
+
+    rearrange_every: Natural = 1
+    fraction: Share = 1.0
+    order: Order = "arranged"
+    passes: Count = 1
+
+
+class Slots(Part, frozen=True, tag="slots"):
+    """Several models travel for some rounds before they merge.
+
+    As many slots as sets train in a round; the i-th set's tour starts from slot i and leaves its model there
+    (FedSeqInter), or from slot (i - j) mod K in the cycle's round j = 0, 1, ... (rotate: FedCat). merge_every: rounds;
+    0: as many as there are sets.
+    """
+
+    merge_every: Natural = 0
+    rotate: bool = False
+    rearrange_every: Natural = 0
+    fraction: Share = 1.0
+    order: Order = "arranged"
+    passes: Count = 1
+
+
+class SequentialToParallel(Part, frozen=True, tag="stp"):
+    """FedGSP: round r asks for f(r) groups, more and more; a share kappa of them trains, the rest waits.
+
+    linear: beta floor(alpha (r - 1) + 1); log: beta floor(alpha ln r + 1); exp: beta floor((1 + alpha)^(r - 1)).
+    """
+
+    growth: Literal["linear", "log", "exp"] = "log"
+    alpha: NotNegative = 2.0
+    beta: Count = 10
+    kappa: Share = 0.3
+    order: Order = "shuffled"
+    passes: Count = 1
+
+
+class Ring(Part, frozen=True, tag="ring"):
+    """One model goes through all sets, one after another, `trips` times; a trip is a round (FedELMY's few shots)."""
+
+    trips: Count = 1
+    order: Order = "arranged"
+    passes: Count = 1
+
+
+class OneShot(Part, frozen=True, tag="one-shot"):
+    """One round of parallel tours, merged once."""
+
+    order: Order = "arranged"
+    passes: Count = 1
+
+
+class EdgeCloud(Part, frozen=True, tag="edge-cloud"):
+    """Client-edge-cloud: the devices of a set train in parallel and merge at their edge server.
+
+    edge_merges: so many times before the cloud merges (the paper's kappa_2, VISIT's j).
+    """
+
+    edge_merges: Count = 2
+    rearrange_every: Natural = 1
+
+
+class OwnSchedule(Own, frozen=True, tag="own"):
+    """A schedule of one's own."""
+
+
+
+Schedule = EveryRound | Slots | SequentialToParallel | Ring | OneShot | EdgeCloud | OwnSchedule
+
+
+def fixed_rounds(schedule: Schedule) -> int | None:
+    """How many rounds the schedule has, if it says so itself."""
+    match schedule:
+        case Ring():
+            return schedule.trips
+        case OneShot():
+            return 1
+        case _:
+            return None
