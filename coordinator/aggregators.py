@@ -1,54 +1,123 @@
 """How the tours' models become the next global model.
 
-State goes in and comes out: `state` holds an aggregator's own vectors between rounds (momentum, second moments),
-by name. The means keep none. Sums run in the order of the contributions, which is plan order, and in float64.
+State goes in and comes out: `state` holds an aggregator's own vectors between merges (momentum, drift, control), by
+name; what is not there yet has its initial value, and names that an aggregator does not know pass through. Sums run
+in the order of the contributions, which is plan order, and in float64.
+
+Without any model that has a say, the model stays as it is, and so does the state; only SCAFFOLD's control follows what
+the devices returned.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Any
 
-from sojourn.parts import Aggregator, UniformMean, WeightedMean
-from sojourn.vectors import mean
+import numpy as np
+
+from coordinator.contributions import Contribution, Merge, State, Vector, heard, mean_of
+from coordinator.drift_correction import dyn, scaffold
+from coordinator.inverse_distance import ida
+from coordinator.server_optimisers import adaptive, avgm
+from sojourn import own
+from sojourn.errors import JobError
+from sojourn.parts import (
+    Adagrad,
+    Adam,
+    Aggregator,
+    AvgM,
+    DynServer,
+    Ida,
+    OwnAggregator,
+    ScaffoldServer,
+    UniformMean,
+    WeightedMean,
+    Weighting,
+    Yogi,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    import numpy as np
-    from numpy.typing import NDArray
+    Arithmetic = Callable[[Any, Vector, Sequence[Contribution], State, Merge], tuple[Vector, State]]
 
-    Vector = NDArray[np.float32]
-    State = dict[str, Vector]
+__all__ = ["Contribution", "Merge", "State", "Vector", "aggregate", "first_state"]
 
-
-@dataclass(frozen=True, eq=False)
-class Contribution:
-    """What a tour brings home: its model, and how many samples that has seen."""
-
-    vector: Vector
-    weight: float
+RESERVED = ("model", "anchor", "relay", "slot-", "sum-")
+"""How the names of a job's own vectors begin: an aggregator of one's own keeps its vectors under others."""
 
 
 def aggregate(
-    settings: Aggregator, previous: Vector, contributions: Sequence[Contribution], state: State
+    settings: Aggregator, previous: Vector, contributions: Sequence[Contribution], state: State, merge: Merge
 ) -> tuple[Vector, State]:
-    """The next global model and the aggregator's next state; without anything to learn from, both stay as they are."""
-    match settings:
-        case WeightedMean():
-            return _weighted_mean(previous, contributions), state
-        case UniformMean():
-            return _uniform_mean(previous, contributions), state
-        case _:
-            assert_never(settings)
+    """The next global model and the aggregator's next state."""
+    return _AGGREGATORS[type(settings)](settings, previous, contributions, state, merge)
 
 
-def _weighted_mean(previous: Vector, contributions: Sequence[Contribution]) -> Vector:
+def first_state(settings: Aggregator, size: int) -> State:
+    """The vectors that must exist before the first round: those that travel to the devices, all 0."""
+    return {name: np.zeros(size, np.float32) for name in settings.sends}
+
+
+def _weighted_mean(
+    _: WeightedMean, previous: Vector, contributions: Sequence[Contribution], state: State, __: Merge
+) -> tuple[Vector, State]:
     """The mean by samples; a tour that saw none has no say."""
-    heard = [each for each in contributions if each.weight > 0]
-    return mean((each.vector for each in heard), [each.weight for each in heard]) if heard else previous
+    return _mean(previous, contributions, "samples"), state
 
 
-def _uniform_mean(previous: Vector, contributions: Sequence[Contribution]) -> Vector:
+def _uniform_mean(
+    _: UniformMean, previous: Vector, contributions: Sequence[Contribution], state: State, __: Merge
+) -> tuple[Vector, State]:
     """The plain mean, whatever the samples: devices need not tell how many they have."""
-    return mean((each.vector for each in contributions), [1.0] * len(contributions)) if contributions else previous
+    return _mean(previous, contributions, "uniform"), state
+
+
+def _mean(previous: Vector, contributions: Sequence[Contribution], weighting: Weighting) -> Vector:
+    voices = heard(contributions, weighting)
+    return mean_of(voices, weighting).astype(np.float32) if voices else previous
+
+
+def _own(
+    settings: OwnAggregator, previous: Vector, contributions: Sequence[Contribution], state: State, merge: Merge
+) -> tuple[Vector, State]:
+    """What a user's own part makes of it; it is asked when there is a model, or anything that devices returned.
+
+    Vectors that it keeps must be as long as the model; those that it does not give back stay as they were.
+    """
+    if not contributions and not merge.returned:
+        return previous, state
+    part = own.load(settings, "aggregate")
+    match part.aggregate(previous, contributions, state, merge):
+        case (vector, dict(kept)):
+            pass
+        case other:
+            raise JobError(f"{settings.part} gave {type(other).__name__}, not a model and a dict of vectors")
+    for name, each in [("model", vector), *((f'state "{name}"', vector) for name, vector in kept.items())]:
+        if fault := _fault(each, len(previous)):
+            raise JobError(f"{settings.part}: its {name} is {fault}, not {len(previous)} finite float32 numbers")
+    if taken := [name for name in kept if str(name).startswith(RESERVED)]:
+        raise JobError(f"{settings.part}: its state may not be called {', '.join(taken)}: the job has such vectors")
+    return vector, {**state, **kept}
+
+
+def _fault(vector: object, size: int) -> str:
+    """What is wrong with a vector that must have this size; nothing, if it is as it should be."""
+    if not isinstance(vector, np.ndarray):
+        return f"of type {type(vector).__name__}"
+    if vector.dtype != np.float32 or vector.shape != (size,):
+        return f"{vector.dtype} of shape {vector.shape}"
+    return "" if np.isfinite(vector).all() else "not finite"
+
+
+_AGGREGATORS: dict[type[Aggregator], Arithmetic] = {
+    WeightedMean: _weighted_mean,
+    UniformMean: _uniform_mean,
+    AvgM: avgm,
+    Adagrad: adaptive,
+    Adam: adaptive,
+    Yogi: adaptive,
+    Ida: ida,
+    DynServer: dyn,
+    ScaffoldServer: scaffold,
+    OwnAggregator: _own,
+}

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from coordinator.closing import PassLeg, close_round, pass_leg
 from coordinator.coordinator_records import JobCompiled, JobState
 from coordinator.evaluation import Evaluator
+from coordinator.planning import PlanRound, plan_round
 from coordinator.preparing import PrepareJob, prepare
-from coordinator.rounds import CloseRound, PlanRound, close_round, plan_round
+from coordinator.results import CloseRound
 from coordinator.sites import ReadRoster, read_roster
 from sojourn import vectors
 from sojourn.blobs import FolderBlobs, ref_of
@@ -67,7 +69,9 @@ class Bench:
             case PrepareJob():
                 return prepare(work, self._blobs)
             case PlanRound():
-                return plan_round(work)
+                return plan_round(work, self._blobs)
+            case PassLeg():
+                return pass_leg(work, self._blobs, self._evaluator)
             case CloseRound():
                 return close_round(work, self._blobs, self._evaluator)
             case ExportModel():

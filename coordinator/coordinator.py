@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from coordinator.bench import ExportModel, ModelExported
+from coordinator.closing import PassLeg
 from coordinator.coordinator_records import (
     ENDED,
     CoordinatorState,
@@ -32,8 +33,9 @@ from coordinator.coordinator_records import (
 from coordinator.desk import Desk
 from coordinator.itinerary import blobs_of, copy_of, ending, settings_of, told_plan, told_round
 from coordinator.job import read_job
+from coordinator.planning import NotYet, PlanRound
 from coordinator.preparing import PrepareJob
-from coordinator.rounds import CloseRound, NotYet, PlanRound
+from coordinator.results import CloseRound
 from coordinator.sites import RosterRead, Sites
 from coordinator.tours import Tours
 from sojourn.errors import SojournError
@@ -68,6 +70,7 @@ from sojourn.messages import (
     TourProgress,
 )  # fmt: skip
 from sojourn.outbox import Outbox
+from sojourn.parts import name_of
 from sojourn.topics import Address
 
 if TYPE_CHECKING:
@@ -241,7 +244,7 @@ class Coordinator:
             said = Say(f"job {job.name}: compiling")
             return [said, *self._do(f"prepare {job.name}", PrepareJob(job.name, job.text))]
         if job.tours:
-            return self._close(job, now) if job.gathered else self._tours.ask_all(job, now)
+            return self._gather(job, now) if job.gathered else self._tours.ask_all(job, now)
         return self._plan(job)
 
     def _do(self, key: str, work: Any) -> list[Effect]:
@@ -250,9 +253,13 @@ class Coordinator:
 
     def _plan(self, job: JobState) -> list[Effect]:
         self._reach = self._reached(job)
-        return self._do(f"plan {job.name}", PlanRound(copy_of(job), self._reach))
+        asks = name_of(settings_of(job.text).parts().estimator)
+        return self._do(f"plan {job.name}", PlanRound(copy_of(job), self._reach, self.sites.unwilling(asks)))
 
-    def _close(self, job: JobState, now: float) -> list[Effect]:
+    def _gather(self, job: JobState, now: float) -> list[Effect]:
+        """All tours that were out are home: the next leg departs, or the round closes."""
+        if not job.last_leg:
+            return self._do(f"pass {job.name}", PassLeg(copy_of(job)))
         return self._do(f"close {job.name}", CloseRound(copy_of(job), now - self._began, self._traffic))
 
     def _did(self, event: Did, now: float) -> list[Effect]:
@@ -314,7 +321,7 @@ class Coordinator:
 
     def _reached(self, job: JobState) -> dict[str, tuple[str, ...]]:
         """The devices that can do the job, by site."""
-        return self.sites.reach(str(settings_of(job.text).parts().objective.__struct_config__.tag))
+        return self.sites.reach(name_of(settings_of(job.text).parts().objective))
 
     def _end(self, job: JobState, status: JobStatus, detail: str, now: float) -> list[Effect]:
         effects: list[Effect] = []

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from hierarchy.arrangement import ClientSet, Memo
 from sojourn.messages import Toured
 from sojourn.wire import JobStatus, Ref, RoundReport, TourId
 
@@ -22,6 +23,10 @@ class TourPlan(msgspec.Struct, frozen=True):
     spares: tuple[str, ...] = ()
     attempt: int = 1
     start: dict[str, str] = msgspec.field(default_factory=lambda: {"model": "model"})
+    slot: str | None = None
+    """The slot that its model returns to, where models travel for several rounds."""
+    leg: int = 0
+    """Tours of a later leg depart from the model that the earlier one brought home."""
 
 
 class JobSubmitted(msgspec.Struct, frozen=True, tag="job-submitted/1"):
@@ -43,8 +48,8 @@ class JobCompiled(msgspec.Struct, frozen=True, tag="job-compiled/1"):
 
     job: str
     kit: Ref
-    model: Ref
-    handout: Ref
+    vectors: dict[str, Ref]
+    handout: dict[str, Ref]
     exemplars: Ref | None
     test: Ref | None
 
@@ -63,6 +68,20 @@ class RoundPlanned(msgspec.Struct, frozen=True, tag="round-planned/1"):
     phase: Phase
     tours: tuple[TourPlan, ...]
     quality: dict[str, float]
+    fleet: int = 0
+    """The devices that there are: N."""
+    arranged: tuple[ClientSet, ...] | None = None
+    """None where the arrangement and the arranger's memory are those of before."""
+    memo: Memo = {}
+
+
+class LegPassed(msgspec.Struct, frozen=True, tag="leg-passed/1"):
+    """The tours of a leg are home: what they brought is where the next leg departs."""
+
+    job: str
+    leg: int
+    vectors: dict[str, Ref]
+    handout: dict[str, Ref]
 
 
 class TourArrived(msgspec.Struct, frozen=True, tag="tour-arrived/1"):
@@ -95,6 +114,8 @@ class DevicesEstimated(msgspec.Struct, frozen=True, tag="devices-estimated/1"):
     silent: tuple[str, ...]
     failures: tuple[str, ...]
     traffic: int
+    samples: dict[str, int] = {}
+    weights: dict[str, Ref] = {}
 
 
 class RoundClosed(msgspec.Struct, frozen=True, tag="round-closed/1"):
@@ -105,6 +126,13 @@ class RoundClosed(msgspec.Struct, frozen=True, tag="round-closed/1"):
     handout: dict[str, Ref]
     norms: tuple[float, ...]
     report: RoundReport
+    merged: bool = True
+    slots: dict[str, float] = {}
+    """The samples that each slot has seen since the last merge; none are left after one."""
+    visits: dict[str, int] = {}
+    """The visits that each device has done in this round."""
+    samples: dict[str, int] = {}
+    weights: dict[str, Ref] = {}
 
 
 class JobEnded(msgspec.Struct, frozen=True, tag="job-ended/1"):
@@ -116,8 +144,8 @@ class JobEnded(msgspec.Struct, frozen=True, tag="job-ended/1"):
 
 
 Record = (
-    JobSubmitted | JobStarted | JobCompiled | JobWaits | RoundPlanned | TourArrived | TourMoved | TourGivenUp
-    | DevicesEstimated | RoundClosed | JobEnded
+    JobSubmitted | JobStarted | JobCompiled | JobWaits | RoundPlanned | LegPassed | TourArrived | TourMoved
+    | TourGivenUp | DevicesEstimated | RoundClosed | JobEnded
 )  # fmt: skip
 
 
@@ -139,13 +167,29 @@ class JobState(msgspec.Struct):
     phase: Phase = "train"
     tours: tuple[TourPlan, ...] = ()
     quality: dict[str, float] = {}
-    arranged: tuple[TourPlan, ...] = ()
-    """The tours of the last training round, for schedules that keep an arrangement."""
+    leg: int = 0
+    """The leg of the present round that is under way."""
+    fleet: int = 0
+    """The devices that there were when the round was planned: N."""
+    arranged: tuple[ClientSet, ...] = ()
+    """The sets as they were last arranged, for schedules that keep an arrangement."""
+    memo: Memo = {}
+    """What the arranger remembers."""
+    slots: dict[str, float] = {}
+    """The samples that each slot has seen since models last merged."""
+    since_merge: int = 0
+    """The rounds since then."""
     arrived: dict[int, Toured] = {}
     given_up: dict[int, str] = {}
     signatures: dict[str, tuple[float, ...]] = {}
+    weights: dict[str, Ref] = {}
+    """What a device is known by where that is a vector of weights: its classifier, or its last update."""
+    samples: dict[str, int] = {}
+    """How many samples each device said it has."""
+    visits: dict[str, int] = {}
+    """How many visits of each device have counted."""
     silent: dict[str, int] = {}
-    """How often a device gave no signature."""
+    """How often a device gave no answer to an estimation."""
     next_tour: int = 0
     norms: tuple[float, ...] = ()
     history: list[RoundReport] = []
@@ -158,8 +202,14 @@ class JobState(msgspec.Struct):
 
     @property
     def gathered(self) -> bool:
-        """Whether every tour of the present round has arrived or was given up."""
-        return bool(self.tours) and all(t.number in self.arrived or t.number in self.given_up for t in self.tours)
+        """Whether every tour of the present leg has arrived or was given up."""
+        out = [t for t in self.tours if t.leg <= self.leg]
+        return bool(self.tours) and all(t.number in self.arrived or t.number in self.given_up for t in out)
+
+    @property
+    def last_leg(self) -> bool:
+        """Whether no tour waits for the present leg."""
+        return all(tour.leg <= self.leg for tour in self.tours)
 
     def tour_id(self, tour: TourPlan) -> TourId:
         """The tour's name on the wire."""
@@ -168,7 +218,7 @@ class JobState(msgspec.Struct):
     def live(self) -> set[bytes]:
         """The blobs that this job refers to."""
         kept = [ref for ref in (self.kit, self.exemplars, self.test) if ref]
-        kept += [*self.vectors.values(), *self.handout.values()]
+        kept += [*self.vectors.values(), *self.handout.values(), *self.weights.values()]
         for toured in self.arrived.values():
             kept += [*toured.vectors.values(), toured.reports]
         return {ref.digest for ref in kept}
@@ -181,7 +231,7 @@ class JobState(msgspec.Struct):
             case JobCompiled():
                 self.status, self.kit = "waiting", record.kit
                 self.exemplars, self.test = record.exemplars, record.test
-                self.vectors, self.handout = {"model": record.model}, {"model": record.handout}
+                self.vectors, self.handout = record.vectors, record.handout
             case JobWaits():
                 self.status, self.detail = "waiting", record.reason
             case RoundPlanned():
@@ -189,7 +239,12 @@ class JobState(msgspec.Struct):
                 self.tours, self.quality = record.tours, record.quality
                 self.next_tour = max(tour.number for tour in record.tours) + 1
                 if record.phase == "train":
-                    self.arranged = record.tours
+                    self.fleet = record.fleet
+                    if record.arranged is not None:
+                        self.arranged, self.memo = record.arranged, record.memo
+            case LegPassed():
+                self.leg = record.leg
+                self.vectors, self.handout = self.vectors | record.vectors, self.handout | record.handout
             case TourArrived():
                 self.arrived[record.toured.tour.tour] = record.toured
             case TourMoved():
@@ -198,6 +253,8 @@ class JobState(msgspec.Struct):
                 self.given_up[record.number] = record.reason
             case DevicesEstimated():
                 self.signatures |= record.signatures
+                self.samples |= record.samples
+                self.weights |= record.weights
                 for device in record.silent:
                     self.silent[device] = self.silent.get(device, 0) + 1
                 self.estimation_traffic += record.traffic
@@ -205,6 +262,12 @@ class JobState(msgspec.Struct):
             case RoundClosed():
                 self.vectors, self.handout, self.norms = record.vectors, record.handout, record.norms
                 self.history.append(record.report)
+                self.slots = record.slots
+                self.since_merge = 0 if record.merged else self.since_merge + 1
+                self.samples |= record.samples
+                self.weights |= record.weights
+                for device, done in record.visits.items():
+                    self.visits[device] = self.visits.get(device, 0) + done
                 self._clear()
             case JobEnded():
                 self.status, self.detail = record.status, record.detail
@@ -213,7 +276,7 @@ class JobState(msgspec.Struct):
                 pass
 
     def _clear(self) -> None:
-        self.tours, self.arrived, self.given_up = (), {}, {}
+        self.tours, self.arrived, self.given_up, self.leg = (), {}, {}, 0
 
 
 class CoordinatorState(msgspec.Struct):

@@ -97,7 +97,7 @@ def _view(
     settings = settings_of(job.text)
     accuracy = job.history[-1].accuracy if job.history else nan
     return JobView(
-        job.name, settings.strategy, settings.model.name, job.status, job.detail, len(job.history), settings.rounds,
+        job.name, settings.strategy, settings.model.name, job.status, job.detail, len(job.history), settings.all_rounds,
         job.phase, accuracy, sites.count(), tours, history,
     )  # fmt: skip
 

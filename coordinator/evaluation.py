@@ -53,6 +53,16 @@ class Evaluator:
         classes = len(self.kit(job).classes)
         return signature(self._graphs, vector, self._read(job.exemplars), classes)
 
+    def graphs(self, job: JobState) -> Graphs:
+        """The job's graphs."""
+        self.kit(job)
+        return self._graphs
+
+    def exemplars(self, job: JobState) -> Exemplars | None:
+        """The job's exemplars, if it has any."""
+        self.kit(job)
+        return self._read(job.exemplars) if job.exemplars else None
+
     def _read(self, ref: Ref) -> Exemplars:
         if ref.digest not in self._samples:
             self._samples[ref.digest] = unpack_blob(self._blobs.read(ref.digest), Exemplars)

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from coordinator.coordinator_records import JobCompiled, JobState, RoundClosed
+from coordinator.coordinator_records import DevicesEstimated, JobCompiled, JobState, LegPassed, RoundClosed
 from coordinator.job import Job, read_job
 from sojourn.errors import Fault
 from sojourn.messages import Tour
-from sojourn.parts import SignatureEstimator
+from sojourn.parts import DynServer, EdgeCloud, Elmy, Sgd, UniformMean
 from sojourn.randomness import derive
 from sojourn.wire import Task
 
 if TYPE_CHECKING:
     from coordinator.coordinator_records import Record, RoundPlanned, TourPlan
+    from coordinator.strategies import Strategy
+    from sojourn.parts import Aggregator, Weighting
     from sojourn.wire import Ref
 
 
@@ -36,10 +38,14 @@ def blobs_of(outcome: Record) -> tuple[bytes, ...]:
     match outcome:
         case JobCompiled():
             refs: list[Ref | None] = [
-                outcome.kit, outcome.model, outcome.handout, outcome.exemplars, outcome.test
+                outcome.kit, outcome.exemplars, outcome.test, *outcome.vectors.values(), *outcome.handout.values()
             ]  # fmt: skip
         case RoundClosed():
+            refs = [*outcome.vectors.values(), *outcome.handout.values(), *outcome.weights.values()]
+        case LegPassed():
             refs = [*outcome.vectors.values(), *outcome.handout.values()]
+        case DevicesEstimated():
+            refs = [*outcome.weights.values()]
         case _:
             refs = []
     return tuple({ref.digest for ref in refs if ref})
@@ -47,23 +53,51 @@ def blobs_of(outcome: Record) -> tuple[bytes, ...]:
 
 def tour_message(job: JobState, settings: Job, tour: TourPlan) -> Tour:
     """A planned tour as it goes to its site."""
-    strategy = settings.parts()
     if job.kit is None:
         raise Fault(f"{job.name} has tours but was not compiled")
+    strategy = settings.parts()
     vectors = {name: job.handout[held] for name, held in tour.start.items()}
-    training, encoding = settings.training, settings.encoding
     seed = derive(settings.seed, job.phase, job.round if job.phase == "train" else 0)
-    if job.phase == "estimate" and isinstance(strategy.estimator, SignatureEstimator):
-        training = msgspec.structs.replace(training, epochs=strategy.estimator.epochs)
-        if strategy.estimator.where == "device" and job.exemplars:
+    if job.phase == "estimate":
+        on_device = getattr(strategy.estimator, "where", "server") == "device"
+        if job.exemplars and on_device and strategy.estimator.exemplars:
             vectors["exemplars"] = job.exemplars
     elif settings.gate.loss_factor is not None and job.exemplars:
         vectors["gate"] = job.exemplars
-    task = Task(job.phase, training, strategy.objective, encoding, settings.threads)
     norms = job.norms if job.phase == "train" else ()
+    schedule, merges = strategy.schedule, 0
+    if job.phase == "train" and isinstance(schedule, EdgeCloud):
+        merges = schedule.edge_merges
     return Tour(
-        job.tour_id(tour), job.kit, vectors, tour.hops, tour.spares, task, seed, settings.tours, settings.gate, norms
-    )
+        job.tour_id(tour), job.kit, vectors, tour.hops, tour.spares, _task(job, tour, settings, strategy), seed,
+        settings.tours, settings.gate, norms, merges, weighting_of(strategy.aggregator),
+    )  # fmt: skip
+
+
+def _task(job: JobState, tour: TourPlan, settings: Job, strategy: Strategy) -> Task:
+    """What each device of a tour is asked to do."""
+    training, objective, estimator = strategy.training, strategy.objective, None
+    if job.phase == "estimate":
+        estimator, objective = strategy.estimator, Sgd()
+        epochs = getattr(estimator, "epochs", 0)
+        training = msgspec.structs.replace(training, epochs=epochs) if epochs else training
+    elif isinstance(objective, Elmy) and _has_learnt(job, tour):  # only a model that is new is warmed up
+        objective = msgspec.structs.replace(objective, warmup=0, start="received")
+    return Task(job.phase, training, objective, settings.encoding, settings.threads, estimator)
+
+
+def _has_learnt(job: JobState, tour: TourPlan) -> bool:
+    """Whether the model that a tour departs with has been at a device before."""
+    earlier_legs = tour.leg and any("model" in toured.vectors for toured in job.arrived.values())
+    return bool(earlier_legs) or any(report.visits for report in job.history)
+
+
+def weighting_of(aggregator: Aggregator) -> Weighting:
+    """How an edge server weighs the models it merges: as the cloud does."""
+    if isinstance(aggregator, UniformMean | DynServer):
+        return "uniform"
+    weighting: Weighting = getattr(aggregator, "weighting", "samples")
+    return weighting
 
 
 def ending(job: JobState, settings: Job) -> str | None:
@@ -71,7 +105,7 @@ def ending(job: JobState, settings: Job) -> str | None:
     accuracy, rounds = job.history[-1].accuracy, len(job.history)
     if settings.target is not None and accuracy >= settings.target:
         return f"the target accuracy {settings.target:.2%} was reached in round {rounds}"
-    return f"{rounds} rounds are done" if rounds >= settings.rounds else None
+    return f"{rounds} rounds are done" if rounds >= settings.all_rounds else None
 
 
 def told_plan(job: JobState, plan: RoundPlanned) -> str:

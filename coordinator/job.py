@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
+from coordinator.fitness import objections
 from coordinator.strategies import Strategy, named
 from sojourn.config import parse, settle
 from sojourn.errors import ConfigError
-from sojourn.parts import Count, Encoding, Gate, Natural, NotNegative, TourPolicy, Training
+from sojourn.parts import Count, Encoding, Gate, Natural, NotNegative, TourPolicy, fixed_rounds
 from sojourn.spec import Shape
 from sojourn.topics import check_name
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 DIGITS = "digits"
 """The name of the set that is built in: scikit-learn's digits."""
+ROUNDS = 10
+"""Unless a job says how many, or its schedule does."""
 
 
 class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -51,7 +54,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """A job file."""
 
     name: str
-    rounds: Count = 10
+    rounds: Count | None = None
     target: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
     seed: Natural = 0
     threads: Annotated[int, msgspec.Meta(ge=1, le=256)] | None = None
@@ -60,7 +63,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     model: ModelSettings = ModelSettings()
     data: JobData = JobData()
     fleet: FleetSettings = FleetSettings()
-    training: Training = Training()
+    training: dict[str, Any] = {}
     tours: TourPolicy = TourPolicy()
     gate: Gate = Gate()
     estimator: dict[str, Any] = {}
@@ -77,8 +80,14 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
             "schedule": self.schedule,
             "objective": self.objective,
             "aggregator": self.aggregator,
+            "training": self.training,
         }
         return named(self.strategy, where).changed({part: fields for part, fields in changes.items() if fields}, where)
+
+    @property
+    def all_rounds(self) -> int:
+        """How many rounds there are: the schedule's number, if it has one."""
+        return fixed_rounds(self.parts().schedule) or self.rounds or ROUNDS
 
 
 def read_job(text: str, where: str, folder: Path | None = None) -> Job:
@@ -86,7 +95,10 @@ def read_job(text: str, where: str, folder: Path | None = None) -> Job:
     job = settle(parse(text, where), Job, where)
     check_name(job.name, f"{where}: the job's name")
     strategy = job.parts(where)
-    if strategy.estimator.__struct_config__.tag != "none" and not (job.data.test or job.data.exemplars):
+    if reasons := objections(strategy, job):
+        raise ConfigError(f"{where}: {'; '.join(reasons)}")
+    needs_exemplars = strategy.estimator.exemplars or job.gate.loss_factor is not None
+    if needs_exemplars and not (job.data.test or job.data.exemplars):
         raise ConfigError(
             f"{where}: the strategy {job.strategy!r} needs exemplars: name a file in data.exemplars or data.test"
         )

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from sojourn.messages import Roster
 
 
+CONSENT = ("class-counts",)
+"""The estimators that ask for what an owner must agree to share."""
+
+
 class ReadRoster(msgspec.Struct, frozen=True):
     """Read the roster in a blob: which one it is, by the boot of its site and its number."""
 
@@ -94,6 +98,13 @@ class Sites:
     def reach(self, objective: str | None = None) -> dict[str, tuple[str, ...]]:
         """The devices that each living site reaches; with an objective, those that say they have it."""
         return {site: self._devices(site, objective) for site in sorted(self._rosters) if site in self._epochs}
+
+    def unwilling(self, asks: str) -> tuple[str, ...]:
+        """The devices whose owners do not share what an estimator asks for."""
+        if asks not in CONSENT:
+            return ()
+        members = [member for site in self._epochs if (it := self._rosters.get(site)) for member in it.members]
+        return tuple(sorted({m.device for m in members if m.offer is None or asks not in m.offer.shares}))
 
     def count(self) -> int:
         """How many devices are there."""

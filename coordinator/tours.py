@@ -34,7 +34,10 @@ class Tours:
 
     def ask_all(self, job: JobState, now: float) -> list[Effect]:
         """Ask for every tour that is still out."""
-        out = [tour for tour in job.tours if tour.number not in job.arrived and tour.number not in job.given_up]
+        out = [
+            tour for tour in job.tours
+            if tour.leg == job.leg and tour.number not in job.arrived and tour.number not in job.given_up
+        ]  # fmt: skip
         return [effect for tour in out for effect in self.ask(job, tour, now)]
 
     def ask_again(self, job: JobState, site: str, now: float) -> list[Effect]:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from coordinator.following import Course
     from sojourn.wire import JobView, RoundReport, TourView
 
+MEASURES = {
+    "vts": "VTS", "intra_cs": "intra", "inter_cs": "inter", "balance": "balance", "covered": "classes", "cpd": "CPD",
+}  # fmt: skip
+"""The measures of an arrangement, as people are told them."""
 MOST_TOURS = 10
 MOST_FAILURES = 3
 BARS = "▁▂▃▄▅▆▇█"
@@ -154,8 +158,8 @@ def _figures(course: Course) -> Text:
     last = course.history[-1]
     megabytes = sum(report.traffic for report in course.history) / 1e6
     figures = [
-        ("accuracy", percent(last.accuracy)), ("loss", number(last.loss)), ("VTS", _quality(last, "vts")),
-        ("intra", _quality(last, "intra_cs")), ("inter", _quality(last, "inter_cs")), ("", f"{megabytes:.1f} MB"),
+        ("accuracy", percent(last.accuracy)), ("loss", number(last.loss)),
+        *((name, _quality(last, measure)) for measure, name in MEASURES.items()), ("", f"{megabytes:.1f} MB"),
     ]  # fmt: skip
     text = Text(no_wrap=True, overflow="ellipsis")
     for name, value in figures:
@@ -225,7 +229,10 @@ def _failures(history: tuple[RoundReport, ...]) -> list[RenderableType]:
 
 def result_table(course: Course) -> Table:
     """Every round of a job."""
-    table = Table(title=f"{course.view.job}: {course.view.status}", title_justify="left", title_style="bold")
+    table = Table(
+        title=f"{course.view.job}: {course.view.status}", title_justify="left", title_style="bold",
+        caption=_arrangements(course.history), caption_justify="left",
+    )  # fmt: skip
     for name in ("round", "accuracy", "loss", "VTS", "visits", "failed", "MB", "seconds"):
         table.add_column(name, justify="right", no_wrap=True)
     for it in course.history:
@@ -234,6 +241,15 @@ def result_table(course: Course) -> Table:
             f"{it.traffic / 1e6:.2f}", f"{it.seconds:.1f}",
         )  # fmt: skip
     return table
+
+
+def _arrangements(history: tuple[RoundReport, ...]) -> str | None:
+    """What the arrangements were like, over all rounds; each round's own stand in the lines of a plain terminal."""
+    found = []
+    for measure, name in MEASURES.items():
+        values = [value for it in history if isfinite(value := it.quality.get(measure, nan))]
+        found += [f"{name} {sum(values) / len(values):.3f}"] if values else []
+    return f"arrangements, mean over rounds: {', '.join(found)}" if found else None
 
 
 def job_table(views: Iterable[JobView]) -> Table:

@@ -2,6 +2,10 @@
 
 A machine without I/O (`sojourn.machine`). One visit is worked on at a time; trained results wait for `Accepted` or
 `Discarded`, across restarts. What is durable changes only in `apply`.
+
+An objective may remember vectors from one visit of a job to the next, and only `Accepted` commits them. So a visit with
+such an objective is taken and fetched, but not trained before the job's earlier results are settled: or else what comes
+of it would depend on which message was lost. Half a lease is given to that; then the earlier result is dropped.
 """
 
 from __future__ import annotations
@@ -10,7 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from edge_agent.agent_records import KEPT, AgentState, Held, Key, VisitEnded, VisitTaken, VisitTrained, key_of
+from edge_agent.agent_records import (
+    KEPT,
+    AgentState,
+    Held,
+    Key,
+    Memory,
+    VisitEnded,
+    VisitTaken,
+    VisitTrained,
+    key_of,
+    supersedes,
+    work_key,
+)
+from edge_agent.terms import remembers, unsupported
 from edge_agent.work import Train, Trained, Warm
 from sojourn.machine import (
     Append,
@@ -75,6 +92,8 @@ class Agent:
         self._steps = (0, 0)
         self._news_at = 0.0
         self._next_progress: float | None = None
+        self._patience: float | None = None
+        """Until when the visit, all fetched, waits for earlier results of its job to be settled."""
 
     def role_of(self, sender: str) -> Role | None:
         """Only edge servers write to a device; with a list of them, only those."""
@@ -104,7 +123,7 @@ class Agent:
 
     def wake_at(self) -> float | None:
         """The next resend or sign of life."""
-        times = [self._outbox.wake_at(), self._next_progress]
+        times = [self._outbox.wake_at(), self._next_progress, self._patience]
         return min((when for when in times if when is not None), default=None)
 
     def start(self, now: float) -> list[Effect]:
@@ -113,12 +132,18 @@ class Agent:
         for key, held in list(self.state.held.items()):
             if held.answer:
                 effects += self._outbox.ask(key, Address("edge", held.source), held.answer, now)
+            elif self.offer and (objection := unsupported(held.visit.task, self.offer)):
+                self._active = key  # the owner has changed the terms since it was taken
+                effects += self._decline("unsupported", objection, now)
             else:
                 effects += self._begin(key, held, now)
         return effects
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """React."""
+        return [*self._react(event, now), *self._train_if_settled(now)]
+
+    def _react(self, event: Event, now: float) -> list[Effect]:
         match event:
             case Received():
                 return self._receive(event.sender, event.message, now)
@@ -164,7 +189,7 @@ class Agent:
         effects: list[Effect] = []
         if held:  # an older attempt of the same visit
             effects += self._end(key, accepted=False)
-        if self._active is not None and _supersedes(message.visit, self.state.held[self._active].visit.visit):
+        if self._active is not None and supersedes(message.visit, self.state.held[self._active].visit.visit):
             effects += self._end(self._active, accepted=False)
         if self._active is not None:
             busy = self.state.held[self._active]
@@ -179,12 +204,8 @@ class Agent:
         return [*effects, Append(record), *self._begin(key, self.state.held[key], now)]
 
     def _refusal(self, message: Visit) -> tuple[VisitReason, str] | None:
-        name = str(message.task.objective.__struct_config__.tag)
-        if self.offer and name not in self.offer.objectives:
-            return "unsupported", f"the objective {name!r} is not installed here"
-        if self.offer and (message.task.threads or 1) > self.offer.threads:
-            return "unsupported", f"{message.task.threads} threads are more than the {self.offer.threads} allowed here"
-        return self._objection()
+        objection = self.offer and unsupported(message.task, self.offer)
+        return ("unsupported", objection) if objection else self._objection()
 
     def _begin(self, key: Key, held: Held, now: float) -> list[Effect]:
         """Fetch what the visit needs, then train."""
@@ -199,16 +220,37 @@ class Agent:
     def _pulled(self, digest: bytes, now: float) -> list[Effect]:
         if self._active is not None and digest in self._lacking:
             self._lacking.discard(digest)
-            return [] if self._lacking else self._train(now)
+            return [] if self._lacking else self._wait(now)
         if self._warming and self._warming.kit.digest == digest and self._active is None:
             return [Do("warm", Warm(self._warming.kit, self._warming.task))]
         return []
 
+    def _wait(self, now: float) -> list[Effect]:
+        """All is here: train, as soon as what is remembered for the job is certain."""
+        visit = self.state.held[self._key()].visit
+        self._patience, self._news_at = now + visit.lease / 2, now
+        if not (remembers(visit.task) and (waits := self.state.unsettled(visit.visit.job))):
+            return []
+        return [Say(f"visit {visit.visit} waits until {', '.join(waits)} is settled"), *self._outbox.hasten(now)]
+
+    def _train_if_settled(self, now: float) -> list[Effect]:
+        if self._patience is None:
+            return []
+        visit = self.state.held[self._key()].visit
+        effects: list[Effect] = []
+        for key in self.state.unsettled(visit.visit.job) if remembers(visit.task) else ():
+            if now < self._patience:
+                return []
+            told = f"nobody has answered the result of {key}: it is dropped, and what it would have remembered"
+            effects += [*self._end(key, accepted=False), Say(told, "warning")]
+        return [*effects, *self._train(now)]
+
     def _train(self, now: float) -> list[Effect]:
-        held = self.state.held[self._key()]
-        memory = self.state.memory.get(held.visit.visit.job, {})
-        self._news_at = now
-        work = Do(_work_key(held.visit.visit), Train(held.visit, memory))
+        visit = self.state.held[self._key()].visit
+        memory = self.state.memory.get(visit.visit.job) if remembers(visit.task) else None
+        memory = memory or Memory()
+        self._patience, self._news_at = None, now
+        work = Do(work_key(visit.visit), Train(visit, memory.vectors, memory.visits))
         return [work, *self._sign_of_life(now, at_once=True)]
 
     def _pull_failed(self, event: PullFailed, now: float) -> list[Effect]:
@@ -270,11 +312,11 @@ class Agent:
         effects: list[Effect] = [Append(record, sync=accepted)]
         if key == self._active:
             self._rest()
-            effects.append(Undo(_work_key(held.visit.visit)))
+            effects.append(Undo(work_key(held.visit.visit)))
         return effects
 
     def _rest(self) -> None:
-        self._active, self._next_progress = None, None
+        self._active, self._next_progress, self._patience = None, None, None
         self._lacking = set()
 
     def _sign_of_life(self, now: float, *, at_once: bool = False) -> list[Effect]:
@@ -285,22 +327,12 @@ class Agent:
             self._next_progress = None
             return []
         self._next_progress = now + min(PROGRESS_PAUSE, held.visit.lease / 4)
-        stage = "fetching" if self._lacking else "training"
+        stage = "fetching" if self._lacking or self._patience is not None else "training"
         return [Send(Address("edge", held.source), Progress(held.visit.visit, stage, *self._steps))]  # type: ignore[arg-type]
 
     def _key(self) -> Key:
         assert self._active is not None  # noqa: S101  # callers have looked
         return self._active
-
-
-def _supersedes(new: VisitId, old: VisitId) -> bool:
-    """Whether the job has moved on from the old visit: to a later round, or within the tour to a later attempt."""
-    same_tour = (new.job, new.round, new.tour) == (old.job, old.round, old.tour)
-    return (new.job == old.job and new.round > old.round) or (same_tour and new.attempt > old.attempt)
-
-
-def _work_key(visit: VisitId) -> str:
-    return f"{visit.job}/{visit.round}/{visit.tour}/{visit.hop}/{visit.attempt[0]}.{visit.attempt[1]}"
 
 
 def _told(outcome: Trained) -> str:

@@ -32,6 +32,13 @@ def run(
     store: options.Store = None,
     threads: Annotated[int | None, typer.Option(help="Threads to train with.", show_default="one per core")] = None,
     edge: Annotated[list[str] | None, typer.Option(help="Listen only to this edge server; may be repeated.")] = None,
+    objective: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PACKAGE.MODULE:CLASS", help="Allow this installed objective; may be repeated."),
+    ] = None,
+    share: Annotated[
+        list[str] | None, typer.Option(metavar="WHAT", help="Let jobs know this of the data: class-counts.")
+    ] = None,
     verbose: options.Verbose = False,
 ) -> None:
     """Take visits from the edge servers of a fleet until told to stop."""
@@ -43,6 +50,8 @@ def run(
         "store": store,
         "threads": threads,
         "edges": edge or None,
+        "objectives": objective or None,
+        "shares": share or None,
         "verbose": verbose,
     }
     # This process becomes the agent: typer and rich leave the memory with the old program.

@@ -16,6 +16,7 @@ import msgspec
 from edge_agent.agent import Agent
 from edge_agent.data import describe
 from edge_agent.objectives import NAMES
+from edge_agent.own_objectives import check
 from edge_agent.settings import AgentSettings
 from edge_agent.training_process import TrainingProcess
 from sojourn import __version__, logs
@@ -33,11 +34,15 @@ log = logging.getLogger("sojourn")
 def offer(settings: AgentSettings, threads: int) -> Offer:
     """What this device says of itself."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Offer(__version__, platform.machine(), _runtime(), threads, memory, NAMES, describe(settings.data))
+    objectives, data = (*NAMES, *settings.objectives), describe(settings.data)
+    return Offer(
+        __version__, platform.machine(), _runtime(), threads, memory, objectives, data, shares=settings.shares
+    )  # fmt: skip
 
 
 def assemble(settings: AgentSettings) -> Driver:
     """An agent on its broker, its folder and its training process."""
+    check(settings.objectives)
     threads = settings.threads or os.cpu_count() or 1
     about = offer(settings, threads)
     log.info("%s: data: %s", settings.name, about.data)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
 from edge_agent.data import DataSettings
 from sojourn.broker_settings import BrokerSettings
+from sojourn.parts.part import PartName
 from sojourn.wire import Name
 
 
@@ -17,6 +18,9 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     store: the folder for journal and blobs; unless told, `~/.local/share/sojourn/<fleet>/<name>`.
     threads: how many threads training may use; unless told, one for each core.
     edges: the edge servers that this device listens to; empty for any that the broker lets speak.
+    objectives: objectives of other people's making that may run here, as `package.module:Class`; they are installed
+    here already, no job can bring them.
+    shares: what this device may tell about its data: `class-counts`, how many samples it has of each class.
     idle_seconds: how long the training process stays, with its memory, after its last work.
     """
 
@@ -27,4 +31,6 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     store: str | None = None
     threads: Annotated[int, msgspec.Meta(ge=1, le=1024)] | None = None
     edges: tuple[Name, ...] = ()
+    objectives: tuple[PartName, ...] = ()
+    shares: tuple[Literal["class-counts"], ...] = ()
     idle_seconds: Annotated[float, msgspec.Meta(ge=0)] = 5.0

@@ -181,7 +181,7 @@ class _Child:
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "edge_agent.worker"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            bufsize=0, env=_environment(), process_group=0,
+            bufsize=0, env=environment(), process_group=0,
         )  # fmt: skip
         self.job: _Job | None = None
         self.idle_since = monotonic()
@@ -258,7 +258,8 @@ class _Child:
                 log.info("training: %s", text)
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """The environment of a process that runs our modules, and what the owner has installed, on its own."""
     ours = str(Path(__file__).resolve().parents[1])
     inherited = os.environ.get("PYTHONPATH")
     # A pool of BLAS threads is of no use to the graphs, but it takes memory.
@@ -274,7 +275,7 @@ def _without_inline(work: Warm | Train) -> Warm | Train:
         return Warm(msgspec.structs.replace(work.kit, inline=None), work.task)
     bare = {name: msgspec.structs.replace(ref, inline=None) for name, ref in work.visit.vectors.items()}
     kit = msgspec.structs.replace(work.visit.kit, inline=None)
-    return Train(msgspec.structs.replace(work.visit, kit=kit, vectors=bare), work.memory)
+    return msgspec.structs.replace(work, visit=msgspec.structs.replace(work.visit, kit=kit, vectors=bare))
 
 
 def _died(key: str, status: int, last_words: deque[str]) -> DidNot:

@@ -16,10 +16,14 @@ class Warm(msgspec.Struct, frozen=True, tag="warm"):
 
 
 class Train(msgspec.Struct, frozen=True, tag="train"):
-    """Do a visit whose blobs are all in the blob folder. `memory` is what the device keeps for the job's objective."""
+    """Do a visit whose blobs are all in the blob folder.
+
+    memory: what the device keeps for the job's objective; remembered: how many visits have gone into it.
+    """
 
     visit: Visit
     memory: dict[str, Ref]
+    remembered: int = 0
 
 
 class Warmed(msgspec.Struct, frozen=True, tag="warmed"):

@@ -17,6 +17,7 @@ from coordinator.following import follow
 from coordinator.job_data import digits_split
 from coordinator.operator import Operator
 from coordinator.watching import BARS, percent, result_table, show
+from fleet_sim.demo_job import demo_job
 from fleet_sim.partition import dirichlet
 from fleet_sim.processes import Processes
 from sojourn.broker import acl_lines, find_mosquitto, start_broker
@@ -123,17 +124,7 @@ def _at(brokers: dict[str, Broker], name: str) -> Broker:
 
 
 def _job(demo: Demo, folder: Path) -> str:
-    """The job file, as one would write it."""
-    job: dict[str, Any] = {
-        "name": JOB, "strategy": demo.strategy, "rounds": demo.rounds, "seed": demo.seed, "threads": 1,
-        "model": {"name": "mlp"}, "data": {"test": "digits"}, "fleet": {"devices": demo.devices},
-        "training": {"epochs": 2, "batch": 16, "lr": 0.05},
-    }  # fmt: skip
-    if demo.target:
-        job["target"] = demo.target
-    if demo.strategy == "visit":
-        job["arranger"] = {"sets": demo.edges, "size": max(1, demo.devices // demo.edges)}
-    text = dumps(job)
+    text = dumps(demo_job(JOB, demo))
     (folder / "job.toml").write_text(text, encoding="utf-8")
     return text
 
@@ -151,7 +142,8 @@ def _start_servers(demo: Demo, brokers: dict[str, Broker], processes: Processes,
 def _start_agents(demo: Demo, brokers: dict[str, Broker], processes: Processes, folder: Path) -> None:
     for number, name in enumerate(demo.device_names):
         broker = _address(_at(brokers, demo.site_of(number)))
-        _start(processes, folder, "agent", name, {"threads": 1, "broker": broker, "data": {"path": f"{name}.npz"}})
+        told = {"threads": 1, "broker": broker, "data": {"path": f"{name}.npz"}, "shares": ["class-counts"]}
+        _start(processes, folder, "agent", name, told)
         time.sleep(STAGGER)
 
 

@@ -1,88 +1,75 @@
-"""Which devices form which tours: what an arranger knows, and the client sets it makes of it."""
+"""Which devices form which tours: every arranger behind one function, spares, and the quality of what was made."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, assert_never
 
-import msgspec
 import numpy as np
 
+from hierarchy.chain_arranger import chain_sets, site_sets
+from hierarchy.clusamp_arranger import clusamp_picks
+from hierarchy.fedcat_arranger import fedcat_picks
+from hierarchy.fedseq_arranger import Known, fedseq_groups
+from hierarchy.hiercluster_arranger import hiercluster_groups
+from hierarchy.icg_arranger import icg_groups
 from hierarchy.measures import quality
+from hierarchy.own_arranger import own_sets
+from hierarchy.pools import Plan, Pool, pools_of, seat_alone, seat_groups, share_out
+from hierarchy.random_arranger import random_groups
+from hierarchy.refusals import MOST_HOPS, check, wanted_sets
+from hierarchy.roll import Arranged, ClientSet, Memo, Roll, Turn
+from hierarchy.seats import Seats, deal
 from hierarchy.single_arranger import single_sets
-from hierarchy.visit_arranger import Seats, deal, visit_sets
+from hierarchy.visit_arranger import visit_sets
 from sojourn.errors import Fault, JobError
-from sojourn.parts import Arranger, SingleArranger, VisitArranger
-from sojourn.randomness import generator
+from sojourn.parts import (
+    Arranger,
+    ChainArranger,
+    CluSampArranger,
+    FedCatArranger,
+    FedSeqArranger,
+    HierClusterArranger,
+    IcgArranger,
+    OwnArranger,
+    RandomArranger,
+    SingleArranger,
+    SiteArranger,
+    VisitArranger,
+    name_of,
+)
+from sojourn.randomness import derive, generator
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-MOST_HOPS = 2500
-"""As many as `messages.Tour` can carry."""
+    PoolArranger = RandomArranger | FedSeqArranger | IcgArranger | HierClusterArranger
+
+__all__ = [
+    "MOST_HOPS",
+    "Arranged",
+    "ClientSet",
+    "Memo",
+    "Roll",
+    "Turn",
+    "arrange",
+    "check",
+    "deal_spares",
+    "quality_of",
+]
 
 
-class ClientSet(msgspec.Struct, frozen=True):
-    """One tour in the making: its site, and its devices in the order of visits."""
-
-    site: str
-    devices: tuple[str, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Roll:
-    """What an arranger knows: devices by sorted name, which of them each site reaches, a signature row for each."""
-
-    devices: tuple[str, ...]
-    reach: Mapping[str, frozenset[str]]
-    signatures: NDArray[np.float64] | None = None
-
-    def __post_init__(self) -> None:
-        if list(self.devices) != sorted(set(self.devices)):
-            raise Fault("the devices of a roll are not sorted and unique")
-        if self.signatures is not None and (self.signatures.ndim != 2 or len(self.signatures) != len(self.devices)):
-            raise Fault(f"signatures of shape {self.signatures.shape} for {len(self.devices)} devices")
-
-    @property
-    def sites(self) -> tuple[str, ...]:
-        """The sites by sorted name."""
-        return tuple(sorted(self.reach))
-
-    @cached_property
-    def table(self) -> NDArray[np.bool_]:
-        """Who reaches whom: a row for each device, a column for each site."""
-        columns = [[device in self.reach[site] for device in self.devices] for site in self.sites]
-        return np.array(columns, bool).reshape(len(columns), len(self.devices)).T
-
-
-def check(settings: Arranger, roll: Roll) -> str | None:
-    """Why this arrangement cannot be made now; None if it can."""
-    here = int(roll.table.any(axis=1).sum())
-    match settings:
-        case SingleArranger():
-            return None if here else "single needs at least 1 device; none is here"
-        case VisitArranger():
-            return _check_visit(settings, roll, here)
-        case _:
-            assert_never(settings)
-
-
-def arrange(settings: Arranger, roll: Roll, seed: int) -> tuple[ClientSet, ...]:
-    """The client sets, in plan order; the same for the same seed."""
-    if (reason := check(settings, roll)) is not None:
+def arrange(settings: Arranger, roll: Roll, turn: Turn) -> Arranged:
+    """The client sets, in plan order, and the arranger's memo; the same for the same turn."""
+    if (reason := check(settings, roll, turn)) is not None:
         raise JobError(reason)
-    match settings:
-        case SingleArranger():
-            plan = single_sets(settings, roll.table, seed)
-        case VisitArranger():
-            plan = visit_sets(settings, _known(roll), roll.table, seed)
-        case _:
-            assert_never(settings)
-    return tuple(ClientSet(roll.sites[site], tuple(roll.devices[row] for row in rows)) for site, rows in plan)
+    arranged = _arranged(settings, roll, turn)
+    longest = max(len(each.devices) for each in arranged.sets)
+    if longest > MOST_HOPS:
+        raise JobError(f"{name_of(settings)} made a tour of {longest} visits; at most {MOST_HOPS} fit in one")
+    return arranged
 
 
 def deal_spares(sets: Sequence[ClientSet], roll: Roll, per_tour: int, seed: int) -> tuple[tuple[str, ...], ...]:
@@ -104,31 +91,87 @@ def deal_spares(sets: Sequence[ClientSet], roll: Roll, per_tour: int, seed: int)
 
 
 def quality_of(sets: Sequence[ClientSet], roll: Roll) -> dict[str, float]:
-    """VTS, Intra-CS and Inter-CS of client sets; nothing where there are no signatures to see them through."""
+    """The measures of client sets that the roll's rows can show; nothing where it has none."""
     if roll.signatures is None:
         return {}
     row = {device: number for number, device in enumerate(roll.devices)}
     # Several passes over a set repeat its devices; each counts once.
-    return quality(_known(roll), [[row[device] for device in dict.fromkeys(each.devices)] for each in sets])
+    members = [[row[device] for device in dict.fromkeys(each.devices)] for each in sets]
+    return quality(_rows(roll), members, by_class=roll.by_class, counts=roll.counts)
 
 
-def _check_visit(settings: VisitArranger, roll: Roll, here: int) -> str | None:
-    """Why VISIT's sets cannot be made now."""
-    if here < settings.sets:
-        return f"visit needs at least {settings.sets} devices for {settings.sets} sets; {here} are here"
-    if roll.signatures is None:
-        return "visit needs a signature of every device; choose an estimator"
-    odd = np.flatnonzero(~np.isfinite(roll.signatures).all(axis=1))
-    if len(odd):
-        return f"visit needs finite signatures; that of {roll.devices[odd[0]]} is not ({len(odd)} in all)"
-    hops = min(settings.size, here) * settings.passes
-    if hops > MOST_HOPS:
-        return f"visit would make tours of {hops} visits; at most {MOST_HOPS} fit in one"
-    return None
+def _arranged(settings: Arranger, roll: Roll, turn: Turn) -> Arranged:
+    """Every arranger as it sees the fleet: as a table of who reaches whom, by device, or pool by pool."""
+    match settings:
+        case SingleArranger():
+            plan = single_sets(settings, roll.table, turn.seed)
+        case VisitArranger():
+            sets = wanted_sets(settings, roll, turn)
+            plan = visit_sets(settings, sets, _rows(roll), roll.table, turn.seed)
+        case ChainArranger():
+            plan = chain_sets(settings, roll.table, turn.seed)
+        case SiteArranger():
+            plan = site_sets(settings, roll.table, turn.seed)
+        case CluSampArranger():
+            picks = clusamp_picks(_rows(roll)[roll.here], _samples(roll)[roll.here], settings.sets, turn.seed)
+            plan = seat_alone(roll.here[picks].tolist(), roll.table)
+        case FedCatArranger():
+            return _fedcat(settings, roll, turn)
+        case OwnArranger():
+            return own_sets(settings, roll, turn)
+        case RandomArranger() | FedSeqArranger() | IcgArranger() | HierClusterArranger():
+            plan = _pooled(settings, roll, turn)
+        case _:
+            assert_never(settings)
+    return Arranged(_named(plan, roll), turn.memo)
 
 
-def _known(roll: Roll) -> NDArray[np.float64]:
+def _fedcat(settings: FedCatArranger, roll: Roll, turn: Turn) -> Arranged:
+    here = [roll.devices[row] for row in roll.here]
+    picks, memo = fedcat_picks(settings, here, turn.round, turn.memo, turn.seed)
+    return Arranged(_named(seat_alone([roll.devices.index(device) for device in picks], roll.table), roll), memo)
+
+
+def _pooled(settings: PoolArranger, roll: Roll, turn: Turn) -> Plan:
+    """The sets of each pool that has its turn, pool after pool."""
+    pools, sets = pools_of(roll.table), wanted_sets(settings, roll, turn)
+    shares = share_out(pools, sets, turn.seed) if sets else [0] * len(pools)
+    plan: Plan = []
+    for number, (pool, share) in enumerate(zip(pools, shares, strict=True)):
+        if share or not sets:
+            plan += seat_groups(pool, _groups(settings, roll, pool, share, derive(turn.seed, "pool", number)))
+    return plan
+
+
+def _groups(settings: PoolArranger, roll: Roll, pool: Pool, sets: int, seed: int) -> list[list[int]]:
+    """The groups of one pool, by the numbers of its devices."""
+    devices = list(pool.devices)
+    match settings:
+        case RandomArranger():
+            return random_groups(settings, len(devices), sets, seed)
+        case FedSeqArranger():
+            rows = None if roll.signatures is None else _rows(roll)[devices]
+            samples = None if roll.samples is None else roll.samples[devices]
+            return fedseq_groups(settings, Known(len(devices), rows, samples), sets, seed)
+        case IcgArranger():
+            return icg_groups(settings, _rows(roll)[devices], sets, seed)
+        case HierClusterArranger():
+            return hiercluster_groups(settings, _rows(roll)[devices], sets, seed)
+
+
+def _named(plan: Plan, roll: Roll) -> tuple[ClientSet, ...]:
+    return tuple(ClientSet(roll.sites[site], tuple(roll.devices[row] for row in rows)) for site, rows in plan)
+
+
+def _rows(roll: Roll) -> NDArray[np.float64]:
     """The signatures of a roll that has them."""
     if roll.signatures is None:
         raise Fault("this roll has no signatures")
     return np.asarray(roll.signatures, np.float64)
+
+
+def _samples(roll: Roll) -> NDArray[np.int64]:
+    """The samples of a roll that has them."""
+    if roll.samples is None:
+        raise Fault("this roll has no samples")
+    return roll.samples

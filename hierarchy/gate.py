@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from hierarchy.edge_merge import Merge, Merged, merge
 from sojourn import vectors
 from sojourn.envelope import unpack_blob
 from sojourn.errors import InvalidBlob
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from sojourn.blobs import BlobStore
 
 
+_BYTES = {"float32": 1, "float16": 2, "int8": 4, "raw": 1}
+"""How many bytes in float32 a byte of a model stands for: of int8 at most, since its scales take some too."""
+
+
 class Check(msgspec.Struct, frozen=True):
     """Check a result against the checkpoint that it grew from, and make it the next checkpoint."""
 
@@ -36,7 +41,11 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class Passed(msgspec.Struct, frozen=True):
-    """The result is good. `vectors` is the exact checkpoint, `handout` the same as it travels to the next device."""
+    """The result is good.
+
+    `vectors` is the exact checkpoint: the model, and the sums so far of what comes back besides it. `handout` is how
+    the model travels to the next device.
+    """
 
     vectors: dict[str, Ref]
     handout: dict[str, Ref]
@@ -64,19 +73,34 @@ class Wrapped(msgspec.Struct, frozen=True):
     vectors: dict[str, Ref]
 
 
-def perform(work: Check | Wrap, blobs: BlobStore) -> Passed | Failed | Wrapped:
+def perform(work: Check | Wrap | Merge, blobs: BlobStore) -> Passed | Failed | Wrapped | Merged:
     """Do one piece of an edge server's work."""
-    return check(work, blobs) if isinstance(work, Check) else wrap(work, blobs)
+    match work:
+        case Check():
+            return check(work, blobs)
+        case Wrap():
+            return wrap(work, blobs)
+        case Merge():
+            return merge(work, blobs)
+
+
+def promised(task: Task) -> tuple[str, ...]:
+    """The vectors that come back besides the model: none from an estimate."""
+    return task.objective.returns if task.kind == "train" else ()
 
 
 def unfit(result: Mapping[str, Ref], task: Task, model: Ref) -> str | None:
     """Why a result is not worth fetching: vectors that nobody asked for, or that cannot be of this model."""
-    wanted = {"model", *task.objective.returns}
     for name, ref in result.items():
-        if name not in wanted:
+        if name == "model":
+            if (ref.encoding, ref.size) != (task.encoding, model.size):
+                return f"{name!r} is {ref.size} bytes of {ref.encoding}, not {model.size} of {task.encoding}"
+        elif name not in promised(task):
             return f"nobody asked for the vector {name!r}"
-        if (ref.encoding, ref.size) != (task.encoding, model.size):
-            return f"{name!r} is {ref.size} bytes of {ref.encoding}, not {model.size} of {task.encoding}"
+        elif ref.encoding != "float32" or ref.delta:
+            return f"{name!r} is not a whole vector in float32"
+        elif ref.size > (most := _BYTES[model.encoding] * model.size):
+            return f"{name!r} is {ref.size} bytes, more than the {most} that this model's numbers take"
     return None
 
 
@@ -90,19 +114,34 @@ def check(work: Check, blobs: BlobStore) -> Passed | Failed:
     result = work.result["model"]
     try:
         after = vectors.load(blobs, result, kit.model)
+        if result.delta:
+            after = before + after
+        with np.errstate(all="ignore"):
+            norm = float(np.linalg.norm((after - before).astype(np.float64)))
+        if refusal := _refusal(work, blobs, kit, before, after, norm):
+            return Failed(refusal)
+        sums = {name: _added(name, work, blobs, kit) for name in promised(work.task)}
     except InvalidBlob as error:
         return Failed(str(error))
-    if result.delta:
-        after = before + after
-    with np.errstate(all="ignore"):
-        norm = float(np.linalg.norm((after - before).astype(np.float64)))
-    if refusal := _refusal(work, blobs, kit, before, after, norm):
-        return Failed(refusal)
     if not result.delta and result.encoding == "float32":
-        return Passed(work.result, work.result, norm)
+        return Passed({"model": result, **sums}, {"model": result}, norm)
     exact = vectors.save(blobs, after, "float32", kit.model)
     handed = vectors.save(blobs, after, work.task.encoding, kit.model)
-    return Passed({**work.result, "model": exact}, {**work.result, "model": handed}, norm)
+    return Passed({"model": exact, **sums}, {"model": handed}, norm)
+
+
+def _added(name: str, work: Check, blobs: BlobStore, kit: Kit) -> Ref:
+    """The sum over the tour's visits of a vector that came back besides the model, with this visit's."""
+    if name not in work.result:
+        raise InvalidBlob(f"the vector {name!r} did not come back")
+    total = vectors.load(blobs, work.result[name], kit.model)
+    if name in work.checkpoint:
+        so_far = vectors.load(blobs, work.checkpoint[name], kit.model)
+        with np.errstate(over="ignore"):
+            total = np.add(so_far, total, dtype=np.float64).astype(np.float32)
+    if not np.isfinite(total).all():
+        raise InvalidBlob(f"{int((~np.isfinite(total)).sum())} of {len(total)} numbers of {name!r} are not finite")
+    return vectors.save(blobs, total, "float32", kit.model)
 
 
 def _refusal(

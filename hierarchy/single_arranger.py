@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hierarchy.pools import Plan, seat_alone
 from sojourn.randomness import generator
 
 if TYPE_CHECKING:
@@ -18,16 +19,9 @@ if TYPE_CHECKING:
     from sojourn.parts import SingleArranger
 
 
-def single_sets(settings: SingleArranger, reach: NDArray[np.bool_], seed: int) -> list[tuple[int, tuple[int, ...]]]:
-    """The sets as (site, one device), by column and row number of `reach`; in the order of the devices."""
-    load = np.zeros(reach.shape[1], np.int64)
-    plan: list[tuple[int, tuple[int, ...]]] = []
-    for device in chosen(settings.fraction, np.flatnonzero(reach.any(axis=1)), seed):
-        sites = np.flatnonzero(reach[device])
-        site = int(sites[np.argmin(load[sites])])
-        load[site] += 1
-        plan.append((site, (device,)))
-    return plan
+def single_sets(settings: SingleArranger, reach: NDArray[np.bool_], seed: int) -> Plan:
+    """The sets, in the order of the devices."""
+    return seat_alone(chosen(settings.fraction, np.flatnonzero(reach.any(axis=1)), seed), reach)
 
 
 def chosen(fraction: float, devices: NDArray[np.int64], seed: int) -> list[int]:

@@ -19,6 +19,7 @@ INTERRUPTED = 130
 TOLD = {
     "demo": "Train one model over a small fleet on this machine, over real MQTT.",
     "job": "Submit jobs to a coordinator and watch them.",
+    "strategies": "List the strategies that a job can name.",
     "agent": "Run the agent of a device.",
     "edge": "Run the edge server of a site.",
     "coordinator": "Run the coordinator of a fleet.",

@@ -21,7 +21,7 @@ def load(own: Own, *methods: str) -> Any:
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"{own.part} is not installed here: {error}") from error
     if lacking := [each for each in methods if not callable(getattr(form, each, None))]:
-        raise ConfigError(f"{own.part} has no {' and no '.join(lacking)}; docs/strategies.md says what a part must have")
+        raise ConfigError(f"{own.part} has no {' and no '.join(lacking)}; see docs/strategies.md")
     try:
         return msgspec.convert(own.settings, form)
     except (msgspec.ValidationError, TypeError) as error:

@@ -87,3 +87,5 @@ class Kit(msgspec.Struct, frozen=True):
     train: bytes
     predict: bytes
     probe: Probe
+    linear: tuple[str, ...] = ()
+    """The weight tensors of the fully connected layers, first layer first (`sojourn.classifier`)."""

@@ -6,6 +6,7 @@ All numbers are little-endian. Compressed results travel as deltas against the m
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,7 @@ from sojourn.blobs import ref_of
 from sojourn.errors import InvalidBlob
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from sojourn.parts import Encoding
     from sojourn.spec import ModelSpec
     from sojourn.wire import Ref
+
+BLOCK = 32_768  # numbers: the sums and products of a block, half a MB in float64, stay in the cache
+AT_ONCE = 4  # vectors that are summed while a block is in the cache; so many of them are in memory
 
 
 def encode(vector: NDArray[np.float32], encoding: str, spec: ModelSpec) -> bytes:
@@ -74,11 +78,38 @@ def save(
 
 def mean(vectors: Iterable[NDArray[np.float32]], weights: Sequence[float]) -> NDArray[np.float32]:
     """The weighted mean, summed in the order given and in float64, so that it is the same everywhere."""
+    return wide_mean(vectors, weights).astype(np.float32)
+
+
+def wide_mean(vectors: Iterable[NDArray[np.float32]], weights: Sequence[float]) -> NDArray[np.float64]:
+    """The weighted mean before it is rounded to float32. Of vectors that are loaded as they come, few are in memory."""
     total: NDArray[np.float64] | None = None
     share = np.asarray(weights, np.float64) / np.sum(weights, dtype=np.float64)
-    for vector, weight in zip(vectors, share, strict=True):
-        part = np.multiply(vector, weight, dtype=np.float64)
-        total = part if total is None else np.add(total, part, out=total)
+    coming = zip(vectors, share, strict=True)
+    while some := list(islice(coming, AT_ONCE)):
+        if total is None:
+            total = np.full(len(some[0][0]), -0.0)  # with -0.0 as the start, a sum of -0.0 stays one
+        _add(total, some)
+        some.clear()
     if total is None:
         raise ValueError("there is no mean of no vectors")
-    return total.astype(np.float32)
+    return total
+
+
+def blocks(size: int) -> Iterator[slice]:
+    """Slices of a long vector, short enough that what is computed between two of them stays in the cache."""
+    return (slice(start, start + BLOCK) for start in range(0, size, BLOCK))
+
+
+def _add(total: NDArray[np.float64], some: Sequence[tuple[NDArray[np.float32], float]]) -> None:
+    """Add each vector times its share; each number is summed in the order given, whatever the blocks."""
+    if any(vector.shape != total.shape for vector, _ in some):
+        raise ValueError("vectors of different lengths have no mean")
+    products = np.empty(min(BLOCK, len(total)))
+    for block in blocks(len(total)):
+        sums = total[block]
+        product = products[: len(sums)]
+        for vector, share in some:
+            product[:] = vector[block]
+            product *= share
+            sums += product

@@ -16,7 +16,7 @@ from coordinator.compiling.layers import Whereabouts
 from coordinator.compiling.preprocessing import normalised
 from coordinator.compiling.probing import take_probe
 from coordinator.compiling.samples import Samples, like
-from coordinator.compiling.survey import Survey, check_layers, take_survey
+from coordinator.compiling.survey import Survey, check_layers, linear_weights, take_survey
 from coordinator.compiling.tracing import TRACED_BATCH, Trainee
 from sojourn.errors import ModelError
 from sojourn.randomness import derive
@@ -70,18 +70,19 @@ def _compile(
     samples = like(spec, module, len(classes), survey.noise, mean, std)
     trainee = Trainee(whole, feed, len(classes))
     train, predict = _export(trainee, samples, survey, seed)
-    tensors = (
+    tensors = tuple(
         TensorSpec(name.removeprefix("module."), shape)
         for name, shape in zip(trainee.names, trainee.shapes, strict=True)
     )
     kit = Kit(
-        model=ModelSpec(tuple(tensors)),
+        model=ModelSpec(tensors),
         input=spec,
         classes=classes,
         noise=survey.noise,
         train=train,
         predict=predict,
         probe=take_probe(trainee, samples, seed),
+        linear=linear_weights(fed, {tensor.name for tensor in tensors}),
     )
     check_kit(kit, trainee, samples, seed)
     return Compiled(kit, trainee.initial.numpy().copy())

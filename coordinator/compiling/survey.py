@@ -15,6 +15,8 @@ from coordinator.compiling.layers import Operators, Whereabouts, describe
 from sojourn.errors import ModelError
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
     from coordinator.compiling.dropout import NoiseFeed
 
 RANDOM_LAYERS = (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU, nn.FractionalMaxPool2d)
@@ -45,6 +47,12 @@ def check_layers(module: nn.Module) -> None:
     for name, parameter in trainable:
         if parameter.dtype != torch.float32:
             raise ModelError(f"{name} is {parameter.dtype}: a model's tensors must be float32")
+
+
+def linear_weights(module: nn.Module, trained: AbstractSet[str]) -> tuple[str, ...]:
+    """The names of the weights of its fully connected layers that are trained, in the order of the layers."""
+    layers = (name for name, layer in module.named_modules() if isinstance(layer, nn.Linear))
+    return tuple(name for name in (f"{layer}.weight".lstrip(".") for layer in layers) if name in trained)
 
 
 def take_survey(module: nn.Module, feed: NoiseFeed, x: Tensor, classes: int) -> Survey:

@@ -2,19 +2,92 @@
 
 from __future__ import annotations
 
-from coordinator.strategies import fedavg, visit
+from inspect import cleandoc
+from typing import TYPE_CHECKING, NamedTuple
+
+from coordinator.strategies import (
+    chain,
+    clusamp,
+    dfedavgm,
+    dfedsam,
+    fedadagrad,
+    fedadam,
+    fedavg,
+    fedavgm,
+    fedcat,
+    fedcat_dc,
+    fedcat_gc,
+    feddyn,
+    fedelmy,
+    fedelmy_few_shot,
+    fedelmy_parallel,
+    fedgsp,
+    fedprox,
+    fedseq,
+    fedseq_dyn,
+    fedseq_inter,
+    fedseq_inter_dyn,
+    fedseq_inter_prox,
+    fedseq_prox,
+    fedyogi,
+    hiercluster,
+    hierfavg,
+    ida,
+    naive_gsp,
+    naive_gsp_icg,
+    scaffold,
+    visit,
+)
 from coordinator.strategies.strategy import Strategy
 from sojourn.config import nearest
 from sojourn.errors import ConfigError
 
-STRATEGIES: dict[str, Strategy] = {"fedavg": fedavg.STRATEGY, "visit": visit.STRATEGY}
+if TYPE_CHECKING:
+    from types import ModuleType
 
-__all__ = ["STRATEGIES", "Strategy", "named"]
+__all__ = ["STRATEGIES", "Named", "Strategy", "find", "named"]
 
 
-def named(name: str, where: str) -> Strategy:
-    """The strategy of this name."""
+class Named(NamedTuple):
+    """A strategy as people know it: its file's docstring is a title, the paper, and what it does."""
+
+    name: str
+    title: str
+    paper: str
+    text: str
+    summary: str
+    strategy: Strategy
+
+
+def _read(module: ModuleType) -> Named:
+    name = module.__name__.rpartition(".")[2].replace("_", "-")
+    title, paper, text = cleandoc(module.__doc__ or "").split("\n\n", 2)
+    return Named(name, title.removesuffix("."), paper, text, module.SUMMARY, module.STRATEGY)
+
+
+STRATEGIES: dict[str, Named] = {
+    each.name: each
+    for each in map(
+        _read,
+        (
+            visit, hiercluster, fedavg, fedavgm, fedprox, scaffold, feddyn, fedadagrad, fedadam, fedyogi, ida, hierfavg,
+            clusamp, fedseq, fedseq_prox, fedseq_dyn, fedseq_inter, fedseq_inter_prox, fedseq_inter_dyn, fedgsp,
+            naive_gsp, naive_gsp_icg, fedcat, fedcat_gc, fedcat_dc, fedelmy, fedelmy_few_shot, fedelmy_parallel, chain,
+            dfedavgm, dfedsam,
+        ),
+    )
+}  # fmt: skip
+"""In the order in which they are listed: each with those that vary it."""
+
+
+def find(name: str, where: str) -> Named:
+    """The strategy of this name, with what is told of it."""
     try:
         return STRATEGIES[name]
     except KeyError:
         raise ConfigError(f"{where}: there is no strategy {name!r}; {nearest(name, STRATEGIES)}") from None
+
+
+def named(name: str, where: str) -> Strategy:
+    """The strategy of this name."""
+    return find(name, where).strategy

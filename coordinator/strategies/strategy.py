@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from sojourn.config import settle
+from sojourn.config import nearest, settle
+from sojourn.errors import ConfigError
 from sojourn.parts import (
     Aggregator,
     Arranger,
@@ -16,26 +17,65 @@ from sojourn.parts import (
     Objective,
     Schedule,
     Sgd,
+    Training,
     WeightedMean,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+FORMS: dict[str, dict[str, type[msgspec.Struct]]] = {
+    kind: {str(form.__struct_config__.tag): form for form in get_args(forms)}
+    for kind, forms in {
+        "estimator": Estimator,
+        "arranger": Arranger,
+        "schedule": Schedule,
+        "objective": Objective,
+        "aggregator": Aggregator,
+    }.items()
+}
+"""The parts that there are: by kind, by name."""
+OWN_FIELDS = {"estimator": ("epochs", "by_class"), "arranger": ("once",), "objective": ("keeps",)}
+"""What a job file says beside the settings of a user's own part, by kind of part."""
+
 
 class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Four parts, and the estimator that tells the arranger about devices."""
+    """Four parts, the estimator that tells the arranger about devices, and how a device trains."""
 
     arranger: Arranger
     estimator: Estimator = NoEstimator()
     schedule: Schedule = EveryRound()
     objective: Objective = Sgd()
     aggregator: Aggregator = WeightedMean()
+    training: Training = Training()
 
     def changed(self, changes: Mapping[str, Mapping[str, Any]], where: str) -> Strategy:
         """The same strategy with fields overridden or, where a `name` is given, whole parts swapped."""
         parts: dict[str, Any] = msgspec.to_builtins(self)
         for part, fields in changes.items():
-            kept = {} if fields.get("name", parts[part]["name"]) != parts[part]["name"] else parts[part]
-            parts[part] = {**kept, **fields}
+            given = _own(part, fields) if ":" in str(fields.get("name", "")) else dict(fields)
+            swapped = given.get("name", parts[part].get("name")) != parts[part].get("name")
+            parts[part] = given if swapped else {**parts[part], **given}
+            if part in FORMS:
+                _check(part, parts[part], where)
         return settle(parts, Strategy, where)
+
+
+def _own(part: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A user's own part, as the settings name it: `package.module:Class` with its fields beside it."""
+    beside = OWN_FIELDS.get(part, ())
+    known = {key: value for key, value in fields.items() if key in beside}
+    settings = {key: value for key, value in fields.items() if key not in (*beside, "name")}
+    return {"name": "own", "part": fields["name"], "settings": settings, **known}
+
+
+def _check(part: str, given: Mapping[str, Any], where: str) -> None:
+    """Names that exist and settings that they have; what the settings say is checked by their types."""
+    name, forms = given.get("name"), FORMS[part]
+    if not isinstance(name, str) or name not in forms:
+        raise ConfigError(f"{where}: there is no {part} {name!r}; {nearest(str(name), forms)}")
+    known = {other: [field.encode_name for field in msgspec.structs.fields(form)] for other, form in forms.items()}
+    for key in [key for key in given if key not in ("name", *known[name])]:
+        others = " or ".join(other for other, fields in known.items() if key in fields)
+        hint = f"{name} has none, {others} has: set {part}.name" if others else nearest(key, ["name", *known[name]])
+        raise ConfigError(f"{where}: unknown key {key!r} in [{part}]; {hint}")

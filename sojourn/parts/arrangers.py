@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from sojourn.parts.part import Count, Natural, NotNegative, Own, Part, Share
+from sojourn.parts.part import Chance, Count, Natural, Own, Part, Share
 
 Needs = Literal["nothing", "rows", "classes"]
 """What an arranger must know of devices: nothing, a row of any kind, or a row with one number for each class."""
@@ -93,7 +93,7 @@ class FedCatArranger(ArrangerPart, frozen=True, tag="fedcat"):
 
     alone: ClassVar[bool] = True
     sets: Count = 10
-    epsilon: NotNegative = 0.5
+    epsilon: Chance = 0.5
     regroup: Count = 1
     grouped: bool = True
 
@@ -133,13 +133,16 @@ class SiteArranger(ArrangerPart, frozen=True, tag="site"):
 
 
 class OwnArranger(Own, frozen=True, tag="own"):
-    """An arranger of one's own."""
+    """An arranger of one's own.
+
+    once: whether a device is in one set of a round at most; an arrangement that breaks it is refused.
+    """
 
     needs: ClassVar[Needs] = "nothing"
     weighs: ClassVar[bool] = False
     counted: ClassVar[bool] = True
-    once: ClassVar[bool] = False
     alone: ClassVar[bool] = False
+    once: bool = True
 
 
 Arranger = (

@@ -72,10 +72,13 @@ class UpdateEstimator(EstimatorPart, frozen=True, tag="updates"):
 
 
 class OwnEstimator(Own, frozen=True, tag="own"):
-    """An estimator of one's own: works out each device's row on the server, from the model it trained."""
+    """An estimator of one's own: works out each device's row on the server, from the model it trained.
 
-    by_class: ClassVar[bool] = False
+    by_class: whether a row is one number for each class.
+    """
+
     exemplars: ClassVar[bool] = True
+    by_class: bool = False
     epochs: Count = 10
 
 

@@ -67,11 +67,14 @@ class Elmy(ObjectivePart, frozen=True, tag="elmy"):
 
 
 class OwnObjective(Own, frozen=True, tag="own"):
-    """An objective of one's own: it runs on the devices where it is installed and whose owners allow it."""
+    """An objective of one's own: it runs on the devices where it is installed and whose owners allow it.
+
+    keeps: whether it remembers vectors from one visit to the next.
+    """
 
     receives: ClassVar[tuple[str, ...]] = ()
     returns: ClassVar[tuple[str, ...]] = ()
-    keeps: ClassVar[bool] = True
+    keeps: bool = True
 
 
 Objective = Sgd | Prox | Dyn | Scaffold | Sam | Elmy | OwnObjective

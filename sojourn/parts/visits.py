@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from sojourn.parts.part import Count, Natural, NotNegative, Positive
+from sojourn.parts.part import BelowOne, Count, Natural, NotNegative, Positive
 
 
 class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -16,7 +16,7 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     batch: Count = 32
     lr: Positive = 0.05
     optimiser: Literal["sgd", "adam"] = "sgd"
-    momentum: NotNegative = 0.0
+    momentum: BelowOne = 0.0
     weight_decay: NotNegative = 0.0
 
 

@@ -58,6 +58,19 @@ def test_graphs_are_portable(plain: Compiled) -> None:
         assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 18)]
 
 
+def test_the_kit_names_the_weights_of_its_fully_connected_layers(plain: Compiled, scaled: Compiled) -> None:
+    shapes = {tensor.name: tensor.shape for tensor in plain.kit.model.tensors}
+    assert plain.kit.linear == scaled.kit.linear
+    assert [len(shapes[name]) for name in plain.kit.linear] == [2] * len(plain.kit.linear)
+    deep = nn.Sequential(nn.Flatten(), nn.Linear(128, 6), nn.Dropout(0.5), nn.Sequential(nn.Linear(6, 4, bias=False)))
+    kit = compile_kit(deep, SPEC, CLASSES, mean=None, std=None, seed=2).kit
+    assert kit.linear == ("1.weight", "3.0.weight")
+    deep[1].requires_grad_(requires_grad=False)
+    assert compile_kit(deep, SPEC, CLASSES, mean=None, std=None, seed=2).kit.linear == ("3.0.weight",)
+    alone = compile_kit(nn.Linear(3, 4), InputSpec((3,)), CLASSES, mean=None, std=None, seed=2).kit
+    assert alone.linear == ("weight",)
+
+
 def test_compiling_twice_gives_the_same_bytes(plain: Compiled) -> None:
     again = compiled()
     assert msgspec.msgpack.encode(again.kit) == msgspec.msgpack.encode(plain.kit)

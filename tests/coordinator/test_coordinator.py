@@ -21,10 +21,11 @@ from coordinator.coordinator_records import (
     TourGivenUp,
     TourMoved,
 )  # fmt: skip
+from coordinator.planning import NotYet, PlanRound, plan_round
 from coordinator.preparing import PrepareJob
-from coordinator.rounds import CloseRound, NotYet, PlanRound, plan_round
+from coordinator.results import CloseRound
 from coordinator.sites import ReadRoster, RosterRead
-from sojourn.blobs import ref_of
+from sojourn.blobs import MemoryBlobs, ref_of
 from sojourn.machine import (
     Append,
     Did,
@@ -136,10 +137,11 @@ class Bench:
         return self.did(ReadRoster, lambda work: RosterRead(work.site, work.epoch, work.revision, listed), now)
 
     def compile(self, now=0.0):
-        return self.did(PrepareJob, lambda work: JobCompiled(work.name, KIT, MODEL, MODEL, EXEMPLARS, TEST), now)
+        held = {"model": MODEL}
+        return self.did(PrepareJob, lambda work: JobCompiled(work.name, KIT, held, held, EXEMPLARS, TEST), now)
 
     def plan(self, now=0.0):
-        return self.did(PlanRound, plan_round, now)
+        return self.did(PlanRound, lambda work: plan_round(work, MemoryBlobs()), now)
 
     def running(self, **changes) -> list:
         """A job with one tour at each of two sites; returns the effects of its plan."""
@@ -559,8 +561,8 @@ def test_any_course_of_events_can_be_replayed(seed) -> None:  # noqa: C901  # on
             case 1 | 2 | 3 if bench.work:
                 key, work = bench.work.popitem()
                 outcome = {
-                    PrepareJob: lambda w: JobCompiled(w.name, KIT, MODEL, MODEL, EXEMPLARS, TEST),
-                    PlanRound: lambda w: draw.choice([plan_round(w), NotYet("not now")]),
+                    PrepareJob: lambda w: JobCompiled(w.name, KIT, {"model": MODEL}, {"model": MODEL}, EXEMPLARS, TEST),
+                    PlanRound: lambda w: draw.choice([plan_round(w, MemoryBlobs()), NotYet("not now")]),
                     ReadRoster: lambda w: RosterRead(w.site, w.epoch, w.revision, (Member(w.site, BOOT, OFFER),)),
                     CloseRound: lambda w: _closed(w) if w.job.phase == "train" else estimated,
                 }[type(work)](work)

@@ -60,6 +60,14 @@ def test_the_table_of_rounds_fits_in_80_columns() -> None:
     ]
 
 
+def test_below_the_table_is_what_the_arrangements_were_like() -> None:
+    first = {"vts": 0.9, "intra_cs": 0.1, "inter_cs": nan, "balance": 0.3, "covered": 9.0, "cpd": 0.4}
+    second = {"vts": 0.7, "intra_cs": 0.3, "inter_cs": 0.2, "balance": 0.5, "covered": 8.0, "cpd": 0.2}
+    rounds = tuple(msgspec.structs.replace(it, quality=q) for it, q in zip(NOW.history, (first, second), strict=True))
+    text = " ".join(shown(result_table(msgspec.structs.replace(NOW, history=rounds))).split())
+    assert "mean over rounds: VTS 0.800, intra 0.200, inter 0.200, balance 0.400, classes 8.500, CPD 0.300" in text
+
+
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_live_view_says_what_there_is_to_say(width: int) -> None:
     text = shown(screen(NOW, width), width)

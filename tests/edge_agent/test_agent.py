@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from edge_agent.agent import Agent
-from edge_agent.agent_records import KEPT, VisitEnded, VisitTaken, VisitTrained
+from edge_agent.agent_records import KEPT, Memory, VisitEnded, VisitTaken, VisitTrained
 from edge_agent.work import Train, Trained, Warm
 from sojourn.blobs import ref_of
 from sojourn.machine import Append, Did, DidNot, Do, Doing, Linked, Pull, Pulled, PullFailed, Received, Send, Undo, Woke
@@ -37,9 +37,9 @@ def trained(memory=()) -> Trained:
 class Bench:
     """An agent whose every record is kept, and whose replayed twin is compared after each step."""
 
-    def __init__(self, **kwargs) -> None:
-        self.kwargs = kwargs
-        self.agent = Agent("d", OFFER, **kwargs)
+    def __init__(self, offer=OFFER, **kwargs) -> None:
+        self.offer, self.kwargs = offer, kwargs
+        self.agent = Agent("d", offer, **kwargs)
         self.records: list[bytes] = []
         self.work: str | None = None
 
@@ -58,7 +58,7 @@ class Bench:
 
     def replayed(self, cut=0) -> Agent:
         """A twin from the journal: a snapshot after `cut` records, then the others."""
-        twin = Agent("d", OFFER, **self.kwargs)
+        twin = Agent("d", self.offer, **self.kwargs)
         for number, record in enumerate(self.records):
             if number == cut:
                 twin.restore(twin.snapshot())
@@ -232,7 +232,7 @@ def test_only_accepted_commits_the_memory() -> None:
         bench.ask(Accepted(visit_id()) if accepted else Discarded(visit_id(), ""))
         bench.take(visit(round_=2))
         effects = bench.replayed().start(0.0)
-        assert bench.agent.state.memory == ({"job": {"h": MEMORY}} if accepted else {})
+        assert bench.agent.state.memory == ({"job": Memory({"h": MEMORY}, 1)} if accepted else {})
         assert any(isinstance(effect, Pull) for effect in effects)
 
 

@@ -17,7 +17,9 @@ FORBIDDEN = {
     "coordinator", "hierarchy", "fleet_sim",
 }  # fmt: skip
 HEAVY = {"numpy", "onnxruntime", "PIL"}
-IN_THE_WORKER = {"training", "data_samples", "data_npz", "data_csv", "data_images"}
+IN_THE_WORKER = {
+    "training", "descent", "pool", "estimates", "handover", "data_samples", "data_npz", "data_csv", "data_images"
+}  # fmt: skip
 """The modules that only the training worker loads."""
 EVERY = {module.name for module in pkgutil.iter_modules(edge_agent.__path__)} - {"commands", "__main__"}
 

@@ -15,11 +15,10 @@ import numpy as np
 
 from coordinator.bench import Bench
 from coordinator.coordinator import Coordinator
-from coordinator.coordinator_records import JobCompiled
+from coordinator.coordinator_records import JobCompiled, RoundPlanned
 from coordinator.job import read_job
 from coordinator.job_data import digits_split
-from coordinator.preparing import PrepareJob, prepare
-from coordinator.rounds import handed_out
+from coordinator.preparing import PrepareJob, first_vectors, prepare
 from edge_agent.agent import Agent
 from edge_agent.agent_records import VisitTrained
 from edge_agent.data import DataSettings
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from sojourn.memory_link import Faults, MemoryBroker
     from sojourn.node import Node
 
+SHARES = ("class-counts",)
 TRAINING = 2.0
 """Virtual seconds that a visit takes."""
 _FOLDER = TemporaryDirectory(prefix="sojourn-shards-")
@@ -63,9 +63,9 @@ _PLAIN = {
 
 
 def job(name: str = "job", **changes: Any) -> str:
-    """A job file; `__` in a name stands for a dot."""
+    """A job file; `__` in a name stands for a dot, None leaves a setting out."""
     values = {"name": name, **_PLAIN, **{key.replace("__", "."): value for key, value in changes.items()}}
-    return "\n".join(f"{key} = {json.dumps(value)}" for key, value in values.items())
+    return "\n".join(f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None)
 
 
 def fedavg(name: str = "job", **changes: Any) -> str:
@@ -111,12 +111,10 @@ class OnceBench(Bench):
             return super().__call__(work)
         settings = read_job(work.text, work.name)
         compiled, kept = _compiled()
-        for ref in (compiled.kit, compiled.model, compiled.exemplars, compiled.test):
+        for ref in (compiled.kit, compiled.exemplars, compiled.test):
             self._mine.put(kept.read(ref.digest), ref.digest)
-        kit = kit_of_jobs()
-        model = vectors.load(kept, compiled.model, kit.model)
-        handout = handed_out(model, settings, compiled.model, self._mine, kit)
-        return msgspec.structs.replace(compiled, job=work.name, handout=handout)
+        held, handout = first_vectors(initial_model(), settings, self._mine, kit_of_jobs())
+        return msgspec.structs.replace(compiled, job=work.name, vectors=held, handout=handout)
 
 
 @cache
@@ -129,7 +127,7 @@ def kit_of_jobs() -> Kit:
 def initial_model() -> NDArray[np.float32]:
     """The model that every job here starts from."""
     compiled, kept = _compiled()
-    return vectors.load(kept, compiled.model, kit_of_jobs().model)
+    return vectors.load(kept, compiled.vectors["model"], kit_of_jobs().model)
 
 
 _OUTCOMES: dict[Any, tuple[Did | DidNot, dict[bytes, bytes]]] = {}
@@ -140,7 +138,8 @@ def trained_once(key: str, work: Train, blobs: BlobStore, data: DataSettings) ->
     """What the trainer says; training is a function of the visit, so it is computed once in a test session."""
     it = work.visit
     named = tuple(sorted((name, ref.digest, ref.encoding, ref.delta) for name, ref in it.vectors.items()))
-    memo = (data.path, it.kit.digest, named, it.seed, msgspec.json.encode(it.task), tuple(sorted(work.memory)))
+    kept = tuple(sorted((name, ref.digest) for name, ref in work.memory.items()))
+    memo = (data.path, it.kit.digest, named, it.seed, it.earlier, msgspec.json.encode(it.task), kept)
     if memo not in _OUTCOMES:
         own, trainer = _TRAINERS.setdefault(data.path, _trainer(data))
         for ref in (it.kit, *it.vectors.values(), *work.memory.values()):
@@ -169,6 +168,8 @@ class Ledger:
     finished: Counter[tuple[str, str]] = field(default_factory=Counter)
     kept: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     """(site, tour, hop): how often a result was kept."""
+    plans: list[RoundPlanned] = field(default_factory=list)
+    """The training rounds as they were planned."""
 
 
 Change = "Callable[[Train, Did | DidNot, BlobStore], Did | DidNot | None]"
@@ -227,9 +228,11 @@ class SmallFleet(Fleet):
 
     def _coordinator(self, broker: MemoryBroker) -> Node:
         link = MemoryLink(broker)
-        return self._node(
+        node = self._node(
             Coordinator(CLOUD), {"edge": link, "cloud": link}, lambda store: InlineWorkers(OnceBench(store.blobs))
         )
+        _watch(node, self._planned)
+        return node
 
     def _edge(self, name: str, site: MemoryBroker, cloud: MemoryBroker) -> Node:
         node = super()._edge(name, site, cloud)
@@ -237,11 +240,15 @@ class SmallFleet(Fleet):
         return node
 
     def _agent(self, name: str, data: DataSettings, broker: MemoryBroker) -> Node:
-        offer = Offer("1", "simulated", "onnxruntime", 1, 0, NAMES, "simulated")
+        offer = Offer("1", "simulated", "onnxruntime", 1, 0, NAMES, "simulated", SHARES)
         agent = Agent(name, offer, objection=self.objections.get(name))
         node = self._node(agent, {"edge": MemoryLink(broker)}, lambda store: SlowTraining(self, name, store.blobs))
         _watch(node, lambda record: self._finished(name, record))
         return node
+
+    def _planned(self, record: Any) -> None:
+        if isinstance(record, RoundPlanned) and record.phase == "train":
+            self.ledger.plans.append(record)
 
     def _finished(self, name: str, record: Any) -> None:
         if isinstance(record, VisitTrained):

@@ -18,7 +18,7 @@ SEEDS = int(os.environ.get("CHAOS_SEEDS", "50"))
 NODES = ("dev-0", "dev-1", "dev-2", "dev-3", "site-a", "site-b", "cloud")
 PATIENT = {"fleet__devices": 4, "tours__lease": 2000, "tours__site_lease": 2000}
 JOBS = (
-    visit(**PATIENT), fedavg(**PATIENT), visit(arranger__passes=2, **PATIENT), visit(encoding="float16", **PATIENT),
+    visit(**PATIENT), fedavg(**PATIENT), visit(schedule__passes=2, **PATIENT), visit(encoding="float16", **PATIENT),
 )  # fmt: skip
 
 

@@ -106,7 +106,7 @@ def test_visit_with_one_set_of_all_is_a_chain_written_out() -> None:
     order: list[str] = []
 
     def arranged() -> bool:
-        order[:] = [device for tour in fleet.job("job").arranged for device in tour.hops]
+        order[:] = [device for tour in fleet.job("job").arranged for device in tour.devices]
         return bool(order)
 
     fleet.world.run(arranged)
@@ -131,8 +131,8 @@ BASE = {"rounds": 2, **ALL}
     "change",
     [
         {"aggregator__name": "uniform-mean"},
-        {"arranger__order": "shuffled", "arranger__sets": 1, "arranger__size": 4},
-        {"arranger__passes": 2},
+        {"schedule__order": "shuffled", "arranger__sets": 1, "arranger__size": 4},
+        {"schedule__passes": 2},
         {"arranger__size": 1},
         {"seed": 1},
         {"training__epochs": 2},

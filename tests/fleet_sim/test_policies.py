@@ -88,7 +88,7 @@ def run_with(text: str, changes: dict, sites=ONE_SITE) -> tuple[SmallFleet, list
 
 def order_of(text: str) -> list[str]:
     """The devices of the one tour, in order."""
-    return list(run(text, ONE_SITE).state.arranged[0].hops)
+    return list(run(text, ONE_SITE).state.arranged[0].devices)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_bad_visit_is_skipped(change, said) -> None:
     # The same three visits in the same order: the lost hop left no trace in the model.
     fleet_order = [device for device in order if device != bad]
     without.run("job")
-    if list(without.job("job").arranged[0].hops) == fleet_order:
+    if list(without.job("job").arranged[0].devices) == fleet_order:
         assert np.array_equal(without.model(), fleet.model())
     assert np.isfinite(fleet.model()).all()
     assert not np.array_equal(fleet.model(), run(chain(), ONE_SITE).model)

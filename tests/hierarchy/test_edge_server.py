@@ -48,7 +48,7 @@ from sojourn.messages import (
     Visit,
     Visited,
 )  # fmt: skip
-from sojourn.parts import Gate, TourPolicy
+from sojourn.parts import Gate, Scaffold, TourPolicy
 from sojourn.topics import Address
 from sojourn.wire import Epoch, TourId, VisitId
 from tests.sojourn.examples import TASK
@@ -168,8 +168,101 @@ def test_a_tour_from_beginning_to_end() -> None:
     assert set(ended.blobs) == {result("b").digest, toured.reports.digest}
     assert records(bench.hear(CLOUD, TourAccepted(tour_id())))
     assert bench.edge.state.tours == {}
-    assert bench.edge._legs == {}
+    assert bench.edge.site.legs == {}
     assert bench.edge.live() == set()
+
+
+CONTROL = ref_of(b"cntrl", "float32")
+
+
+def scaffold_tour(kind="train", hops=("a", "b", "c")) -> Tour:
+    task = msgspec.structs.replace(TASK, objective=Scaffold(), kind=kind)
+    return msgspec.structs.replace(tour(hops), task=task, vectors={"model": MODEL, "control": CONTROL})
+
+
+def test_sums_of_extra_vectors_go_up_and_never_to_a_device() -> None:
+    bench = Bench()
+    bench.take(scaffold_tour())
+    visits = sends(bench.tell(Pulled(CONTROL.digest)), Visit)
+    for number, name in enumerate("abc"):
+        (visit,) = visits
+        start = result("abc"[number - 1]) if number else MODEL
+        assert visit.vectors == {"model": start, "control": CONTROL}
+        assert visit.earlier == number
+        extra, total = (ref_of(f"{word}{name}".ljust(5).encode(), "float32") for word in ("x", "sum"))
+        answer = Visited(visit.visit, {"model": result(name), "control_delta": extra}, 5, {})
+        pulls = bench.hear(device(name), answer)
+        assert [effect.ref for effect in pulls] == [result(name), extra]
+        assert bench.tell(Pulled(extra.digest)) == []
+        assert extra.digest in bench.edge.live()
+        (check,) = bench.tell(Pulled(result(name).digest))
+        assert check.work.result == answer.vectors
+        sums = {"control_delta": ref_of(f"sum{'abc'[number - 1]}".ljust(5).encode(), "float32")} if number else {}
+        assert check.work.checkpoint == {"model": start, **sums}
+        passed = Passed({"model": result(name), "control_delta": total}, {"model": result(name)}, 1.0)
+        effects = bench.tell(Did(bench.work, passed))
+        assert set(effects[0].blobs) == {result(name).digest, total.digest}
+        visits = sends(effects, Visit)
+    (toured,) = sends(effects, Toured)
+    assert toured.vectors == {"model": result("c"), "control_delta": ref_of(b"sumc ", "float32")}
+
+
+def test_a_lost_visit_is_not_counted_as_an_earlier_one() -> None:
+    bench = Bench()
+    (first,) = sends(bench.take(tour(("a", "b", "a"))), Visit)
+    (second,) = sends(bench.hear(device("a"), Declined(visit_id(0), "hot", "")), Visit)
+    bench.visited("b", visit_id(1, (1, 2)))
+    (third,) = sends(bench.passes("b"), Visit)
+    assert [it.earlier for it in (first, second, third)] == [0, 0, 1]
+    (again,) = sends(bench.tell(Present(device("a"), Epoch(2, b"abcdefgh"), Birth())), Visit)
+    assert again == third
+
+
+def test_an_unchanged_model_goes_up_too_but_not_from_an_estimate_that_made_none() -> None:
+    bench = Bench()
+    bench.take(tour(("a",)))
+    bench.hear(device("a"), Visited(visit_id(0), {"model": MODEL}, 5, {}))
+    bench.tell(Pulled(MODEL.digest))
+    (toured,) = sends(bench.tell(Did(bench.work, Passed({"model": MODEL}, {"model": MODEL}, 0.0))), Toured)
+    assert toured.vectors == {"model": MODEL}
+    bench = Bench()
+    estimate = msgspec.structs.replace(TASK, kind="estimate")
+    bench.take(msgspec.structs.replace(tour(("a",)), task=estimate))
+    (check,) = bench.hear(device("a"), Visited(visit_id(0), {}, 5, {}, (0.5,)))
+    (toured,) = sends(bench.tell(Did(check.key, Passed({}, {}, 0.0))), Toured)
+    assert toured.vectors == {}
+
+
+def test_what_an_estimate_made_is_not_handed_on() -> None:
+    bench = Bench()
+    bench.take(msgspec.structs.replace(tour(), task=msgspec.structs.replace(TASK, kind="estimate")))
+    bench.visited("a", visit_id(0))
+    (second,) = sends(bench.passes("a"), Visit)
+    assert second.vectors == {"model": MODEL}
+
+
+def test_a_tour_that_waited_in_vain_does_not_set_out_before_it_has_all() -> None:
+    bench = Bench()
+    bench.take(tour(("a",)))
+    bench.take(tour(("a",), number=1))
+    bench.hear(CLOUD, tour(("a",), number=1, attempt=2))
+    assert sends(bench.hear(CLOUD, TourCancel(tour_id(number=0))), Visit) == []
+    bench.tell(Pulled(KIT.digest))
+    (visit,) = sends(bench.tell(Pulled(MODEL.digest)), Visit)
+    assert visit.visit == visit_id(0, (2, 1), 1)
+
+
+def test_answers_wait_until_the_edge_server_has_again_what_it_judges_them_by() -> None:
+    bench = Bench()
+    bench.take(tour())
+    twin = bench.replayed()
+    twin.start(0.0)
+    for message in (Visited(visit_id(0), {"model": result("a")}, 5, {}), Declined(visit_id(0), "hot", "")):
+        assert twin.handle(Received(device("a"), EPOCH, message), 0.0) == []
+    twin.handle(Pulled(KIT.digest), 0.0)
+    twin.handle(Pulled(MODEL.digest), 0.0)
+    answer = Visited(visit_id(0), {"model": result("a")}, 5, {})
+    assert [type(effect) for effect in twin.handle(Received(device("a"), EPOCH, answer), 0.0)] == [Pull]
 
 
 def test_a_tour_asked_again_is_answered_with_progress() -> None:
@@ -458,7 +551,7 @@ def test_heartbeats_go_to_the_coordinator() -> None:
     bench.take(tour(site_lease=8.0))
     times = []
     for _ in range(3):
-        times.append(min(t for leg in bench.edge._legs.values() for t in [leg.heartbeat_at]))
+        times.append(min(t for leg in bench.edge.site.legs.values() for t in [leg.heartbeat_at]))
         assert sends(bench.tell(Woke(), times[-1]), TourProgress)
     assert times == [2, 4, 6]
 
@@ -480,7 +573,8 @@ def test_any_course_of_events_can_be_replayed(seed) -> None:
         number, name = draw.randint(0, 1), draw.choice("abs")
         attempt = (draw.randint(1, 2), draw.randint(1, 3))
         where = visit_id(draw.randint(0, 1), attempt, number)
-        current = [t.visit for t in bench.edge.state.tours.values() if t.visiting == name]
+        tours = bench.edge.state.tours.values()
+        current = [t.visit(hop) for t in tours for hop, at in t.visiting().items() if at == name]
         where = draw.choice([where, *current * 4])
         whole = tour(("a", "b"), ("s",), attempt[0], number, on_lost_visit=draw.choice(["skip", "retry", "swap"]))
         event = draw.choice(
@@ -501,6 +595,6 @@ def test_any_course_of_events_can_be_replayed(seed) -> None:
         bench.edge.live()
         for key, held in bench.edge.state.tours.items():
             assert held.hop <= len(held.route)
-            assert key in bench.edge._legs
+            assert key in bench.edge.site.legs
     for cut in range(0, len(bench.records), 3):
         assert bench.replayed(cut).snapshot() == bench.edge.snapshot()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import ref
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from sojourn.blobs import MemoryBlobs
 from sojourn.errors import InvalidBlob
 from sojourn.spec import ModelSpec, TensorSpec
-from sojourn.vectors import decode, encode, load, mean, save
+from sojourn.vectors import AT_ONCE, BLOCK, decode, encode, load, mean, save, wide_mean
 
 SPEC = ModelSpec((TensorSpec("a", (2, 3)), TensorSpec("b", (4,)), TensorSpec("c", ())))
 vectors = arrays(np.float32, SPEC.size, elements=st.floats(-(2.0**100), 2.0**100, width=32))
@@ -108,3 +110,43 @@ def test_means_are_summed_in_order_and_in_float64() -> None:
     assert mean(parts, [1, 1, 1]).dtype == np.float32
     with pytest.raises(ValueError, match="no vectors"):
         mean([], [])
+    with pytest.raises(ValueError, match="shorter"):
+        mean(parts, [1, 1])
+    with pytest.raises(ValueError, match="different lengths"):
+        mean([np.zeros(2, np.float32), np.zeros(3, np.float32)], [1, 1])
+
+
+def by_whole_vectors(parts, weights):
+    share = np.asarray(weights, np.float64) / np.sum(weights, dtype=np.float64)
+    total = parts[0] * share[0]
+    for part, each in zip(parts[1:], share[1:], strict=True):
+        total = total + part * each
+    return total
+
+
+@pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 17])
+@pytest.mark.parametrize("count", [1, AT_ONCE, AT_ONCE + 1, 3 * AT_ONCE])
+def test_means_in_blocks_are_those_of_whole_vectors_to_the_bit(size, count) -> None:
+    draw = np.random.default_rng(size + count)
+    parts = [draw.standard_normal(size, np.float32) * np.float32(10.0 ** draw.integers(-30, 30)) for _ in range(count)]
+    for part in parts:
+        part[:1] = -0.0
+    weights = draw.random(count).tolist()
+    expected = by_whole_vectors(parts, weights)
+    assert wide_mean(iter(parts), weights).tobytes() == expected.tobytes()
+    assert mean(parts, weights).tobytes() == expected.astype(np.float32).tobytes()
+
+
+def test_vectors_that_are_loaded_as_they_come_are_not_all_in_memory() -> None:
+    seen: list[ref[np.ndarray]] = []
+    alive: list[int] = []
+
+    def loaded():
+        for _ in range(5 * AT_ONCE):
+            vector = np.ones(3, np.float32)
+            seen.append(ref(vector))
+            alive.append(sum(each() is not None for each in seen))
+            yield vector
+
+    assert mean(loaded(), [1.0] * (5 * AT_ONCE)).tolist() == [1.0] * 3
+    assert AT_ONCE <= max(alive) <= AT_ONCE + 2

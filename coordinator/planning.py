@@ -1,0 +1,150 @@
+"""Planning a round: who is here, what is known of them, which tours depart. Work on names; no role, no network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from coordinator.coordinator_records import JobState, RoundPlanned, TourPlan
+from coordinator.estimation import known, rows_of, unknown
+from coordinator.job import Job, read_job
+from coordinator.merging import RELAY, departs_from
+from coordinator.schedules import Departure, Moment, depart, rearranges, wanted_sets
+from hierarchy.arrangement import MOST_HOPS, ClientSet, Roll, Turn, arrange, check, deal_spares, quality_of
+from sojourn.errors import JobError
+from sojourn.parts import ClassCountEstimator
+from sojourn.randomness import derive
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from coordinator.strategies import Strategy
+    from sojourn.blobs import BlobStore
+
+NAMED = 5
+"""So many devices are named in an error, the others are counted."""
+
+
+class PlanRound(msgspec.Struct, frozen=True):
+    """Plan the next round of a job for the devices that the sites have now."""
+
+    job: JobState
+    reach: dict[str, tuple[str, ...]]
+    unwilling: tuple[str, ...] = ()
+    """The devices whose owners do not share what the job's estimator asks for."""
+
+
+class NotYet(msgspec.Struct, frozen=True):
+    """The round cannot be planned with the devices that are here now."""
+
+    reason: str
+
+
+def plan_round(work: PlanRound, blobs: BlobStore) -> RoundPlanned | NotYet:
+    """Estimate the devices that are not known yet, else arrange the round's tours."""
+    state, job = work.job, read_job(work.job.text, work.job.name)
+    strategy = job.parts()
+    _consent(work, strategy)
+    reach = {site: frozenset(devices) - frozenset(work.unwilling) for site, devices in work.reach.items()}
+    here = sorted(set().union(*reach.values())) if reach else []
+    if len(here) < job.fleet.devices:
+        return NotYet(f"{job.fleet.devices} devices are needed; {len(here)} are here")
+    if asked := unknown(strategy.estimator, state, here):
+        return _estimation(state, asked, reach)
+    here = known(strategy.estimator, state, here)
+    return _training(state, job, strategy, _roll(state, strategy, here, reach, blobs))
+
+
+def _consent(work: PlanRound, strategy: Strategy) -> None:
+    """Before anything trains: an estimator that owners refuse is not for this fleet."""
+    estimator, state = strategy.estimator, work.job
+    asks = isinstance(estimator, ClassCountEstimator) and estimator.unwilling == "refuse"
+    if asks and work.unwilling and not state.signatures and not state.history:
+        names = ", ".join(work.unwilling[:NAMED]) + (" ..." if len(work.unwilling) > NAMED else "")
+        raise JobError(
+            f"this job needs class counts, and the owners of {len(work.unwilling)} devices do not share them "
+            f'({names}): set shares = ["class-counts"] in their agent.toml, or leave them out with '
+            f'estimator.unwilling = "leave-out", or let signatures stand in with estimator.name = "signature"'
+        )
+
+
+def _roll(
+    state: JobState, strategy: Strategy, here: list[str], reach: Mapping[str, frozenset[str]], blobs: BlobStore
+) -> Roll:
+    told = all(device in state.samples for device in here)
+    samples = np.array([state.samples[device] for device in here], np.int64) if told and here else None
+    estimator = strategy.estimator
+    return Roll(
+        tuple(here), reach, rows_of(estimator, state, here, blobs), samples, by_class=estimator.by_class,
+        counts=isinstance(estimator, ClassCountEstimator),
+    )  # fmt: skip
+
+
+def _estimation(state: JobState, asked: list[str], reach: Mapping[str, frozenset[str]]) -> RoundPlanned:
+    """Every device by itself, each at the first site that reaches it."""
+    sites = {device: min(site for site, devices in reach.items() if device in devices) for device in asked}
+    tours = tuple(
+        TourPlan(state.next_tour + number, sites[device], (device,)) for number, device in enumerate(asked)
+    )
+    return RoundPlanned(state.name, "estimate", tours, {})
+
+
+def _training(state: JobState, job: Job, strategy: Strategy, roll: Roll) -> RoundPlanned | NotYet:
+    seed = derive(job.seed, "arrange", state.round)
+    if state.arranged and not rearranges(strategy.schedule, state.round):
+        sets, arranged, memo = _kept(state.arranged, roll), None, state.memo
+    else:
+        turn = Turn(seed, state.round, wanted_sets(strategy.schedule, state.round, len(roll.devices)), state.memo)
+        if reason := check(strategy.arranger, roll, turn):
+            return NotYet(reason)
+        made = arrange(strategy.arranger, roll, turn)
+        sets, arranged, memo = made.sets, made.sets, made.memo
+    if not sets:
+        return NotYet("none of the arranged devices is here")
+    going = depart(strategy.schedule, sets, moment_of(state, job, len(sets)))
+    if longest := max((each for each in going if len(each.set.devices) > MOST_HOPS), key=_visits, default=None):
+        raise JobError(f"a tour of {_visits(longest)} visits is planned; at most {MOST_HOPS} fit in one")
+    tours = _tours(state, job, strategy, going, roll)
+    chosen = list(dict.fromkeys(each.set for each in going))
+    return RoundPlanned(
+        state.name, "train", tours, quality_of(chosen, roll), len(roll.devices), arranged, memo
+    )
+
+
+def moment_of(state: JobState, job: Job, sets: int) -> Moment:
+    """When a round is planned or closed."""
+    seed = derive(job.seed, "arrange", state.round)
+    return Moment(state.round, state.since_merge, sets, seed, last=state.round >= job.all_rounds)
+
+
+def _tours(
+    state: JobState, job: Job, strategy: Strategy, going: Sequence[Departure], roll: Roll
+) -> tuple[TourPlan, ...]:
+    seed = derive(job.seed, "arrange", state.round)
+    per_tour = job.tours.spares if job.tours.on_lost_visit == "swap" else 0
+    spares = deal_spares([each.set for each in going], roll, per_tour, seed)
+    received = {name: name for name in strategy.objective.receives}
+    return tuple(
+        TourPlan(
+            state.next_tour + number, each.set.site, each.set.devices, extra,
+            start={"model": RELAY if each.leg else departs_from(each.slot, state.vectors), **received},
+            slot=each.slot, leg=each.leg,
+        )
+        for number, (each, extra) in enumerate(zip(going, spares, strict=True))
+    )  # fmt: skip
+
+
+def _visits(departure: Departure) -> int:
+    return len(departure.set.devices)
+
+
+def _kept(arranged: tuple[ClientSet, ...], roll: Roll) -> tuple[ClientSet, ...]:
+    """The sets of before, less the devices that are no longer there; one whose site is gone finds another."""
+    kept = []
+    for each in arranged:
+        reached = {site: tuple(d for d in each.devices if d in there) for site, there in roll.reach.items()}
+        site = each.site if reached.get(each.site) else max(sorted(reached), key=lambda name: len(reached[name]))
+        kept.append(ClientSet(site, tuple(device for device in reached[site] if device in roll.devices)))
+    return tuple(each for each in kept if each.devices)

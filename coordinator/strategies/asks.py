@@ -1,0 +1,71 @@
+"""What a strategy asks of devices and their owners, in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sojourn.parts import (
+    ClassCountEstimator,
+    Elmy,
+    NoEstimator,
+    OwnObjective,
+    Ring,
+    Sam,
+    Scaffold,
+    SizeEstimator,
+    UpdateEstimator,
+    WeightedMean,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from coordinator.strategies.strategy import Strategy
+    from sojourn.parts import Estimator
+
+
+def asks(strategy: Strategy) -> list[str]:
+    """What devices must tell, do and keep besides training the model that they are handed."""
+    return [*_estimation(strategy.estimator), *_training(strategy), *_telling(strategy)]
+
+
+def _estimation(estimator: Estimator) -> Iterator[str]:
+    match estimator:
+        case NoEstimator():
+            return
+        case SizeEstimator():
+            yield "samples told: how many each device has, before the first round; nothing is trained for it"
+        case ClassCountEstimator():
+            yield "class counts: each device tells its label histogram, if its owner shares it"
+        case UpdateEstimator() if not estimator.epochs:
+            yield "samples told: how many each device has, before the first round; nothing is trained for it"
+            yield "updates: the server keeps each device's last one"
+        case _:
+            yield f"one more visit for each device, of {estimator.epochs} epochs, before it first takes part"
+            if estimator.exemplars:
+                where = "sent to devices" if getattr(estimator, "where", "server") == "device" else "held by the server"
+                yield f"exemplars: a few public labelled samples of each class, {where}"
+
+
+def _training(strategy: Strategy) -> Iterator[str]:
+    objective = strategy.objective
+    match objective:
+        case OwnObjective():
+            yield f"{objective.part} installed on each device, and its owner's leave to run it"
+        case Elmy():
+            yield f"memory for {objective.models + 2} models during a visit, and {objective.models} trainings"
+        case Sam():
+            yield "two gradients for each step"
+        case Scaffold():
+            yield "memory for a control variate between visits; one more vector each way"
+        case _ if objective.keeps:
+            yield "memory for one vector of the model's size between visits"
+        case _:
+            pass
+
+
+def _telling(strategy: Strategy) -> Iterator[str]:
+    """Where one model travels alone there is nothing to weigh."""
+    by_samples = getattr(strategy.aggregator, "weighting", None) == "samples"
+    if (by_samples or isinstance(strategy.aggregator, WeightedMean)) and not isinstance(strategy.schedule, Ring):
+        yield "samples told: how many a model has seen is its weight"

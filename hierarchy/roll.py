@@ -1,0 +1,88 @@
+"""What an arranger knows, which round it arranges, and the client sets it makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from sojourn.errors import Fault
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+Memo = dict[str, tuple[int, ...]]
+"""What an arranger remembers between rounds, by device name."""
+
+
+class ClientSet(msgspec.Struct, frozen=True):
+    """One tour in the making: its site, and its devices in the order of visits."""
+
+    site: str
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Roll:
+    """What an arranger knows: devices by sorted name, which of them each site reaches, a row and samples for each.
+
+    by_class: the columns of the rows are classes; counts: the rows are true label counts.
+    """
+
+    devices: tuple[str, ...]
+    reach: Mapping[str, frozenset[str]]
+    signatures: NDArray[np.float64] | None = None
+    samples: NDArray[np.int64] | None = None
+    by_class: bool = True
+    counts: bool = False
+
+    def __post_init__(self) -> None:
+        if list(self.devices) != sorted(set(self.devices)):
+            raise Fault("the devices of a roll are not sorted and unique")
+        if self.signatures is not None and (self.signatures.ndim != 2 or len(self.signatures) != len(self.devices)):
+            raise Fault(f"signatures of shape {self.signatures.shape} for {len(self.devices)} devices")
+        if self.samples is not None and (self.samples.shape != (len(self.devices),) or (self.samples < 0).any()):
+            raise Fault(f"samples of shape {self.samples.shape}, or below 0, for {len(self.devices)} devices")
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites by sorted name."""
+        return tuple(sorted(self.reach))
+
+    @cached_property
+    def table(self) -> NDArray[np.bool_]:
+        """Who reaches whom: a row for each device, a column for each site."""
+        columns = [[device in self.reach[site] for device in self.devices] for site in self.sites]
+        return np.array(columns, bool).reshape(len(columns), len(self.devices)).T
+
+    @cached_property
+    def here(self) -> NDArray[np.int64]:
+        """The numbers of the devices that reach a site."""
+        return np.flatnonzero(self.table.any(axis=1))
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Which round is arranged.
+
+    seed: of this round alone; sets: how many the schedule asks for, instead of the arranger's own number; memo: what
+    the arranger remembers.
+    """
+
+    seed: int
+    round: int = 1
+    sets: int | None = None
+    memo: Memo = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Arranged:
+    """The client sets of a round in plan order, and what to remember for the next."""
+
+    sets: tuple[ClientSet, ...]
+    memo: Memo

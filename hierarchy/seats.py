@@ -1,0 +1,208 @@
+"""Promises of devices to sites: who may be taken where, so that no pick empties a later set.
+
+A set belongs to a site and draws only from devices that reach it. Seats keep a promise for every place that is still
+to be filled; where all devices reach all sites, every remaining device is a candidate. Devices that reach the same
+sites are one pool: a promise is of one device of a pool, so what it costs to keep depends on the number of pools.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Mask = NDArray[np.bool_]
+    Rows = NDArray[np.int64]
+
+
+class Seats:
+    """How many devices of each pool are promised to which site: a flow, so that what is promised can always be kept."""
+
+    def __init__(self, reach: Mask) -> None:
+        pools, self._pool = _pools(reach)
+        self._reached: Mask = np.ascontiguousarray(pools.T)
+        self._free = np.bincount(self._pool, minlength=len(pools))
+        self._promised = np.zeros(self._reached.shape, np.int64)
+        self._lent: Mask = np.zeros(self._reached.shape, bool)
+        self._left = np.ones(len(reach), bool)
+        self._handy: dict[int, int] = {}
+
+    def claim(self, site: int, places: int = 1) -> int:
+        """Promise the site up to `places` more free devices, moving promises between sites where that makes room.
+
+        The answer is how many it got; one that gets fewer than it asked for can never get more.
+        """
+        # One place at a time, a site mostly gets it from the pool that had the last one.
+        handy = self._handy.get(site)
+        if places == 1 and handy is not None and self._free[handy]:
+            self._free[handy] -= 1
+            self._promise(site, handy, 1)
+            return 1
+        got = 0
+        while got < places and (more := self._claim_along_one_path(site, places - got)):
+            got += more
+        return got
+
+    def candidates(self, site: int) -> Mask:
+        """The devices that the site may take now without breaking a promise to another."""
+        replaceable = (self._free > 0) | self._lent[site]
+        while True:
+            refillable = (self._reached & replaceable).any(axis=1)
+            wider: Mask = replaceable | self._lent[refillable].any(axis=0)
+            if np.array_equal(wider, replaceable):
+                break
+            replaceable = wider
+        safe: Mask = (replaceable & self._reached[site])[self._pool] & self._left
+        return safe
+
+    def take(self, site: int, device: int) -> None:
+        """Keep one promise to the site with this candidate; whoever was promised its pool's last gets another."""
+        pool = int(self._pool[device])
+        self._left[device] = False
+        if self._lent[site, pool]:
+            self._promise(site, pool, -1)
+            return
+        kept = int(np.argmax(self._lent[site]))
+        self._promise(site, kept, -1)
+        self._free[kept] += 1
+        if self._free[pool]:
+            self._free[pool] -= 1
+            return
+        for other in np.flatnonzero(self._lent[:, pool]).tolist():
+            self._promise(other, pool, -1)
+            if self.claim(other):
+                return
+            self._promise(other, pool, 1)
+
+    def promised(self, site: int) -> list[int]:
+        """Devices promised to a site, lowest number first; no device is in two sites' lists."""
+        mine: list[int] = []
+        for pool in np.flatnonzero(self._lent[site]).tolist():
+            begin = int(self._promised[:site, pool].sum())
+            left = np.flatnonzero(self._left & (self._pool == pool))
+            mine += left[begin : begin + int(self._promised[site, pool])].tolist()
+        return sorted(mine)
+
+    def split(self, draw: np.random.Generator) -> list[Rows]:
+        """All remaining devices in random order, each at one site: what is promised there, and a share of the free.
+
+        A pool's free devices go to the sites that it reaches, in proportion to what the sites were promised in all.
+        """
+        order = draw.permutation(np.flatnonzero(self._left))
+        order = order[np.argsort(self._pool[order], kind="stable")]
+        weights = self._promised.sum(axis=1, keepdims=True) * self._reached
+        # Whole shares of a pool's free devices, by rounding their running sum down.
+        shares = np.cumsum(weights, axis=0) * self._free // np.maximum(1, weights.sum(axis=0))
+        shares = np.diff(shares, axis=0, prepend=0) + self._promised
+        unused = np.bincount(self._pool[order], minlength=len(self._free)) - shares.sum(axis=0)
+        nobody = len(shares)
+        owner = np.repeat(
+            np.tile(np.arange(nobody + 1), len(self._free)), np.concatenate([shares, unused[None]]).T.ravel()
+        )
+        back = draw.permutation(len(order))
+        order, owner = order[back], owner[back]
+        return [order[owner == site] for site in range(nobody)]
+
+    def _promise(self, site: int, pools: int | Rows, amount: int | Rows) -> None:
+        """Change what a site was promised of some pools."""
+        self._promised[site, pools] += amount
+        self._lent[site, pools] = self._promised[site, pools] > 0
+
+    def _claim_along_one_path(self, site: int, most: int) -> int:
+        """Up to `most` promises along the shortest way from free devices, over sites that pass theirs on."""
+        asker: dict[int, int] = {site: site}
+        queue = [site]
+        for here in queue:
+            if (self._reached[here] & (self._free > 0)).any():
+                return self._shift(here, asker, most)
+            for other in np.flatnonzero((self._lent & self._reached[here]).any(axis=1)).tolist():
+                if other not in asker:
+                    asker[other] = here
+                    queue.append(other)
+        return 0
+
+    def _shift(self, here: int, asker: dict[int, int], most: int) -> int:
+        """Give free devices to `here`, which passes as many on to the site that asked, and so on."""
+        path = [here]
+        while (site := asker[path[-1]]) != path[-1]:
+            path.append(site)
+        lots = [np.flatnonzero(self._reached[here] & (self._free > 0))]
+        amount = min(most, int(self._free[lots[0]].sum()))
+        for giver, receiver in pairwise(path):
+            lots.append(np.flatnonzero(self._lent[giver] & self._reached[receiver]))
+            amount = min(amount, int(self._promised[giver, lots[-1]].sum()))
+        given = _first(self._free[lots[0]], amount)
+        self._free[lots[0]] -= given
+        self._promise(here, lots[0], given)
+        for (giver, receiver), pools in zip(pairwise(path), lots[1:], strict=True):
+            given = _first(self._promised[giver, pools], amount)
+            self._promise(giver, pools, -given)
+            self._promise(receiver, pools, given)
+        self._handy[here] = int(lots[0][-1])
+        return amount
+
+
+def share_sets(seats: Seats, counts: NDArray[np.int64], sets: int, draw: np.random.Generator) -> list[int]:
+    """The site of each set: one each first, then to the largest count / (sets it has + 1); claims one device a set.
+
+    With fewer sets than sites the sites are drawn, weighted by devices, so that in time every site has its turn.
+    """
+    first = [site for site in np.argsort(-counts, kind="stable").tolist() if counts[site]]
+    if sets < len(first):
+        first = draw.choice(first, len(first), replace=False, p=counts[first] / counts.sum()).tolist()
+    owners: list[int] = []
+    for site in first:
+        if len(owners) < sets and seats.claim(site):
+            owners.append(site)
+    held = Counter(owners)
+    queue = [(-counts[site] / 2, site) for site in held]
+    heapq.heapify(queue)
+    while queue and len(owners) < sets:
+        site = heapq.heappop(queue)[1]
+        if seats.claim(site):
+            owners.append(site)
+            held[site] += 1
+            heapq.heappush(queue, (-counts[site] / (held[site] + 1), site))
+    return owners
+
+
+def deal(seats: Seats, sites: Sequence[int], most: int) -> list[int]:
+    """How many devices each set can claim at its site: one for all in turn, up to `most`, as level as can be.
+
+    A site that cannot claim now never can: the groups of places that can be filled together form a matroid.
+    """
+    counts = np.zeros(len(sites), np.int64)
+    numbers = {site: np.flatnonzero(np.equal(sites, site)) for site in dict.fromkeys(sites)}
+    for _ in range(most):
+        if not numbers:
+            break
+        for site, mine in list(numbers.items()):
+            got = seats.claim(site, len(mine))
+            counts[mine[:got]] += 1
+            if got < len(mine):
+                del numbers[site]
+    return [int(count) for count in counts]
+
+
+def _pools(reach: Mask) -> tuple[Mask, Rows]:
+    """The kinds of rows of a reachability map, and the kind of each device."""
+    if len(reach) == 0 or bool((reach == reach[0]).all()):
+        return reach[:1], np.zeros(len(reach), np.int64)
+    packed = np.ascontiguousarray(np.packbits(reach, axis=1))
+    keys = packed.view(np.dtype((np.void, packed.shape[1])))[:, 0]
+    _, index, pool = np.unique(keys, return_index=True, return_inverse=True)
+    return reach[index], pool.astype(np.int64)
+
+
+def _first(stock: NDArray[np.int64], amount: int) -> NDArray[np.int64]:
+    """How much each lot gives when `amount` is taken from the first ones."""
+    given: NDArray[np.int64] = np.clip(amount - (np.cumsum(stock) - stock), 0, stock)
+    return given

@@ -1,0 +1,81 @@
+"""The step of VISIT's greedy: one set under Algorithm 1, and two ways to find who joins it next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hierarchy.seats import Seats
+
+    Mask = NDArray[np.bool_]
+    Table = NDArray[np.float64]
+
+TIE = 1e-12
+"""Similarities this close are equal: the order in which a machine sums must not decide."""
+SHORT = 1e-12
+"""A squared length below this share of the longest signature's is rounding: such a sum is similar to nothing."""
+
+
+class Search(Protocol):
+    """How the next device of a set is found."""
+
+    signatures: Table
+
+    def closest(self, total: Table, allowed: Mask) -> int:
+        """The allowed device whose signature brings the set's sum closest to the virtual target's direction."""
+
+
+class LiteralSearch:
+    """Every sum and its cosine, as the paper writes them.
+
+    The cosine of a sum is that of the mean, and the target's length is the same for all: both are left out.
+    """
+
+    def __init__(self, signatures: Table) -> None:
+        self.signatures = signatures
+
+    def closest(self, total: Table, allowed: Mask) -> int:
+        """The lowest of the best."""
+        sums = self.signatures + total
+        lengths = np.sqrt(np.einsum("nc,nc->n", sums, sums))
+        scores = np.divide(sums.sum(axis=1), lengths, out=np.zeros(len(sums)), where=lengths > 0)
+        scores[~allowed] = -np.inf
+        return int(np.argmax(scores >= scores.max() - TIE))
+
+
+class QuickSearch:
+    """The same by |t + v|^2 = |t|^2 + 2 t·v + |v|^2: one product over the fleet instead of all sums."""
+
+    def __init__(self, signatures: Table) -> None:
+        self.signatures = signatures
+        self._sums = signatures.sum(axis=1)
+        self._squares = np.einsum("nc,nc->n", signatures, signatures)
+        self._least = SHORT * self._squares.max(initial=0.0) or 1.0
+
+    def closest(self, total: Table, allowed: Mask) -> int:
+        """The lowest of the best."""
+        lengths = self.signatures @ (2 * total)
+        lengths += self._squares
+        lengths += total @ total
+        np.sqrt(np.maximum(lengths, self._least, out=lengths), out=lengths)
+        scores = self._sums + total.sum()
+        scores /= lengths
+        scores[~allowed] = -np.inf
+        return int(np.argmax(scores >= scores.max() - TIE))
+
+
+def gather(search: Search, seats: Seats, site: int, size: int, starts: np.random.Generator) -> list[int]:
+    """One set in order of addition (Algorithm 1, lines 13 to 20)."""
+    members = [int(starts.choice(np.flatnonzero(seats.candidates(site))))]
+    seats.take(site, members[0])
+    total = search.signatures[members[0]].copy()
+    while len(members) < size:
+        newcomer = search.closest(total, seats.candidates(site))
+        seats.take(site, newcomer)
+        members.append(newcomer)
+        total += search.signatures[newcomer]
+    return members

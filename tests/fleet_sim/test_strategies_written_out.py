@@ -1,0 +1,296 @@
+"""Whole jobs against the papers' pseudo-code written out in plain numpy: same plan, same randomness, same model.
+
+Which devices form which tour is read from the plan (the arrangers have tests of their own); everything else is computed
+here, with nothing of the product but the gradient.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from edge_agent.training import prepare
+from sojourn.randomness import batches, derive
+from tests.fleet_sim.small_fleet import initial_model, job, kit_of_jobs, run, shards
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from coordinator.coordinator_records import TourPlan
+    from tests.fleet_sim.small_fleet import Run
+
+SITES = {"site-a": ("dev-0", "dev-1", "dev-2"), "site-b": ("dev-3", "dev-4", "dev-5")}
+LR, BATCH, EPOCHS, N = 0.1, 32, 2, 6
+PLAIN = {"training__lr": LR, "training__batch": BATCH, "training__epochs": EPOCHS, "training__momentum": 0.0,
+         "training__weight_decay": 0.0, "training__optimiser": "sgd", "fleet__devices": N}  # fmt: skip
+
+
+@cache
+def ready(device: str) -> Any:
+    return prepare(kit_of_jobs(), shards(6)[device], 1)
+
+
+def size(device: str) -> int:
+    return len(ready(device).samples)
+
+
+def train(
+    w_in: np.ndarray, device: str, number: int, pull: Callable[..., Any] | None = None, repeat: int = 0
+) -> tuple[np.ndarray, int]:
+    """One visit in round `number`: w <- w - lr (g + pull), in float64 but for the gradient; and how many steps."""
+    it, w, steps = ready(device), w_in.astype(np.float64), 0
+    seed = derive(derive(0, "train", number), device, repeat)
+    for index in batches(seed, size(device), BATCH, EPOCHS):
+        x, y = it.samples.batch(index, kit_of_jobs().input.dtype)
+        g = it.graphs.loss_and_gradient(w.astype(np.float32), x, y, [])[1].astype(np.float64)
+        w = w - LR * (pull(w, g) if pull else g)
+        steps += 1
+    return w, steps
+
+
+def tour(w: np.ndarray, devices: tuple[str, ...], number: int, **how: Any) -> tuple[np.ndarray, int]:
+    """The model after these devices, and the samples it has seen."""
+    seen: dict[str, int] = {}
+    for device in devices:
+        w, _ = train(w, device, number, repeat=seen.get(device, 0), **how)
+        seen[device] = seen.get(device, 0) + 1
+    return w, sum(size(device) * times for device, times in seen.items())
+
+
+def weighted(models: list[tuple[np.ndarray, float]]) -> np.ndarray:
+    total = sum(weight for _, weight in models)
+    return sum(weight / total * model for model, weight in models)
+
+
+def uniform(models: list[np.ndarray]) -> np.ndarray:
+    return weighted([(model, 1.0) for model in models])
+
+
+def start() -> np.ndarray:
+    return initial_model().astype(np.float64)
+
+
+def ran(strategy: str, *, one_broker: bool = False, **changes: Any) -> tuple[Run, list[tuple[TourPlan, ...]]]:
+    done = run(job(**{"strategy": strategy, **PLAIN, "rounds": 3, **changes}), SITES, one_broker=one_broker)
+    assert done.state.status == "done", done.state.detail
+    return done, [plan.tours for plan in done.fleet.ledger.plans]
+
+
+def agree(done: Run, expected: np.ndarray) -> None:
+    moved = np.abs(expected - start()).max()
+    assert moved > 1e-3
+    np.testing.assert_allclose(done.model, expected, rtol=0, atol=2e-5 * max(1.0, moved))
+
+
+def test_fedprox_pulls_to_the_model_received() -> None:
+    done, plans = ran("fedprox", objective__mu=0.7)
+    w = start()
+    for number, tours in enumerate(plans, 1):
+        anchor = w
+        ends = [train(w, t.hops[0], number, lambda v, g, a=anchor: g + 0.7 * (v - a))[0] for t in tours]
+        w = weighted([(end, size(t.hops[0])) for end, t in zip(ends, tours, strict=True)])
+    agree(done, w)
+
+
+def test_scaffold_with_half_of_the_devices_each_round() -> None:
+    done, plans = ran("scaffold", arranger__fraction=0.5, rounds=4)
+    w, c = start(), np.zeros_like(start())
+    mine: dict[str, np.ndarray] = {}
+    for number, tours in enumerate(plans, 1):
+        ends, deltas = [], []
+        for t in tours:
+            k = t.hops[0]
+            c_k = mine.get(k, np.zeros_like(w))
+            w_k, steps = train(w, k, number, lambda v, g, c=c, c_k=c_k: g - c_k + c)
+            mine[k] = c_k - c + (w - w_k) / (steps * LR)
+            ends.append(w_k)
+            deltas.append(mine[k] - c_k)
+        c = c + sum(deltas) / N
+        w = uniform(ends)
+    agree(done, w)
+    assert len(mine) > 3
+    np.testing.assert_allclose(c, sum(mine.values()) / N, rtol=0, atol=1e-12)
+
+
+def test_feddyn_with_half_of_the_devices_each_round() -> None:
+    a = 0.3
+    done, plans = ran("feddyn", objective__a=a, arranger__fraction=0.5, rounds=4)
+    w, h = start(), np.zeros_like(start())
+    mine: dict[str, np.ndarray] = {}
+    for number, tours in enumerate(plans, 1):
+        ends = []
+        for t in tours:
+            k, w_in = t.hops[0], w
+            h_k = mine.get(k, np.zeros_like(w))
+            w_k, _ = train(w, k, number, lambda v, g, h_k=h_k, w_in=w_in: g - h_k + a * (v - w_in))
+            mine[k] = h_k - a * (w_k - w_in)
+            ends.append(w_k)
+        h = h - a / N * sum(end - w for end in ends)
+        w = uniform(ends) - h / a
+    agree(done, w)
+    np.testing.assert_allclose(h, sum(mine.values()) / N, rtol=0, atol=1e-12)
+
+
+SEQ = {"estimator__epochs": 1, "arranger__min_samples": 100, "arranger__max_devices": 2}
+
+
+def test_fedseq_tours_shuffled_superclients_and_weighs_them_by_samples() -> None:
+    done, plans = ran("fedseq", one_broker=True, **SEQ, schedule__fraction=0.7, schedule__passes=2)
+    assert all(len(tours) == 2 for tours in plans)
+    w = start()
+    for number, tours in enumerate(plans, 1):
+        w = weighted([tour(w, t.hops, number) for t in tours])
+    agree(done, w)
+
+
+def test_fedseq_inter_keeps_models_in_slots_until_all_superclients_had_their_turn() -> None:
+    done, plans = ran("fedseq-inter", one_broker=True, **SEQ, schedule__fraction=0.7, rounds=5)
+    superclients = len({frozenset(t.hops) for tours in plans for t in tours})
+    assert superclients == 3
+    w = start()
+    slots: dict[int, tuple[np.ndarray, float]] = {}
+    for t, tours in enumerate(plans):
+        for i, each in enumerate(tours):
+            w_i, seen = slots.get(i, (w, 0.0))
+            w_i, more = tour(w_i, each.hops, t + 1)
+            slots[i] = w_i, seen + more
+        evaluated = weighted(list(slots.values()))
+        if (t + 1) % superclients == 0:
+            w, slots = evaluated, {}
+    agree(done, evaluated)
+
+
+def test_fedseq_with_feddyn_pulls_to_the_predecessors_model_and_uses_feddyns_server() -> None:
+    a = 0.5
+    done, plans = ran("fedseq-dyn", one_broker=True, **SEQ, objective__a=a, schedule__fraction=1.0)
+    w, h = start(), np.zeros_like(start())
+    mine: dict[str, np.ndarray] = {}
+    for number, tours in enumerate(plans, 1):
+        ends = []
+        for t in tours:
+            v = w
+            for k in t.hops:
+                h_k, w_in = mine.get(k, np.zeros_like(w)), v
+                v, _ = train(w_in, k, number, lambda u, g, h_k=h_k, w_in=w_in: g - h_k + a * (u - w_in))
+                mine[k] = h_k - a * (v - w_in)
+            ends.append(v)
+        h = h - a / N * sum(end - w for end in ends)
+        w = uniform(ends) - h / a
+    agree(done, w)
+    np.testing.assert_allclose(h, sum(mine.values()) / N, rtol=0, atol=1e-12)
+
+
+def test_fedgsp_merges_uniformly_what_a_share_of_its_growing_groups_learnt() -> None:
+    done, plans = ran("fedgsp", one_broker=True, schedule__beta=1, schedule__kappa=0.5, rounds=4)
+    w = start()
+    for number, tours in enumerate(plans, 1):
+        w = uniform([tour(w, t.hops, number)[0] for t in tours])
+    agree(done, w)
+    # f(r) = 1, 2, 3, 3 groups of all six, half of which train.
+    assert [[len(t.hops) for t in tours] for tours in plans] == [[6], [3], [2, 2], [2, 2]]
+
+
+def test_fedcat_passes_copies_around_and_merges_them_after_a_cycle() -> None:
+    copies = 3
+    done, plans = ran("fedcat", arranger__sets=copies, rounds=5)
+    w = start()
+    held: list[tuple[np.ndarray, float]] = []
+    for r, tours in enumerate(plans):
+        j = r % copies
+        if j == 0:
+            held = [(w, 0.0)] * copies
+        # The plan lists tours by copy: copy i is at the device that group (i + j) mod K sent.
+        assert [t.slot for t in tours] == [f"slot-{i}" for i in range(copies)]
+        for i, t in enumerate(tours):
+            model, seen = held[i]
+            model, more = tour(model, t.hops, r + 1)
+            held[i] = model, seen + more
+        if j == copies - 1 or r == len(plans) - 1:
+            w = weighted(held)
+    agree(done, w)
+    groups = [[t.hops[0] for t in tours] for tours in plans[:copies]]
+    unrolled = [[row[(g - j) % copies] for g in range(copies)] for j, row in enumerate(groups)]
+    by_group = [{row[g] for row in unrolled} for g in range(copies)]
+    assert sum(len(group) for group in by_group) == len(set().union(*by_group))
+
+
+def test_a_chain_goes_through_all_devices_of_all_sites_once() -> None:
+    done, ((one, two),) = ran("chain", rounds=None)
+    assert sorted(one.hops + two.hops) == [f"dev-{n}" for n in range(6)]
+    assert (one.leg, two.leg) == (0, 1)
+    agree(done, tour(start(), one.hops + two.hops, 1)[0])
+    assert done.state.history[0].visits == 6
+
+
+def test_a_chain_is_visit_with_one_set_of_all() -> None:
+    whole = {"site-a": tuple(f"dev-{n}" for n in range(4))}
+    plain = {**PLAIN, "fleet__devices": 4}
+    done = run(job(strategy="visit", **plain, rounds=1, arranger__sets=1, arranger__size=4, estimator__epochs=1), whole)
+    (order,) = done.state.arranged
+    chained = tour(start(), order.devices, 1)[0]
+    np.testing.assert_allclose(done.model, chained, rtol=0, atol=1e-5)
+
+
+def test_hierfavg_merges_at_the_edges_and_then_in_the_cloud() -> None:
+    merges = 3
+    done, plans = ran("hierfavg", schedule__edge_merges=merges, rounds=2)
+    w = start()
+    for number, tours in enumerate(plans, 1):
+        edges = []
+        for t in tours:
+            edge = w
+            for wave in range(merges):
+                ends = [(train(edge, k, number, repeat=wave)[0], size(k)) for k in t.hops]
+                edge = weighted(ends)
+            edges.append((edge, sum(size(k) for k in t.hops)))
+        w = weighted(edges)
+    agree(done, w)
+
+
+def test_one_edge_merge_is_fedavg() -> None:
+    once, plain = ran("hierfavg", schedule__edge_merges=1)[0], ran("fedavg")[0]
+    np.testing.assert_allclose(once.model, plain.model, rtol=0, atol=1e-6)
+
+
+def test_dfedsam_steps_along_the_gradient_of_the_worst_neighbour() -> None:
+    done, plans = ran("dfedsam", objective__rho=0.05, rounds=2)
+    w = start()
+    for number, tours in enumerate(plans, 1):
+        w = uniform([_sam(w, t.hops[0], number, 0.05) for t in tours])
+    agree(done, w)
+
+
+def _sam(w_in: np.ndarray, device: str, number: int, rho: float) -> np.ndarray:
+    it, w = ready(device), w_in.astype(np.float64)
+    for index in batches(derive(derive(0, "train", number), device, 0), size(device), BATCH, EPOCHS):
+        x, y = it.samples.batch(index, kit_of_jobs().input.dtype)
+        g = it.graphs.loss_and_gradient(w.astype(np.float32), x, y, [])[1].astype(np.float64)
+        worst = w + rho * g / np.linalg.norm(g)
+        w = w - LR * it.graphs.loss_and_gradient(worst.astype(np.float32), x, y, [])[1]
+    return w
+
+
+@pytest.mark.parametrize("name", ["fedavgm", "fedadagrad", "fedadam", "fedyogi"])
+def test_server_optimisers_keep_their_moments_between_rounds(name: str) -> None:
+    done, plans = ran(name, aggregator__lr=0.5)
+    w = start()
+    m = np.zeros_like(w)
+    v = np.full_like(w, 1e-6)
+    for number, tours in enumerate(plans, 1):
+        d = weighted([tour(w, t.hops, number) for t in tours]) - w
+        match name:
+            case "fedavgm":
+                m = 0.9 * m + d
+                w = w + 0.5 * m
+                continue
+            case "fedadagrad":
+                m, v = d, v + d**2
+            case "fedadam":
+                m, v = 0.9 * m + 0.1 * d, 0.99 * v + 0.01 * d**2
+            case "fedyogi":
+                m, v = 0.9 * m + 0.1 * d, v - 0.01 * d**2 * np.sign(v - d**2)
+        w = w + 0.5 * m / (np.sqrt(v) + 1e-3)
+    agree(done, w)
