@@ -46,11 +46,15 @@ def plan_round(work: PlanRound, blobs: BlobStore) -> RoundPlanned | NotYet:
     """Estimate the devices that are not known yet, else arrange the round's tours."""
     state, job = work.job, read_job(work.job.text, work.job.name)
     strategy = job.parts()
+    present = set().union(*work.reach.values())
+    if len(present) < job.fleet.devices:
+        return NotYet(f"{job.fleet.devices} devices are needed; {len(present)} are here")
     _consent(work, strategy)
-    reach = {site: frozenset(devices) - frozenset(work.unwilling) for site, devices in work.reach.items()}
-    here = sorted(set().union(*reach.values())) if reach else []
+    here = sorted(present.difference(work.unwilling))
     if len(here) < job.fleet.devices:
-        return NotYet(f"{job.fleet.devices} devices are needed; {len(here)} are here")
+        lacking = f"{len(present) - len(here)} do not share what the job asks for"
+        return NotYet(f"{job.fleet.devices} devices are needed; {len(present)} are here, of which {lacking}")
+    reach = {site: frozenset(devices).intersection(here) for site, devices in work.reach.items()}
     if asked := unknown(strategy.estimator, state, here):
         return _estimation(state, asked, reach)
     here = known(strategy.estimator, state, here)

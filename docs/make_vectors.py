@@ -1,7 +1,7 @@
 """Makes docs/vectors.json and the worked examples in docs/protocol.md, from the code that is the protocol.
 
-python docs/make_vectors.py            write both
-python docs/make_vectors.py --check    say whether both are current
+python -m docs.make_vectors            write both
+python -m docs.make_vectors --check    say whether both are current
 """
 # ruff: noqa: INP001  # a script beside the page that it serves
 
@@ -17,6 +17,8 @@ import msgpack
 import msgspec
 import numpy as np
 
+from docs import training_vectors
+from edge_agent.objectives import NAMES
 from sojourn import WIRE, topics, vectors
 from sojourn.blobs import LEAF, digest_of, leaf_hashes, ref_of
 from sojourn.envelope import Packet, kind, pack, pack_blob
@@ -55,7 +57,17 @@ from sojourn.messages import (
     Visit,
     Visited,
 )
-from sojourn.parts import Gate, Sgd, TourPolicy, Training
+from sojourn.parts import (
+    ClassCountEstimator,
+    Elmy,
+    Gate,
+    OwnObjective,
+    Scaffold,
+    Sgd,
+    SignatureEstimator,
+    TourPolicy,
+    Training,
+)
 from sojourn.randomness import batches, derive, noise
 from sojourn.spec import InputSpec, Kit, ModelSpec, Probe, TensorSpec
 from sojourn.topics import Address
@@ -90,7 +102,9 @@ KIT = ref_of(LARGE)
 TASK = Task("train", Training(epochs=2, batch=16, lr=0.1), Sgd(), "float32", 1)
 VISIT, TOUR = VisitId("digits", 1, 0, 0, (1, 1)), TourId("digits", 1, 0, 1)
 SEED = derive(derive(7, "train", 1), DEVICE.name, 0)
-OFFER = Offer("0.1.0", "Raspberry Pi 4", "onnxruntime 1.31.1", 4, 3_900_000_000, ("sgd",), "npz shelf.npz")
+OFFER = Offer(
+    "0.1.0", "Raspberry Pi 4", "onnxruntime 1.31.1", 4, 3_900_000_000, NAMES, "npz shelf.npz", ("class-counts",)
+)  # fmt: skip
 
 
 def make() -> dict[str, Any]:
@@ -109,6 +123,7 @@ def make() -> dict[str, Any]:
         "noise": _noise(),
         "probe_vector": {"size": 8, "float32": probe_vector(8).astype("<f4").tobytes().hex()},
         "signatures": _signatures(),
+        **training_vectors.make(),
     }
 
 
@@ -150,10 +165,18 @@ def _messages() -> list[tuple[str, Address, Address | None, Message | Presence]]
     exemplars = _inline(pack_blob(EXEMPLARS))
     members, reports = _inline(pack_blob(MEMBERS)), _inline(pack_blob(REPORTS))
     metrics = {"loss_first": 1.25, "loss": 0.75, "steps": 8.0, "seconds": 0.5}
-    estimate = Task("estimate", Training(), Sgd(), "int8", None)
+    control = _inline(vectors.encode(START / 8, "float32", SPEC), "float32")
+    moved = _inline(vectors.encode(END - START, "float32", SPEC), "float32")
+    estimate = Task("estimate", Training(), Sgd(), "int8", None, SignatureEstimator(epochs=1, where="device"))
+    counting = Task("estimate", Training(), Sgd(), "float32", None, ClassCountEstimator())
+    steady = Task("train", Training(), Scaffold(), "float32", 1)
+    pool = Task("train", Training(optimiser="adam", lr=0.001), Elmy(models=3, warmup=5), "float32", 1)
+    own = OwnObjective(part="shelf.pulls:Gentle", settings={"strength": 0.5})
+    foreign = Task("train", Training(), own, "float32", 1)
     hashes, last = leaf_hashes(LARGE), 2 * LEAF
     policy, gate = TourPolicy(on_lost_visit="swap"), Gate()
     tour = Tour(TOUR, KIT, {"model": model}, ("pi-1", "pi-2"), ("pi-9",), TASK, derive(7, "train", 1), policy, gate, ())
+    waves = msgspec.structs.replace(tour, merges=2, weighting="uniform")
     view = JobView(
         "digits", "visit", "mlp", "running", "", 1, 10, "train", 0.5, 2,
         (TourView(0, "hall", ("pi-1", "pi-2"), 1, "pi-2", 3, 8, 0, False),),
@@ -169,6 +192,13 @@ def _messages() -> list[tuple[str, Address, Address | None, Message | Presence]]
             "visit-to-estimate", EDGE, DEVICE,
             Visit(VISIT, KIT, {"model": model, "exemplars": exemplars}, estimate, SEED, 60.0),
         ),
+        ("visit-to-count-classes", EDGE, DEVICE, Visit(VISIT, KIT, {"model": model}, counting, SEED, 60.0)),
+        (
+            "visit-with-a-control", EDGE, DEVICE,
+            Visit(VISIT, KIT, {"model": model, "control": control}, steady, SEED, 60.0),
+        ),
+        ("visit-for-a-pool", EDGE, DEVICE, Visit(VISIT, KIT, {"model": model}, pool, SEED, 60.0, 2)),
+        ("visit-with-an-own-objective", EDGE, DEVICE, Visit(VISIT, KIT, {"model": model}, foreign, SEED, 60.0)),
         ("fetch-hashes", DEVICE, EDGE, FetchHashes(KIT.digest, 0)),
         ("hashes", EDGE, DEVICE, Hashes(KIT.digest, 0, hashes)),
         ("fetch", DEVICE, EDGE, Fetch(KIT.digest, 2, 1)),
@@ -179,6 +209,11 @@ def _messages() -> list[tuple[str, Address, Address | None, Message | Presence]]
         ("visited", DEVICE, EDGE, Visited(VISIT, {"model": result}, 60, metrics)),
         ("visited-with-a-delta", DEVICE, EDGE, Visited(VISIT, {"model": delta}, 60, metrics)),
         ("visited-with-a-signature", DEVICE, EDGE, Visited(VISIT, {}, 60, metrics, (0.75, 0.125))),
+        ("visited-with-class-counts", DEVICE, EDGE, Visited(VISIT, {}, 60, {"seconds": 0.5}, (45.0, 15.0))),
+        (
+            "visited-with-a-control-delta", DEVICE, EDGE,
+            Visited(VISIT, {"model": result, "control_delta": moved}, 60, {**metrics, "remembered": 4.0}),
+        ),
         ("accepted", EDGE, DEVICE, Accepted(VISIT)),
         ("discarded", EDGE, DEVICE, Discarded(VISIT, "this attempt is no longer wanted")),
         ("cancel", EDGE, DEVICE, Cancel(VISIT)),
@@ -186,6 +221,7 @@ def _messages() -> list[tuple[str, Address, Address | None, Message | Presence]]
         ("roster", EDGE, CLOUD, Roster(1, members)),
         ("roster-seen", CLOUD, EDGE, RosterSeen(1)),
         ("tour", CLOUD, EDGE, tour),
+        ("tour-with-merges", CLOUD, EDGE, waves),
         ("tour-progress", EDGE, CLOUD, TourProgress(TOUR, 1, 2, "pi-2", 3, 8, 0, 61_234)),
         ("toured", EDGE, CLOUD, Toured(TOUR, {"model": result}, 120, reports, 123_456)),
         ("tour-accepted", CLOUD, EDGE, TourAccepted(TOUR)),
@@ -224,7 +260,13 @@ def _invalid() -> list[dict[str, Any]]:
     fields = msgpack.unpackb(good)
     visit = msgpack.unpackb(pack(Packet(1, EPOCHS[EDGE], Visit(VISIT, KIT, {"model": KIT}, TASK, SEED, 60.0))))
     task, training = visit["task"], visit["task"]["training"]
+    tour = Tour(TOUR, KIT, {"model": KIT}, ("pi-1",), (), TASK, 7, TourPolicy(), Gate(), ())
+    led = msgpack.unpackb(pack(Packet(1, EPOCHS[CLOUD], tour)))
+    own = {"name": "own", "part": "shelf.pulls:Gentle"}
     up, down = (DEVICE, EDGE), (EDGE, DEVICE)
+
+    def asked(**changes: Any) -> dict[str, Any]:
+        return {**visit, "task": {**task, **changes}}
 
     def without(key: str) -> dict[str, Any]:
         return {name: value for name, value in fields.items() if name != key}
@@ -259,10 +301,24 @@ def _invalid() -> list[dict[str, Any]]:
         ("a lease of nothing", "field", down, {**visit, "lease": 0}),
         ("a digest of 31 bytes", "field", down, {**visit, "kit": {"digest": KIT.digest[1:], "size": 3}}),
         ("seventeen vectors", "field", down, {**visit, "vectors": {str(n): visit["kit"] for n in range(17)}}),
-        ("an unknown setting", "field", down, {**visit, "task": {**task, "training": {**training, "clip": 1.0}}}),
-        ("an unknown objective", "field", down, {**visit, "task": {**task, "objective": {"name": "prox"}}}),
-        ("an unknown task", "field", down, {**visit, "task": {**task, "kind": "evaluate"}}),
-        ("a number of threads as text", "field", down, {**visit, "task": {**task, "threads": "none"}}),
+        ("an unknown setting", "field", down, asked(training={**training, "clip": 1.0})),
+        ("an unknown optimiser", "field", down, asked(training={**training, "optimiser": "lion"})),
+        ("a momentum of 1", "field", down, asked(training={**training, "momentum": 1.0})),
+        ("an unknown objective", "field", down, asked(objective={"name": "dance"})),
+        ("an objective without a name", "field", down, asked(objective={"mu": 0.1})),
+        ("a setting of another objective", "field", down, asked(objective={"name": "sgd", "mu": 0.1})),
+        ("FedDyn without a pull", "field", down, asked(objective={"name": "dyn", "a": 0.0})),
+        ("a pool of nothing", "field", down, asked(objective={"name": "elmy", "models": 0})),
+        ("all samples held out", "field", down, asked(objective={"name": "elmy", "validation": 1.0})),
+        ("an own objective without a part", "field", down, asked(objective={"name": "own"})),
+        ("a part without a class", "field", down, asked(objective={**own, "part": "shelf.pulls"})),
+        ("an unknown estimator", "field", down, asked(estimator={"name": "hearsay"})),
+        ("a place that nobody knows", "field", down, asked(estimator={"name": "signature", "where": "moon"})),
+        ("an unknown task", "field", down, asked(kind="evaluate")),
+        ("a number of threads as text", "field", down, asked(threads="none")),
+        ("a number of visits before that is negative", "field", down, {**visit, "earlier": -1}),
+        ("1001 merges", "field", (CLOUD, EDGE), {**led, "merges": 1001}),
+        ("an unknown weighting", "field", (CLOUD, EDGE), {**led, "weighting": "loudness"}),
         ("progress from an edge server", "role", (EDGE, DEVICE), fields),
         ("a visit from a device", "role", (DEVICE, EDGE), visit),
     ]
@@ -286,7 +342,7 @@ REPORTS = (
 )
 TINY_KIT = Kit(
     SPEC, InputSpec((3,)), ("cat", "dog"), ((4,),), b"train graph", b"predict graph",
-    Probe(np.arange(6, dtype="<f4").tobytes(), (0, 1), 9, 0.6875, 1.5, (0, 7), (0.25, -0.5)),
+    Probe(np.arange(6, dtype="<f4").tobytes(), (0, 1), 9, 0.6875, 1.5, (0, 7), (0.25, -0.5)), ("weight",),
 )  # fmt: skip
 """Shows how a kit is packed; its graphs are not graphs."""
 
@@ -505,7 +561,7 @@ def main(arguments: list[str]) -> int:
     wanted = {VECTORS: text_of(made), PAGE: with_examples(page, made)}
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     if "--check" in arguments:
-        sys.stdout.writelines(f"{path.name} is not current: run python docs/make_vectors.py\n" for path in stale)
+        sys.stdout.writelines(f"{path.name} is not current: run python -m docs.make_vectors\n" for path in stale)
         return 1 if stale else 0
     for path in stale:
         path.write_text(wanted[path], encoding="utf-8")

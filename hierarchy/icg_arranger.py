@@ -6,7 +6,7 @@ clusters of equal size, by turns an assignment of least cost (a flow, eq. 10 to 
 each of floor(N / L) groups, which can be more than f, gets one random device of each cluster.
 
 The paper does not say where centroids begin: here as in k-means++ (each next one a device, drawn by its squared
-distance to the nearest so far). Up to `ARCS` pairs of a device and a cluster the assignment is exact. Larger fleets
+distance to the nearest so far); small fleets try several and keep the tightest clusters (eq. 10). Up to `ARCS` pairs of a device and a cluster the assignment is exact. Larger fleets
 are cut at random: the groups into blocks with devices of their own, and the clusters of a block into parts of at most
 `CLUSTERS` with devices of their own, so that a group still gets one device of each of L clusters of equal size, but a
 cluster is the best only among the few thousand devices it was made of.
@@ -33,6 +33,8 @@ ARCS = 1_500_000
 """Up to so many pairs of a device and a cluster all devices are clustered together."""
 CLUSTERS, DEVICES = 50, 2000
 """Beyond: about as many clusters, and devices, as are clustered together."""
+MOST_STARTS, CHEAP_ARCS = 10, 10_000
+"""Clusters are made from several first centroids, as many as have so many pairs in all."""
 UNITS = 2**40
 """The largest cost of an assignment, in the whole units that the flow needs.
 
@@ -65,17 +67,29 @@ def icg_groups(settings: IcgArranger, rows: Rows, sets: int, seed: int) -> list[
 
 
 def equal_clusters(rows: Rows, clusters: int, iterations: int, draw: np.random.Generator) -> Numbers:
-    """The cluster of each row: `clusters` of equal size, centroids and assignment by turns until neither moves."""
+    """The cluster of each row: `clusters` of equal size, the tightest of some tries where these are cheap."""
     if clusters in (1, len(rows)):
         return np.arange(len(rows)) % clusters
-    centroids = _first_centroids(rows, clusters, draw)
-    cluster = assign(_squared_distances(rows, centroids))
+    tries = [_settle(rows, clusters, iterations, draw) for _ in range(_starts(len(rows) * clusters))]
+    return min(tries, key=lambda found: found[0])[1]
+
+
+def _settle(rows: Rows, clusters: int, iterations: int, draw: np.random.Generator) -> tuple[float, Numbers]:
+    """Assignment and centroids by turns until neither moves: the sum of squared distances, and the clusters."""
+    costs = _squared_distances(rows, _first_centroids(rows, clusters, draw))
+    cluster = assign(costs)
     for _ in range(iterations - 1):
         centroids = np.stack([rows[cluster == number].mean(axis=0) for number in range(clusters)])
-        before, cluster = cluster, assign(_squared_distances(rows, centroids))
+        costs = _squared_distances(rows, centroids)
+        before, cluster = cluster, assign(costs)
         if np.array_equal(before, cluster):
             break
-    return cluster
+    return float(costs[np.arange(len(rows)), cluster].sum()), cluster
+
+
+def _starts(arcs: int) -> int:
+    """How many first centroids are tried."""
+    return max(1, min(MOST_STARTS, CHEAP_ARCS // arcs))
 
 
 def assign(costs: Rows) -> Numbers:

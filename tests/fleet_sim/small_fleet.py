@@ -139,7 +139,7 @@ def trained_once(key: str, work: Train, blobs: BlobStore, data: DataSettings) ->
     it = work.visit
     named = tuple(sorted((name, ref.digest, ref.encoding, ref.delta) for name, ref in it.vectors.items()))
     kept = tuple(sorted((name, ref.digest) for name, ref in work.memory.items()))
-    memo = (data.path, it.kit.digest, named, it.seed, it.earlier, msgspec.json.encode(it.task), kept)
+    memo = (data.path, it.kit.digest, named, it.seed, it.earlier, msgspec.json.encode(it.task), kept, work.remembered)
     if memo not in _OUTCOMES:
         own, trainer = _TRAINERS.setdefault(data.path, _trainer(data))
         for ref in (it.kit, *it.vectors.values(), *work.memory.values()):
@@ -218,11 +218,14 @@ class SmallFleet(Fleet):
         one_broker: bool = False,
         seconds: float = TRAINING,
         objections: Mapping[str, Callable[[], Any]] | None = None,
+        shy: tuple[str, ...] = (),
+        also: tuple[str, ...] = (),
     ) -> None:
+        """`shy` devices share no class counts; `also` are the objectives of one's own that devices offer."""
         self.ledger = Ledger()
         self.changes: dict[str, Any] = {}
         self.objections = objections or {}
-        self.seconds = seconds
+        self.seconds, self.shy, self.also = seconds, shy, also
         self.devices = shards(6)
         super().__init__(self.devices, sites, faults, one_broker=one_broker)
 
@@ -240,7 +243,8 @@ class SmallFleet(Fleet):
         return node
 
     def _agent(self, name: str, data: DataSettings, broker: MemoryBroker) -> Node:
-        offer = Offer("1", "simulated", "onnxruntime", 1, 0, NAMES, "simulated", SHARES)
+        shares = () if name in self.shy else SHARES
+        offer = Offer("1", "simulated", "onnxruntime", 1, 0, (*NAMES, *self.also), "simulated", shares)
         agent = Agent(name, offer, objection=self.objections.get(name))
         node = self._node(agent, {"edge": MemoryLink(broker)}, lambda store: SlowTraining(self, name, store.blobs))
         _watch(node, lambda record: self._finished(name, record))

@@ -1,0 +1,240 @@
+"""Vectors of what a device computes besides the graphs: objectives, optimisers, FedELMY's pool, classifier weights."""
+# ruff: noqa: INP001  # beside the page that it serves
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from edge_agent import objectives, optimisers
+from edge_agent.descent import Prepared
+from edge_agent.diversity import Diverse, distance_scale
+from edge_agent.pool import shuffled, split, train_pool
+from hierarchy.edge_records import EdgeState, TourTaken
+from sojourn.blobs import ref_of
+from sojourn.classifier import classifier_weights
+from sojourn.messages import Tour, Visit
+from sojourn.parts import Dyn, Elmy, Gate, Prox, Sam, Scaffold, Sgd, TourPolicy, Training
+from sojourn.randomness import derive
+from sojourn.spec import InputSpec, Kit, ModelSpec, Probe, TensorSpec
+from sojourn.wire import Task, TourId, VisitId
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from sojourn.classifier import Layers
+    from sojourn.parts import Objective
+
+    Vector = NDArray[np.float32]
+
+SPEC = ModelSpec((TensorSpec("weight", (2, 3)), TensorSpec("bias", (2,))))
+SEED = derive(derive(7, "train", 1), "pi-1", 0)
+W_IN = np.array([0.5, -0.25, 0.125, 1.0, -1.0, 0.0, 0.75, -0.5], np.float32)
+CURVE = np.array([1, 2, 0.5, 1, 3, 0.25, 1, 2], np.float32)
+TARGET = np.array([0.25, 0.5, -1, 0, 2, 1, -0.5, 0], np.float32)
+ASIDE = np.array([0.125, 0, -0.5, 0.25, 0.0625, -0.125, 0, 0.5], np.float32)
+CONTROL = np.array([-0.25, 0.5, 0, 0.125, 1, -0.5, 0.25, 0], np.float32)
+PLAIN = Training(lr=0.1)
+HEAVY = Training(lr=0.1, momentum=0.5, weight_decay=0.01)
+STEPS = 3
+
+
+def make() -> dict[str, list[dict[str, Any]]]:
+    """All of them, by the keys that they have in vectors.json."""
+    return {
+        "optimisers": [_optimiser(training) for training in _TRAININGS],
+        "objectives": [_objective(*each) for each in _OBJECTIVES],
+        "scales": [{"loss": loss, "d2": d2, "scale": float(distance_scale(loss, d2))} for loss, d2 in _DISTANCES],
+        "splits": [_split(samples, share) for samples, share in _SHARES],
+        "shuffles": [_shuffle(seed) for seed in (0, SEED)],
+        "pools": [_pool(*each) for each in _POOLS],
+        "classifiers": [_classifier(_LINEAR[from_:]) for from_ in (0, 2)],
+        "hops": [_hops(("pi-1", "pi-2", "pi-1"), 0), _hops(("pi-1", "pi-2"), 2)],
+    }
+
+
+def _hex(vector: Vector) -> str:
+    return vector.astype("<f4").tobytes().hex()
+
+
+_TRAININGS = (
+    PLAIN,
+    HEAVY,
+    Training(lr=0.01, optimiser="adam"),
+    Training(lr=0.01, optimiser="adam", weight_decay=0.1),
+)
+
+
+def _optimiser(training: Training) -> dict[str, Any]:
+    optimiser, w = optimisers.begin(training), W_IN.copy()
+    directions, moved = [CONTROL, ASIDE, TARGET], []
+    for direction in directions:
+        optimiser.move(w, direction.copy())
+        moved.append(_hex(w))
+    return {
+        "training": msgspec.to_builtins(training), "w": _hex(W_IN),
+        "directions": [_hex(each) for each in directions], "moved": moved,
+    }  # fmt: skip
+
+
+_OBJECTIVES: tuple[tuple[Objective, Training, dict[str, Vector], dict[str, Vector]], ...] = (
+    (Sgd(), PLAIN, {}, {}),
+    (Prox(mu=0.5), PLAIN, {}, {}),
+    (Prox(mu=0.5), HEAVY, {}, {}),
+    (Dyn(a=0.5), PLAIN, {}, {}),
+    (Dyn(a=0.5), PLAIN, {}, {"h": ASIDE}),
+    (Scaffold(), PLAIN, {"control": CONTROL}, {}),
+    (Scaffold(), PLAIN, {"control": CONTROL}, {"control": ASIDE}),
+    (Sam(rho=0.5), PLAIN, {}, {}),
+    (Sam(rho=0.5), HEAVY, {}, {}),
+    (Elmy(alpha=0.5, beta=2.0), PLAIN, {"pool_first": W_IN, "pool_mean": W_IN + ASIDE}, {}),
+)
+"""Objective, training, the vectors that come along, and those remembered."""
+
+
+def slope(w: Vector) -> tuple[float, Vector]:
+    """A loss that anybody can compute, in place of a graph: the sum of curve (w - target)^2 / 2."""
+    away = w - TARGET
+    return float((CURVE * away * away).sum() / np.float32(2)), CURVE * away
+
+
+def _objective(
+    settings: Objective, training: Training, received: dict[str, Vector], memory: dict[str, Vector]
+) -> dict[str, Any]:
+    begun = (
+        Diverse(settings, received["pool_first"], received["pool_mean"])
+        if isinstance(settings, Elmy)
+        else objectives.begin(settings, W_IN, received, memory)
+    )
+    assert begun is not None  # noqa: S101  # all of these are known here
+    start = received.get("pool_mean", W_IN)
+    optimiser, w, steps = optimisers.begin(training), start.copy(), []
+    for _ in range(STEPS):
+        _, direction = begun.direction(w, slope)
+        told = _hex(direction)  # before the optimiser uses it up
+        optimiser.move(w, direction)
+        steps.append({"direction": told, "w": _hex(w)})
+    left = begun.end(w, STEPS, training.lr)
+    return {
+        "objective": msgspec.to_builtins(settings),
+        "training": msgspec.to_builtins(training),
+        "curve": _hex(CURVE),
+        "target": _hex(TARGET),
+        "w_in": _hex(W_IN),
+        "received": {name: _hex(vector) for name, vector in received.items()},
+        "memory": {name: _hex(vector) for name, vector in memory.items()},
+        "steps": steps,
+        "returned": {name: _hex(vector) for name, vector in left.vectors.items()},
+        "remembered": {name: _hex(vector) for name, vector in left.memory.items()},
+    }
+
+
+_DISTANCES = (
+    (6.02, 45.0), (6.02, 0.45), (6.02, 0.045), (1.0, 1.0), (1.0, 0.5), (0.999, 10.0), (10.0, 100.0), (0.25, 1e6),
+    (0.0, 5.0), (2.0, 0.0),
+)  # fmt: skip
+_SHARES = ((10, 0.1), (25, 0.1), (5, 0.1), (4, 0.1), (1, 0.9), (3, 0.99), (60, 0.25), (10, 0.0))
+
+
+@dataclass(frozen=True)
+class _Samples:
+    x: Vector
+    y: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def batch(self, index: NDArray[np.int64], dtype: str) -> tuple[Vector, NDArray[np.int64]]:
+        return self.x[index].astype(dtype), self.y[index]
+
+
+def _split(samples: int, share: float) -> dict[str, Any]:
+    everything = _Samples(np.arange(samples, dtype=np.float32), np.arange(samples))
+    learnt, held_out = split(everything, share)
+    told = {"train": learnt.y.tolist(), "held_out": held_out.y.tolist() if held_out else []}
+    return {"samples": samples, "validation": share, **told}
+
+
+def _shuffle(seed: int) -> dict[str, Any]:
+    tensors = [[tensor.name, list(tensor.shape)] for tensor in SPEC.tensors]
+    return {"seed": seed, "tensors": tensors, "vector": _hex(W_IN), "shuffled": _hex(shuffled(W_IN, SPEC, seed))}
+
+
+class _Bowl:
+    """In place of a kit's graphs: the loss is the mean of |w - x|^2 / 2, the logits are (w x, -w x)."""
+
+    def loss_and_gradient(
+        self, vector: Vector, x: Vector, y: NDArray[np.int64], noise: list[Vector]
+    ) -> tuple[float, Vector]:
+        del y, noise
+        away = vector - x
+        return float((away * away).sum() / np.float32(2 * len(x))), away.mean(axis=0)
+
+    def logits(self, vector: Vector, x: Vector) -> Vector:
+        answers: Vector = np.stack([x @ vector, -(x @ vector)], axis=1)
+        return answers
+
+
+_POOLS = (
+    (Elmy(models=2, alpha=0.5, beta=1.0, warmup=2, validation=0.25), 0),
+    (Elmy(models=2, alpha=0.5, beta=1.0, warmup=2, validation=0.25, start="own"), 0),
+    (Elmy(models=2, alpha=0.5, beta=1.0, warmup=2, validation=0.25, start="own"), 3),
+    (Elmy(models=2, alpha=0.5, beta=1.0, warmup=0, validation=0.0), 0),
+)
+POOL_TRAINING = Training(epochs=3, batch=4, lr=0.5)
+X = np.array([[((7 * row + 5 * at * at + row * at) % 17 - 8) / 4 for at in range(8)] for row in range(12)], np.float32)
+Y = np.array([0, 1, 1, 0, 0, 1, 0, 1, 1, 0, 1, 0])
+_NOTHING = ref_of(b"")
+
+
+def _pool(settings: Elmy, earlier: int) -> dict[str, Any]:
+    kit = Kit(SPEC, InputSpec((8,)), ("a", "b"), (), b"", b"", Probe(b"", (), 0, 0.0, 0.0, (), ()))
+    prepared = Prepared(kit, _Bowl(), _Samples(X, Y))  # type: ignore[arg-type]
+    task = Task("train", POOL_TRAINING, settings, "float32", 1)
+    visit = Visit(VisitId("digits", 1, 0, 0, (1, 1)), _NOTHING, {}, task, SEED, 60.0, earlier)
+    end, passed = train_pool(W_IN, settings, prepared, visit, lambda _step, _steps: None)
+    return {
+        "objective": msgspec.to_builtins(settings),
+        "training": msgspec.to_builtins(POOL_TRAINING),
+        "tensors": [[tensor.name, list(tensor.shape)] for tensor in SPEC.tensors],
+        "seed": SEED,
+        "earlier": earlier,
+        "x": [_hex(row) for row in X],
+        "y": Y.tolist(),
+        "model": _hex(W_IN),
+        "steps": sum(epoch.steps for epoch in passed),
+        "trained": _hex(end),
+    }
+
+
+_LINEAR = ("first.weight", "middle.weight", "last.weight")
+
+
+def _classifier(linear: tuple[str, ...]) -> dict[str, Any]:
+    tensors = (("last.weight", (2, 1)), ("last.bias", (2,)), ("first.weight", (2, 1)), ("middle.weight", (1, 2)))
+    model = ModelSpec(tuple(TensorSpec(name, shape) for name, shape in tensors))
+    kit = Kit(model, InputSpec((2,)), ("a", "b"), (), b"", b"", Probe(b"", (), 0, 0.0, 0.0, (), ()), linear)
+    layers: tuple[Layers, ...] = ("all", "last-two", "last")
+    return {
+        "tensors": [[name, list(shape)] for name, shape in tensors],
+        "linear": list(linear),
+        "vector": _hex(W_IN),
+        **{each: _hex(classifier_weights(kit, W_IN, each)) for each in layers},
+    }
+
+
+def _hops(route: tuple[str, ...], merges: int) -> dict[str, Any]:
+    task, seed = Task("train", Training(), Sgd(), "float32", 1), derive(7, "train", 1)
+    it, vectors = TourId("digits", 1, 0, 1), {"model": _NOTHING}
+    tour = Tour(it, _NOTHING, vectors, route, (), task, seed, TourPolicy(), Gate(), (), merges)
+    state = EdgeState()
+    state.apply(TourTaken(tour))
+    (led,) = state.tours.values()
+    devices = [(hop, route[led.place(hop)]) for hop in range(led.visits)]
+    visits = [
+        {"hop": hop, "device": device, "seed": derive(seed, device, led.repeat(hop))} for hop, device in devices
+    ]
+    return {"route": list(route), "merges": merges, "seed": seed, "visits": visits}

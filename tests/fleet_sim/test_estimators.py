@@ -1,0 +1,168 @@
+"""What is known of devices, in whole jobs: the same from server and device, asked for and refused; and own parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator.estimation import rows_of
+from edge_agent.training import prepare
+from fleet_sim.fleet import CLOUD
+from sojourn import vectors
+from sojourn.parts import ClassifierEstimator, ConfidenceEstimator, UpdateEstimator
+from tests.fleet_sim.small_fleet import Run, SmallFleet, initial_model, job, kit_of_jobs, run, shards
+from tests.fleet_sim.written_out import PLAIN, SITES
+
+DEVICES = [f"dev-{number}" for number in range(6)]
+SETS = {"arranger__sets": 2, "arranger__size": 2, "rounds": 1, **PLAIN}
+
+
+def known(done: Run, estimator: Any) -> np.ndarray:
+    found = rows_of(estimator, done.state, DEVICES, done.fleet.stores[CLOUD].blobs)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("normalise", ["sum", "softmax"])
+def test_confidence_is_a_distribution_and_the_same_from_server_and_device(normalise: str) -> None:
+    ask = {"estimator__name": "confidence", "estimator__epochs": 1, "estimator__normalise": normalise, **SETS}
+    server, device = (
+        run(job(strategy="visit", estimator__where=where, **ask), SITES) for where in ("server", "device")
+    )
+    rows = known(server, ConfidenceEstimator(normalise=normalise))
+    assert np.array_equal(rows, known(device, ConfidenceEstimator(normalise=normalise)))
+    np.testing.assert_allclose(rows.sum(axis=1), 1, rtol=1e-12)
+    assert np.array_equal(server.model, device.model)
+
+
+def test_the_two_ways_to_make_a_distribution_differ() -> None:
+    ask = {"estimator__name": "confidence", "estimator__epochs": 1, **SETS}
+    done = run(job(strategy="visit", **ask), SITES)
+    by_sum, by_softmax = (known(done, ConfidenceEstimator(normalise=each)) for each in ("sum", "softmax"))
+    assert np.abs(by_sum - by_softmax).max() > 0.05
+
+
+@pytest.mark.parametrize("layers", ["all", "last-two", "last"])
+def test_a_classifier_is_the_same_from_server_and_device(layers: str) -> None:
+    ask = {"estimator__name": "classifier", "estimator__epochs": 1, "estimator__layers": layers, **SETS}
+    server, device = (
+        run(job(strategy="hiercluster", estimator__where=where, **ask), SITES) for where in ("server", "device")
+    )
+    raw = [
+        np.frombuffer(done.fleet.stores[CLOUD].blobs.read(done.state.weights["dev-2"].digest), "<f4")
+        for done in (server, device)
+    ]
+    assert np.array_equal(*raw)
+    rows = known(server, ClassifierEstimator(layers=layers))
+    assert np.array_equal(rows, known(device, ClassifierEstimator(layers=layers)))
+    assert rows.shape[0] == 6
+    assert 1 <= rows.shape[1] <= 5
+    assert np.array_equal(server.model, device.model)
+
+
+def test_fewer_layers_are_fewer_numbers() -> None:
+    sizes = []
+    for layers in ("all", "last-two", "last"):
+        ask = {"estimator__name": "classifier", "estimator__epochs": 1, "estimator__layers": layers, **SETS}
+        done = run(job(strategy="hiercluster", **ask), SITES)
+        sizes.append(done.state.weights["dev-0"].size // 4)
+    assert sizes == [64 * 8 + 8 * 10, 64 * 8 + 8 * 10, 8 * 10]
+
+
+def test_class_counts_are_what_the_devices_have_and_nothing_is_trained_for_them() -> None:
+    done = run(job(strategy="fedgsp", schedule__beta=2, rounds=1, **PLAIN), SITES)
+    for device in DEVICES:
+        y = prepare(kit_of_jobs(), shards(6)[device], 1).samples.y
+        assert done.state.signatures[device] == tuple(np.bincount(y, minlength=10).astype(float))
+    assert done.state.samples == {device: int(sum(done.state.signatures[device])) for device in DEVICES}
+    assert {"vts", "balance", "covered", "cpd"} <= done.state.history[0].quality.keys()
+
+
+def test_class_counts_that_owners_do_not_share_refuse_the_job_before_anything_trains() -> None:
+    fleet = SmallFleet(SITES, shy=("dev-1", "dev-4"))
+    fleet.submit(job(strategy="fedgsp", schedule__beta=2, rounds=1, **PLAIN))
+    state = fleet.run("job")
+    assert state.status == "refused"
+    for words in ("class counts", "2 devices", "dev-1, dev-4", 'shares = ["class-counts"]', "leave-out", "signature"):
+        assert words in state.detail
+    assert not fleet.ledger.begun
+
+
+def test_a_job_that_leaves_out_too_many_says_what_it_lacks() -> None:
+    fleet = SmallFleet(SITES, shy=("dev-1", "dev-4"))
+    fleet.submit(job(strategy="fedgsp", estimator__unwilling="leave-out", schedule__beta=2, rounds=1, **PLAIN))
+    fleet.run("job", 200)
+    assert "6 are here, of which 2 do not share what the job asks for" in fleet.job("job").detail
+
+
+def test_devices_that_do_not_share_can_be_left_out_or_signatures_can_stand_in() -> None:
+    for way, expected in (({"estimator__unwilling": "leave-out"}, 4), ({"estimator__name": "signature"}, 6)):
+        fleet = SmallFleet(SITES, shy=("dev-1", "dev-4"))
+        plain = {**PLAIN, "fleet__devices": 4}
+        fleet.submit(job(strategy="fedgsp", schedule__beta=2, schedule__kappa=1.0, rounds=1, **plain, **way))
+        state = fleet.run("job")
+        assert state.status == "done", state.detail
+        assert len({device for tour in fleet.ledger.plans[0].tours for device in tour.hops}) == expected
+
+
+def test_updates_are_those_of_the_last_visit() -> None:
+    done = run(job(strategy="clusamp", arranger__sets=3, rounds=1, **PLAIN), SITES)
+    visited = {tour.hops[0] for tour in done.fleet.ledger.plans[0].tours}
+    rows = known(done, UpdateEstimator(epochs=0))
+    for number, device in enumerate(DEVICES):
+        assert bool(rows[number].any()) == (device in visited)
+    # Uniformly merged, the draws' updates lead from the first model to the next.
+    drawn = [DEVICES.index(tour.hops[0]) for tour in done.fleet.ledger.plans[0].tours]
+    np.testing.assert_allclose(done.model, initial_model() + rows[drawn].mean(axis=0), rtol=0, atol=1e-6)
+
+
+def test_sizes_ask_for_nothing_else() -> None:
+    done = run(
+        job(strategy="fedseq", estimator__name="sizes", arranger__grouping="random", schedule__fraction=1.0,
+            arranger__min_samples=100, rounds=1, **PLAIN),
+        SITES, one_broker=True,
+    )  # fmt: skip
+    assert done.state.samples == {device: 30 + 10 * number for number, device in enumerate(DEVICES)}
+    assert done.state.signatures == {}
+    assert all(sum(done.state.samples[d] for d in each.devices) >= 100 for each in done.state.arranged)
+
+
+OWN = "tests.fleet_sim.own_parts"
+
+
+def test_parts_of_ones_own_work_together_and_each_makes_a_difference() -> None:
+    objective = f"{OWN}:Shrink"
+    parts = {
+        "objective__name": objective, "arranger__name": f"{OWN}:OddAndEven", "schedule__name": f"{OWN}:Alternate",
+        "aggregator__name": f"{OWN}:Halfway",
+    }  # fmt: skip
+    text = {"strategy": "fedavg", **PLAIN, "rounds": 4}
+    whole = run(job(**text, **parts), SITES, also=(objective,))
+    assert whole.state.status == "done", whole.state.detail
+    store = whole.fleet.stores[CLOUD].blobs
+    assert set(vectors.load(store, whole.state.vectors["merges"], kit_of_jobs().model)) == {2.0}
+    agent = whole.fleet.nodes["dev-2"].node.machine
+    assert set(agent.state.memory["job"].vectors) == {"visits"}
+    for part in parts:
+        fewer = {name: value for name, value in parts.items() if name != part}
+        other = run(job(**text, **fewer), SITES, also=(objective,))
+        assert other.state.status == "done", (part, other.state.detail)
+        assert not np.array_equal(other.model, whole.model)
+
+
+def test_an_own_objective_goes_only_to_devices_that_offer_it() -> None:
+    fleet = SmallFleet(SITES)
+    fleet.submit(job(strategy="fedavg", objective__name=f"{OWN}:Shrink", rounds=1, **PLAIN))
+    fleet.run("job", 200)
+    assert fleet.job("job").status == "waiting"
+    assert "6 devices are needed; 0 are here" in fleet.job("job").detail
+
+
+def test_an_own_estimator_tells_devices_apart() -> None:
+    ask = {"estimator__name": f"{OWN}:FirstAnswers", "estimator__epochs": 1, "estimator__answers": 4, **SETS}
+    done = run(job(strategy="hiercluster", **ask), SITES)
+    assert done.state.status == "done", done.state.detail
+    assert {len(row) for row in done.state.signatures.values()} == {40}
+    assert len(set(done.state.signatures.values())) == 6

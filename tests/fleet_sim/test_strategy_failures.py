@@ -1,0 +1,196 @@
+"""What a skipped visit, an empty tour, a late slot or a vanished device do to weights, slots, counts and controls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from edge_agent.agent import Agent
+from fleet_sim.fleet import CLOUD
+from sojourn import vectors
+from tests.fleet_sim.small_fleet import SmallFleet, job, kit_of_jobs
+from tests.fleet_sim.written_out import LR, PLAIN, SITES, N, size, start, tour, train, uniform, weighted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from coordinator.coordinator_records import RoundPlanned
+
+Refusal = tuple[str, str] | None
+
+
+def hot_in(fleet: list[SmallFleet], device: str, rounds: tuple[int, ...]) -> Any:
+    """An owner's objection in some rounds."""
+
+    def objection() -> Refusal:
+        return ("hot", "81 degrees") if len(fleet[0].job("job").history) + 1 in rounds else None
+
+    return objection
+
+
+def led(strategy: str, hot: dict[str, tuple[int, ...]], **changes: Any) -> SmallFleet:
+    """A job in which these devices decline in these rounds."""
+    fleet: list[SmallFleet] = []
+    objections = {device: hot_in(fleet, device, rounds) for device, rounds in hot.items()}
+    fleet.append(SmallFleet(SITES, objections=objections))
+    fleet[0].submit(job(**{"strategy": strategy, **PLAIN, "rounds": 3, **changes}))
+    state = fleet[0].run("job")
+    assert state.status == "done", state.detail
+    return fleet[0]
+
+
+def rounds_of(fleet: SmallFleet) -> Iterator[tuple[int, RoundPlanned]]:
+    return enumerate(fleet.ledger.plans, 1)
+
+
+def close_to(fleet: SmallFleet, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(fleet.model(), expected, rtol=0, atol=2e-5)
+
+
+def kept_vector(fleet: SmallFleet, name: str) -> np.ndarray:
+    return vectors.load(fleet.stores[CLOUD].blobs, fleet.job("job").vectors[name], kit_of_jobs().model)
+
+
+def test_a_skipped_visit_takes_its_samples_out_of_the_tours_weight() -> None:
+    fleet = led("fedseq", {"dev-5": (2,)}, estimator__epochs=1, arranger__sets=2, arranger__size=3,
+                schedule__fraction=1.0)  # fmt: skip
+    w = start()
+    for number, plan in rounds_of(fleet):
+        went = [tuple(d for d in t.hops if (d, number) != ("dev-5", 2)) for t in plan.tours]
+        w = weighted([tour(w, hops, number) for hops in went])
+    close_to(fleet, w)
+    assert [report.visits for report in fleet.job("job").history] == [6, 5, 6]
+
+
+def test_a_tour_that_came_to_nothing_leaves_its_slot_and_its_weight() -> None:
+    fleet = led("fedcat", {"dev-0": (1, 2), "dev-4": (2,)}, arranger__sets=3, rounds=4)
+    lost = {("dev-0", 1), ("dev-0", 2), ("dev-4", 2)}
+    w, missed = start(), 0
+    held: list[tuple[np.ndarray, float]] = []
+    for number, plan in rounds_of(fleet):
+        held = [(w, 0.0)] * 3 if (number - 1) % 3 == 0 else held
+        for i, t in enumerate(plan.tours):
+            if (t.hops[0], number) in lost:
+                missed += 1
+                continue
+            model, more = tour(held[i][0], t.hops, number)
+            held[i] = model, held[i][1] + more
+        if number in (3, 4):
+            w = weighted(held)
+    assert missed > 0
+    close_to(fleet, w)
+
+
+def test_a_pick_counts_when_it_is_planned_so_a_device_that_always_declines_does_not_block_its_group() -> None:
+    fleet = led("fedcat", {"dev-0": tuple(range(1, 20))}, arranger__sets=3, rounds=9)
+    picked = [t.hops[0] for _, plan in rounds_of(fleet) for t in plan.tours]
+    assert 0 < picked.count("dev-0") < 9
+    counts = fleet.job("job").memo
+    assert sum(sum(memo[1:]) for memo in counts.values()) == len(picked)
+
+
+def test_a_visit_that_was_lost_changes_no_control_variate() -> None:
+    fleet = led("scaffold", {"dev-1": (1, 3), "dev-2": (2,)})
+    lost = {("dev-1", 1), ("dev-1", 3), ("dev-2", 2)}
+    w, c = start(), np.zeros_like(start())
+    mine: dict[str, np.ndarray] = {}
+    for number, plan in rounds_of(fleet):
+        ends, deltas = [], []
+        for k in (t.hops[0] for t in plan.tours if (t.hops[0], number) not in lost):
+            c_k = mine.get(k, np.zeros_like(w))
+            w_k, steps = train(w, k, number, lambda v, g, c=c, c_k=c_k: g - c_k + c)
+            mine[k] = c_k - c + (w - w_k) / (steps * LR)
+            ends.append(w_k)
+            deltas.append(mine[k] - c_k)
+        c = c + sum(deltas) / N
+        w = uniform(ends)
+    close_to(fleet, w)
+    np.testing.assert_allclose(kept_vector(fleet, "control"), c, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(c, sum(mine.values()) / N, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("strategy", ["scaffold", "feddyn", "fedadam", "fedavgm"])
+def test_a_round_that_lost_everything_changes_nothing_on_the_server(strategy: str) -> None:
+    everybody = {f"dev-{n}": (2,) for n in range(6)}
+    fleet, short = led(strategy, everybody, rounds=2), led(strategy, {}, rounds=1)
+    assert fleet.job("job").history[1].visits == 0
+    assert fleet.job("job").vectors.keys() == short.job("job").vectors.keys()
+    for name in short.job("job").vectors:
+        assert np.array_equal(kept_vector(fleet, name), kept_vector(short, name))
+
+
+def test_a_leg_that_came_to_nothing_passes_on_the_model_it_was_given() -> None:
+    fleet = led("chain", {"dev-0": (1,), "dev-1": (1,), "dev-2": (1,)}, rounds=None)
+    ((_, plan),) = rounds_of(fleet)
+    assert {t.site for t in plan.tours} == {"site-a", "site-b"}
+    close_to(fleet, tour(start(), next(t.hops for t in plan.tours if t.site == "site-b"), 1)[0])
+
+
+def test_a_wave_leaves_out_who_declined_and_asks_again_in_the_next() -> None:
+    fleet = led("hierfavg", {"dev-0": (1,)}, rounds=2, schedule__edge_merges=2)
+    w = start()
+    for number, plan in rounds_of(fleet):
+        edges = []
+        for t in plan.tours:
+            here, edge = [k for k in t.hops if (k, number) != ("dev-0", 1)], w
+            for wave in range(2):
+                edge = weighted([(train(edge, k, number, repeat=wave)[0], size(k)) for k in here])
+            edges.append((edge, sum(size(k) for k in here)))
+        w = weighted(edges)
+    close_to(fleet, w)
+
+
+def vanish(strategy: str, device: str, **changes: Any) -> SmallFleet:
+    """A job in which a device goes for good after the first round."""
+    fleet = SmallFleet(SITES)
+    plain = {**PLAIN, "rounds": 3, "fleet__devices": 5, "tours__lease": 30}
+    fleet.submit(job(**{"strategy": strategy, **plain, **changes}))
+    fleet.world.run(lambda: len(fleet.job("job").history) == 1)
+    fleet.kill(device)
+    assert fleet.run("job").status == "done", fleet.job("job").detail
+    return fleet
+
+
+@pytest.mark.parametrize(
+    ("strategy", "changes"),
+    [
+        ("feddyn", {}),
+        ("scaffold", {}),
+        ("fedseq-inter", {"estimator__epochs": 1, "arranger__sets": 2, "arranger__size": 3}),
+        ("fedcat", {"arranger__sets": 3}),
+        ("fedgsp", {"schedule__beta": 2}),
+        ("clusamp", {"arranger__sets": 3}),
+        ("hierfavg", {}),
+        ("fedelmy-few-shot", {"schedule__trips": 3, "rounds": None, "objective__models": 1, "objective__warmup": 0}),
+    ],
+)
+def test_a_device_that_vanished_for_good_does_not_stop_the_job(strategy: str, changes: dict[str, Any]) -> None:
+    fleet = vanish(strategy, "dev-1", **changes)
+    assert np.isfinite(fleet.model()).all()
+    assert all("dev-1" not in t.hops for t in fleet.ledger.plans[-1].tours)
+    assert len(fleet.job("job").history) == 3
+
+
+@pytest.mark.parametrize("strategy", ["feddyn", "scaffold"])
+def test_memory_outlives_a_restart_and_a_device_that_lost_it_says_so(strategy: str) -> None:
+    text = job(**{"strategy": strategy, **PLAIN, "rounds": 3})
+    plain, restarted, robbed = (SmallFleet(SITES) for _ in range(3))
+    for fleet in (plain, restarted, robbed):
+        fleet.submit(text)
+        fleet.world.run(lambda fleet=fleet: len(fleet.job("job").history) == 1 and not fleet.job("job").tours)
+        if fleet is not plain:
+            fleet.kill("dev-3")
+            if fleet is robbed:
+                del fleet.stores["dev-3"]
+            fleet.start("dev-3")
+        assert fleet.run("job").status == "done"
+    assert np.array_equal(restarted.model(), plain.model())
+    assert [report.failures for report in restarted.job("job").history] == [(), (), ()]
+    assert not np.array_equal(robbed.model(), plain.model())
+    said = [line for report in robbed.job("job").history for line in report.failures]
+    assert any("dev-3: lost its memory of this job (it remembers 0 of 1 visits)" in line for line in said)
+    machine = robbed.nodes["dev-3"].node.machine
+    assert isinstance(machine, Agent)
+    assert list(machine.state.memory) == ["job"]
