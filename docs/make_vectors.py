@@ -165,7 +165,7 @@ def _messages() -> list[tuple[str, Address, Address | None, Message | Presence]]
     exemplars = _inline(pack_blob(EXEMPLARS))
     members, reports = _inline(pack_blob(MEMBERS)), _inline(pack_blob(REPORTS))
     metrics = {"loss_first": 1.25, "loss": 0.75, "steps": 8.0, "seconds": 0.5}
-    control = _inline(vectors.encode(START / 8, "float32", SPEC), "float32")
+    control = _inline(vectors.encode(START / np.float32(8), "float32", SPEC), "float32")
     moved = _inline(vectors.encode(END - START, "float32", SPEC), "float32")
     estimate = Task("estimate", Training(), Sgd(), "int8", None, SignatureEstimator(epochs=1, where="device"))
     counting = Task("estimate", Training(), Sgd(), "float32", None, ClassCountEstimator())

@@ -38,7 +38,7 @@ TARGET = np.array([0.25, 0.5, -1, 0, 2, 1, -0.5, 0], np.float32)
 ASIDE = np.array([0.125, 0, -0.5, 0.25, 0.0625, -0.125, 0, 0.5], np.float32)
 CONTROL = np.array([-0.25, 0.5, 0, 0.125, 1, -0.5, 0.25, 0], np.float32)
 PLAIN = Training(lr=0.1)
-HEAVY = Training(lr=0.1, momentum=0.5, weight_decay=0.01)
+HEAVY = Training(lr=0.1, momentum=0.7, weight_decay=0.01)
 STEPS = 3
 
 
@@ -82,15 +82,15 @@ def _optimiser(training: Training) -> dict[str, Any]:
 
 _OBJECTIVES: tuple[tuple[Objective, Training, dict[str, Vector], dict[str, Vector]], ...] = (
     (Sgd(), PLAIN, {}, {}),
-    (Prox(mu=0.5), PLAIN, {}, {}),
-    (Prox(mu=0.5), HEAVY, {}, {}),
-    (Dyn(a=0.5), PLAIN, {}, {}),
-    (Dyn(a=0.5), PLAIN, {}, {"h": ASIDE}),
+    (Prox(mu=0.3), PLAIN, {}, {}),
+    (Prox(mu=0.3), HEAVY, {}, {}),
+    (Dyn(a=0.3), PLAIN, {}, {}),
+    (Dyn(a=0.3), PLAIN, {}, {"h": ASIDE}),
     (Scaffold(), PLAIN, {"control": CONTROL}, {}),
     (Scaffold(), PLAIN, {"control": CONTROL}, {"control": ASIDE}),
-    (Sam(rho=0.5), PLAIN, {}, {}),
-    (Sam(rho=0.5), HEAVY, {}, {}),
-    (Elmy(alpha=0.5, beta=2.0), PLAIN, {"pool_first": W_IN, "pool_mean": W_IN + ASIDE}, {}),
+    (Sam(rho=30.0), PLAIN, {}, {}),
+    (Sam(rho=30.0), HEAVY, {}, {}),
+    (Elmy(alpha=0.3, beta=1.7), PLAIN, {"pool_first": W_IN, "pool_mean": W_IN + ASIDE}, {}),
 )
 """Objective, training, the vectors that come along, and those remembered."""
 

@@ -113,6 +113,7 @@ class Fleet:
         )
 
     def _agent(self, name: str, data: DataSettings, broker: MemoryBroker) -> Node:
-        offer = Offer(__version__, "simulated", "onnxruntime", 1, 0, NAMES, "simulated")
+        # Whose data is simulated has agreed to all that can be asked.
+        offer = Offer(__version__, "simulated", "onnxruntime", 1, 0, NAMES, "simulated", ("class-counts",))
         links: dict[Role, Link] = {"edge": MemoryLink(broker)}
         return self._node(Agent(name, offer), links, lambda store: InlineTraining(Trainer(store.blobs, data)))

@@ -5,11 +5,15 @@ and f groups wanted: L = floor(N / f); L·floor(N / L) random devices stay, the 
 clusters of equal size, by turns an assignment of least cost (a flow, eq. 10 to 13) and new centroids, until they stop;
 each of floor(N / L) groups, which can be more than f, gets one random device of each cluster.
 
+Devices with much data are clustered by how much it is, and then one unlucky draw undoes what the clusters promise. So
+the groups are drawn `draws` times, and those that are most alike stay; `draws = 1` is the paper's.
+
 The paper does not say where centroids begin: here as in k-means++ (each next one a device, drawn by its squared
-distance to the nearest so far); small fleets try several and keep the tightest clusters (eq. 10). Up to `ARCS` pairs of a device and a cluster the assignment is exact. Larger fleets
-are cut at random: the groups into blocks with devices of their own, and the clusters of a block into parts of at most
-`CLUSTERS` with devices of their own, so that a group still gets one device of each of L clusters of equal size, but a
-cluster is the best only among the few thousand devices it was made of.
+distance to the nearest so far); small fleets try several and keep the tightest clusters (eq. 10). Up to `ARCS` pairs
+of a device and a cluster the assignment is exact. Larger fleets are cut at random: the groups into blocks with devices
+of their own, and the clusters of a block into parts of at most `CLUSTERS` with devices of their own, so that a group
+still gets one device of each of L clusters of equal size, but a cluster is the best only among the few thousand
+devices it was made of.
 """
 
 from __future__ import annotations
@@ -61,9 +65,25 @@ def icg_groups(settings: IcgArranger, rows: Rows, sets: int, seed: int) -> list[
             width = int(bounds[part + 1] - bounds[part])
             draw = generator(seed, "clusters", block, part)
             cluster = equal_clusters(rows[mine], width, settings.iterations, draw)
-            columns += [draw.permutation(mine[cluster == number]) for number in range(width)]
-        groups += np.stack(columns, axis=1).tolist()
+            columns += [mine[cluster == number] for number in range(width)]
+        groups += _one_of_each(columns, rows, settings.draws, generator(seed, "groups", block)).tolist()
     return groups
+
+
+def _one_of_each(clusters: list[Numbers], rows: Rows, draws: int, draw: np.random.Generator) -> Numbers:
+    """Groups with one random device of each cluster: of some draws, the one whose groups' shares vary least."""
+    tries = [np.stack([draw.permutation(each) for each in clusters], axis=1) for _ in range(draws)]
+    return min(tries, key=lambda table: _spread(rows, table)) if draws > 1 else tries[0]
+
+
+def _spread(rows: Rows, groups: Numbers) -> float:
+    """How far the groups' normalised sums are from their mean, in squares."""
+    sums = np.zeros((len(groups), rows.shape[1]))
+    for members in groups.T:
+        sums += rows[members]
+    totals = sums.sum(axis=1, keepdims=True)
+    shares = np.divide(sums, totals, out=np.zeros_like(sums), where=totals > 0)
+    return float(np.square(shares - shares.mean(axis=0)).sum())
 
 
 def equal_clusters(rows: Rows, clusters: int, iterations: int, draw: np.random.Generator) -> Numbers:

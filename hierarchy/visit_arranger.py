@@ -41,6 +41,4 @@ def visit_sets(
         found = fast_sets(signatures, reach, np.array(sites, np.int64), np.array(sizes, np.int64), seed)
         return list(zip(sites, found, strict=True))
     search, starts = LiteralSearch(signatures), generator(seed, "starts")
-    return [
-        (site, tuple(gather(search, seats, site, size, starts))) for site, size in zip(sites, sizes, strict=True)
-    ]
+    return [(site, tuple(gather(search, seats, site, size, starts))) for site, size in zip(sites, sizes, strict=True)]

@@ -76,12 +76,16 @@ class FedSeqArranger(ArrangerPart, frozen=True, tag="fedseq"):
 
 
 class IcgArranger(ArrangerPart, frozen=True, tag="icg"):
-    """FedGSP's inter-cluster grouping: equal-size clusters by minimum-cost flow, one device of each in every group."""
+    """FedGSP's inter-cluster grouping: equal-size clusters by minimum-cost flow, one device of each in every group.
+
+    iterations: how often clusters and centroids take turns at most. draws: the most alike of so many random groupings.
+    """
 
     needs: ClassVar[Needs] = "rows"
     counted: ClassVar[bool] = True
     sets: Count = 10
     iterations: Count = 10
+    draws: Count = 50
 
 
 class FedCatArranger(ArrangerPart, frozen=True, tag="fedcat"):

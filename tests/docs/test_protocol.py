@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from itertools import chain
 from typing import Any, get_args
@@ -13,11 +14,25 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator import desk
+from coordinator import desk, results
 from docs import make_vectors
 from edge_agent import agent_records
 from hierarchy.edge_server import STALE
-from sojourn import WIRE, envelope, exchange, messages, node, outbox, parts, spec, topics, vectors, wire
+from sojourn import (
+    WIRE,
+    envelope,
+    exchange,
+    exemplars,
+    messages,
+    node,
+    outbox,
+    parts,
+    scoring,
+    spec,
+    topics,
+    vectors,
+    wire,
+)
 from sojourn.blobs import HASH, LEAF, digest_of, digest_of_hashes, leaf_hashes, verified
 from sojourn.broker_acl import acl_lines
 from sojourn.broker_settings import OWN_BROKER_PAYLOAD, BrokerSettings
@@ -41,6 +56,8 @@ STRUCTURES: dict[str, type] = {
     **{form.__name__: form for form in (spec.InputSpec, spec.Probe, Exemplars, wire.Epoch, wire.Ref)},
     **{form.__name__: form for form in (wire.TourId, wire.VisitId, wire.Task, wire.Offer, Member)},
     **{form.__name__: form for form in (VisitReport, wire.TourView, wire.RoundReport, wire.JobView)},
+    **{f"Objective `{form.__struct_config__.tag}`": form for form in get_args(parts.Objective)},
+    **{f"Estimator `{form.__struct_config__.tag}`": form for form in get_args(parts.Estimator)},
 }
 REASONS = {
     "msgpack": "not valid msgpack",
@@ -98,7 +115,7 @@ def told_default(field: msgspec.structs.FieldInfo) -> str:
     match field.default:
         case None:
             return "nil"
-        case ():
+        case () | msgspec.NODEFAULT:  # the latter: made anew each time, an empty map
             return "empty"
         case bool() as value:
             return str(value).lower()
@@ -271,6 +288,40 @@ def test_every_structure_within_a_message_or_blob_is_described(name):
     assert rows(name) == wanted
 
 
+def told_type(form: Any) -> str | None:
+    """A setting's type and limits as the page words them; None for what it describes in words of its own."""
+    match form:
+        case msgspec.inspect.IntType():
+            return f"integer, {form.ge:,} to {form.le:,}"
+        case msgspec.inspect.FloatType(ge=0, lt=None):
+            return f"float, 0 to {told_limit(form.le)}"
+        case msgspec.inspect.FloatType(gt=None):
+            return f"float, at least {form.ge:g}, below {form.lt:g}"
+        case msgspec.inspect.FloatType():
+            return f"float, over {form.gt:g}, at most {told_limit(form.le)}"
+        case msgspec.inspect.UnionType():
+            return f"{told_type(form.types[0])}, or nil"
+        case msgspec.inspect.BoolType():
+            return "boolean"
+        case _:
+            return None
+
+
+def told_limit(number: float) -> str:
+    return "10^9" if number == 1e9 else f"{number:g}"
+
+
+@pytest.mark.parametrize("name", [name for name, it in STRUCTURES.items() if it.__module__.startswith("sojourn.parts")])
+def test_limits_of_settings_are_those_of_the_code(name):
+    types = dict(re.findall(r"^\| `(\w+)` \| ([^|\n]*) \| [^|]+ \| [^|\n]*\|$", section(name), re.MULTILINE))
+    for field in msgspec.inspect.type_info(STRUCTURES[name]).fields:
+        told = types[field.encode_name]
+        if isinstance(field.type, msgspec.inspect.LiteralType):
+            assert set(re.findall(r"`([^`]+)`", told)) == set(field.type.values)
+        elif wanted := told_type(field.type):
+            assert told == wanted
+
+
 @pytest.mark.parametrize("name", sorted(STRUCTURES))
 def test_the_page_says_which_structures_are_arrays_and_which_are_closed(name):
     form: Any = STRUCTURES[name]
@@ -281,16 +332,37 @@ def test_the_page_says_which_structures_are_arrays_and_which_are_closed(name):
 def test_no_structure_was_forgotten():
     forms = {
         form
-        for module in (messages, spec, wire)
+        for module in (messages, spec, wire, parts.visits)
         for form in vars(module).values()
         if isinstance(form, type) and issubclass(form, msgspec.Struct) and form.__module__ == module.__name__
     }
     assert forms <= {*KINDS.values(), *STRUCTURES.values()}
 
 
-def test_every_objective_is_described():
-    union = get_args(parts.Objective) or (parts.Objective,)
-    assert all(f"`{form.__struct_config__.tag}`" in section("Objective") for form in union)
+def test_every_objective_is_described_with_what_travels_and_what_is_kept():
+    told = {
+        name: (set(re.findall(r"`(\w+)`", receives)), set(re.findall(r"`(\w+)`", returns)), bool(keeps.strip()))
+        for name, receives, returns, keeps in re.findall(
+            r"^\| `(\w+)` \|[^|\n]+\|([^|\n]*)\|([^|\n]*)\|([^|\n]*)\|$", section("Objective"), re.MULTILINE
+        )
+    }
+    assert told == {
+        form.__struct_config__.tag: (set(form.receives), set(form.returns), form is parts.OwnObjective or form.keeps)
+        for form in get_args(parts.Objective)
+    }
+
+
+def test_every_estimator_that_is_asked_of_a_device_by_name_is_in_the_table():
+    words = [form.__struct_config__.tag for form in get_args(parts.Estimator)]
+    table = section("Estimator")
+    assert [word for word in words if f"`{word}`" not in table] == ["none", "own"]  # both are among "all others"
+    assert f"more than {wire_limit(messages.Visited, 'signature'):,} numbers" in table
+
+
+def wire_limit(form: type, name: str) -> int:
+    """The most elements that a field with a limit, or nil, may have."""
+    (field,) = [field for field in msgspec.inspect.type_info(form).fields if field.encode_name == name]  # type: ignore[attr-defined]
+    return next(option.max_length for option in field.type.types if hasattr(option, "max_length"))
 
 
 def test_words_of_fixed_lists_are_described():
@@ -334,6 +406,10 @@ def test_limits_and_settings_are_told_as_they_are():
         f"at most {envelope.MAX_ITEMS:,} elements": True,
         f"as low as {LEAF + exchange.OVERHEAD:,} bytes": True,
         f"The {agent_records.KEPT} newest": True,
+        f"of the {agent_records.REMEMBERED} jobs whose memory changed last": True,
+        f"the first {results.SAID}; among them": True,
+        f"in batches of {scoring.BATCH}, in order": True,
+        f"Predict in batches of {exemplars.BATCH}, in order": True,
         f"{BrokerSettings().keepalive} s by default": True,
         "1, 2, 4, 8, 15, 15, … s": (outbox.FIRST, outbox.LONGEST) == (1, 15),
         "2, 4, 8, 15, 15, … s": (exchange.PATIENCE, exchange.LONGEST) == (2, 15),
@@ -360,6 +436,10 @@ def test_how_deep_structures_nest_is_told():
     assert max(*packets.values(), *blobs.values()) == 6
     assert "Nothing here nests deeper than 6 arrays and maps" in PAGE
     received = [vector["name"] for vector in VECTORS["packets"] if vector["to"] == str(make_vectors.DEVICE)]
+    own = packets["visit-with-an-own-objective"]
+    assert own == 4
+    assert "are the fourth level of a packet" in PAGE
+    received.remove("visit-with-an-own-objective")
     assert (max(packets[name] for name in received), max(blobs["kit"], blobs["exemplars"])) == (3, 5)
     assert "not deeper than 3 in a packet and 5 in a blob" in PAGE
 
@@ -404,7 +484,7 @@ def test_an_example_decodes_to_what_it_says(name, digits, fields):
 @pytest.fixture(scope="module")
 def formulas() -> dict[str, Any]:
     """What the page's Python blocks define."""
-    names: dict[str, Any] = {"sha256": hashlib.sha256}
+    names: dict[str, Any] = {"sha256": hashlib.sha256, "sqrt": math.sqrt}
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
         exec(compile(block, "docs/protocol.md", "exec"), names)
     return names

@@ -80,6 +80,17 @@ def test_centroids_move() -> None:
     assert groups[0] != groups[1]
 
 
+def test_of_several_starts_the_tightest_clusters_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = label_counts(60, 10, 0.5, 1)
+    found = {}
+    for starts in (1, 6):
+        monkeypatch.setattr(icg_arranger, "MOST_STARTS", starts)
+        found[starts] = [spread(rows, equal_clusters(rows, 6, 10, np.random.default_rng(seed))) for seed in range(8)]
+    # The first of the six is the one.
+    assert all(several <= one for several, one in zip(found[6], found[1], strict=True))
+    assert np.mean(found[6]) < np.mean(found[1])
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 40), st.integers(1, 50), SEEDS)
 def test_groups_are_equal_and_the_rest_rests(devices: int, sets: int, seed: int) -> None:
@@ -131,19 +142,40 @@ def test_a_fleet_that_is_cut_keeps_equal_groups(devices: int, sets: int, monkeyp
     assert {d for group in groups for d in group} == {d for group in together for d in group}
 
 
+def uneven_counts(alpha: float, seed: int) -> NDArray[np.float64]:
+    """Devices of 50 to 500 samples."""
+    draw = np.random.default_rng(seed)
+    sizes, shares = draw.integers(50, 500, 100), draw.dirichlet([alpha] * 10, 100)
+    return np.array([draw.multinomial(size, share) for size, share in zip(sizes, shares, strict=True)], float)
+
+
+def counts_by_class(alpha: float, seed: int) -> NDArray[np.float64]:
+    """Every class dealt out over the devices: a few of them have most of it, many have nearly nothing."""
+    draw = np.random.default_rng(seed)
+    return draw.multinomial(500, draw.dirichlet([alpha] * 100, 10)).T.astype(float)
+
+
 @pytest.mark.parametrize("alpha", [0.05, 0.1, 0.5, 1.0])
-@pytest.mark.parametrize("cut", [False, True])
-def test_groups_are_more_alike_than_random_ones(alpha: float, cut: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if cut:
+@pytest.mark.parametrize("kind", ["even", "uneven", "by class", "cut"])
+def test_groups_are_more_alike_than_random_ones(alpha: float, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind == "cut":
         monkeypatch.setattr(icg_arranger, "ARCS", 0)
         monkeypatch.setattr(icg_arranger, "DEVICES", 50)
     found, random = [], []
     for seed in range(10):
-        counts = label_counts(100, 10, alpha, seed)
+        split = {"uneven": uneven_counts, "by class": counts_by_class}.get(kind, lambda *at: label_counts(100, 10, *at))
+        counts = split(alpha, seed)
         found.append(cpd(counts, icg_groups(IcgArranger(), counts, 10, seed)))
         order = np.random.default_rng(seed).permutation(100)
         random.append(cpd(counts, order.reshape(10, 10).tolist()))
-    assert np.mean(found) <= (0.8 if cut else 0.6) * np.mean(random)
+    assert np.mean(found) <= (0.8 if kind == "cut" else 0.6) * np.mean(random)
+
+
+def test_more_draws_make_groups_more_alike() -> None:
+    counts = label_counts(100, 10, 0.5, 1)
+    once, often = (icg_groups(IcgArranger(draws=draws), counts, 10, 1) for draws in (1, 50))
+    assert once != often
+    assert cpd(counts, often) < cpd(counts, once)
 
 
 def test_an_edge_server_loads_no_solver_before_it_needs_one() -> None:

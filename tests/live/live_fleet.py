@@ -53,14 +53,25 @@ epochs = 5
 class LiveFleet:
     """A coordinator, edge servers and agents as processes; brokers too."""
 
-    def __init__(self, folder: Path, sites: dict[str, list[str]], *, own_brokers: bool, max_packet: int = 1_000_000):
+    def __init__(
+        self,
+        folder: Path,
+        sites: dict[str, list[str]],
+        *,
+        own_brokers: bool,
+        max_packet: int = 1_000_000,
+        data: dict[str, str] | None = None,
+        flags: tuple[str, ...] = (),
+    ):
+        """`data` is each device's file, unless it is given a part of the digits; `flags` are for all agents."""
         self.folder = folder
         self.sites = sites
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.commands: dict[str, list[str]] = {}
         self._max_packet = max_packet
         self.brokers: dict[str, Any] = {"cloud": self._broker("cloud", 0)}
-        split_digits(folder, [device for devices in sites.values() for device in devices])
+        if data is None:
+            split_digits(folder, [device for devices in sites.values() for device in devices])
         where = self._address("cloud")
         self._add("cloud", ["coordinator", "run", "--broker", where])
         for site, devices in sites.items():
@@ -69,8 +80,8 @@ class LiveFleet:
             at = self._address(site if own_brokers else "cloud")
             self._add(site, ["edge", "run", "--name", site, "--broker", at, "--cloud-broker", where])
             for device in devices:
-                data = str(folder / f"{device}.npz")
-                self._add(device, ["agent", "run", "--name", device, "--broker", at, "--data", data])
+                mine = data[device] if data else str(folder / f"{device}.npz")
+                self._add(device, ["agent", "run", "--name", device, "--broker", at, "--data", mine, *flags])
         for name in self.commands:
             self.start(name)
 

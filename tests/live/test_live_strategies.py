@@ -1,0 +1,55 @@
+"""The papers' own strategies as processes over a real Mosquitto: the same bits as in memory."""
+
+from itertools import count
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from coordinator.compiling import bake
+from tests.fleet_sim.small_fleet import TWO_SITES, job, kit_of_jobs, run, shards
+from tests.live.live_fleet import LiveFleet
+
+NUMBERS = count(1)
+PLAIN = {"fleet__devices": 4, "training__epochs": 1, "training__batch": 32, "training__lr": 0.1}
+JOBS = {
+    "visit": {"estimator__epochs": 1, "arranger__size": 2, "estimator__where": "device"},
+    "fedseq": {"estimator__epochs": 1, "arranger__max_devices": 2, "schedule__fraction": 1.0, "objective__name": "dyn"},
+    "fedgsp": {"schedule__beta": 2, "schedule__kappa": 0.6},
+    "fedcat": {"arranger__sets": 2, "rounds": 3},
+    "fedelmy": {"rounds": None, "objective__models": 2, "objective__warmup": 1, "training__optimiser": "adam"},
+    "scaffold": {"encoding": "float16"},
+    "hierfavg": {},
+}
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory):
+    """One fleet for all jobs; every broker takes packets of at most 128 KB."""
+    sites = {site: list(devices) for site, devices in TWO_SITES.items()}
+    data = {device: settings.path for device, settings in shards(6).items()}
+    live = LiveFleet(
+        tmp_path_factory.mktemp("strategies"), sites, own_brokers=True, max_packet=128_000, data=data,
+        flags=("--share", "class-counts"),
+    )  # fmt: skip
+    yield live
+    live.stop()
+
+
+def weights(model: bytes) -> list[np.ndarray]:
+    return [numpy_helper.to_array(each) for each in onnx.load_from_string(model).graph.initializer]
+
+
+@pytest.mark.parametrize("strategy", JOBS)
+def test_over_mosquitto_the_bits_are_those_of_memory(fleet, strategy) -> None:
+    name = f"job-{next(NUMBERS)}"
+    settings = {"strategy": strategy, **PLAIN, **JOBS[strategy]}
+    view = fleet.run(job(name, **settings), name)
+    assert view.status == "done", view.detail
+    with fleet.operator() as operator:
+        exported = weights(operator.export(name)[0])
+    expected = run(job(**settings))
+    assert [report.visits for report in view.history] == [report.visits for report in expected.state.history]
+    for mine, theirs in zip(exported, weights(bake(kit_of_jobs(), expected.model)), strict=True):
+        assert np.array_equal(mine, theirs)
