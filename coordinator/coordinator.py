@@ -34,7 +34,7 @@ from coordinator.desk import Desk
 from coordinator.itinerary import blobs_of, copy_of, ending, settings_of, told_plan, told_round
 from coordinator.job import read_job
 from coordinator.planning import NotYet, PlanRound
-from coordinator.preparing import PrepareJob
+from coordinator.preparing import PrepareJob, recipes
 from coordinator.results import CloseRound
 from coordinator.sites import RosterRead, Sites
 from coordinator.tours import Tours
@@ -242,7 +242,7 @@ class Coordinator:
         if job.status == "compiling":
             self._waiting_since = None
             said = Say(f"job {job.name}: compiling")
-            return [said, *self._do(f"prepare {job.name}", PrepareJob(job.name, job.text))]
+            return [said, *self._do(f"prepare {job.name}", PrepareJob(job.name, job.text, recipes(self.state)))]
         if job.tours:
             return self._gather(job, now) if job.gathered else self._tours.ask_all(job, now)
         return self._plan(job)

@@ -52,6 +52,9 @@ class JobCompiled(msgspec.Struct, frozen=True, tag="job-compiled/1"):
     handout: dict[str, Ref]
     exemplars: Ref | None
     test: Ref | None
+    recipe: str = ""
+    """What the kit was made of; empty where nobody can tell."""
+    initial: Ref | None = None
 
 
 class JobWaits(msgspec.Struct, frozen=True, tag="job-waits/1"):
@@ -160,6 +163,9 @@ class JobState(msgspec.Struct):
     kit: Ref | None = None
     exemplars: Ref | None = None
     test: Ref | None = None
+    recipe: str = ""
+    initial: Ref | None = None
+    """What the kit was made of, and the first model: another job may have use for both."""
     vectors: dict[str, Ref] = {}
     """The job's state, exact: the model, and what its aggregator keeps."""
     handout: dict[str, Ref] = {}
@@ -217,7 +223,7 @@ class JobState(msgspec.Struct):
 
     def live(self) -> set[bytes]:
         """The blobs that this job refers to."""
-        kept = [ref for ref in (self.kit, self.exemplars, self.test) if ref]
+        kept = [ref for ref in (self.kit, self.initial, self.exemplars, self.test) if ref]
         kept += [*self.vectors.values(), *self.handout.values(), *self.weights.values()]
         for toured in self.arrived.values():
             kept += [*toured.vectors.values(), toured.reports]
@@ -231,6 +237,7 @@ class JobState(msgspec.Struct):
             case JobCompiled():
                 self.status, self.kit = "waiting", record.kit
                 self.exemplars, self.test = record.exemplars, record.test
+                self.recipe, self.initial = record.recipe, record.initial
                 self.vectors, self.handout = record.vectors, record.handout
             case JobWaits():
                 self.status, self.detail = "waiting", record.reason

@@ -38,7 +38,8 @@ def blobs_of(outcome: Record) -> tuple[bytes, ...]:
     match outcome:
         case JobCompiled():
             refs: list[Ref | None] = [
-                outcome.kit, outcome.exemplars, outcome.test, *outcome.vectors.values(), *outcome.handout.values()
+                outcome.kit, outcome.initial, outcome.exemplars, outcome.test, *outcome.vectors.values(),
+                *outcome.handout.values(),
             ]  # fmt: skip
         case RoundClosed():
             refs = [*outcome.vectors.values(), *outcome.handout.values(), *outcome.weights.values()]

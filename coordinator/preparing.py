@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,24 +14,33 @@ from coordinator.closing import handouts
 from coordinator.coordinator_records import JobCompiled
 from coordinator.job import read_job
 from coordinator.job_data import public_data
-from sojourn import vectors
+from sojourn import __version__, vectors
 from sojourn.blobs import ref_of
 from sojourn.classifier import classifier_weights
-from sojourn.envelope import pack_blob
-from sojourn.errors import JobError
+from sojourn.envelope import pack_blob, unpack_blob
+from sojourn.errors import InvalidBlob, InvalidMessage, JobError
 from sojourn.parts import ClassifierEstimator
+from sojourn.spec import Kit
+from sojourn.wire import Ref
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from coordinator.coordinator_records import CoordinatorState
     from coordinator.job import Job
+    from coordinator.job_data import PublicData
     from sojourn.blobs import BlobStore
     from sojourn.parts import Estimator
-    from sojourn.spec import Kit
-    from sojourn.wire import Ref
 
 MOST_NUMBERS = 4096
 """As many as `messages.Visited.signature` can carry."""
+
+
+class Recipe(msgspec.Struct, frozen=True):
+    """What came of a recipe: a kit, and the model that it starts from."""
+
+    kit: Ref
+    initial: Ref
 
 
 class PrepareJob(msgspec.Struct, frozen=True, tag="prepare-job"):
@@ -37,20 +48,27 @@ class PrepareJob(msgspec.Struct, frozen=True, tag="prepare-job"):
 
     name: str
     text: str
+    known: dict[str, Recipe] = {}
+    """What earlier jobs compiled, by recipe: strategies are compared on one model, and compiling takes seconds."""
+
+
+def recipes(state: CoordinatorState) -> dict[str, Recipe]:
+    """What earlier jobs compiled."""
+    return {
+        job.recipe: Recipe(job.kit, job.initial)
+        for job in state.jobs.values()
+        if job.recipe and job.kit and job.initial
+    }
 
 
 def prepare(work: PrepareJob, blobs: BlobStore) -> JobCompiled:
     """Read, build, compile, check; everything that came of it is in the blob folder."""
-    from coordinator.compiling import compile_kit  # noqa: PLC0415  # torch takes seconds and 280 MB
-    from coordinator.models import build  # noqa: PLC0415
-
     job = read_job(work.text, work.name)
     data = public_data(job)
-    module = build(job.model.name, data.input, len(data.classes), job.model.options, job.seed)
-    compiled = compile_kit(module, data.input, data.classes, mean=data.mean, std=data.std, seed=job.seed)
-    kit, strategy = compiled.kit, job.parts()
-    check_classifier(strategy.estimator, kit)
-    held, handout = first_vectors(compiled.initial, job, blobs, kit)
+    recipe = recipe_of(job, data)
+    kit, initial = _recalled(work.known.get(recipe), blobs) or _compiled(job, data)
+    check_classifier(job.parts().estimator, kit)
+    held, handout = first_vectors(initial, job, blobs, kit)
     return JobCompiled(
         work.name,
         _keep(blobs, kit),
@@ -58,7 +76,38 @@ def prepare(work: PrepareJob, blobs: BlobStore) -> JobCompiled:
         handout,
         _keep(blobs, data.exemplars) if data.exemplars else None,
         _keep(blobs, data.test) if data.test else None,
+        recipe,
+        vectors.save(blobs, initial, "float32", kit.model),
     )
+
+
+def recipe_of(job: Job, data: PublicData) -> str:
+    """All that a compiled kit depends on; empty for a model of one's own, whose code may have changed meanwhile."""
+    if ":" in job.model.name:
+        return ""
+    made_by = [version(each) for each in ("torch", "onnx", "onnxscript")]
+    settings = [job.model, data.input, data.classes, data.mean, data.std, job.seed, __version__, made_by]
+    return hashlib.sha256(msgspec.msgpack.encode(settings)).hexdigest()
+
+
+def _compiled(job: Job, data: PublicData) -> tuple[Kit, NDArray[np.float32]]:
+    from coordinator.compiling import compile_kit  # noqa: PLC0415  # torch takes seconds and 280 MB
+    from coordinator.models import build  # noqa: PLC0415
+
+    module = build(job.model.name, data.input, len(data.classes), job.model.options, job.seed)
+    compiled = compile_kit(module, data.input, data.classes, mean=data.mean, std=data.std, seed=job.seed)
+    return compiled.kit, compiled.initial
+
+
+def _recalled(known: Recipe | None, blobs: BlobStore) -> tuple[Kit, NDArray[np.float32]] | None:
+    """What an earlier job compiled, if it is still there."""
+    if known is None or not (blobs.has(known.kit.digest) and blobs.has(known.initial.digest)):
+        return None
+    try:
+        kit = unpack_blob(blobs.read(known.kit.digest), Kit)
+        return kit, vectors.load(blobs, known.initial, kit.model)
+    except (InvalidBlob, InvalidMessage):
+        return None
 
 
 def first_vectors(
