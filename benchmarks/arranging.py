@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hierarchy.icg_arranger import icg_groups
+from hierarchy.arrangers.icg import icg_groups
+from hierarchy.arrangers.visit import visit_sets
 from hierarchy.measures import cpd, vts
-from hierarchy.visit_arranger import visit_sets
 from sojourn.parts import IcgArranger, VisitArranger
 from sojourn.randomness import generator
 

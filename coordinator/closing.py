@@ -20,7 +20,7 @@ from sojourn.parts import UpdateEstimator
 from sojourn.wire import RoundReport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -72,19 +72,21 @@ def _closed(work: CloseRound, blobs: BlobStore, evaluator: Evaluator) -> RoundCl
     results = _results(state, strategy, blobs, kit)
     before = {name: vectors.load(blobs, ref, kit.model) for name, ref in state.vectors.items() if name != RELAY}
     due = merges(strategy.schedule, moment_of(state, job, len(state.arranged)))
-    stand = merged(strategy, Stand(before, state.slots), results, state.fleet, due=due)
+    stand = merged(
+        strategy, Stand(before, state.slots), results, len(state.fleet), due=due, before=state.merged_fleet
+    )
     exact = {name: vectors.save(blobs, vector, "float32", kit.model) for name, vector in stand.vectors.items()}
     accuracy, loss = evaluator.evaluate(state, stand.vectors[MODEL])
     report = RoundReport(
         state.round, accuracy, loss, len(results), len(done), len(failures), traffic_of(work), work.seconds,
-        state.quality, tuple([*failures, *forgetful(state, done)][:SAID]),
+        state.quality, (*state.notices, *failures[:SAID], *forgetful(state, done)[:SAID]),
     )  # fmt: skip
     norms = tuple(sorted(report.norm for report in done if report.norm > 0)[:: max(1, len(done) // 128)][:256])
     return RoundClosed(
         state.name, exact, handouts(stand.vectors, exact, strategy, job, blobs, kit), norms or state.norms, report,
         merged=ANCHOR not in stand.vectors, slots=dict(stand.slots),
         visits=dict(Counter(each.device for each in done)), samples={each.device: each.samples for each in done},
-        weights=_updates(state, strategy, blobs, kit),
+        weights=_updates(state, strategy, reports, blobs, kit),
     )  # fmt: skip
 
 
@@ -112,16 +114,23 @@ def _has_model(state: JobState, tour: TourPlan) -> bool:
     return arrived is not None and "model" in arrived.vectors
 
 
-def _updates(state: JobState, strategy: Strategy, blobs: BlobStore, kit: Kit) -> dict[str, Ref]:
+def _updates(
+    state: JobState,
+    strategy: Strategy,
+    reports: Iterable[tuple[TourPlan, Sequence[VisitReport]]],
+    blobs: BlobStore,
+    kit: Kit,
+) -> dict[str, Ref]:
     """The last update of each device that was alone on its tour, where the arranger goes by it."""
     if not isinstance(strategy.estimator, UpdateEstimator):
         return {}
     found = {}
-    for tour in state.tours:
-        model = tour_model(state, tour, blobs, kit) if len(tour.hops) == 1 else None
+    for tour, each in reports:
+        done = [report.device for report in each if report.status == "done"]  # a spare may have stood in
+        model = tour_model(state, tour, blobs, kit) if len(done) == 1 else None
         if model is not None:
-            start = vectors.load(blobs, state.vectors[tour.start["model"]], kit.model)
-            found[tour.hops[0]] = keep_weights(model - start, blobs)
+            start = vectors.load(blobs, state.held(tour.start["model"]), kit.model)
+            found[done[0]] = keep_weights(model - start, blobs)
     return found
 
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from sojourn.parts import DynServer, UniformMean
 from sojourn.vectors import blocks, wide_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from sojourn.parts import Objective, Weighting
+    from sojourn.parts import Aggregator, Objective, Weighting
 
 Vector: TypeAlias = NDArray[np.float32]
 Wide: TypeAlias = NDArray[np.float64]
@@ -32,13 +33,27 @@ class Contribution:
 class Merge:
     """What a merge knows besides the models.
 
-    devices: N, all devices of the fleet. returned: what the objective returns, summed over all visits since the last
-    merge, by name.
+    devices: N, all devices that the job has had. returned: what the objective returns, summed over all visits since
+    the last merge, by name. before: N at the last merge.
     """
 
     devices: int
     objective: Objective
     returned: Mapping[str, Vector] = field(default_factory=dict)
+    before: int | None = None
+
+    @property
+    def grown(self) -> float:
+        """What a mean over the devices of before becomes as one over all, whose others have nothing: N before / N."""
+        return self.before / self.devices if self.before else 1.0
+
+
+def weighting_of(aggregator: Aggregator) -> Weighting:
+    """How an aggregator weighs models: edge servers, and the mean between two merges, do as it does."""
+    if isinstance(aggregator, UniformMean | DynServer):
+        return "uniform"
+    weighting: Weighting = getattr(aggregator, "weighting", "samples")
+    return weighting
 
 
 def heard(contributions: Sequence[Contribution], weighting: Weighting) -> list[Contribution]:

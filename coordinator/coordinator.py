@@ -82,6 +82,10 @@ if TYPE_CHECKING:
     from sojourn.wire import Epoch, JobStatus, Offer, TourId
 
 
+PLAN_AGAIN = 60.0
+"""Seconds after which a job that waits is planned again, if nothing happens before."""
+
+
 class Coordinator:
     """The state machine of the cloud."""
 
@@ -101,6 +105,7 @@ class Coordinator:
         self._tours = Tours(self._outbox)
         self._began = 0.0
         self._waiting_since: float | None = None
+        self._plan_again_at: float | None = None
         self._traffic = 0
 
     def role_of(self, sender: str) -> Role | None:
@@ -134,7 +139,7 @@ class Coordinator:
 
     def wake_at(self) -> float | None:
         """The next resend, lease or end of patience."""
-        times = [self._outbox.wake_at(), self._tours.wake_at(), self._patience_ends()]
+        times = [self._outbox.wake_at(), self._tours.wake_at(), self._patience_ends(), self._plan_again_at]
         return min((when for when in times if when is not None), default=None)
 
     def start(self, now: float) -> list[Effect]:
@@ -245,16 +250,21 @@ class Coordinator:
             return [said, *self._do(f"prepare {job.name}", PrepareJob(job.name, job.text, recipes(self.state)))]
         if job.tours:
             return self._gather(job, now) if job.gathered else self._tours.ask_all(job, now)
-        return self._plan(job)
+        return self._plan(job, now)
 
     def _do(self, key: str, work: Any) -> list[Effect]:
         self._working = key
         return [Do(key, work)]
 
-    def _plan(self, job: JobState) -> list[Effect]:
-        self._reach = self._reached(job)
+    def _plan(self, job: JobState, now: float, *, again: bool = False) -> list[Effect]:
+        if not job.history and (unread := self.sites.unread()):
+            # What is arranged once would leave out a site that is just coming up.
+            return self._wait(job, f"{unread[0]} has not said yet which devices it has", now)
+        self._reach, self._plan_again_at = self._reached(job), None
         asks = name_of(settings_of(job.text).parts().estimator)
-        return self._do(f"plan {job.name}", PlanRound(copy_of(job), self._reach, self.sites.unwilling(asks)))
+        unable = self.sites.count() - len(set().union(*self._reach.values()))
+        work = PlanRound(copy_of(job), self._reach, self.sites.unwilling(asks), unable, again)
+        return self._do(f"plan {job.name}", work)
 
     def _gather(self, job: JobState, now: float) -> list[Effect]:
         """All tours that were out are home: the next leg departs, or the round closes."""
@@ -266,7 +276,7 @@ class Coordinator:
         if isinstance(event.outcome, ModelExported):
             return self._desk.finish(event.outcome)
         if isinstance(event.outcome, RosterRead):
-            return [*self.sites.take(event.outcome), *self._reconsider()]
+            return [*self.sites.take(event.outcome), *self._reconsider(now)]
         if event.key != self._working:
             return []
         self._working = None
@@ -279,6 +289,7 @@ class Coordinator:
         match outcome:
             case RoundPlanned():
                 self._began, self._traffic, self._waiting_since = now, 0, None
+                self._plan_again_at = None
                 effects.append(Say(told_plan(job, outcome)))
             case RoundClosed():
                 effects.append(Say(told_round(job, outcome)))
@@ -303,21 +314,23 @@ class Coordinator:
 
     def _not_yet(self, reason: str, now: float) -> list[Effect]:
         job = self.state.current
-        if job is None:
-            return []
-        self._waiting_since = now if self._waiting_since is None else self._waiting_since
-        effects: list[Effect] = []
-        if (job.status, job.detail) != ("waiting", reason):
-            record = JobWaits(job.name, reason)
-            self.apply(record)
-            effects += [Append(record), Say(f"job {job.name} waits: {reason}")]
-        return [*effects, *self._reconsider()]
+        return [*self._wait(job, reason, now), *self._reconsider(now)] if job else []
 
-    def _reconsider(self) -> list[Effect]:
+    def _wait(self, job: JobState, reason: str, now: float) -> list[Effect]:
+        """Until the sites change, or for a while: a device that gave no answer may have one then."""
+        self._waiting_since = now if self._waiting_since is None else self._waiting_since
+        self._plan_again_at = now + PLAN_AGAIN
+        if (job.status, job.detail) == ("waiting", reason):
+            return []
+        record = JobWaits(job.name, reason)
+        self.apply(record)
+        return [Append(record), Say(f"job {job.name} waits: {reason}")]
+
+    def _reconsider(self, now: float) -> list[Effect]:
         """The sites may have changed: a job that waits for devices may have them now."""
         job = self.state.current
         waits = job is not None and job.status == "waiting" and not self._working
-        return self._plan(job) if job and waits and self._reached(job) != self._reach else []
+        return self._plan(job, now) if job and waits and self._reached(job) != self._reach else []
 
     def _reached(self, job: JobState) -> dict[str, tuple[str, ...]]:
         """The devices that can do the job, by site."""
@@ -328,7 +341,7 @@ class Coordinator:
         current = job is self.state.current
         if current:
             effects += [Undo(self._working)] if self._working else []
-            self._working, self._waiting_since = None, None
+            self._working, self._waiting_since, self._plan_again_at = None, None, None
             for tour in job.tours:
                 self._tours.forget(tour.number)
                 if tour.number not in job.arrived:
@@ -352,7 +365,7 @@ class Coordinator:
         job = self.state.current
         if job and born:
             effects += self._tours.ask_again(job, site, now)
-        return [*effects, *self._reconsider()]
+        return [*effects, *self._reconsider(now)]
 
     def _progress(self, sender: Address, message: TourProgress, now: float) -> list[Effect]:
         found = self._current(sender, message.tour)
@@ -427,6 +440,10 @@ class Coordinator:
         ends = self._patience_ends()
         if job and ends is not None and ends <= now:
             return [*effects, *self._end(job, "refused", f"nobody came: {job.detail}", now)]
+        if self._plan_again_at is not None and self._plan_again_at <= now:
+            self._plan_again_at = None
+            if job and job.status == "waiting" and not self._working:
+                effects += self._plan(job, now, again=True)
         for number in self._tours.overdue(now):
             effects += self._lost(job, number, now) if job else []
         return effects

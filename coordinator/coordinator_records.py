@@ -11,6 +11,10 @@ from sojourn.messages import Toured
 from sojourn.wire import JobStatus, Ref, RoundReport, TourId
 
 Phase = Literal["estimate", "train"]
+INITIAL = "initial"
+"""The name of the first model, from which estimations start."""
+FORGIVEN = 5
+"""After so many rounds, devices that gave no answer to an estimation are asked again."""
 ENDED: tuple[JobStatus, ...] = ("done", "stopped", "refused")
 
 
@@ -55,6 +59,7 @@ class JobCompiled(msgspec.Struct, frozen=True, tag="job-compiled/1"):
     recipe: str = ""
     """What the kit was made of; empty where nobody can tell."""
     initial: Ref | None = None
+    classes: int = 0
 
 
 class JobWaits(msgspec.Struct, frozen=True, tag="job-waits/1"):
@@ -71,8 +76,10 @@ class RoundPlanned(msgspec.Struct, frozen=True, tag="round-planned/1"):
     phase: Phase
     tours: tuple[TourPlan, ...]
     quality: dict[str, float]
-    fleet: int = 0
-    """The devices that there are: N."""
+    newcomers: tuple[str, ...] = ()
+    """The devices that the job has never had before."""
+    notices: tuple[str, ...] = ()
+    """What people should know of the plan."""
     arranged: tuple[ClientSet, ...] | None = None
     """None where the arrangement and the arranger's memory are those of before."""
     memo: Memo = {}
@@ -166,6 +173,9 @@ class JobState(msgspec.Struct):
     recipe: str = ""
     initial: Ref | None = None
     """What the kit was made of, and the first model: another job may have use for both."""
+    first_handout: Ref | None = None
+    """The first model as it travels down: every estimation starts from it."""
+    classes: int = 0
     vectors: dict[str, Ref] = {}
     """The job's state, exact: the model, and what its aggregator keeps."""
     handout: dict[str, Ref] = {}
@@ -175,8 +185,11 @@ class JobState(msgspec.Struct):
     quality: dict[str, float] = {}
     leg: int = 0
     """The leg of the present round that is under way."""
-    fleet: int = 0
-    """The devices that there were when the round was planned: N."""
+    fleet: dict[str, None] = {}
+    """All devices that the job has ever had: N of them."""
+    merged_fleet: int = 0
+    """How many they were when models last merged."""
+    notices: tuple[str, ...] = ()
     arranged: tuple[ClientSet, ...] = ()
     """The sets as they were last arranged, for schedules that keep an arrangement."""
     memo: Memo = {}
@@ -217,13 +230,22 @@ class JobState(msgspec.Struct):
         """Whether no tour waits for the present leg."""
         return all(tour.leg <= self.leg for tour in self.tours)
 
+    def held(self, name: str) -> Ref:
+        """One of the job's vectors, exact."""
+        return self.initial if name == INITIAL and self.initial else self.vectors["model" if name == INITIAL else name]
+
+    def handed(self, name: str) -> Ref:
+        """One of the job's vectors, as it travels down."""
+        first = self.first_handout
+        return first if name == INITIAL and first else self.handout["model" if name == INITIAL else name]
+
     def tour_id(self, tour: TourPlan) -> TourId:
         """The tour's name on the wire."""
         return TourId(self.name, self.round, tour.number, tour.attempt)
 
     def live(self) -> set[bytes]:
         """The blobs that this job refers to."""
-        kept = [ref for ref in (self.kit, self.initial, self.exemplars, self.test) if ref]
+        kept = [ref for ref in (self.kit, self.initial, self.first_handout, self.exemplars, self.test) if ref]
         kept += [*self.vectors.values(), *self.handout.values(), *self.weights.values()]
         for toured in self.arrived.values():
             kept += [*toured.vectors.values(), toured.reports]
@@ -237,7 +259,8 @@ class JobState(msgspec.Struct):
             case JobCompiled():
                 self.status, self.kit = "waiting", record.kit
                 self.exemplars, self.test = record.exemplars, record.test
-                self.recipe, self.initial = record.recipe, record.initial
+                self.recipe, self.initial, self.classes = record.recipe, record.initial, record.classes
+                self.first_handout = record.handout["model"]
                 self.vectors, self.handout = record.vectors, record.handout
             case JobWaits():
                 self.status, self.detail = "waiting", record.reason
@@ -246,7 +269,8 @@ class JobState(msgspec.Struct):
                 self.tours, self.quality = record.tours, record.quality
                 self.next_tour = max(tour.number for tour in record.tours) + 1
                 if record.phase == "train":
-                    self.fleet = record.fleet
+                    self.fleet |= dict.fromkeys(record.newcomers)
+                    self.notices = record.notices
                     if record.arranged is not None:
                         self.arranged, self.memo = record.arranged, record.memo
             case LegPassed():
@@ -267,20 +291,25 @@ class JobState(msgspec.Struct):
                 self.estimation_traffic += record.traffic
                 self._clear()
             case RoundClosed():
-                self.vectors, self.handout, self.norms = record.vectors, record.handout, record.norms
-                self.history.append(record.report)
-                self.slots = record.slots
-                self.since_merge = 0 if record.merged else self.since_merge + 1
-                self.samples |= record.samples
-                self.weights |= record.weights
-                for device, done in record.visits.items():
-                    self.visits[device] = self.visits.get(device, 0) + done
-                self._clear()
+                self._close(record)
             case JobEnded():
                 self.status, self.detail = record.status, record.detail
                 self._clear()
             case JobSubmitted():
                 pass
+
+    def _close(self, record: RoundClosed) -> None:
+        self.vectors, self.handout, self.norms = record.vectors, record.handout, record.norms
+        self.history.append(record.report)
+        self.silent = {} if len(self.history) % FORGIVEN == 0 else self.silent
+        self.slots = record.slots
+        self.since_merge = 0 if record.merged else self.since_merge + 1
+        self.merged_fleet = len(self.fleet) if record.merged else self.merged_fleet
+        self.samples |= record.samples
+        self.weights |= record.weights
+        for device, done in record.visits.items():
+            self.visits[device] = self.visits.get(device, 0) + done
+        self._clear()
 
     def _clear(self) -> None:
         self.tours, self.arrived, self.given_up, self.leg = (), {}, {}, 0

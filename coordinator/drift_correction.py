@@ -1,5 +1,7 @@
 """The server halves of the objectives that correct drift: FedDyn and SCAFFOLD. N is the number of all devices.
 
+A device that is new to the job brings a memory of zeros: when N grows, h and c are the same sums over more devices.
+
 FedDyn: Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021. SCAFFOLD: Karimireddy et al.,
 "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020.
 """
@@ -30,6 +32,7 @@ def dyn(
     """
     if not isinstance(merge.objective, Dyn):
         raise JobError(f'aggregator "dyn" needs objective "dyn", not "{name_of(merge.objective)}"')
+    state = _over_all(state, "drift", merge)
     if not contributions:
         return previous, state
     a, share = merge.objective.a, len(contributions) / merge.devices
@@ -53,6 +56,7 @@ def scaffold(
     """
     if not isinstance(merge.objective, Scaffold | OwnObjective):
         raise JobError(f'aggregator "scaffold" needs objective "scaffold", not "{name_of(merge.objective)}"')
+    state = _over_all(state, "control", merge)
     if (change := merge.returned.get("control_delta")) is not None:
         control = state.get("control", np.zeros_like(previous)).astype(np.float64) + change / np.float64(merge.devices)
         state = {**state, "control": control.astype(np.float32)}
@@ -65,3 +69,10 @@ def scaffold(
         return (1 - settings.lr) * w + settings.lr * mean, {}
 
     return stepped(rule, mean_of(voices, settings.weighting), previous, {})[0], state
+
+
+def _over_all(state: State, name: str, merge: Merge) -> State:
+    """A mean over the devices of before as one over all: those who are new have nothing yet."""
+    if name not in state or merge.grown == 1:
+        return state
+    return {**state, name: (state[name] * merge.grown).astype(np.float32)}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.coordinator_records import DevicesEstimated
+from coordinator.coordinator_records import INITIAL, DevicesEstimated
 from coordinator.job import read_job
 from coordinator.results import SAID, failures_of, reports_of, tour_model, traffic_of
 from hierarchy.estimating import rows
@@ -40,12 +40,12 @@ TRIES = 2
 """A device that gave no answer so often is left out."""
 
 
-def unknown(estimator: Estimator, state: JobState, here: Sequence[str]) -> list[str]:
-    """The devices that are still to be asked."""
+def unknown(estimator: Estimator, state: JobState, here: Sequence[str], *, again: bool) -> list[str]:
+    """The devices that are still to be asked; `again`, also those that gave no answer so far."""
     if isinstance(estimator, NoEstimator):
         return []
-    open_to_us = [device for device in here if state.silent.get(device, 0) < TRIES]
-    return [device for device in open_to_us if not _is_known(estimator, state, device)]
+    asked = [device for device in here if again or state.silent.get(device, 0) < TRIES]
+    return [device for device in asked if not _is_known(estimator, state, device)]
 
 
 def known(estimator: Estimator, state: JobState, here: Sequence[str]) -> list[str]:
@@ -137,7 +137,7 @@ def _answer(
         case ClassifierEstimator():
             return classifier_weights(kit, model, estimator.layers).astype(np.float64)
         case UpdateEstimator():
-            return (model - vectors.load(blobs, state.vectors["model"], kit.model)).astype(np.float64)
+            return (model - vectors.load(blobs, state.held(INITIAL), kit.model)).astype(np.float64)
         case OwnEstimator():
             graphs, exemplars = evaluator.graphs(state), evaluator.exemplars(state)
             return np.asarray(load(estimator, "estimate").estimate(graphs, model, exemplars), np.float64)

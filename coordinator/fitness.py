@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from hierarchy.taus import OF_DISTRIBUTIONS
+from hierarchy.arrangers.taus import OF_DISTRIBUTIONS
 from sojourn.errors import ConfigError
 from sojourn.own import load
 from sojourn.parts import (

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from coordinator.contributions import weighting_of
 from coordinator.coordinator_records import DevicesEstimated, JobCompiled, JobState, LegPassed, RoundClosed
 from coordinator.job import Job, read_job
 from sojourn.errors import Fault
 from sojourn.messages import Tour
-from sojourn.parts import DynServer, EdgeCloud, Elmy, Sgd, UniformMean
+from sojourn.parts import EdgeCloud, Elmy, Sgd
 from sojourn.randomness import derive
 from sojourn.wire import Task
 
 if TYPE_CHECKING:
     from coordinator.coordinator_records import Record, RoundPlanned, TourPlan
     from coordinator.strategies import Strategy
-    from sojourn.parts import Aggregator, Weighting
     from sojourn.wire import Ref
 
 
@@ -57,7 +57,7 @@ def tour_message(job: JobState, settings: Job, tour: TourPlan) -> Tour:
     if job.kit is None:
         raise Fault(f"{job.name} has tours but was not compiled")
     strategy = settings.parts()
-    vectors = {name: job.handout[held] for name, held in tour.start.items()}
+    vectors = {name: job.handed(held) for name, held in tour.start.items()}
     seed = derive(settings.seed, job.phase, job.round if job.phase == "train" else 0)
     if job.phase == "estimate":
         on_device = getattr(strategy.estimator, "where", "server") == "device"
@@ -91,14 +91,6 @@ def _has_learnt(job: JobState, tour: TourPlan) -> bool:
     """Whether the model that a tour departs with has been at a device before."""
     earlier_legs = tour.leg and any("model" in toured.vectors for toured in job.arrived.values())
     return bool(earlier_legs) or any(report.visits for report in job.history)
-
-
-def weighting_of(aggregator: Aggregator) -> Weighting:
-    """How an edge server weighs the models it merges: as the cloud does."""
-    if isinstance(aggregator, UniformMean | DynServer):
-        return "uniform"
-    weighting: Weighting = getattr(aggregator, "weighting", "samples")
-    return weighting
 
 
 def ending(job: JobState, settings: Job) -> str | None:

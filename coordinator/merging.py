@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.aggregators import Contribution, Merge, aggregate
-from sojourn.vectors import mean
+from coordinator.contributions import heard, mean_of, weighting_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from coordinator.strategies import Strategy
+    from sojourn.parts import Weighting
 
     Vector = NDArray[np.float32]
 
@@ -46,10 +47,12 @@ class Stand:
     slots: Mapping[str, float] = field(default_factory=dict)
 
 
-def merged(strategy: Strategy, stand: Stand, results: Sequence[Result], devices: int, *, due: bool) -> Stand:
-    """The job's next stand; `due` says whether the models merge now."""
+def merged(
+    strategy: Strategy, stand: Stand, results: Sequence[Result], devices: int, *, due: bool, before: int | None = None
+) -> Stand:
+    """The job's next stand; `due` says whether the models merge now, and there were `before` devices when they did."""
     vectors, slots = dict(stand.vectors), dict(stand.slots)
-    before = vectors.pop(ANCHOR, vectors[MODEL])
+    anchor = vectors.pop(ANCHOR, vectors[MODEL])
     sums = _sums(vectors, results)
     for each in results:
         if each.slot is not None:
@@ -58,11 +61,12 @@ def merged(strategy: Strategy, stand: Stand, results: Sequence[Result], devices:
     alone = [Contribution(each.vector, each.weight) for each in results if each.slot is None]
     going += alone
     if not due and not alone:  # a model without a slot has no other place to stay than the merge
-        return Stand({**vectors, **sums, ANCHOR: before, MODEL: _between(before, going)}, slots)
+        mean = _between(anchor, going, weighting_of(strategy.aggregator))
+        return Stand({**vectors, **sums, ANCHOR: anchor, MODEL: mean}, slots)
     kept = {name: vector for name, vector in vectors.items() if name != MODEL and not name.startswith(SLOT)}
     returned = {name.removeprefix(SUM): vector for name, vector in sums.items()}
-    about = Merge(devices, strategy.objective, returned)
-    model, kept = aggregate(strategy.aggregator, before, going, kept, about)
+    about = Merge(devices, strategy.objective, returned, before)
+    model, kept = aggregate(strategy.aggregator, anchor, going, kept, about)
     return Stand({**kept, MODEL: model})
 
 
@@ -82,10 +86,10 @@ def _sums(vectors: dict[str, Vector], results: Sequence[Result]) -> dict[str, Ve
     return {name: total.astype(np.float32) for name, total in totals.items()}
 
 
-def _between(before: Vector, slots: Sequence[Contribution]) -> Vector:
-    """The model to evaluate between two merges."""
-    seen = [each for each in slots if each.weight > 0]
-    return mean([each.vector for each in seen], [each.weight for each in seen]) if seen else before
+def _between(anchor: Vector, slots: Sequence[Contribution], weighting: Weighting) -> Vector:
+    """The model to evaluate between two merges: the slots' mean, as the aggregator weighs it."""
+    voices = heard(slots, weighting)
+    return mean_of(voices, weighting).astype(np.float32) if voices else anchor
 
 
 def _number(slot: str) -> tuple[int, str]:

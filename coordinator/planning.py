@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from coordinator.coordinator_records import JobState, RoundPlanned, TourPlan
+from coordinator.coordinator_records import INITIAL, JobState, RoundPlanned, TourPlan
 from coordinator.estimation import known, rows_of, unknown
 from coordinator.job import Job, read_job
 from coordinator.merging import RELAY, departs_from
 from coordinator.schedules import Departure, Moment, depart, rearranges, wanted_sets
 from hierarchy.arrangement import MOST_HOPS, ClientSet, Roll, Turn, arrange, check, deal_spares, quality_of
 from sojourn.errors import JobError
-from sojourn.parts import ClassCountEstimator
+from sojourn.parts import ClassCountEstimator, name_of
 from sojourn.randomness import derive
 
 if TYPE_CHECKING:
@@ -34,6 +34,10 @@ class PlanRound(msgspec.Struct, frozen=True):
     reach: dict[str, tuple[str, ...]]
     unwilling: tuple[str, ...] = ()
     """The devices whose owners do not share what the job's estimator asks for."""
+    unable: int = 0
+    """How many more devices are here that do not offer the job's objective."""
+    again: bool = False
+    """Whether devices that gave no answer to an estimation are asked once more."""
 
 
 class NotYet(msgspec.Struct, frozen=True):
@@ -48,17 +52,26 @@ def plan_round(work: PlanRound, blobs: BlobStore) -> RoundPlanned | NotYet:
     strategy = job.parts()
     present = set().union(*work.reach.values())
     if len(present) < job.fleet.devices:
-        return NotYet(f"{job.fleet.devices} devices are needed; {len(present)} are here")
+        lacking = f", and {work.unable} that do not offer the objective {name_of(strategy.objective)}"
+        said = f"{job.fleet.devices} devices are needed; {len(present)} are here"
+        return NotYet(said + (lacking if work.unable else ""))
     _consent(work, strategy)
     here = sorted(present.difference(work.unwilling))
     if len(here) < job.fleet.devices:
         lacking = f"{len(present) - len(here)} do not share what the job asks for"
         return NotYet(f"{job.fleet.devices} devices are needed; {len(present)} are here, of which {lacking}")
     reach = {site: frozenset(devices).intersection(here) for site, devices in work.reach.items()}
-    if asked := unknown(strategy.estimator, state, here):
+    anew = not state.arranged or rearranges(strategy.schedule, state.round)
+    # Who cannot join the sets that there are is not asked either.
+    if anew and (asked := unknown(strategy.estimator, state, here, again=work.again)):
         return _estimation(state, asked, reach)
-    here = known(strategy.estimator, state, here)
-    return _training(state, job, strategy, _roll(state, strategy, here, reach, blobs))
+    if not (heard := known(strategy.estimator, state, here)):
+        return NotYet(f"{len(here)} devices are here, and none of them could be estimated")
+    plan = _training(state, job, strategy, _roll(state, strategy, heard, reach, blobs), anew=anew)
+    if isinstance(plan, NotYet):
+        return plan
+    notices = [*_unasked(work), *([] if anew else _left_out(state.arranged, here))]
+    return msgspec.structs.replace(plan, notices=tuple(notices))
 
 
 def _consent(work: PlanRound, strategy: Strategy) -> None:
@@ -66,10 +79,9 @@ def _consent(work: PlanRound, strategy: Strategy) -> None:
     estimator, state = strategy.estimator, work.job
     asks = isinstance(estimator, ClassCountEstimator) and estimator.unwilling == "refuse"
     if asks and work.unwilling and not state.signatures and not state.history:
-        names = ", ".join(work.unwilling[:NAMED]) + (" ..." if len(work.unwilling) > NAMED else "")
         raise JobError(
             f"this job needs class counts, and the owners of {len(work.unwilling)} devices do not share them "
-            f'({names}): set shares = ["class-counts"] in their agent.toml, or leave them out with '
+            f'({_names(work.unwilling)}): set shares = ["class-counts"] in their agent.toml, or leave them out with '
             f'estimator.unwilling = "leave-out", or let signatures stand in with estimator.name = "signature"'
         )
 
@@ -82,7 +94,7 @@ def _roll(
     estimator = strategy.estimator
     return Roll(
         tuple(here), reach, rows_of(estimator, state, here, blobs), samples, by_class=estimator.by_class,
-        counts=isinstance(estimator, ClassCountEstimator),
+        counts=isinstance(estimator, ClassCountEstimator), classes=state.classes or None,
     )  # fmt: skip
 
 
@@ -90,14 +102,15 @@ def _estimation(state: JobState, asked: list[str], reach: Mapping[str, frozenset
     """Every device by itself, each at the first site that reaches it."""
     sites = {device: min(site for site, devices in reach.items() if device in devices) for device in asked}
     tours = tuple(
-        TourPlan(state.next_tour + number, sites[device], (device,)) for number, device in enumerate(asked)
+        TourPlan(state.next_tour + number, sites[device], (device,), start={"model": INITIAL})
+        for number, device in enumerate(asked)
     )
     return RoundPlanned(state.name, "estimate", tours, {})
 
 
-def _training(state: JobState, job: Job, strategy: Strategy, roll: Roll) -> RoundPlanned | NotYet:
+def _training(state: JobState, job: Job, strategy: Strategy, roll: Roll, *, anew: bool) -> RoundPlanned | NotYet:
     seed = derive(job.seed, "arrange", state.round)
-    if state.arranged and not rearranges(strategy.schedule, state.round):
+    if not anew:
         sets, arranged, memo = _kept(state.arranged, roll), None, state.memo
     else:
         turn = Turn(seed, state.round, wanted_sets(strategy.schedule, state.round, len(roll.devices)), state.memo)
@@ -106,15 +119,32 @@ def _training(state: JobState, job: Job, strategy: Strategy, roll: Roll) -> Roun
         made = arrange(strategy.arranger, roll, turn)
         sets, arranged, memo = made.sets, made.sets, made.memo
     if not sets:
-        return NotYet("none of the arranged devices is here")
+        return NotYet("none of the arranged devices is here; with schedule.rearrange_every = 1 others could take part")
     going = depart(strategy.schedule, sets, moment_of(state, job, len(sets)))
     if longest := max((each for each in going if len(each.set.devices) > MOST_HOPS), key=_visits, default=None):
         raise JobError(f"a tour of {_visits(longest)} visits is planned; at most {MOST_HOPS} fit in one")
     tours = _tours(state, job, strategy, going, roll)
     chosen = list(dict.fromkeys(each.set for each in going))
     return RoundPlanned(
-        state.name, "train", tours, quality_of(chosen, roll), len(roll.devices), arranged, memo
-    )
+        state.name, "train", tours, quality_of(chosen, roll), tuple(d for d in roll.devices if d not in state.fleet),
+        arranged=arranged, memo=memo,
+    )  # fmt: skip
+
+
+def _left_out(arranged: tuple[ClientSet, ...], here: Sequence[str]) -> list[str]:
+    """Who is here but came after the devices were arranged."""
+    late = sorted(set(here).difference(*(each.devices for each in arranged)))
+    return [f"{len(late)} devices came after the sets were made and do not train ({_names(late)})"] if late else []
+
+
+def _unasked(work: PlanRound) -> list[str]:
+    """Who does not share what the estimator asks for, and so takes no part."""
+    shy = work.unwilling
+    return [f"{len(shy)} devices do not share what the job asks for and take no part ({_names(shy)})"] if shy else []
+
+
+def _names(devices: Sequence[str]) -> str:
+    return ", ".join(devices[:NAMED]) + (" ..." if len(devices) > NAMED else "")
 
 
 def moment_of(state: JobState, job: Job, sets: int) -> Moment:

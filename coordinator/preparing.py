@@ -78,6 +78,7 @@ def prepare(work: PrepareJob, blobs: BlobStore) -> JobCompiled:
         _keep(blobs, data.test) if data.test else None,
         recipe,
         vectors.save(blobs, initial, "float32", kit.model),
+        len(kit.classes),
     )
 
 

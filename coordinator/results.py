@@ -41,7 +41,7 @@ def tour_model(state: JobState, tour: TourPlan, blobs: BlobStore, kit: Kit) -> N
     if ref is None:
         return None
     vector = vectors.load(blobs, ref, kit.model)
-    return vectors.load(blobs, state.vectors[tour.start["model"]], kit.model) + vector if ref.delta else vector
+    return vectors.load(blobs, state.held(tour.start["model"]), kit.model) + vector if ref.delta else vector
 
 
 def returned_by(

@@ -5,8 +5,9 @@ A *departure* is a set on its way: its devices in the order of visits, the slot 
 the earlier one brought home.
 
 What failures do. A tour that came to nothing leaves its slot as it was: model and weight; the slot merges with what it
-has seen. A set whose devices have all left has no tour, and its slot rests. A leg that came to nothing passes on the
-model it was given. A device that comes later joins when the devices are arranged the next time.
+has seen. A set whose devices have all left has no tour; with fewer sets than slots the last slots rest. A leg that came
+to nothing passes on the model it was given. A device that comes later joins when the devices are arranged the next
+time.
 """
 
 from __future__ import annotations
@@ -115,10 +116,14 @@ def depart(schedule: Schedule, sets: Sequence[ClientSet], moment: Moment) -> lis
 
 
 def merges(schedule: Schedule, moment: Moment) -> bool:
-    """Whether the models merge when this round closes. An unfinished last cycle merges too."""
+    """Whether the models merge when this round closes.
+
+    An unfinished last cycle of FedCat merges too; FedSeqInter ends with the mean that is evaluated between merges.
+    """
     match schedule:
         case Slots():
-            return moment.last or moment.since_merge + 1 >= (schedule.merge_every or moment.sets)
+            over = moment.last and schedule.rotate
+            return over or moment.since_merge + 1 >= (schedule.merge_every or moment.sets)
         case OwnSchedule():
             return bool(_own(schedule).merges(moment))
         case _:
@@ -128,7 +133,10 @@ def merges(schedule: Schedule, moment: Moment) -> bool:
 def _chosen(
     schedule: EveryRound | Slots | SequentialToParallel | Ring | OneShot, sets: Sequence[ClientSet], seed: int
 ) -> list[tuple[int, ClientSet]]:
-    """The sets that train, with their numbers: in the order of the draw, or all as they are."""
+    """The sets that train, with their numbers: in the order of the draw, or all as they are.
+
+    Slots are drawn even when all train: a model that met its own superclient again and again would not travel.
+    """
     match schedule:
         case EveryRound() | Slots():
             # 0.29 * 100 is 28.999999999999996: what a person calls 29 must not become 28.
@@ -138,7 +146,8 @@ def _chosen(
             count = max(1, math.floor(schedule.kappa * len(sets) + 0.5 + 1e-9))
         case _:
             count = len(sets)
-    numbers = range(len(sets)) if count >= len(sets) else generator(seed, "sets").permutation(len(sets))[:count]
+    drawn = count < len(sets) or (isinstance(schedule, Slots) and not schedule.rotate)
+    numbers = generator(seed, "sets").permutation(len(sets))[:count] if drawn else range(len(sets))
     return [(int(number), sets[int(number)]) for number in numbers]
 
 

@@ -99,6 +99,11 @@ class Sites:
         """The devices that each living site reaches; with an objective, those that say they have it."""
         return {site: self._devices(site, objective) for site in sorted(self._rosters) if site in self._epochs}
 
+    def unread(self) -> list[str]:
+        """The living sites whose roster has not been read since they were born."""
+        rosters = self._rosters
+        return [site for site, epoch in self._epochs.items() if site not in rosters or rosters[site].epoch != epoch]
+
     def unwilling(self, asks: str) -> tuple[str, ...]:
         """The devices whose owners do not share what an estimator asks for."""
         if asks not in CONSENT:

@@ -12,7 +12,7 @@ from edge_agent import objectives
 from edge_agent.data import load_data
 from edge_agent.descent import Prepared, descend, metrics
 from edge_agent.estimates import estimate
-from edge_agent.handover import companions_of, memory_of, model_of, save_model
+from edge_agent.handover import companions_of, memory_of, model_of, save_model, sent_model
 from edge_agent.pool import train_pool
 from edge_agent.reasons import RuntimeDiffers, Unsupported, reason_of
 from edge_agent.work import Train, Trained, Warm, Warmed
@@ -125,9 +125,11 @@ def _follow(work: Train, blobs: BlobStore, prepared: Prepared, progress: Progres
     told = metrics(passed)
     if visit.task.objective.keeps:
         told["remembered"] = float(remembered)
-    left = objective.end(end, int(told["steps"]), visit.task.training.lr)
+    model = save_model(blobs, start, end, visit.task, spec)
+    # What is remembered is of the model that the others see: as it comes out of its encoding.
+    left = objective.end(sent_model(blobs, start, model, spec), int(told["steps"]), visit.task.training.lr)
     sent = {name: vectors.save(blobs, vector, "float32", spec) for name, vector in left.vectors.items()}
-    sent["model"] = save_model(blobs, start, end, visit.task, spec)
+    sent["model"] = model
     kept = {name: vectors.save(blobs, vector, "float32", spec) for name, vector in left.memory.items()}
     return Trained(sent, len(prepared.samples), told, None, kept)
 

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
 
-from hierarchy.chain_arranger import chain_sets, site_sets
-from hierarchy.clusamp_arranger import clusamp_picks
-from hierarchy.fedcat_arranger import fedcat_picks
-from hierarchy.fedseq_arranger import Known, fedseq_groups
-from hierarchy.hiercluster_arranger import hiercluster_groups
-from hierarchy.icg_arranger import icg_groups
+from hierarchy.arrangers.chain import chain_sets, site_sets
+from hierarchy.arrangers.clusamp import clusamp_picks
+from hierarchy.arrangers.fedcat import fedcat_picks
+from hierarchy.arrangers.fedseq import Known, fedseq_groups
+from hierarchy.arrangers.hiercluster import hiercluster_groups
+from hierarchy.arrangers.icg import icg_groups
+from hierarchy.arrangers.own import own_sets
+from hierarchy.arrangers.pools import Plan, Pool, pools_of, seat_alone, seat_groups, share_out
+from hierarchy.arrangers.random_sets import random_groups
+from hierarchy.arrangers.refusals import MOST_HOPS, check, wanted_sets
+from hierarchy.arrangers.roll import Arranged, ClientSet, Memo, Roll, Turn
+from hierarchy.arrangers.seats import Seats, deal
+from hierarchy.arrangers.single import single_sets
+from hierarchy.arrangers.visit import visit_sets
 from hierarchy.measures import quality
-from hierarchy.own_arranger import own_sets
-from hierarchy.pools import Plan, Pool, pools_of, seat_alone, seat_groups, share_out
-from hierarchy.random_arranger import random_groups
-from hierarchy.refusals import MOST_HOPS, check, wanted_sets
-from hierarchy.roll import Arranged, ClientSet, Memo, Roll, Turn
-from hierarchy.seats import Seats, deal
-from hierarchy.single_arranger import single_sets
-from hierarchy.visit_arranger import visit_sets
 from sojourn.errors import Fault, JobError
 from sojourn.parts import (
     Arranger,
@@ -152,7 +152,8 @@ def _groups(settings: PoolArranger, roll: Roll, pool: Pool, sets: int, seed: int
         case FedSeqArranger():
             rows = None if roll.signatures is None else _rows(roll)[devices]
             samples = None if roll.samples is None else roll.samples[devices]
-            return fedseq_groups(settings, Known(len(devices), rows, samples), sets, seed)
+            classes = None if roll.by_class else roll.classes
+            return fedseq_groups(settings, Known(len(devices), rows, samples, classes), sets, seed)
         case IcgArranger():
             return icg_groups(settings, _rows(roll)[devices], sets, seed)
         case HierClusterArranger():

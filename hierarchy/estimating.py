@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hierarchy.taus import as_distributions
+from hierarchy.arrangers.taus import as_distributions
 from sojourn.errors import Fault
 from sojourn.parts import ClassifierEstimator, ConfidenceEstimator
 

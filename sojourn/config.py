@@ -68,6 +68,8 @@ def _told(error: str, form: Any) -> str:
         return f"the key {match['key']!r} is missing{_within(_table(match['path']))}"
     match = _OTHER.match(error)
     what, path = (match["what"], match["path"]) if match else (error, None)
+    if what.startswith("Invalid enum value") and (choices := _choices(form, _table(path))):
+        what = f"{what}; {nearest(what.split(chr(39))[1], choices)}"
     if "matching regex" in what:  # names are all that we have a pattern for
         what = "not a valid name: use 1 to 63 of the characters a-z, 0-9 and '-'"
     return f"{'.'.join(_table(path)) or 'the file'}: {what[:1].lower()}{what[1:]}"
@@ -83,15 +85,23 @@ def _within(table: list[str]) -> str:
 
 def _keys(form: Any, table: list[str]) -> list[str]:
     """The keys that the table at this path may have."""
-    known = msgspec.inspect.type_info(form)
+    return [field.encode_name for each in _at(form, table) for field in getattr(each, "fields", ())]
+
+
+def _choices(form: Any, table: list[str]) -> list[str]:
+    """The words that the setting at this path may be."""
+    literals = [one for one in _at(form, table) if isinstance(one, msgspec.inspect.LiteralType)]
+    return [str(word) for one in literals for word in one.values]
+
+
+def _at(form: Any, table: list[str]) -> list[Any]:
+    """The forms that the value at this path may have."""
+    known = _options(msgspec.inspect.type_info(form))
     for name in table:
-        found = [field.type for each in _structs(known) for field in each.fields if field.encode_name == name]
-        if not found:
-            return []
-        known = found[0]
-    return [field.encode_name for each in _structs(known) for field in each.fields]
+        fields = [field for each in known for field in getattr(each, "fields", ()) if field.encode_name == name]
+        known = [option for field in fields for option in _options(field.type)]
+    return known
 
 
-def _structs(known: Any) -> list[Any]:
-    options = known.types if isinstance(known, msgspec.inspect.UnionType) else [known]
-    return [one for one in options if isinstance(one, msgspec.inspect.StructType)]
+def _options(known: Any) -> list[Any]:
+    return list(known.types) if isinstance(known, msgspec.inspect.UnionType) else [known]

@@ -81,6 +81,12 @@ def test_slot_i_gets_the_ith_set_that_was_drawn():
     assert [each.set for each in going] != [each.set for each in depart(Slots(fraction=0.6), SETS, moment(seed=4))]
 
 
+def test_a_slot_meets_other_sets_even_when_all_train():
+    met = [[each.set for each in depart(Slots(), SETS, moment(seed=seed))] for seed in range(6)]
+    assert all(sorted(each.devices for each in one) == sorted(each.devices for each in SETS) for one in met)
+    assert len({one[0] for one in met}) > 1
+
+
 def test_copy_i_goes_to_device_i_plus_j_in_round_j_of_the_cycle():
     for j in range(7):
         going = depart(Slots(rotate=True), SETS, moment(since_merge=j))
@@ -91,7 +97,8 @@ def test_slots_merge_after_as_many_rounds_as_there_are_sets_or_as_told_and_at_th
     assert [merges(Slots(), moment(since_merge=since)) for since in range(5)] == [False] * 4 + [True]
     assert [merges(Slots(merge_every=2), moment(since_merge=since)) for since in (0, 1)] == [False, True]
     assert merges(Slots(merge_every=1), moment())
-    assert merges(Slots(), moment(since_merge=1, last=True))
+    assert merges(Slots(rotate=True), moment(since_merge=1, last=True))
+    assert not merges(Slots(), moment(since_merge=1, last=True))
 
 
 def test_everything_else_merges_after_each_round():

@@ -10,6 +10,7 @@ import pytest
 from edge_agent.agent import Agent
 from fleet_sim.fleet import CLOUD
 from sojourn import vectors
+from sojourn.memory_link import Faults
 from tests.fleet_sim.small_fleet import SmallFleet, job, kit_of_jobs
 from tests.fleet_sim.written_out import LR, PLAIN, SITES, N, size, start, tour, train, uniform, weighted
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from coordinator.coordinator_records import RoundPlanned
 
 Refusal = tuple[str, str] | None
+HALVES = [("scaffold", "control", "control"), ("feddyn", "drift", "h")]
+"""What the server and what the devices keep."""
 
 
 def hot_in(fleet: list[SmallFleet], device: str, rounds: tuple[int, ...]) -> Any:
@@ -194,3 +197,95 @@ def test_memory_outlives_a_restart_and_a_device_that_lost_it_says_so(strategy: s
     machine = robbed.nodes["dev-3"].node.machine
     assert isinstance(machine, Agent)
     assert list(machine.state.memory) == ["job"]
+
+
+def remembered(fleet: SmallFleet, name: str) -> dict[str, np.ndarray]:
+    """What each device has in its memory for the job."""
+    found = {}
+    for device in (device for devices in SITES.values() for device in devices):
+        memory = fleet.nodes[device].node.machine.state.memory.get("job")
+        if memory:
+            found[device] = vectors.load(fleet.stores[device].blobs, memory.vectors[name], kit_of_jobs().model)
+    return found
+
+
+@pytest.mark.parametrize(("strategy", "server", "device"), HALVES)
+@pytest.mark.parametrize("late", ["joins", "rests"])
+def test_the_servers_half_is_the_mean_of_the_devices_halves_whoever_comes_and_goes(
+    strategy: str, server: str, device: str, late: str
+) -> None:
+    fleet = SmallFleet(SITES)
+    changes = {"fleet__devices": 5, "rounds": 5, "tours__lease": 30}
+    if late == "joins":
+        fleet.kill("dev-5")
+    fleet.submit(job(**{"strategy": strategy, **PLAIN, **changes}))
+    fleet.world.run(lambda: len(fleet.job("job").history) == 1 and not fleet.job("job").tours)
+    fleet.start("dev-5") if late == "joins" else fleet.kill("dev-5")
+    fleet.world.run(lambda: len(fleet.job("job").history) == 3 and not fleet.job("job").tours)
+    if late == "rests":
+        fleet.start("dev-5")
+    assert fleet.run("job").status == "done"
+    halves = remembered(fleet, device)
+    assert len(halves) == 6
+    mean = sum(half.astype(np.float64) for half in halves.values()) / 6
+    np.testing.assert_allclose(kept_vector(fleet, server), mean, rtol=0, atol=1e-5 * np.abs(mean).max())
+
+
+@pytest.mark.parametrize("encoding", ["float16", "int8"])
+@pytest.mark.parametrize(("strategy", "server", "device"), HALVES)
+def test_compressed_models_keep_both_halves_together(strategy: str, server: str, device: str, encoding: str) -> None:
+    fleet = led(strategy, {}, encoding=encoding, rounds=4)
+    mean = sum(half.astype(np.float64) for half in remembered(fleet, device).values()) / 6
+    np.testing.assert_allclose(kept_vector(fleet, server), mean, rtol=0, atol=1e-4 * np.abs(mean).max())
+
+
+def test_a_device_that_comes_late_is_estimated_from_the_first_model_and_joins() -> None:
+    text = {"strategy": "visit", **PLAIN, "estimator__epochs": 1, "arranger__size": 3, "rounds": 3, "fleet__devices": 5}
+    early, late = SmallFleet(SITES), SmallFleet(SITES)
+    late.kill("dev-5")
+    for fleet in (early, late):
+        fleet.submit(job(**text))
+    late.world.run(lambda: len(late.job("job").history) == 1)
+    late.start("dev-5")
+    assert early.run("job").status == late.run("job").status == "done"
+    assert late.job("job").signatures["dev-5"] == early.job("job").signatures["dev-5"]
+    assert any("dev-5" in t.hops for t in late.ledger.plans[-1].tours)
+
+
+def test_who_comes_after_the_sets_were_made_is_named_and_not_asked() -> None:
+    fleet = SmallFleet(SITES)
+    fleet.kill("dev-5")
+    text = {"strategy": "fedseq", **PLAIN, "estimator__epochs": 1, "arranger__max_devices": 2, "rounds": 3}
+    fleet.submit(job(**{**text, "fleet__devices": 5}))
+    fleet.world.run(lambda: len(fleet.job("job").history) == 1)
+    fleet.start("dev-5")
+    state = fleet.run("job")
+    assert "dev-5" not in state.signatures
+    assert "1 devices came after the sets were made and do not train (dev-5)" in state.history[-1].failures
+
+
+def test_a_spares_update_is_its_own() -> None:
+    fleet = led("clusamp", {"dev-0": (1,), "dev-1": (1,), "dev-2": (1,)}, arranger__sets=3, rounds=1,
+                tours__on_lost_visit="swap", tours__spares=3)  # fmt: skip
+    state = fleet.job("job")
+    assert set(state.weights) == set(state.visits)
+    assert not {"dev-0", "dev-1", "dev-2"} & set(state.weights)
+
+
+def test_a_device_that_could_not_be_estimated_is_asked_again_later() -> None:
+    fleet: list[SmallFleet] = []
+    hot = {f"dev-{n}": lambda: ("hot", "81 degrees") if fleet[0].world.now < 50 else None for n in range(6)}
+    fleet.append(SmallFleet(SITES, objections=hot))
+    fleet[0].submit(job(**{"strategy": "visit", **PLAIN, "estimator__epochs": 1, "arranger__size": 2, "rounds": 1}))
+    fleet[0].world.run(lambda: fleet[0].world.now > 40)
+    assert fleet[0].job("job").detail == "6 devices are here, and none of them could be estimated"
+    assert fleet[0].run("job").status == "done"
+
+
+def test_nothing_is_arranged_before_every_site_has_said_whom_it_has() -> None:
+    for seed in range(6):
+        fleet = SmallFleet(SITES, Faults(loss=0.3, delay=0.05, spread=1.0, seed=seed))
+        fleet.submit(job(**{"strategy": "chain", **PLAIN, "rounds": None, "fleet__devices": 1}))
+        fleet.world.run(lambda fleet=fleet: bool(fleet.ledger.plans))
+        born = set(fleet.nodes[CLOUD].node.machine.sites._epochs)
+        assert {t.site for t in fleet.ledger.plans[0].tours} == born

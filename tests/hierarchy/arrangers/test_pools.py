@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hierarchy.pools import Pool, level, pools_of, seat_alone, seat_groups, settle, share_out
+from hierarchy.arrangers.pools import Pool, level, pools_of, seat_alone, seat_groups, settle, share_out
 
 
 @st.composite

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 from scipy.spatial import distance
 
-from hierarchy.taus import as_distributions, balance, cosine, divergence, gini, tau, wasserstein
+from hierarchy.arrangers.taus import as_distributions, balance, cosine, divergence, gini, tau, wasserstein
 from sojourn.parts import FedSeqArranger
 
 ROWS = np.random.default_rng(1).dirichlet([0.4] * 6, 20)

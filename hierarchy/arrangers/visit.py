@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hierarchy.seats import Seats, deal, share_sets
-from hierarchy.visit_fast import fast_sets
-from hierarchy.visit_greedy import LiteralSearch, gather
+from hierarchy.arrangers.seats import Seats, deal, share_sets
+from hierarchy.arrangers.visit_fast import fast_sets
+from hierarchy.arrangers.visit_greedy import LiteralSearch, gather
 from sojourn.randomness import generator
 
 if TYPE_CHECKING:

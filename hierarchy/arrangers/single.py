@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hierarchy.pools import Plan, seat_alone
+from hierarchy.arrangers.pools import Plan, seat_alone
 from sojourn.randomness import generator
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hierarchy.fedseq_arranger import Known, fedseq_groups
+from hierarchy.arrangers.fedseq import Known, fedseq_groups
 from sojourn.parts import FedSeqArranger
 from sojourn.randomness import generator
 

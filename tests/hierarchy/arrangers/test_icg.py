@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from hierarchy import icg_arranger
-from hierarchy.icg_arranger import assign, equal_clusters, icg_groups
+from hierarchy.arrangers import icg
+from hierarchy.arrangers.icg import assign, equal_clusters, icg_groups
 from hierarchy.measures import cpd
 from sojourn.parts import IcgArranger
 
@@ -84,7 +84,7 @@ def test_of_several_starts_the_tightest_clusters_stay(monkeypatch: pytest.Monkey
     rows = label_counts(60, 10, 0.5, 1)
     found = {}
     for starts in (1, 6):
-        monkeypatch.setattr(icg_arranger, "MOST_STARTS", starts)
+        monkeypatch.setattr(icg, "MOST_STARTS", starts)
         found[starts] = [spread(rows, equal_clusters(rows, 6, 10, np.random.default_rng(seed))) for seed in range(8)]
     # The first of the six is the one.
     assert all(several <= one for several, one in zip(found[6], found[1], strict=True))
@@ -136,7 +136,7 @@ def test_a_fleet_that_is_cut_keeps_equal_groups(devices: int, sets: int, monkeyp
     rows = label_counts(devices, 5, 0.1, 1)
     together = icg_groups(IcgArranger(), rows, sets, 1)
     for name, value in (("ARCS", 0), ("CLUSTERS", 4), ("DEVICES", 24)):
-        monkeypatch.setattr(icg_arranger, name, value)
+        monkeypatch.setattr(icg, name, value)
     groups = icg_groups(IcgArranger(), rows, sets, 1)
     assert [len(group) for group in groups] == [len(group) for group in together]
     assert {d for group in groups for d in group} == {d for group in together for d in group}
@@ -159,8 +159,8 @@ def counts_by_class(alpha: float, seed: int) -> NDArray[np.float64]:
 @pytest.mark.parametrize("kind", ["even", "uneven", "by class", "cut"])
 def test_groups_are_more_alike_than_random_ones(alpha: float, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if kind == "cut":
-        monkeypatch.setattr(icg_arranger, "ARCS", 0)
-        monkeypatch.setattr(icg_arranger, "DEVICES", 50)
+        monkeypatch.setattr(icg, "ARCS", 0)
+        monkeypatch.setattr(icg, "DEVICES", 50)
     found, random = [], []
     for seed in range(10):
         split = {"uneven": uneven_counts, "by class": counts_by_class}.get(kind, lambda *at: label_counts(100, 10, *at))
@@ -179,5 +179,5 @@ def test_more_draws_make_groups_more_alike() -> None:
 
 
 def test_an_edge_server_loads_no_solver_before_it_needs_one() -> None:
-    code = "import sys, hierarchy.icg_arranger; print({'ortools', 'scipy', 'sklearn'} & set(sys.modules))"
+    code = "import sys, hierarchy.arrangers.icg; print({'ortools', 'scipy', 'sklearn'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

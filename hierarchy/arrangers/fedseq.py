@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hierarchy.pools import level
-from hierarchy.taus import OF_DISTRIBUTIONS, as_distributions, tau
+from hierarchy.arrangers.pools import level
+from hierarchy.arrangers.taus import OF_DISTRIBUTIONS, as_distributions, tau
 from sojourn.errors import Fault
 from sojourn.randomness import derive, generator
 
@@ -46,6 +46,8 @@ class Known:
     devices: int
     rows: Rows | None = None
     samples: Samples | None = None
+    classes: int | None = None
+    """How many classes there are, where the rows' columns are something else."""
 
 
 def fedseq_groups(settings: FedSeqArranger, known: Known, sets: int, seed: int) -> list[list[int]]:
@@ -88,13 +90,17 @@ def _picker(settings: FedSeqArranger, known: Known, seed: int) -> Picker:
         return lambda _: next(order)
     if known.rows is None:
         raise Fault("FedSeq's grouping needs rows")
-    return _dealing(known.rows, seed) if settings.grouping == "k-means" else _greedy(settings, known, known.rows, seed)
+    if settings.grouping == "k-means":
+        return _dealing(known.rows, known.classes or known.rows.shape[1], seed)
+    return _greedy(settings, known, known.rows, seed)
 
 
-def _dealing(rows: Rows, seed: int) -> Picker:
+def _dealing(rows: Rows, classes: int, seed: int) -> Picker:
     """Algorithm 2: a random device of each cluster in turn; the turn goes on from one superclient to the next."""
     draw = generator(seed, "fedseq")
-    decks = [draw.permutation(members).tolist() for members in _k_means(rows, derive(seed, "k-means"))]
+    decks = [draw.permutation(members).tolist() for members in _k_means(rows, classes, derive(seed, "k-means"))]
+    # By number they would stand in the order of names, which is no order to deal by.
+    decks = [decks[at] for at in generator(seed, "decks").permutation(len(decks))]
     turn = 0
 
     def pick(_: list[int]) -> int:
@@ -107,11 +113,11 @@ def _dealing(rows: Rows, seed: int) -> Picker:
     return pick
 
 
-def _k_means(rows: Rows, seed: int) -> list[list[int]]:
-    """As many clusters as columns, but no more than there are different rows; by their lowest member."""
+def _k_means(rows: Rows, classes: int, seed: int) -> list[list[int]]:
+    """As many clusters as classes, but no more than there are different rows; by their lowest member."""
     from sklearn.cluster import KMeans  # noqa: PLC0415  # only where this grouping is asked for
 
-    clusters = min(rows.shape[1], len(np.unique(rows, axis=0)))
+    clusters = min(classes, len(np.unique(rows, axis=0)))
     labels = KMeans(clusters, n_init=RESTARTS, random_state=seed % 2**32).fit(rows).labels_
     return sorted(np.flatnonzero(labels == label).tolist() for label in range(clusters))
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hierarchy.roll import Arranged, ClientSet, Memo
+from hierarchy.arrangers.roll import Arranged, ClientSet, Memo
 from sojourn.errors import JobError
 from sojourn.own import load
 
 if TYPE_CHECKING:
-    from hierarchy.roll import Roll, Turn
+    from hierarchy.arrangers.roll import Roll, Turn
     from sojourn.parts import OwnArranger
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hierarchy.taus import OF_DISTRIBUTIONS
+from hierarchy.arrangers.taus import OF_DISTRIBUTIONS
 from sojourn.parts import (
     ChainArranger,
     CluSampArranger,
@@ -21,7 +21,7 @@ from sojourn.parts import (
 )
 
 if TYPE_CHECKING:
-    from hierarchy.roll import Roll, Turn
+    from hierarchy.arrangers.roll import Roll, Turn
     from sojourn.parts import Arranger
 
 MOST_HOPS = 2500

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hierarchy.hiercluster_arranger import hiercluster_groups
-from hierarchy.ward import ward_clusters, ward_merges
+from hierarchy.arrangers.hiercluster import hiercluster_groups
+from hierarchy.arrangers.ward import ward_clusters, ward_merges
 from sojourn.parts import HierClusterArranger
 
 

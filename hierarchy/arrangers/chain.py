@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hierarchy.pools import Plan, settle
-from hierarchy.single_arranger import chosen
+from hierarchy.arrangers.pools import Plan, settle
+from hierarchy.arrangers.single import chosen
 from sojourn.randomness import derive, generator
 
 if TYPE_CHECKING:

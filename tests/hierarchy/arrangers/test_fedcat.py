@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hierarchy.fedcat_arranger import fedcat_picks
+from hierarchy.arrangers.fedcat import fedcat_picks
 from sojourn.parts import FedCatArranger
 from sojourn.randomness import generator
 

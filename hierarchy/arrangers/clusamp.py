@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hierarchy.ward import ward_merges
+from hierarchy.arrangers.ward import ward_merges
 from sojourn.randomness import generator
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hierarchy.pools import level
-from hierarchy.ward import ward_clusters
+from hierarchy.arrangers.pools import level
+from hierarchy.arrangers.ward import ward_clusters
 from sojourn.randomness import generator
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hierarchy.seats import Seats, deal, share_sets
+from hierarchy.arrangers.seats import Seats, deal, share_sets
 from sojourn.randomness import generator
-from tests.hierarchy.reachability import matched, reaches
+from tests.hierarchy.arrangers.reachability import matched, reaches
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hierarchy import visit_arranger, visit_fast
-from hierarchy.visit_arranger import visit_sets
+from hierarchy.arrangers import visit, visit_fast
+from hierarchy.arrangers.visit import visit_sets
 from sojourn.parts import VisitArranger
-from tests.hierarchy.reachability import matched, reaches
+from tests.hierarchy.arrangers.reachability import matched, reaches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -197,5 +197,5 @@ def test_auto_is_exact_until_that_takes_too_long(monkeypatch: pytest.MonkeyPatch
     assert auto == exact != fast
     # 32 places, 40 devices, 5 classes and a site.
     for most, expected in ((32 * 40 * 6, exact), (32 * 40 * 6 - 1, fast)):
-        monkeypatch.setattr(visit_arranger, "MOST_WORK", most)
+        monkeypatch.setattr(visit, "MOST_WORK", most)
         assert visit_sets(VisitArranger(size=4), 8, signatures, reach, 1) == expected

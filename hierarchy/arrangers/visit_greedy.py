@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hierarchy.seats import Seats
+    from hierarchy.arrangers.seats import Seats
 
     Mask = NDArray[np.bool_]
     Table = NDArray[np.float64]

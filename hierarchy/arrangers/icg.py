@@ -66,14 +66,15 @@ def icg_groups(settings: IcgArranger, rows: Rows, sets: int, seed: int) -> list[
             draw = generator(seed, "clusters", block, part)
             cluster = equal_clusters(rows[mine], width, settings.iterations, draw)
             columns += [mine[cluster == number] for number in range(width)]
-        groups += _one_of_each(columns, rows, settings.draws, generator(seed, "groups", block)).tolist()
+        draws = settings.draws if rows.min() >= 0 else 1  # only amounts have shares
+        groups += _one_of_each(columns, rows, draws, generator(seed, "groups", block)).tolist()
     return groups
 
 
 def _one_of_each(clusters: list[Numbers], rows: Rows, draws: int, draw: np.random.Generator) -> Numbers:
     """Groups with one random device of each cluster: of some draws, the one whose groups' shares vary least."""
     tries = [np.stack([draw.permutation(each) for each in clusters], axis=1) for _ in range(draws)]
-    return min(tries, key=lambda table: _spread(rows, table)) if draws > 1 else tries[0]
+    return min(tries, key=lambda table: _spread(rows, table)) if len(tries) > 1 else tries[0]
 
 
 def _spread(rows: Rows, groups: Numbers) -> float:

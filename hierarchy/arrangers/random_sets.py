@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hierarchy.pools import level
+from hierarchy.arrangers.pools import level
 from sojourn.randomness import generator
 
 if TYPE_CHECKING:

@@ -31,7 +31,8 @@ class ClientSet(msgspec.Struct, frozen=True):
 class Roll:
     """What an arranger knows: devices by sorted name, which of them each site reaches, a row and samples for each.
 
-    by_class: the columns of the rows are classes; counts: the rows are true label counts.
+    by_class: the columns of the rows are classes; counts: the rows are true label counts; classes: how many there are,
+    where the columns do not tell.
     """
 
     devices: tuple[str, ...]
@@ -40,6 +41,7 @@ class Roll:
     samples: NDArray[np.int64] | None = None
     by_class: bool = True
     counts: bool = False
+    classes: int | None = None
 
     def __post_init__(self) -> None:
         if list(self.devices) != sorted(set(self.devices)):

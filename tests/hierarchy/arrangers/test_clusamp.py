@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hierarchy.clusamp_arranger import clusamp_picks, distributions
+from hierarchy.arrangers.clusamp import clusamp_picks, distributions
 from sojourn.randomness import generator
 
 

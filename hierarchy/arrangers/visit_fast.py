@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hierarchy.seats import Seats
-from hierarchy.visit_greedy import SHORT, QuickSearch, gather
+from hierarchy.arrangers.seats import Seats
+from hierarchy.arrangers.visit_greedy import SHORT, QuickSearch, gather
 from sojourn.randomness import generator
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hierarchy.chain_arranger import chain_sets, site_sets
+from hierarchy.arrangers.chain import chain_sets, site_sets
 from sojourn.parts import ChainArranger, SiteArranger
 
 NAME, RANDOM = ChainArranger(order="name"), ChainArranger()

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hierarchy import visit_fast
+from hierarchy.arrangers import visit_fast
+from hierarchy.arrangers.visit import visit_sets
+from hierarchy.arrangers.visit_fast import Block
 from hierarchy.measures import vts
-from hierarchy.visit_arranger import visit_sets
-from hierarchy.visit_fast import Block
 from sojourn.parts import VisitArranger
-from tests.hierarchy.reachability import reaches
+from tests.hierarchy.arrangers.reachability import reaches
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

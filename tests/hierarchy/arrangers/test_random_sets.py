@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hierarchy.random_arranger import random_groups
+from hierarchy.arrangers.random_sets import random_groups
 from sojourn.parts import RandomArranger
 
 
