@@ -18,7 +18,7 @@ demo: $(VENV)/demo.stamp  ## Train one model over a small fleet on this machine,
 
 test: $(VENV)/dev.stamp  ## Run all tests
 	@.ci/install-packages mosquitto
-	@$(VENV)/bin/python -m pytest
+	@$(VENV)/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 check: $(VENV)/dev.stamp  ## Look at the code: linter, types, and which package imports which
 	$(VENV)/bin/ruff check

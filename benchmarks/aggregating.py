@@ -62,7 +62,7 @@ def added_up(models: list[Vector], precision: type[np.floating]) -> Callable[[],
 
 
 def main() -> None:
-    """Print CPU times of runs that take turns, so that all of them see the same machine, and the medians' ratios."""
+    """Print the times of runs that take turns, so that all of them see the same machine, and the medians' ratios."""
     draw = generator(1, "models")
     models = [draw.standard_normal(SIZE, np.float32) for _ in range(MODELS)]
     brought = [Contribution(model, 1.0 + number) for number, model in enumerate(models)]
@@ -78,9 +78,9 @@ def main() -> None:
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(RUNS):
         for name, run in runs.items():
-            begun = time.thread_time()
+            begun = time.perf_counter()
             run()
-            times[name].append(1e3 * (time.thread_time() - begun))
+            times[name].append(1e3 * (time.perf_counter() - begun))
     narrow, wide = (times[name] for name in list(times)[:2])
     print(f"{'':16} median ms  min ms  / float32 pass  / float64 pass")
     for name, taken in times.items():

@@ -64,7 +64,7 @@ def heard(contributions: Sequence[Contribution], weighting: Weighting) -> list[C
 def mean_of(voices: Sequence[Contribution], weighting: Weighting) -> Wide:
     """The mean model, in float64, summed in the order of the contributions: plan order."""
     weights = [1.0 if weighting == "uniform" else each.weight for each in voices]
-    return wide_mean((each.vector for each in voices), weights)
+    return wide_mean([each.vector for each in voices], weights)
 
 
 def stepped(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.contributions import heard, mean_of
-from sojourn.vectors import BLOCK, blocks, mean
+from sojourn.vectors import BLOCK, mean, on_all_cores
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,15 +29,21 @@ def ida(
 
 
 def distances(vectors: Sequence[Vector], centre: Wide) -> list[float]:
-    """The L2 distance of each vector to the centre, in float64."""
-    squares = [0.0] * len(vectors)
-    room = np.empty(min(BLOCK, len(centre)))
-    for block in blocks(len(centre)):
-        middle = centre[block]
-        gap = room[: len(middle)]
-        for at, vector in enumerate(vectors):
-            gap[:] = vector[block]
-            gap -= middle
-            gap *= gap
-            squares[at] += float(np.add.reduce(gap))  # not a dot product: that depends on BLAS and its threads
-    return [float(np.sqrt(each)) for each in squares]
+    """The L2 distance of each vector to the centre, in float64, summed block by block in their order."""
+    squares = np.zeros((-(-len(centre) // BLOCK), len(vectors)))
+
+    def measure(mine: Sequence[slice]) -> None:
+        room = np.empty(min(BLOCK, len(centre)))
+        for block in mine:
+            middle, sums = centre[block], squares[block.start // BLOCK]
+            gap = room[: len(middle)]
+            for at, vector in enumerate(vectors):
+                gap[:] = vector[block]
+                gap -= middle
+                sums[at] = np.einsum("i,i->", gap, gap)  # not a dot product: that depends on BLAS and its threads
+
+    on_all_cores(len(centre), measure)
+    total = np.zeros(len(vectors))
+    for sums in squares:
+        total += sums
+    return [float(each) for each in np.sqrt(total)]

@@ -6,6 +6,9 @@ All numbers are little-endian. Compressed results travel as deltas against the m
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sized
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -15,7 +18,7 @@ from sojourn.blobs import ref_of
 from sojourn.errors import InvalidBlob
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -24,8 +27,10 @@ if TYPE_CHECKING:
     from sojourn.spec import ModelSpec
     from sojourn.wire import Ref
 
-BLOCK = 32_768  # numbers: the sums and products of a block, half a MB in float64, stay in the cache
-AT_ONCE = 4  # vectors that are summed while a block is in the cache; so many of them are in memory
+BLOCK = 131_072  # numbers: sums and products of a block stay near the core, and a thread works a while without others
+LEAST_BLOCKS = 2  # for each core: starting a thread costs about as much as one of them
+CORES = min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+AT_ONCE = 4  # of vectors that are loaded as they come, so many are in memory
 
 
 def encode(vector: NDArray[np.float32], encoding: str, spec: ModelSpec) -> bytes:
@@ -86,7 +91,8 @@ def wide_mean(vectors: Iterable[NDArray[np.float32]], weights: Sequence[float]) 
     total: NDArray[np.float64] | None = None
     share = np.asarray(weights, np.float64) / np.sum(weights, dtype=np.float64)
     coming = zip(vectors, share, strict=True)
-    while some := list(islice(coming, AT_ONCE)):
+    at_once = len(vectors) if isinstance(vectors, Sized) else AT_ONCE
+    while some := list(islice(coming, at_once)):
         if total is None:
             total = np.full(len(some[0][0]), -0.0)  # with -0.0 as the start, a sum of -0.0 stays one
         _add(total, some)
@@ -101,15 +107,32 @@ def blocks(size: int) -> Iterator[slice]:
     return (slice(start, start + BLOCK) for start in range(0, size, BLOCK))
 
 
+def on_all_cores(size: int, work: Callable[[Sequence[slice]], object]) -> None:
+    """Do something for the blocks of a long vector, some on each core; what comes of a block depends on it alone."""
+    cuts = list(blocks(size))
+    cores = min(CORES, len(cuts) // LEAST_BLOCKS)
+    if cores < 2:
+        work(cuts)
+        return
+    shares = [cuts[len(cuts) * core // cores : len(cuts) * (core + 1) // cores] for core in range(cores)]
+    with ThreadPoolExecutor(cores) as pool:
+        list(pool.map(work, shares))
+
+
 def _add(total: NDArray[np.float64], some: Sequence[tuple[NDArray[np.float32], float]]) -> None:
     """Add each vector times its share; each number is summed in the order given, whatever the blocks."""
     if any(vector.shape != total.shape for vector, _ in some):
         raise ValueError("vectors of different lengths have no mean")
-    products = np.empty(min(BLOCK, len(total)))
-    for block in blocks(len(total)):
-        sums = total[block]
-        product = products[: len(sums)]
-        for vector, share in some:
-            product[:] = vector[block]
-            product *= share
-            sums += product
+
+
+    def add(mine: Sequence[slice]) -> None:
+        products = np.empty(min(BLOCK, len(total)))
+        for block in mine:
+            sums = total[block]
+            product = products[: len(sums)]
+            for vector, share in some:
+                product[:] = vector[block]
+                product *= share
+                sums += product
+
+    on_all_cores(len(total), add)

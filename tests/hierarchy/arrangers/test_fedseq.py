@@ -196,22 +196,35 @@ def round_robin(clusters: list[int], picks: int) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_k_means_deals_one_of_each_cluster_in_turn(seed: int) -> None:
-    # Three clear clusters of unequal size; the lowest members are 0, 1 and 2, so the clusters have these numbers.
+    # Three clear clusters of unequal size.
     clusters = [0, 1, 2, 0, 0, 2, 1, 0, 0, 0]
     rows = np.eye(3)[clusters] + 0.01 * np.random.default_rng(seed).random((10, 3))
     arranger = FedSeqArranger(grouping="k-means", sets=2, size=5)
     groups = fedseq_groups(arranger, Known(10, rows), 2, seed)
     assert [len(group) for group in groups] == [5, 5]
-    # The pointer runs on from one superclient to the next.
-    assert [clusters[device] for group in groups for device in group] == round_robin(clusters, 10)
+    # The clusters' order is drawn; the pointer runs on from one superclient to the next.
+    dealt = [clusters[device] for group in groups for device in group]
+    order = dealt[:3]
+    assert sorted(order) == [0, 1, 2]
+    assert [order.index(each) for each in dealt] == round_robin([order.index(each) for each in clusters], 10)
     assert sorted(device for group in groups for device in group) == list(range(10))
 
 
 def test_k_means_draws_at_random_inside_a_cluster() -> None:
     rows = np.repeat(np.eye(2), 6, axis=0)
     arranger = FedSeqArranger(grouping="k-means", sets=1, size=2)
-    firsts = {fedseq_groups(arranger, Known(12, rows), 1, seed)[0][0] for seed in range(60)}
-    assert firsts == set(range(6))
+    firsts = {fedseq_groups(arranger, Known(12, rows), 1, seed)[0][0] for seed in range(120)}
+    assert firsts == set(range(12))
+
+
+def test_k_means_makes_as_many_clusters_as_there_are_classes_whatever_the_columns() -> None:
+    # Ten kinds of devices in rows of two columns, two devices of each kind; one of each kind comes first.
+    kinds = np.repeat([[np.cos(angle), np.sin(angle)] for angle in np.linspace(0, 5, 10)], 2, axis=0)
+    arranger = FedSeqArranger(grouping="k-means", sets=2, size=10)
+    (first, _) = fedseq_groups(arranger, Known(20, kinds, classes=10), 2, 1)
+    assert sorted(device // 2 for device in first) == list(range(10))
+    (first, _) = fedseq_groups(arranger, Known(20, kinds), 2, 1)
+    assert sorted(device // 2 for device in first) != list(range(10))
 
 
 def test_k_means_of_devices_that_are_all_alike() -> None:
