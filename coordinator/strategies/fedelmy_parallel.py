@@ -5,6 +5,7 @@ for Non-IID Data by Enhancing Local Model Diversity", ACM Multimedia 2024.
 
 Algorithm 2 of the supplement: every device warms up a random model of its own, builds its own pool, and the result is
 the uniform mean of the pools' means. The devices' models are made from the one that is sent, by shuffling each tensor.
+Models that began apart average badly; `objective.start = "received"` lets all begin with the same one.
 
 A lost or late device is left out of the mean; there is no second round.
 """
