@@ -9,7 +9,7 @@ from sojourn.errors import MachineError
 
 Extra = Literal["cloud", "sim", "broker"]
 MODULES: dict[Extra, tuple[str, ...]] = {
-    "cloud": ("torch", "torchvision", "onnx", "onnxscript", "sklearn", "k_means_constrained"),
+    "cloud": ("torch", "torchvision", "onnx", "onnxscript", "sklearn", "ortools"),
     "sim": ("matplotlib",),
     "broker": ("amqtt",),
 }

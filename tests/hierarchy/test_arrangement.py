@@ -330,6 +330,6 @@ def test_a_site_that_left_has_no_spares() -> None:
 def test_an_edge_server_needs_no_heavy_library_for_it() -> None:
     code = (
         "import sys, hierarchy.arrangement, hierarchy.estimating;"
-        "print({'torch', 'onnx', 'sklearn', 'scipy', 'k_means_constrained'} & set(sys.modules))"
+        "print({'torch', 'onnx', 'sklearn', 'scipy', 'ortools'} & set(sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
