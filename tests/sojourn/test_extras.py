@@ -1,5 +1,6 @@
 """What `sojourn.extras` names is what pyproject.toml installs."""
 
+import re
 import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -13,7 +14,8 @@ EXTRAS = PROJECT["optional-dependencies"]
 
 
 def named(requirement: str) -> str:
-    return requirement.split("[")[0].split(">")[0].split("=")[0].strip().lower().replace("_", "-")
+    """The package that a requirement names."""
+    return re.match(r"[\w.-]+", requirement)[0].lower().replace("_", "-")
 
 
 @pytest.mark.parametrize("extra", MODULES)
