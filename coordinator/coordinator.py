@@ -53,6 +53,7 @@ from sojourn.machine import (
     Send,
     Undo,
     Woke,
+    soonest,
 )  # fmt: skip
 from sojourn.messages import (
     Birth,
@@ -139,8 +140,7 @@ class Coordinator:
 
     def wake_at(self) -> float | None:
         """The next resend, lease or end of patience."""
-        times = [self._outbox.wake_at(), self._tours.wake_at(), self._patience_ends(), self._plan_again_at]
-        return min((when for when in times if when is not None), default=None)
+        return soonest(self._outbox.wake_at(), self._tours.wake_at(), self._patience_ends(), self._plan_again_at)
 
     def start(self, now: float) -> list[Effect]:
         """Take up the job that was under way."""
@@ -249,7 +249,7 @@ class Coordinator:
             said = Say(f"job {job.name}: compiling")
             return [said, *self._do(f"prepare {job.name}", PrepareJob(job.name, job.text, recipes(self.state)))]
         if job.tours:
-            return self._gather(job, now) if job.gathered else self._tours.ask_all(job, now)
+            return self._gather(job, now) if self._tours.gathered(job) else self._tours.ask_all(job, now)
         return self._plan(job, now)
 
     def _do(self, key: str, work: Any) -> list[Effect]:
@@ -390,7 +390,7 @@ class Coordinator:
         job = self.state.current
         if job is None or job.name != tour_id.job:
             return None
-        tour = next((t for t in job.tours if t.number == tour_id.tour), None)
+        tour = self._tours.plan(job, tour_id.tour)
         if tour is None or tour.number in job.given_up or tour.site != sender.name or job.tour_id(tour) != tour_id:
             return None
         return job, tour
@@ -398,9 +398,8 @@ class Coordinator:
     def _counted(self, message: Toured) -> bool:
         """Whether the tour belongs to a round that was closed: its edge server did not hear that it was accepted."""
         job = self.state.jobs.get(message.tour.job)
-        return job is not None and message.tour.tour < job.next_tour and not any(
-            tour.number == message.tour.tour for tour in job.tours
-        )
+        number = message.tour.tour
+        return job is not None and number < job.next_tour and all(tour.number != number for tour in job.tours)
 
     def _pulled(self, digest: bytes, now: float) -> list[Effect]:
         effects = self.sites.pulled(digest)
@@ -410,7 +409,7 @@ class Coordinator:
 
     def _arrived(self, toured: Toured, now: float) -> list[Effect]:
         job = self.state.current
-        tour = next((t for t in job.tours if t.number == toured.tour.tour), None) if job else None
+        tour = self._tours.plan(job, toured.tour.tour) if job else None
         if job is None or tour is None:
             return []
         record = TourArrived(job.name, toured)
@@ -418,7 +417,7 @@ class Coordinator:
         blobs = tuple(ref.digest for ref in [*toured.vectors.values(), toured.reports])
         accepted = Send(Address("edge", tour.site), TourAccepted(toured.tour))
         effects: list[Effect] = [Append(record, sync=True, blobs=blobs), accepted]
-        return [*effects, *(self._advance(job, now) if job.gathered else [])]
+        return [*effects, *(self._advance(job, now) if self._tours.gathered(job) else [])]
 
     def _pull_failed(self, event: PullFailed) -> list[Effect]:
         self.sites.pull_failed(event.digest)
@@ -463,4 +462,4 @@ class Coordinator:
         effects: list[Effect] = [said, Append(record, sync=True)]
         if moved:
             return [*effects, *self._tours.ask(job, moved, now)]
-        return [*effects, *(self._advance(job, now) if job.gathered else [])]
+        return [*effects, *(self._advance(job, now) if self._tours.gathered(job) else [])]

@@ -28,6 +28,12 @@ def settings_of(text: str) -> Job:
     return read_job(text, "the job")
 
 
+@lru_cache(maxsize=8)
+def strategy_of(text: str) -> Strategy:
+    """A job's strategy: putting it together takes longer than all else that is done for a tour."""
+    return settings_of(text).parts()
+
+
 def copy_of(job: JobState) -> JobState:
     """Work runs beside the machine: it gets a state of its own."""
     return msgspec.msgpack.decode(msgspec.msgpack.encode(job), type=JobState)
@@ -56,7 +62,7 @@ def tour_message(job: JobState, settings: Job, tour: TourPlan) -> Tour:
     """A planned tour as it goes to its site."""
     if job.kit is None:
         raise Fault(f"{job.name} has tours but was not compiled")
-    strategy = settings.parts()
+    strategy = strategy_of(job.text)
     vectors = {name: job.handed(held) for name, held in tour.start.items()}
     seed = derive(settings.seed, job.phase, job.round if job.phase == "train" else 0)
     if job.phase == "estimate":

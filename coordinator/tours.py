@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from coordinator.itinerary import settings_of, tour_message
+from hierarchy.alarm import Alarm
+from hierarchy.fetches import Fetches
 from sojourn.machine import Pull
 from sojourn.topics import Address
 
@@ -22,13 +25,38 @@ class Tours:
         self.progress: dict[int, TourProgress] = {}
         self._outbox = outbox
         self._leases: dict[int, float] = {}
-        self._coming: dict[int, Toured] = {}
-        self._lacking: dict[int, set[bytes]] = {}
+        self._alarm: Alarm[int] = Alarm()
+        self._coming: dict[int, tuple[str, Toured]] = {}
+        """The results that are being fetched, and from which site."""
+        self._from: dict[str, dict[int, None]] = {}
+        """Their tours, by site."""
+        self._fetches: Fetches[int] = Fetches()
+        self._looked_at: tuple[TourPlan, ...] = ()
+        self._plans: dict[int, TourPlan] = {}
+        self._legs: Counter[int] = Counter()
+
+    def plan(self, job: JobState, number: int) -> TourPlan | None:
+        """The tour of this number, if the present round has it."""
+        self._look_at(job)
+        return self._plans.get(number)
+
+    def gathered(self, job: JobState) -> bool:
+        """As the job says; but while too few are home, that is told without looking for each."""
+        self._look_at(job)
+        out = sum(count for leg, count in self._legs.items() if leg <= job.leg)
+        return len(job.arrived) + len(job.given_up) >= out and job.gathered
+
+    def _look_at(self, job: JobState) -> None:
+        """Number the tours of the job's round, whenever there are others."""
+        if job.tours is not self._looked_at:
+            self._looked_at = job.tours
+            self._plans = {tour.number: tour for tour in job.tours}
+            self._legs = Counter(tour.leg for tour in job.tours)
 
     def ask(self, job: JobState, tour: TourPlan, now: float) -> list[Effect]:
         """Ask a site to lead a tour."""
         settings = settings_of(job.text)
-        self._leases[tour.number] = now + settings.tours.site_lease
+        self._lease(tour.number, now + settings.tours.site_lease)
         message = tour_message(job, settings, tour)
         return [*self._outbox.ask(("tour", tour.number), Address("edge", tour.site), message, now)]
 
@@ -50,58 +78,72 @@ class Tours:
         """A site gave a sign of life from a tour."""
         self._outbox.settle(("tour", tour.number))
         self.progress[tour.number] = message
-        self._renew(job, tour, now)
+        self._renew(job, tour.number, now)
 
     def heard_from(self, job: JobState, site: str, now: float) -> None:
         """A site spoke: while its results are fetched, that is a sign of life too."""
-        for tour in job.tours if self._coming else ():
-            if tour.site == site and tour.number in self._coming:
-                self._renew(job, tour, now)
+        for number in self._from.get(site, ()):
+            self._renew(job, number, now)
 
     def fetch(self, tour: TourPlan, message: Toured) -> list[Effect]:
         """A tour has ended: get its result, unless that is under way."""
         self._outbox.settle(("tour", tour.number))
         if tour.number in self._coming:
             return []
-        self._coming[tour.number] = message
-        needed = [*message.vectors.values(), message.reports]
-        self._lacking[tour.number] = {ref.digest for ref in needed}
-        return [Pull(ref, Address("edge", tour.site)) for ref in dict.fromkeys(needed)]
+        self._coming[tour.number] = tour.site, message
+        self._from.setdefault(tour.site, {})[tour.number] = None
+        needed = dict.fromkeys([*message.vectors.values(), message.reports])
+        self._fetches.wait(tour.number, [ref.digest for ref in needed])
+        return [Pull(ref, Address("edge", tour.site)) for ref in needed]
 
     def pulled(self, digest: bytes) -> list[Toured]:
         """A blob is here; returns the results that are complete now."""
         complete = []
-        for number, lacking in list(self._lacking.items()):
-            lacking.discard(digest)
-            if not lacking:
-                complete.append(self._coming[number])
-                self.forget(number)
+        for number in self._fetches.arrived(digest):
+            complete.append(self._coming[number][1])
+            self.forget(number)
         return complete
 
     def pull_failed(self, digest: bytes) -> None:
         """A blob cannot be had; the site offers its result again until it is accepted, and then it is fetched again."""
-        for number, lacking in list(self._lacking.items()):
-            if digest in lacking:
-                del self._lacking[number], self._coming[number]
+        for number in self._fetches.waiting(digest):
+            self._fetch_no_more(number)
 
     def forget(self, number: int) -> None:
         """Nothing more is expected of a tour."""
         self._outbox.settle(("tour", number))
-        for known in (self._leases, self._coming, self._lacking, self.progress):
-            known.pop(number, None)
+        self._fetch_no_more(number)
+        self._alarm.forget(number)
+        self._leases.pop(number, None)
+        self.progress.pop(number, None)
 
     def overdue(self, now: float) -> list[int]:
-        """The tours whose sites gave no sign of life for too long."""
-        return [number for number, ends in self._leases.items() if ends <= now]
+        """The tours whose sites gave no sign of life for too long; each is told once, until it is asked for again."""
+        found = []
+        for number in self._alarm.due(now):
+            if self._leases[number] > now:
+                self._alarm.set(number, self._leases[number])
+            else:
+                found.append(number)
+        return sorted(found)
 
     def wake_at(self) -> float | None:
-        """When the next lease ends."""
-        return min(self._leases.values(), default=None)
+        """When a lease may end next."""
+        return self._alarm.wake_at()
 
     def live(self) -> set[bytes]:
         """The blobs that are being fetched."""
-        return {ref.digest for it in self._coming.values() for ref in [*it.vectors.values(), it.reports]}
+        return {ref.digest for _, it in self._coming.values() for ref in [*it.vectors.values(), it.reports]}
 
-    def _renew(self, job: JobState, tour: TourPlan, now: float) -> None:
-        if tour.number in self._leases:
-            self._leases[tour.number] = now + settings_of(job.text).tours.site_lease
+    def _renew(self, job: JobState, number: int, now: float) -> None:
+        if number in self._leases:
+            self._lease(number, now + settings_of(job.text).tours.site_lease)
+
+    def _lease(self, number: int, ends: float) -> None:
+        self._leases[number] = ends
+        self._alarm.set(number, ends)
+
+    def _fetch_no_more(self, number: int) -> None:
+        self._fetches.forget(number)
+        if coming := self._coming.pop(number, None):
+            del self._from[coming[0]][number]

@@ -45,6 +45,7 @@ from sojourn.machine import (
     Send,
     Undo,
     Woke,
+    soonest,
 )  # fmt: skip
 from sojourn.messages import Accepted, Cancel, Declined, Discarded, Prepare, Progress, Visit, Visited
 from sojourn.outbox import Outbox
@@ -123,8 +124,7 @@ class Agent:
 
     def wake_at(self) -> float | None:
         """The next resend or sign of life."""
-        times = [self._outbox.wake_at(), self._next_progress, self._patience]
-        return min((when for when in times if when is not None), default=None)
+        return soonest(self._outbox.wake_at(), self._next_progress, self._patience)
 
     def start(self, now: float) -> list[Effect]:
         """Offer finished results again; begin an interrupted visit again, with the same randomness."""

@@ -58,3 +58,44 @@ def run(
     lean = [sys.executable, "-P", "-m", "edge_agent.run", msgspec.json.encode(flags).decode()]
     sys.stdout.flush()
     os.execv(sys.executable, lean if file is None else [*lean, file])  # noqa: S606  # no shell is wanted
+
+
+@app.command()
+def profile(
+    output: Annotated[str | None, typer.Option(metavar="FILE", help="Write the profile here.")] = None,
+    name: Annotated[str, typer.Option(help="The profile's name: a-z, 0-9 and '-'.")] = "custom",
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads.", show_default="one per core")] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to train; longer shows what heat does.")] = 10.0,
+    broker: Annotated[
+        str | None, typer.Option(metavar="HOST[:PORT]", help="Measure the latency to this broker.")
+    ] = None,
+) -> None:
+    """Measure how fast this machine trains, for the simulation: the profile is a TOML file."""
+    from edge_agent import profiling
+    from sojourn.topics import check_name
+    from sojourn.workload import speed
+
+    check_name(name, "--name")
+    if output is not None:
+        profiling.check_folder(output)
+    address = broker_flags(broker) if broker else {}
+    cores = threads or os.cpu_count() or 1
+    typer.echo(f"{profiling.machine()}: training for {seconds:g} s on {cores} threads ...", err=True)
+    start = profiling.worker_start()
+    latency = profiling.latency_to(address["host"], address.get("port", 1883)) if broker else None
+    made = profiling.profile_of(name, speed(seconds, cores), cores, start, latency)
+    device = made.device
+    typer.echo(
+        f"{device.flops / 1e9:.2f} GFLOP/s in training, {device.step_seconds * 1e3:.2f} ms more for each step, "
+        f"{device.visit_seconds:.2f} s to start a worker, {device.memory / 1e9:.1f} GB of memory",
+        err=True,
+    )
+    told = "" if latency is None else f"latency {latency * 1e3:.2f} ms; "
+    typer.echo(f"{told}bandwidth is not measured: [link] holds an assumption to correct", err=True)
+    if hot := profiling.heat():
+        typer.echo(f"heat: {hot}", err=True)
+    if output is None:
+        typer.echo(profiling.text_of(made), nl=False)
+    else:
+        profiling.write(profiling.text_of(made), output)
+        typer.echo(f"written to {output}", err=True)

@@ -28,9 +28,11 @@ from sojourn.parts import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
-    from edge_agent.descent import Prepared, Progress
+    from edge_agent.descent import Epoch, Prepared, Progress
     from sojourn.blobs import BlobStore
     from sojourn.messages import Visit
 
@@ -60,6 +62,18 @@ def _trained(visit: Visit, blobs: BlobStore, prepared: Prepared, progress: Progr
     for w, epoch in descend(start, Plain(), prepared, visit.task.training, visit.seed, progress):
         end = w
         passed.append(epoch)
+    return told_estimate(visit, blobs, prepared, (start, end), passed)
+
+
+def told_estimate(
+    visit: Visit,
+    blobs: BlobStore,
+    prepared: Prepared,
+    way: tuple[NDArray[np.float32], NDArray[np.float32]],
+    passed: Sequence[Epoch],
+) -> Trained:
+    """What a device tells when it has trained from one end of `way` to the other: a mark, or the model itself."""
+    start, end = way
     mark = _mark(visit, blobs, prepared, end)
     sent = {} if mark else {"model": save_model(blobs, start, end, visit.task, prepared.kit.model)}
     return Trained(sent, len(prepared.samples), metrics(passed), mark, {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -26,11 +26,15 @@ from sojourn.spec import Kit
 from sojourn.wire import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from edge_agent.data import DataSettings
-    from edge_agent.descent import Progress
+    from edge_agent.descent import Epoch, Progress
     from sojourn.blobs import BlobStore
+    from sojourn.messages import Visit
     from sojourn.wire import Ref
 
 log = logging.getLogger(__name__)
@@ -77,7 +81,14 @@ class InlineTraining:
         """There is nothing to end."""
 
 
-def attempt(key: str, work: Warm | Train, trainer: Trainer, progress: Progress) -> Did | DidNot:
+class Performs(Protocol):
+    """Whoever can do what an agent asks."""
+
+    def perform(self, work: Warm | Train, progress: Progress) -> Warmed | Trained:
+        """Do it."""
+
+
+def attempt(key: str, work: Warm | Train, trainer: Performs, progress: Progress) -> Did | DidNot:
     """Do the work; a failure is a report with its word, never a crash."""
     try:
         return Did(key, trainer.perform(work, progress))
@@ -122,6 +133,20 @@ def _follow(work: Train, blobs: BlobStore, prepared: Prepared, progress: Progres
     for w, epoch in descend(start, objective, prepared, visit.task.training, visit.seed, progress):
         end = w
         passed.append(epoch)
+    return told_visit(visit, blobs, prepared, (start, end), objective, passed, remembered)
+
+
+def told_visit(  # all that a visit ends with
+    visit: Visit,
+    blobs: BlobStore,
+    prepared: Prepared,
+    way: tuple[NDArray[np.float32], NDArray[np.float32]],
+    objective: objectives.Objective,
+    passed: Sequence[Epoch],
+    remembered: int,
+) -> Trained:
+    """What a device tells and keeps when it has trained from one end of `way` to the other."""
+    (start, end), spec = way, prepared.kit.model
     told = metrics(passed)
     if visit.task.objective.keeps:
         told["remembered"] = float(remembered)
@@ -129,9 +154,8 @@ def _follow(work: Train, blobs: BlobStore, prepared: Prepared, progress: Progres
     # What is remembered is of the model that the others see: as it comes out of its encoding.
     left = objective.end(sent_model(blobs, start, model, spec), int(told["steps"]), visit.task.training.lr)
     sent = {name: vectors.save(blobs, vector, "float32", spec) for name, vector in left.vectors.items()}
-    sent["model"] = model
     kept = {name: vectors.save(blobs, vector, "float32", spec) for name, vector in left.memory.items()}
-    return Trained(sent, len(prepared.samples), told, None, kept)
+    return Trained(sent | {"model": model}, len(prepared.samples), told, None, kept)
 
 
 def _grow(work: Train, settings: Elmy, blobs: BlobStore, prepared: Prepared, progress: Progress) -> Trained:

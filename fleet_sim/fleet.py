@@ -49,11 +49,17 @@ class Fleet:
         faults: Faults | None = None,
         *,
         one_broker: bool = False,
+        clock: float = 0.0,
+        stores: Mapping[str, Store] | None = None,
     ) -> None:
-        """`sites` says which devices are on which edge server's broker; with one broker every site reaches all."""
+        """`sites` says which devices are on which edge server's broker; with one broker every site reaches all.
+
+        With `clock` and `stores` it goes on where another one stopped.
+        """
         self.world = World()
+        self.world.now = clock
         self.nodes: dict[str, SimulatedNode] = {}
-        self.stores: dict[str, Store] = {}
+        self.stores: dict[str, Store] = dict(stores or {})
         self._build: dict[str, Callable[[], Node]] = {}
         cloud = self.world.broker(faults)
         self.brokers: dict[str, MemoryBroker] = {CLOUD: cloud}

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import gc
 import heapq
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from sojourn.memory_link import MemoryBroker, MemoryLink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from sojourn.link import Link
     from sojourn.machine import Event
     from sojourn.memory_link import Faults
     from sojourn.node import Node
+
+
+NEW_OBJECTS = 50_000
+"""So many more objects than before, and Python looks for cycles among them. Without being asked it does after 700."""
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """What a fleet makes is given back at once or kept for long: looking through it again and again finds nothing."""
+    usual = gc.get_threshold()
+    gc.set_threshold(NEW_OBJECTS, *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 class World:
@@ -35,11 +52,13 @@ class World:
 
     def run(self, until: Callable[[], bool], limit: float = 1e6) -> bool:
         """Let things happen until a condition holds; False when nothing more happens or time runs out first."""
-        while not until():
-            if not self._queue or self._queue[0][0] > limit:
-                return False
-            self.now, _, action = heapq.heappop(self._queue)
-            action()
+        queue, pop = self._queue, heapq.heappop
+        with _rare_collections():
+            while not until():
+                if not queue or queue[0][0] > limit:
+                    return False
+                self.now, _, action = pop(queue)
+                action()
         return True
 
 
@@ -76,15 +95,23 @@ class SimulatedNode:
 
     def arrived(self, link: Link, topic: str, payload: bytes) -> None:
         """A message came."""
-        self._do(lambda: self.node.arrived(link, topic, payload, self.world.now))
+        if self._alive:
+            self.node.arrived(link, topic, payload, self.world.now)
+            self._schedule()
 
     def report(self, event: Event) -> None:
         """A worker says how it goes."""
-        self.world.later(0.0, lambda: self._do(lambda: self.node.inject(event, self.world.now)))
+        self.world.later(0.0, lambda: self._inject(event))
 
-    def _do(self, action: Callable[[], None]) -> None:
+    def _inject(self, event: Event) -> None:
         if self._alive:
-            action()
+            self.node.inject(event, self.world.now)
+            self._schedule()
+
+    def _tick(self) -> None:
+        self._wake = None
+        if self._alive:
+            self.node.tick(self.world.now)
             self._schedule()
 
     def _schedule(self) -> None:
@@ -93,7 +120,3 @@ class SimulatedNode:
             return
         self._wake = wake
         self.world.later(max(0.0, wake - self.world.now), self._tick)
-
-    def _tick(self) -> None:
-        self._wake = None
-        self._do(lambda: self.node.tick(self.world.now))

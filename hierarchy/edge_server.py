@@ -17,7 +17,7 @@ from hierarchy.gate import Failed, Passed, Wrapped
 from hierarchy.roster import SiteRoster
 from hierarchy.site import Site
 from hierarchy.tours import Tours
-from sojourn.machine import Did, DidNot, Linked, Present, Pulled, PullFailed, Received, Send, Woke
+from sojourn.machine import Did, DidNot, Linked, Present, Pulled, PullFailed, Received, Send, Woke, soonest
 from sojourn.messages import (
     Cancel,
     Declined,
@@ -89,8 +89,7 @@ class EdgeServer:
 
     def wake_at(self) -> float | None:
         """The next resend, lease, heartbeat or roster."""
-        times = [self.site.outbox.wake_at(), self.roster.tell_at, self.site.alarm.wake_at()]
-        return min((when for when in times if when is not None), default=None)
+        return soonest(self.site.outbox.wake_at(), self.roster.tell_at, self.site.alarm.wake_at())
 
     def start(self, now: float) -> list[Effect]:
         """Take up every tour where its checkpoint is."""

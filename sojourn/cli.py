@@ -19,7 +19,10 @@ INTERRUPTED = 130
 TOLD = {
     "demo": "Train one model over a small fleet on this machine, over real MQTT.",
     "job": "Submit jobs to a coordinator and watch them.",
+    "simulate": "Simulate a whole fleet on this machine.",
+    "compare": "Simulate several jobs on the same split, side by side.",
     "strategies": "List the strategies that a job can name.",
+    "data": "Show how a data set is split over devices.",
     "agent": "Run the agent of a device.",
     "edge": "Run the edge server of a site.",
     "coordinator": "Run the coordinator of a fleet.",

@@ -115,7 +115,7 @@ class Exchange:
 
     def wake_at(self) -> float | None:
         """When to ask again at the earliest."""
-        return min((transfer.due for transfer in self._transfers.values()), default=None)
+        return min([transfer.due for transfer in self._transfers.values()]) if self._transfers else None
 
     def _serve(self, to: Address, message: Fetch | FetchHashes) -> bool:
         digest = message.digest

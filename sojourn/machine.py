@@ -135,6 +135,15 @@ class Say(msgspec.Struct, frozen=True):
 Effect = Send | Append | Keep | Pull | Do | Undo | Say
 
 
+def soonest(*times: float | None) -> float | None:
+    """The first of the times at which something is to happen, if anything is."""
+    first = None
+    for when in times:
+        if when is not None and (first is None or when < first):
+            first = when
+    return first
+
+
 class Machine(Protocol):
     """A role. Durable state changes only in `apply`, so that a restart is a replay."""
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sojourn.link import PORTABLE_PAYLOAD
+from sojourn.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sojourn.link import Listener, Will
+    from sojourn.profile import LinkProfile
+
+    Later = Callable[[float, Callable[[], None]], None]
 
 
 @dataclass(frozen=True)
@@ -28,36 +33,33 @@ class Faults:
 class MemoryBroker:
     """Topics, wildcards, retained messages and wills. `later(delay, action)` is the clock it lives by."""
 
-    def __init__(self, later: Callable[[float, Callable[[], None]], None], faults: Faults | None = None) -> None:
+    def __init__(self, later: Later, faults: Faults | None = None) -> None:
         self.faults = faults or Faults()
         self.later = later
         self.payload = 0
         self._random = random.Random(self.faults.seed)  # faults, not secrets
-        self._links: list[MemoryLink] = []
+        self._links: Subscriptions[MemoryLink] = Subscriptions()
         self._retained: dict[str, bytes] = {}
 
     def join(self, link: MemoryLink) -> None:
         """A link connects: it hears what is retained."""
-        self._links.append(link)
+        self._links.add(link, link.filters)
         for topic, payload in self._retained.items():
             if link.wants(topic):
                 self._carry(link, topic, payload, lossy=False)
 
     def leave(self, link: MemoryLink, will: Will | None) -> None:
         """A link is gone, in good order (no will) or not."""
-        if link in self._links:
-            self._links.remove(link)
-            if will:
-                self.publish(will.topic, will.payload, retain=True)
+        if self._links.remove(link) and will:
+            self.publish(will.topic, will.payload, retain=True)
 
     def publish(self, topic: str, payload: bytes, *, retain: bool) -> None:
         """Carry a message to all who want it, with this broker's faults; what is retained arrives, and in order."""
         self.payload += len(payload)
         if retain:
             self._retained[topic] = payload
-        for link in self._links:
-            if link.wants(topic):
-                self._carry(link, topic, payload, lossy=not retain)
+        for link in self._links.wanting(topic):
+            self._carry(link, topic, payload, lossy=not retain)
 
     def _carry(self, link: MemoryLink, topic: str, payload: bytes, *, lossy: bool) -> None:
         faults, draw = self.faults, self._random.random
@@ -66,23 +68,58 @@ class MemoryBroker:
             copies = 0 if draw() < faults.loss else 1 + (draw() < faults.repeat)
         for _ in range(copies):
             delay = faults.delay + (faults.spread * draw() if lossy and faults.spread else 0.0)
-            self.later(delay, lambda: link.deliver(topic, payload))
+            self.later(delay, lambda: link.carry(topic, payload))
+
+
+class Lane:
+    """One direction of a line: a payload occupies it for its bytes, the next one waits, and each is then under way."""
+
+    def __init__(self, later: Later, rate: float, latency: float) -> None:
+        self._later, self._rate, self._latency = later, rate, latency
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._busy = False
+
+    def send(self, size: int, arrive: Callable[[], None]) -> None:
+        """Send so many bytes after all that was sent before; `arrive` is called when the last one is there."""
+        self._waiting.append((size, arrive))
+        if not self._busy:
+            self._next()
+
+    def _next(self) -> None:
+        self._busy = bool(self._waiting)
+        if self._waiting:
+            size, arrive = self._waiting.popleft()
+            self._later(size / self._rate, lambda: self._sent(arrive))
+
+    def _sent(self, arrive: Callable[[], None]) -> None:
+        self._later(self._latency, arrive)
+        self._next()
 
 
 class MemoryLink:
-    """One connection to a broker in memory."""
+    """One connection to a broker in memory: at once, or over a line with its bandwidth and latency.
 
-    def __init__(self, broker: MemoryBroker, payload_limit: int = PORTABLE_PAYLOAD) -> None:
+    Over a line a payload takes, from one client to another: its bytes at the sender's `up`, the sender's latency, the
+    broker's delay, its bytes at the receiver's `down`, the receiver's latency; and longer where others are before it.
+    Only payloads count: topics and the headers of MQTT and TCP do not.
+    """
+
+    def __init__(
+        self, broker: MemoryBroker, payload_limit: int = PORTABLE_PAYLOAD, profile: LinkProfile | None = None
+    ) -> None:
         self.payload_limit = payload_limit
         self._broker = broker
+        self._up = Lane(broker.later, profile.up, profile.latency) if profile else None
+        self._down = Lane(broker.later, profile.down, profile.latency) if profile else None
+        self._lost = False
         self._listener: Listener | None = None
-        self._filters: list[list[str]] = []
+        self.filters: tuple[str, ...] = ()
         self._will: Will | None = None
 
     def open(self, listener: Listener, filters: Sequence[str], will: Will | None) -> None:
         """Connect at once."""
         self._listener, self._will = listener, will
-        self._filters = [one.split("/") for one in filters]
+        self.filters = tuple(filters)
         self._broker.join(self)
         listener.link_up(self)
 
@@ -91,8 +128,15 @@ class MemoryLink:
         parts = topic.split("/")
         return any(
             len(wanted) == len(parts) and all(w in ("+", p) for w, p in zip(wanted, parts, strict=True))
-            for wanted in self._filters
+            for wanted in (one.split("/") for one in self.filters)
         )
+
+    def carry(self, topic: str, payload: bytes) -> None:
+        """The broker sends a message to us."""
+        if self._down is None:
+            self.deliver(topic, payload)
+        elif self._listener:
+            self._down.send(len(payload), lambda: self.deliver(topic, payload))
 
     def deliver(self, topic: str, payload: bytes) -> None:
         """A message arrives, if anybody still listens."""
@@ -101,12 +145,20 @@ class MemoryLink:
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
         """Send, unless closed."""
-        if self._listener:
+        if self._listener and self._up is None:
+            self._broker.publish(topic, payload, retain=retain)
+        elif self._listener and self._up is not None:
+            self._up.send(len(payload), lambda: self._arrive(topic, payload, retain=retain))
+
+    def _arrive(self, topic: str, payload: bytes, *, retain: bool) -> None:
+        """A message that we sent reaches the broker, unless the line was cut meanwhile."""
+        if not self._lost:
             self._broker.publish(topic, payload, retain=retain)
 
     def cut(self) -> None:
-        """Vanish without a word: the broker publishes the will."""
+        """Vanish without a word, and all that is on the line with us: the broker publishes the will."""
         self._listener = None
+        self._lost = True
         self._broker.leave(self, self._will)
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -33,8 +33,10 @@ from sojourn.machine import (
     Send,
     Undo,
     Woke,
+    soonest,
 )  # fmt: skip
 from sojourn.messages import Birth, Chunk, Death, Fetch, FetchHashes, Gone, Hashes, map_refs, refs
+from sojourn.wire import Ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from sojourn.messages import Message
     from sojourn.store import Store
     from sojourn.topics import Address, Role
-    from sojourn.wire import Epoch, Ref
+    from sojourn.wire import Epoch
     from sojourn.workers import Workers
 
 INLINE = 16 << 10
@@ -52,6 +54,10 @@ INLINE = 16 << 10
 RECORDS_PER_SNAPSHOT = 512
 SECONDS_PER_SWEEP = 30.0
 log = logging.getLogger("sojourn")
+_OF_WORK = (Did, DidNot, Doing)
+_OF_BLOBS = (Fetch, FetchHashes, Hashes, Chunk, Gone)
+_LEVELS = {name.lower(): level for name, level in logging.getLevelNamesMapping().items()}
+_ENCODER = msgspec.msgpack.Encoder()
 
 
 class Node:
@@ -78,11 +84,13 @@ class Node:
         self.dropped: Counter[str] = Counter()
         self.traffic = 0
         self._pause = pause
+        self._inbox = topics.inbox(fleet, self.address, "")
         self._number = 0
         self._epochs: dict[Address, Epoch] = {}
         self._events: deque[Event] = deque()
         self._working: set[str] = set()
         self._since_snapshot = 0
+        self._seers: list[Callable[[Any], None]] = []
         self._next_sweep = 0.0
         self._next_invalid: set[tuple[str, str]] = set()
         self._exchange = Exchange(store.blobs, self._send_plain, self._limit)
@@ -101,6 +109,10 @@ class Node:
         self._perform(self.machine.start(now), now)
         self._run(now)
 
+    def heed(self, seen: Callable[[Any], None]) -> None:
+        """Have somebody told of every record that is written."""
+        self._seers.append(seen)
+
     def filters(self, link: Link) -> list[str]:
         """What to subscribe to on a link."""
         watched = [topics.state_filter(self.fleet, role) for role in self.machine.watches if self.links[role] is link]
@@ -118,21 +130,19 @@ class Node:
 
     def arrived(self, link: Link, topic: str, payload: bytes, now: float) -> None:
         """A message came: read it, check it, act on it; what is not valid is counted, said once, and dropped."""
-        route = topics.read(self.fleet, topic)
         try:
-            if route is None:
-                raise InvalidMessage(f"topic {topic[:200]!r} is not ours")
-            if route.sender is None:
-                self._presence(link, route.node, payload)
+            if topic.startswith(self._inbox) and topics.is_name(sender := topic[len(self._inbox) :]):
+                self._message(link, sender, payload, now)
             else:
-                self._message(link, route.node, route.sender, payload, now)
+                self._presence(link, topic, payload)
         except (InvalidMessage, InvalidBlob) as error:
+            route = topics.read(self.fleet, topic)
             self._drop(route.sender or route.node.name if route else "?", str(error))
         self._run(now)
 
     def inject(self, event: Event, now: float) -> None:
         """Something else happened: a worker reported."""
-        if isinstance(event, Did | DidNot | Doing):
+        if isinstance(event, _OF_WORK):
             if event.key not in self._working:
                 return
             if not isinstance(event, Doing):
@@ -152,8 +162,7 @@ class Node:
 
     def wake_at(self) -> float | None:
         """When to tick at the latest."""
-        times = [self.machine.wake_at(), self._exchange.wake_at()]
-        return min((when for when in times if when is not None), default=None)
+        return soonest(self.machine.wake_at(), self._exchange.wake_at())
 
     def close(self) -> None:
         """Stop in good order: say goodbye, keep a snapshot so that the next start is quick."""
@@ -168,7 +177,13 @@ class Node:
         self._number += 1
         return pack(Packet(self._number, self.epoch, message))
 
-    def _presence(self, link: Link, node: Address, payload: bytes) -> None:
+    def _presence(self, link: Link, topic: str, payload: bytes) -> None:
+        route = topics.read(self.fleet, topic)
+        if route is None:
+            raise InvalidMessage(f"topic {topic[:200]!r} is not ours")
+        node = route.node
+        if route.sender is not None:
+            raise InvalidMessage(f"{route.sender} may not write to {node} here")
         if node.role not in self.machine.watches or self.links[node.role] is not link:
             raise InvalidMessage(f"nobody asked for the presence of {node}")
         if not payload:
@@ -178,19 +193,22 @@ class Node:
             self._epochs[node] = packet.epoch
         self._events.append(Present(node, packet.epoch, packet.message))  # type: ignore[arg-type]
 
-    def _message(self, link: Link, to: Address, sender_name: str, payload: bytes, now: float) -> None:
+    def _message(self, link: Link, sender_name: str, payload: bytes, now: float) -> None:
         role = self.machine.role_of(sender_name)
-        if to != self.address or role is None or self.links.get(role) is not link:
-            raise InvalidMessage(f"{sender_name} may not write to {to} here")
+        if role is None or self.links.get(role) is not link:
+            raise InvalidMessage(f"{sender_name} may not write to {self.address} here")
         sender = topics.Address(role, sender_name)
-        packet = unpack(payload, sender, to)
+        packet = unpack(payload, sender, self.address)
         known = self._epochs.get(sender)
         if known is not None and packet.epoch.count < known.count:
             raise InvalidMessage("of an earlier boot")
         self.traffic += len(payload)
-        message = map_refs(packet.message, self._take_inline)  # type: ignore[arg-type]
+        message: Message = packet.message  # type: ignore[assignment]  # presence is unpacked elsewhere
+        carries = refs(message)
+        if carries and any(ref.inline is not None for ref in carries):
+            message = map_refs(message, self._take_inline)
         useful = True
-        if isinstance(message, Fetch | FetchHashes | Hashes | Chunk | Gone):
+        if isinstance(message, _OF_BLOBS):
             outcomes, useful = self._exchange.handle(sender, message, now)
             self._events.extend(outcomes)
         else:
@@ -205,7 +223,7 @@ class Node:
             self.store.blobs.put(verified(ref.inline, ref), ref.digest)
         except DiskFull as error:  # as if it had not ridden along: it will be asked for, and that may be declined
             log.warning("%s", error)
-        return msgspec.structs.replace(ref, inline=None)
+        return Ref(ref.digest, ref.size, ref.encoding, ref.delta)
 
     def _drop(self, sender: str, reason: str) -> None:
         self.dropped[sender] += 1
@@ -235,27 +253,31 @@ class Node:
                     self._send(effect.to, effect.message, now)
                 case Append():
                     self._append(effect)
-                case Keep():
-                    self._patiently(lambda kept=effect: self.store.blobs.put(kept.data, kept.digest))  # type: ignore[misc]
                 case Pull():
                     self._events.extend(self._pull(effect, now))
                 case Do():
                     self._working.add(effect.key)
                     self.workers.start(effect.key, effect.work, self.report)
+                case Keep():
+                    self._patiently(lambda kept=effect: self.store.blobs.put(kept.data, kept.digest))  # type: ignore[misc]
                 case Undo():
                     self._working.discard(effect.key)
                     self.workers.stop(effect.key)
                 case Say():
-                    log.log(logging.getLevelNamesMapping()[effect.level.upper()], "%s", effect.text)
+                    log.log(_LEVELS[effect.level], "%s", effect.text)
 
     def _append(self, effect: Append) -> None:
+        record = _ENCODER.encode(effect.record)
+
         def write() -> None:
             for digest in effect.blobs:
                 self.store.blobs.sync(digest)
-            self.store.append(msgspec.msgpack.encode(effect.record), sync=effect.sync)
+            self.store.append(record, sync=effect.sync)
 
         self._patiently(write)
         self._since_snapshot += 1
+        for seen in self._seers:
+            seen(effect.record)
 
     def _patiently(self, write: Callable[[], object]) -> None:
         """Do not go on before it is written: nothing may leave that could be forgotten."""
@@ -278,7 +300,11 @@ class Node:
         return self.links[to.role].payload_limit
 
     def _send(self, to: Address, message: Message, now: float) -> None:
-        self._exchange.grant(to, (ref.digest for ref in refs(message)))
+        carries = refs(message)
+        if not carries:
+            self._publish(to, message, now)
+            return
+        self._exchange.grant(to, [ref.digest for ref in carries])
         room = self._limit(to) // 2
         carried = 0
 
@@ -287,7 +313,7 @@ class Node:
             if ref.size > INLINE or carried + ref.size > room or not self.store.blobs.has(ref.digest):
                 return ref
             carried += ref.size
-            return msgspec.structs.replace(ref, inline=self.store.blobs.read(ref.digest))
+            return Ref(ref.digest, ref.size, ref.encoding, ref.delta, self.store.blobs.read(ref.digest))
 
         self._publish(to, map_refs(message, attach), now)
 

@@ -46,6 +46,11 @@ def check_name(name: str, what: str = "name") -> str:
     return name
 
 
+def is_name(name: str) -> bool:
+    """Whether a name may stand in a topic."""
+    return _NAME.fullmatch(name) is not None
+
+
 def inbox(fleet: str, to: Address, sender: str) -> str:
     """The topic for a message to a node."""
     return f"sojourn/{WIRE}/{fleet}/{to.role}/{to.name}/in/{sender}"

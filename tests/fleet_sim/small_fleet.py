@@ -234,12 +234,12 @@ class SmallFleet(Fleet):
         node = self._node(
             Coordinator(CLOUD), {"edge": link, "cloud": link}, lambda store: InlineWorkers(OnceBench(store.blobs))
         )
-        _watch(node, self._planned)
+        node.heed(self._planned)
         return node
 
     def _edge(self, name: str, site: MemoryBroker, cloud: MemoryBroker) -> Node:
         node = super()._edge(name, site, cloud)
-        _watch(node, lambda record: self._kept(name, record))
+        node.heed(lambda record: self._kept(name, record))
         return node
 
     def _agent(self, name: str, data: DataSettings, broker: MemoryBroker) -> Node:
@@ -247,7 +247,7 @@ class SmallFleet(Fleet):
         offer = Offer("1", "simulated", "onnxruntime", 1, 0, (*NAMES, *self.also), "simulated", shares)
         agent = Agent(name, offer, objection=self.objections.get(name))
         node = self._node(agent, {"edge": MemoryLink(broker)}, lambda store: SlowTraining(self, name, store.blobs))
-        _watch(node, lambda record: self._finished(name, record))
+        node.heed(lambda record: self._finished(name, record))
         return node
 
     def _planned(self, record: Any) -> None:
@@ -266,17 +266,6 @@ class SmallFleet(Fleet):
         """The job's model as the coordinator has it now."""
         store = self.stores[CLOUD]
         return vectors.load(store.blobs, self.job(name).vectors["model"], kit_of_jobs().model)
-
-
-def _watch(node: Node, seen: Callable[[Any], None]) -> None:
-    """Look at every record that goes into a node's journal."""
-    append = node._append
-
-    def seeing(effect: Any) -> None:
-        append(effect)
-        seen(effect.record)
-
-    node._append = seeing
 
 
 TWO_SITES = {"site-a": ("dev-0", "dev-1"), "site-b": ("dev-2", "dev-3")}

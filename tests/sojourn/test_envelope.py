@@ -11,11 +11,36 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sojourn.envelope import MAX_PACKET, Packet, bounded, kind, pack, pack_blob, unpack, unpack_blob, unpack_presence
+from sojourn.envelope import (
+    MAX_ITEMS,
+    MAX_PACKET,
+    MAX_STRING,
+    Packet,
+    bounded,
+    kind,
+    pack,
+    pack_blob,
+    unpack,
+    unpack_blob,
+    unpack_presence,
+)
 from sojourn.errors import InvalidMessage
-from sojourn.messages import BETWEEN, Accepted, Birth, Death, Declined, Fetch, Gone, Message, Progress, Visit, Visited
+from sojourn.messages import (
+    BETWEEN,
+    Accepted,
+    Birth,
+    Death,
+    Declined,
+    Fetch,
+    Gone,
+    Jobs,
+    Message,
+    Progress,
+    Visit,
+    Visited,
+)
 from sojourn.topics import Address
-from sojourn.wire import Epoch, Member, Offer, Ref, VisitId
+from sojourn.wire import Epoch, JobView, Member, Offer, Ref, VisitId
 from tests.sojourn.examples import EXAMPLES, TASK
 
 EPOCH = Epoch(3, b"12345678")
@@ -174,3 +199,38 @@ def test_structures_in_blobs() -> None:
 def test_names_on_the_wire() -> None:
     assert kind(Accepted) == "accepted"
     assert kind(Visit(VisitId("j", 1, 0, 0, (1, 1)), Ref(bytes(32), 1), {}, TASK, 0, 1.0)) == "visit"
+
+
+@pytest.mark.parametrize("message", [*EXAMPLES, Birth(), Death()], ids=kind)
+def test_a_packet_is_one_map_in_msgpack_with_its_number_and_boot_in_front(message) -> None:
+    plain = msgspec.to_builtins(message, builtin_types=(bytes,))
+    assert pack(Packet(7, EPOCH, message)) == msgpack.packb({"id": 7, "epoch": [3, b"12345678"], **plain})
+
+
+def test_bytes_that_we_would_write_otherwise_mean_the_same_and_are_looked_at_closely() -> None:
+    gone = Packet(7, EPOCH, Gone(bytes(32)))
+    turned = dict(reversed(msgpack.unpackb(pack(gone)).items()))
+    assert unpack(msgpack.packb(turned), DEVICE, EDGE) == gone
+    for more in ({"x": 1}, {"x": {"y": [None]}}):
+        assert unpack(msgpack.packb({**turned, **more}), DEVICE, EDGE) == gone
+    for more in ({"x": msgpack.ExtType(5, b"1")}, {"x": {1: 2}}, {"x": ["\ud800"]}):
+        data = msgpack.packb({**turned, **more}, unicode_errors="surrogatepass")
+        with pytest.raises(InvalidMessage, match="not valid msgpack"):
+            unpack(data, DEVICE, EDGE)
+
+
+def test_a_list_that_is_too_long_is_refused_also_where_nobody_looks_for_it() -> None:
+    assert unpack(fields(x=[0] * MAX_ITEMS), DEVICE, EDGE)
+    with pytest.raises(InvalidMessage, match="not valid msgpack"):
+        unpack(fields(x=[0] * (MAX_ITEMS + 1)), DEVICE, EDGE)
+
+
+def test_a_text_that_is_too_long_is_refused_also_where_its_field_has_no_limit() -> None:
+    for length, fine in ((MAX_STRING, True), (MAX_STRING + 1, False)):
+        view = JobView("x" * length, "visit", "mlp", "running", "", 1, 10, "train", 0.5, 2)
+        data = pack(Packet(7, EPOCH, Jobs("ticket", (view,))))
+        if fine:
+            assert unpack(data, CLOUD, CLOUD).message == Jobs("ticket", (view,))
+        else:
+            with pytest.raises(InvalidMessage, match="not valid msgpack"):
+                unpack(data, CLOUD, CLOUD)

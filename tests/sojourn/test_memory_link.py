@@ -7,6 +7,9 @@ import pytest
 from fleet_sim.world import World
 from sojourn.link import Will
 from sojourn.memory_link import Faults, MemoryLink
+from sojourn.profile import LinkProfile
+
+SLOW = LinkProfile(up=100.0, down=400.0, latency=0.25)
 
 
 class Ears:
@@ -33,6 +36,26 @@ def joined(broker, filters, will=None) -> tuple[MemoryLink, Ears]:
     link, ears = MemoryLink(broker), Ears()
     link.open(ears, filters, will)
     return link, ears
+
+
+class Watch(Ears):
+    """Hears, and looks at the clock."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.times: list[float] = []
+        self._world = world
+
+    def arrived(self, link, topic, payload) -> None:
+        super().arrived(link, topic, payload)
+        self.times.append(self._world.now)
+
+
+def lined(broker, filters, profile=None, will=None) -> tuple[MemoryLink, Watch]:
+    """A client on a line of its own; `broker.later` belongs to its world."""
+    link, watch = MemoryLink(broker, profile=profile), Watch(broker.later.__self__)
+    link.open(watch, filters, will)
+    return link, watch
 
 
 def everything(world: World) -> None:
@@ -125,3 +148,122 @@ def test_time_passes_only_when_something_happens(world) -> None:
     assert seen == [1.0, 1.0, 2.0]
     assert world.run(lambda: len(seen) == 4)
     assert world.now == 3.0
+
+
+@pytest.fixture
+def broker(world):
+    """A broker that takes no time of its own."""
+    return world.broker(Faults(delay=0.0))
+
+
+def test_a_message_takes_its_bytes_and_the_latency_on_each_side(broker) -> None:
+    sender, _ = lined(broker, [], SLOW)
+    _, far = lined(broker, ["t"], LinkProfile(up=1.0, down=50.0, latency=0.5))
+    _, near = lined(broker, ["t"])
+    sender.publish("t", bytes(200))
+    everything(near._world)
+    # 200 bytes at 100 a second and 0.25 s to the broker; at 50 a second and 0.5 s to the other.
+    assert near.times == [2.25]
+    assert far.times == [2.25 + 4 + 0.5]
+    assert broker.payload == 200
+
+
+def test_the_brokers_own_delay_comes_in_between(world) -> None:
+    slow = world.broker(Faults(delay=1.0))
+    sender, _ = lined(slow, [], SLOW)
+    _, heard = lined(slow, ["t"], SLOW)
+    sender.publish("t", bytes(100))
+    everything(world)
+    assert heard.times == [1 + 0.25 + 1 + 0.25 + 0.25]
+
+
+def test_messages_wait_for_those_before_them(broker) -> None:
+    sender, _ = lined(broker, [], SLOW)
+    _, heard = lined(broker, ["t"])
+    for size in (100, 50, 0, 200):
+        sender.publish("t", bytes(size))
+    everything(heard._world)
+    # The line is busy for 1, 0.5, 0 and 2 s; the latency is not added up.
+    assert heard.times == [1.25, 1.75, 1.75, 3.75]
+    assert [len(payload) for _, payload in heard.heard] == [100, 50, 0, 200]
+
+
+def test_an_idle_line_starts_anew(world, broker) -> None:
+    sender, _ = lined(broker, [], SLOW)
+    _, heard = lined(broker, ["t"])
+    sender.publish("t", bytes(100))
+    world.later(0.5, lambda: sender.publish("t", bytes(100)))
+    world.later(10.0, lambda: sender.publish("t", bytes(100)))
+    everything(world)
+    assert heard.times == [1.25, 2.25, 11.25]
+
+
+def test_directions_and_clients_do_not_wait_for_one_another(world, broker) -> None:
+    one, heard = lined(broker, ["to-one"], SLOW)
+    two, others = lined(broker, ["to-two"], SLOW)
+    one.publish("to-two", bytes(400))
+    two.publish("to-one", bytes(400))
+    everything(world)
+    assert heard.times == others.times == [4 + 0.25 + 1 + 0.25]
+
+
+def test_two_senders_share_the_receivers_line(world, broker) -> None:
+    _, heard = lined(broker, ["t"], LinkProfile(up=1.0, down=100.0, latency=0.0))
+    for _ in range(2):
+        sender, _ = lined(broker, [])
+        sender.publish("t", bytes(100))
+    everything(world)
+    assert heard.times == [1.0, 2.0]
+
+
+def test_what_is_retained_comes_over_the_line_too(world, broker) -> None:
+    sender, _ = lined(broker, [])
+    sender.publish("state", bytes(400), retain=True)
+    everything(world)
+    _, heard = lined(broker, ["state"], SLOW)
+    everything(world)
+    assert heard.times == [1.25]
+
+
+def test_what_is_on_a_line_that_is_cut_is_lost_and_the_will_is_not(world, broker) -> None:
+    sender, _ = lined(broker, [], SLOW, Will("will", b"gone"))
+    _, heard = lined(broker, ["t", "will"])
+    for _ in range(3):
+        sender.publish("t", bytes(100))
+    world.later(1.5, sender.cut)  # the first is there, the second half sent
+    everything(world)
+    assert [topic for topic, _ in heard.heard] == ["t", "will"]
+    assert heard.times == [1.25, 1.5]
+
+
+def test_what_was_sent_before_closing_in_good_order_arrives(world, broker) -> None:
+    sender, _ = lined(broker, [], SLOW)
+    _, heard = lined(broker, ["t"])
+    sender.publish("t", bytes(100))
+    sender.close()
+    sender.publish("t", bytes(100))
+    everything(world)
+    assert heard.times == [1.25]
+
+
+def test_a_receiver_that_was_cut_hears_nothing_more_over_its_line(world, broker) -> None:
+    sender, _ = lined(broker, [])
+    receiver, heard = lined(broker, ["t"], SLOW)
+    for _ in range(3):
+        sender.publish("t", bytes(400))
+    world.later(1.5, receiver.cut)
+    everything(world)
+    assert heard.times == [1.25]
+
+
+def test_faults_happen_on_lines_as_without_them() -> None:
+    heard = []
+    for profile in (None, LinkProfile(up=1e9, down=1e9, latency=0.0)):
+        world = World()
+        link, watch = lined(world.broker(Faults(0.3, 0.3, 0.01, 0.0, 7)), ["t"], profile)
+        for number in range(50):
+            link.publish("t", bytes([number]))
+        everything(world)
+        heard.append(watch.heard)
+    assert heard[0] == heard[1]
+    assert len(heard[0]) != 50

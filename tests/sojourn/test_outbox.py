@@ -50,3 +50,27 @@ def test_a_node_that_came_back_is_asked_at_once() -> None:
     assert box.wake_at() == 9.0
     assert box.hasten(8.5) == [Send(A, RosterAsk()), Send(B, RosterAsk())]
     assert Outbox().hasten(0.0) == []
+
+
+def test_what_is_due_together_is_sent_in_the_order_in_which_it_was_asked() -> None:
+    box = Outbox()
+    box.ask("late", A, RosterSeen(1), 0.5)
+    box.ask("early", A, RosterSeen(2), 0.0)
+    box.ask("late", A, RosterSeen(3), 0.6)  # takes the old one's place
+    box.ask("middle", A, RosterSeen(4), 0.2)
+    assert box.wake_at() == 1.0
+    assert box.due(2.0) == [Send(A, RosterSeen(3)), Send(A, RosterSeen(2)), Send(A, RosterSeen(4))]
+    assert box.wake_at() == 4.0
+
+
+def test_a_time_that_no_longer_holds_wakes_nobody() -> None:
+    box = Outbox()
+    box.ask("key", A, RosterSeen(1), 0.0)
+    box.ask("key", A, RosterSeen(2), 5.0)
+    assert box.wake_at() == 6.0
+    box.settle("key")
+    box.ask("key", B, RosterSeen(3), 5.0)
+    assert box.due(6.0) == [Send(B, RosterSeen(3))]
+    assert box.due(6.0) == []
+    box.settle("key")
+    assert box.wake_at() is None

@@ -1,0 +1,228 @@
+"""How many visits a second an engine trains, beside a plain torch loop in as many processes, without any framework.
+
+cnn: CIFAR-10's shape, 1000 users of 50 samples, 50 of them a round, batch 10, one epoch, the CNN of pfl-research's
+benchmark. logistic: 784 numbers, 1000 devices of 60 samples, 10 of them a round, batch 10. The data is random.
+
+Both sides start a round from the same model, train its users and end with the mean of their models; they work in
+turns, so that both see the same machine. The ratio is the median over the turns.
+
+python -m benchmarks.engines [--workload cnn] [--engines pool serial torch batched] [--rounds 7] [--processes 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import statistics
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from coordinator.compiling import compile_kit
+from edge_agent.work import Train
+from fleet_sim.engines import Network, PoolEngine, SerialEngine, Shards
+from fleet_sim.engines.batched import BatchedEngine
+from fleet_sim.engines.torch_graphs import TorchEngine
+from sojourn import vectors
+from sojourn.blobs import MemoryBlobs, ref_of
+from sojourn.envelope import pack_blob
+from sojourn.machine import Did
+from sojourn.messages import Visit
+from sojourn.parts import Sgd, Training
+from sojourn.spec import InputSpec
+from sojourn.wire import Task, VisitId
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.connection import Connection
+
+    from numpy.typing import NDArray
+
+    from coordinator.compiling import Compiled
+    from fleet_sim.engines import Engine
+
+BATCH, RATE = 10, 0.05
+CLASSES = tuple(str(number) for number in range(10))
+PAUSE = 0.2
+SPAWN = multiprocessing.get_context("spawn")
+
+
+class Workload(NamedTuple):
+    """A model and a fleet."""
+
+    shape: tuple[int, ...]
+    users: int
+    samples: int
+    cohort: int
+    build: Callable[[], nn.Module]
+
+
+def cnn() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(64 * 14 * 14, 128), nn.ReLU(), nn.Linear(128, 10),
+    )  # fmt: skip
+
+
+def logistic() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(784, 10))
+
+
+WORKLOADS = {
+    "cnn": Workload((3, 32, 32), 1000, 50, 50, cnn),
+    "logistic": Workload((784,), 1000, 60, 10, logistic),
+}
+
+
+class Fleet:
+    """Visits of a round at an engine, and their mean."""
+
+    def __init__(self, name: str, workload: Workload, processes: int) -> None:
+        self._workload = workload
+        compiled: Compiled = compile_kit(
+            workload.build(), InputSpec(workload.shape), CLASSES, mean=None, std=None, seed=1
+        )
+        self._kit, self._model, self._blobs = compiled.kit, compiled.initial, MemoryBlobs()
+        packed = pack_blob(self._kit)
+        self._ref = ref_of(packed)
+        self._blobs.put(packed, self._ref.digest)
+        self._engine = _engine(name, workload, processes)
+
+    def round(self, users: list[int]) -> None:
+        """Hand the model out, and take the mean of what comes back."""
+        task = Task("train", Training(batch=BATCH, lr=RATE), Sgd(), "float32", 1)
+        model = vectors.save(self._blobs, self._model, "float32", self._kit.model)
+        futures = []
+        for user in users:
+            visit = Visit(VisitId("job", 0, user, 0, (0, 0)), self._ref, {"model": model}, task, user, 60.0)
+            futures.append(self._engine.start(str(user), str(user), Train(visit, {}), self._blobs))
+        self._model = vectors.mean(map(self._vector, futures), [1.0] * len(users))
+        self._blobs.sweep({self._ref.digest})
+
+    def close(self) -> None:
+        self._engine.close()
+
+    def _vector(self, future: Any) -> NDArray[np.float32]:
+        outcome = future.result()
+        assert isinstance(outcome.event, Did), outcome.event
+        ref = outcome.event.outcome.vectors["model"]
+        return vectors.decode(outcome.blobs[ref.digest], ref.encoding, self._kit.model)
+
+
+def _engine(name: str, workload: Workload, processes: int) -> Engine:
+    x, y = data(workload)
+    rows = np.arange(len(y)).reshape(workload.users, -1)
+    shards = Shards(x, y, CLASSES, {str(user): rows[user] for user in range(workload.users)})
+    network = Network(workload.build())
+    match name:
+        case "pool":
+            return PoolEngine(shards, processes)
+        case "serial":
+            return SerialEngine(shards)
+        case "torch":
+            return TorchEngine(shards, network)
+        case _:
+            return BatchedEngine(shards, network)
+
+
+class PlainLoop:
+    """A loop over users in each of a few processes, as anyone would write it: nothing is sent but a round's sums."""
+
+    def __init__(self, name: str, processes: int) -> None:
+        self._ends = []
+        self._model: Any = None
+        for _ in range(processes):
+            end, far = SPAWN.Pipe()
+            SPAWN.Process(target=plain_worker, args=(far, name), daemon=True).start()
+            self._ends.append(end)
+
+    def round(self, users: list[int]) -> None:
+        """Give each process its part of the users, and take the mean."""
+        for at, end in enumerate(self._ends):
+            end.send((self._model, users[at :: len(self._ends)]))
+        sums = [end.recv() for end in self._ends]
+        self._model = [sum(parts) / len(users) for parts in zip(*sums, strict=True)]
+
+    def close(self) -> None:
+        for end in self._ends:
+            end.send(None)
+
+
+def plain_worker(turns: Connection, name: str) -> None:
+    """Train users until there are no more; answer with the sums of their tensors."""
+    torch.set_num_threads(1)
+    workload = WORKLOADS[name]
+    module = workload.build()
+    images, labels = data(workload)
+    x, y = torch.from_numpy(images), torch.from_numpy(labels)
+    start = [parameter.detach().clone() for parameter in module.parameters()]
+    while (turn := turns.recv()) is not None:
+        model, users = turn
+        start = [torch.from_numpy(part) for part in model] if model else start
+        total = [torch.zeros_like(part) for part in start]
+        for user in users:
+            _train_user(module, start, x, y, range(user * workload.samples, (user + 1) * workload.samples))
+            torch._foreach_add_(total, [parameter.detach() for parameter in module.parameters()])
+        turns.send([part.numpy() for part in total])
+
+
+def _train_user(module: nn.Module, start: list[Any], x: Any, y: Any, rows: range) -> None:
+    with torch.no_grad():
+        for parameter, part in zip(module.parameters(), start, strict=True):
+            parameter.copy_(part)
+    optimiser = torch.optim.SGD(module.parameters(), lr=RATE)
+    order = torch.randperm(len(rows)) + rows.start
+    for index in order.split(BATCH):
+        optimiser.zero_grad()
+        functional.cross_entropy(module(x[index].float()), y[index]).backward()
+        optimiser.step()
+
+
+def data(workload: Workload) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Random pixels, small enough that nothing diverges."""
+    draw = np.random.default_rng(0)
+    total = workload.users * workload.samples
+    return draw.integers(0, 2, (total, *workload.shape), dtype=np.uint8), draw.integers(0, len(CLASSES), total)
+
+
+def seconds(side: Fleet | PlainLoop, users: list[int]) -> float:
+    time.sleep(PAUSE)
+    began = time.perf_counter()
+    side.round(users)
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workload", default="cnn", choices=list(WORKLOADS))
+    parser.add_argument("--engines", nargs="+", default=["pool"], choices=["pool", "serial", "torch", "batched"])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--processes", type=int, default=2)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    workload = WORKLOADS[arguments.workload]
+    plain = PlainLoop(arguments.workload, arguments.processes)
+    draw = np.random.default_rng(1)
+    print("engine    visits/s  plain loop  ratio   load")
+    for name in arguments.engines:
+        fleet, times, load = Fleet(name, workload, arguments.processes), [], os.getloadavg()[0]
+        for _ in range(arguments.rounds + 1):
+            users = draw.choice(workload.users, workload.cohort, replace=False).tolist()
+            times.append((seconds(plain, users), seconds(fleet, users)))
+        fleet.close()
+        loop, ours = (workload.cohort / statistics.median(taken) for taken in zip(*times[1:], strict=True))
+        ratio = statistics.median(first / second for first, second in times[1:])
+        print(f"{name:8} {ours:9.1f} {loop:11.1f} {ratio:6.2f} {load:6.1f}")
+    plain.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""Makes sojourn/workload.kit: the kit with which `sojourn agent profile` measures a machine.
+
+python -m benchmarks.make_workload
+
+Another kit is another yardstick: profiles that were measured with the old one cannot be compared with new ones.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from coordinator.compiling import compile_kit
+from coordinator.models import build
+from sojourn.envelope import pack_blob
+from sojourn.spec import InputSpec
+
+INPUT = InputSpec((1, 28, 28))
+CLASSES = tuple(str(number) for number in range(10))
+PLACE = Path(__file__).parents[1] / "sojourn" / "workload.kit"
+
+
+def main() -> None:
+    """Compile and write."""
+    module = build("cnn", INPUT, len(CLASSES), {}, seed=1)
+    data = pack_blob(compile_kit(module, INPUT, CLASSES, mean=None, std=None, seed=1).kit)
+    PLACE.write_bytes(data)
+    print(f"{PLACE.name}: {len(data)} bytes")
+
+
+if __name__ == "__main__":
+    main()

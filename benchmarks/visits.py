@@ -1,0 +1,190 @@
+"""How many visits a second a fleet in memory makes, when training costs nothing: one round of VISIT, all devices once.
+
+Run from the root, on one core: OMP_NUM_THREADS=1 python -m benchmarks.visits [--profile] [--repeats 3] [devices ...].
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import gc
+import pstats
+import statistics
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coordinator.bench import Bench
+from coordinator.coordinator import Coordinator
+from coordinator.coordinator_records import DevicesEstimated, JobCompiled, RoundPlanned
+from coordinator.planning import PlanRound
+from coordinator.preparing import PrepareJob
+from edge_agent.agent import Agent
+from edge_agent.data import DataSettings
+from edge_agent.objectives import NAMES
+from edge_agent.work import Train, Trained, Warm, Warmed
+from fleet_sim.fleet import CLOUD, Fleet
+from sojourn import vectors
+from sojourn.blobs import ref_of
+from sojourn.envelope import pack_blob
+from sojourn.machine import Did
+from sojourn.memory_link import MemoryLink
+from sojourn.randomness import generator
+from sojourn.spec import InputSpec, Kit, ModelSpec, Probe, TensorSpec
+from sojourn.wire import Offer
+from sojourn.workers import InlineWorkers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from sojourn.blobs import BlobStore
+    from sojourn.machine import DidNot, Doing
+    from sojourn.memory_link import MemoryBroker
+    from sojourn.node import Node
+    from sojourn.wire import Ref
+
+SIZES = (100, 1_000, 10_000)
+PER_SITE = 100
+PER_SET = 10
+CLASSES = tuple(str(digit) for digit in range(10))
+SPEC = ModelSpec((TensorSpec("w", (4, 10)), TensorSpec("b", (10,))))
+KIT = pack_blob(Kit(SPEC, InputSpec((4,)), CLASSES, (), b"", b"", Probe(b"", (), 0, 0.0, 0.0, (), ())))
+OFFER = Offer("1", "simulated", "onnxruntime", 1, 0, NAMES, "simulated", ())
+JOB = """
+name = "visits"
+strategy = "visit"
+rounds = 1
+threads = 1
+arranger.sets = {sets}
+arranger.size = {size}
+fleet.devices = {devices}
+data.exemplars = "never-read.npz"
+data.classes = {classes}
+data.input = [4]
+"""
+
+
+def keep(data: bytes, blobs: BlobStore) -> Ref:
+    ref = ref_of(data)
+    blobs.put(data, ref.digest)
+    return ref
+
+
+class GivenBench(Bench):
+    """Has the job compiled and the devices estimated beforehand; all else is done as ever."""
+
+    def __init__(self, blobs: BlobStore, signatures: dict[str, tuple[float, ...]]) -> None:
+        super().__init__(blobs)
+        self._store, self._signatures = blobs, signatures
+
+    def __call__(self, work: Any) -> Any:
+        if isinstance(work, PrepareJob):
+            start = vectors.save(self._store, np.zeros(SPEC.size, np.float32), "float32", SPEC)
+            model = {"model": start}
+            kit = keep(KIT, self._store)
+            return JobCompiled(work.name, kit, model, model, None, None, "", start, len(CLASSES))
+        outcome = super().__call__(work)
+        if isinstance(work, PlanRound) and isinstance(outcome, RoundPlanned) and outcome.phase == "estimate":
+            return DevicesEstimated(work.job.name, self._signatures, (), (), 0)
+        return outcome
+
+
+class ReadyTraining:
+    """Workers whose every visit was trained beforehand."""
+
+    def __init__(self, blobs: BlobStore, vector: NDArray[np.float32]) -> None:
+        self._blobs = blobs
+        self._data = vectors.encode(vector, "float32", SPEC)
+        self._trained = Trained({"model": ref_of(self._data, "float32")}, 50, {"loss": 1.0, "steps": 2.0}, None, {})
+
+    def start(self, key: str, work: Warm | Train, report: Callable[[Did | Doing | DidNot], None]) -> None:
+        if isinstance(work, Warm):
+            report(Did(key, Warmed(50)))
+            return
+        self._blobs.put(self._data, self._trained.vectors["model"].digest)
+        report(Did(key, self._trained))
+
+    def stop(self, key: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class ReadyFleet(Fleet):
+    """Every role, link and message as in any simulation; nothing is compiled, estimated or trained."""
+
+    def __init__(self, count: int) -> None:
+        names = [f"device-{number:06}" for number in range(count)]
+        draw = generator(1, "visits", count)
+        rows = draw.dirichlet([0.1] * len(CLASSES), count).tolist()
+        self._signatures = {name: tuple(row) for name, row in zip(names, rows, strict=True)}
+        self._models = dict(zip(names, draw.normal(0, 1, (count, SPEC.size)).astype(np.float32), strict=True))
+        sites = {f"site-{at // PER_SITE:04}": tuple(names[at : at + PER_SITE]) for at in range(0, count, PER_SITE)}
+        super().__init__(dict.fromkeys(names, DataSettings(path="never-read.npz")), sites)
+
+    def _coordinator(self, broker: MemoryBroker) -> Node:
+        link = MemoryLink(broker)
+        return self._node(
+            Coordinator(CLOUD), {"edge": link, "cloud": link},
+            lambda store: InlineWorkers(GivenBench(store.blobs, self._signatures)),
+        )  # fmt: skip
+
+    def _agent(self, name: str, _data: DataSettings, broker: MemoryBroker) -> Node:
+        model = self._models[name]
+        return self._node(
+            Agent(name, OFFER), {"edge": MemoryLink(broker)}, lambda store: ReadyTraining(store.blobs, model)
+        )
+
+
+def measured(count: int, profile: cProfile.Profile | None) -> tuple[float, float, float, int]:
+    """Seconds to start the fleet, seconds of the round, those that this process had a core, messages that it took."""
+    gc.collect()
+    begun = time.perf_counter()
+    fleet = ReadyFleet(count)
+    coordinator = fleet.nodes[CLOUD].node.machine
+    assert isinstance(coordinator, Coordinator)
+    fleet.world.run(lambda: False, limit=5.0)
+    assert coordinator.sites.count() == count
+    before = sum(node.node._number for node in fleet.nodes.values())  # noqa: SLF001
+    started, busy = time.perf_counter(), time.process_time()
+    if profile:
+        profile.enable()
+    fleet.submit(JOB.format(sets=count // PER_SET, size=PER_SET, devices=count, classes=list(CLASSES)))
+    state = fleet.run("visits")
+    if profile:
+        profile.disable()
+    ended, busy = time.perf_counter(), time.process_time() - busy
+    (report,) = state.history
+    if (state.status, report.visits, report.lost) != ("done", count, 0) or set(state.visits.values()) != {1}:
+        raise SystemExit(f"{state.status}: {report.visits} visits of {count}, {report.lost} lost; {state.detail}")
+    if dropped := sum(sum(node.node.dropped.values()) for node in fleet.nodes.values()):
+        raise SystemExit(f"{dropped} messages were dropped")
+    sent = sum(node.node._number for node in fleet.nodes.values()) - before  # noqa: SLF001
+    return started - begun, ended - started, busy, sent
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__)
+    asked.add_argument("devices", nargs="*", type=int, default=SIZES)
+    asked.add_argument("--repeats", type=int, default=3)
+    asked.add_argument("--profile", action="store_true", help="also say where the time goes")
+    asked.add_argument("--sort", default="tottime")
+    options = asked.parse_args()
+    print(f"{'devices':>8} {'sites':>6} {'start s':>8} {'round s':>8} {'CPU s':>8} {'messages':>9} {'visits/s':>9}")
+    for count in options.devices:
+        profile = cProfile.Profile() if options.profile else None
+        runs = [measured(count, profile) for _ in range(options.repeats)]
+        start, seconds, busy = (statistics.median(run[part] for run in runs) for part in (0, 1, 2))
+        sites = -(-count // PER_SITE)
+        told = f"{count:8,} {sites:6} {start:8.2f} {seconds:8.2f} {busy:8.2f} {runs[0][3]:9,} {count / seconds:9,.0f}"
+        print(told, flush=True)
+        if profile:
+            pstats.Stats(profile).sort_stats(options.sort).print_stats(45)
+
+
+if __name__ == "__main__":
+    main()

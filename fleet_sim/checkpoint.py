@@ -1,0 +1,71 @@
+"""A simulation between two rounds, on the disk: what every node would find in its store after a power cut."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sojourn.blobs import MemoryBlobs
+from sojourn.errors import ConfigError
+from sojourn.store import MemoryStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fleet_sim.fleet import Fleet
+
+FILE = "checkpoint.bin"
+
+
+class NodeKept(msgspec.Struct, frozen=True, array_like=True):
+    """A node's journal as one snapshot, and the blobs that it refers to."""
+
+    snapshot: bytes
+    blobs: list[bytes]
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """All nodes at one moment; a blob that many of them have is here once."""
+
+    clock: float
+    nodes: dict[str, NodeKept]
+    blobs: dict[bytes, bytes]
+
+
+def save(fleet: Fleet, folder: Path) -> None:
+    """Write all nodes down; the checkpoint of before stays until this one is whole."""
+    nodes, blobs = {}, {}
+    for name, simulated in fleet.nodes.items():
+        machine, store = simulated.node.machine, fleet.stores[name]
+        held = sorted(digest for digest in machine.live() if store.blobs.has(digest))
+        nodes[name] = NodeKept(machine.snapshot(), held)
+        for digest in held:
+            if digest not in blobs:
+                blobs[digest] = store.blobs.read(digest)
+    data = msgspec.msgpack.encode(Checkpoint(fleet.world.now, nodes, blobs))
+    partial = folder / f"{FILE}.part"
+    with partial.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(folder / FILE)
+
+
+def load(folder: Path) -> tuple[float, dict[str, MemoryStore]]:
+    """The clock, and every node's store."""
+    path = folder / FILE
+    if not path.exists():
+        raise ConfigError(f"{folder} has no {FILE}: no round was finished there, so begin again in another folder")
+    kept = msgspec.msgpack.decode(path.read_bytes(), type=Checkpoint)
+    stores = {}
+    for name, node in kept.nodes.items():
+        store = MemoryStore()
+        store.snapshot(node.snapshot)
+        held = MemoryBlobs()
+        for digest in node.blobs:
+            held.put(kept.blobs[digest], digest)
+        store.blobs = held
+        stores[name] = store
+    return kept.clock, stores

@@ -1,0 +1,6 @@
+"""Labelled data sets that are on this machine; nothing is ever downloaded."""
+
+from fleet_sim.datasets.data_set import DataSet
+from fleet_sim.datasets.loading import FOLDER, NAMES, load
+
+__all__ = ["FOLDER", "NAMES", "DataSet", "load"]

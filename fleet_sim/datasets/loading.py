@@ -1,0 +1,129 @@
+"""Finding a data set by its name or path."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coordinator.job import DIGITS
+from coordinator.job_data import digits_split
+from fleet_sim.datasets import idx
+from fleet_sim.datasets.data_set import DataSet, Found, in_order
+from fleet_sim.datasets.npz import read_npz
+from fleet_sim.datasets.torchvision_sets import SETS, read_torchvision
+from sojourn.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+FOLDER = "SOJOURN_DATA"
+"""The environment variable that names the folder of data sets."""
+_USUAL = "data"
+"""Where torchvision's users keep theirs; looked at when the variable is not set."""
+_DIGITS = tuple(str(digit) for digit in range(10))
+_DEBIAN = Path("/usr/share/datasets")
+
+
+@dataclass(frozen=True)
+class Known:
+    """A data set that is known by name: its classes, other names of its files, and how to come by it."""
+
+    classes: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    idx: bool = False
+    get: str = ""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a set may be, how to tell, and how it is read there."""
+
+    path: Path
+    there: Callable[[Path], bool]
+    read: Callable[[], Found]
+
+
+_KNOWN = {
+    "cifar10": Known(
+        ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"), ("cifar-10",)
+    ),
+    "fashion-mnist": Known(
+        ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+        idx=True,
+        get="apt install dataset-fashion-mnist (Debian, Ubuntu), or ",
+    ),
+    "kmnist": Known(("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo"), idx=True),
+    "mnist": Known(_DIGITS, idx=True),
+    "office-caltech-10": Known(files=("office_caltech10_64",)),
+    **{name: Known() for name in SETS if name != "cifar10"},
+}
+NAMES = (DIGITS, *sorted(_KNOWN))
+
+
+def load(name: str, folder: Path | None = None, *, seed: int = 0) -> DataSet:
+    """A data set by its name, or by the path of an NPZ file or of a folder of IDX files.
+
+    Names are looked for in `folder`; unless told, in the folder that SOJOURN_DATA names, or in ./data. `seed` decides
+    which fifth of the samples is for testing where a set has no test part.
+    """
+    if _plain(name) == DIGITS:
+        x, y = digits_split(train=True)
+        return in_order(DIGITS, Found("scikit-learn's digits", x, y, digits_split(train=False), _DIGITS), seed)
+    if name.endswith(".npz") or os.sep in name:
+        return _by_path(Path(name).expanduser(), seed)
+    where = folder or Path(os.environ.get(FOLDER) or _USUAL).expanduser()
+    own = next((known for known in _KNOWN if _plain(name) in _names(known)), name)
+    for place in _places(own, where):
+        if place.there(place.path):
+            return in_order(own, place.read(), seed)
+    raise DataError(_absent(own, where))
+
+
+def _by_path(path: Path, seed: int) -> DataSet:
+    if path.is_dir():
+        if not idx.is_there(path):
+            raise DataError(f"{path} is a folder without the four IDX files; give the path of an NPZ file instead")
+        return in_order(path.name, idx.read_folder(path), seed)
+    return in_order(path.stem, read_npz(path), seed)
+
+
+def _places(name: str, folder: Path) -> Iterator[_Place]:
+    """Where a set may be, in the order of preference."""
+    known = _KNOWN.get(name, Known())
+    for path in _alike(name, folder, ".npz"):
+        yield _Place(path, Path.is_file, partial(read_npz, path, known.classes))
+    below = _alike(name, folder)
+    if known.idx:
+        for path in (each for one in (*below, _DEBIAN / name) for each in (one / "raw", one)):
+            yield _Place(path, idx.is_there, partial(idx.read_folder, path, known.classes))
+    if name in SETS:
+        for root in (folder, *below):
+            yield _Place(root / SETS[name].below, Path.exists, partial(read_torchvision, root, SETS[name]))
+
+
+def _alike(name: str, folder: Path, suffix: str = "") -> list[Path]:
+    """The entries of a folder that are called like this, however dashes and capitals are written; one at least."""
+    there = sorted(folder.iterdir()) if folder.is_dir() else []
+    alike = [path for path in there if path.suffix == suffix and _plain(path.stem) in _names(name)]
+    return alike or [folder / f"{name}{suffix}"]
+
+
+def _names(name: str) -> list[str]:
+    return [_plain(each) for each in (name, *_KNOWN.get(name, Known()).files)]
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def _absent(name: str, folder: Path) -> str:
+    looked = ", ".join(str(place.path) for place in _places(name, folder))
+    names = ", ".join(NAMES)
+    torchvisions = name in SETS or _KNOWN.get(name, Known()).idx
+    files = f"{name}.npz (arrays x and y){' or the files that torchvision keeps' if torchvisions else ''}"
+    what = f"{name} is not on this machine" if name in NAMES else f"there is no data set {name!r}"
+    do = f"{_KNOWN.get(name, Known()).get}put {files} into the folder that {FOLDER} names, or give the path of an NPZ"
+    return f"{what}; looked for {looked}. What to do: {do}. Known by name: {names}"

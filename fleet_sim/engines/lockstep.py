@@ -1,0 +1,113 @@
+"""Several descents as one: at each step every visit takes a batch of its own, and torch steps all models together.
+
+The objectives and optimisers are the device's, on vectors of shape (B, P). Batches are filled up to one width with
+samples that weigh nothing. A visit that has done its steps goes on with batches that weigh nothing until the longest
+is over, but what it ends with was taken when it was done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from edge_agent import optimisers
+from edge_agent.descent import Epoch, steps_of
+from sojourn.randomness import batches, noise
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from edge_agent.descent import Batches
+    from edge_agent.objectives import Objective
+    from fleet_sim.engines.torch_graphs import TorchGraphs
+    from sojourn.parts import Training
+    from sojourn.spec import Kit
+
+
+@dataclass(frozen=True)
+class Runner:
+    """One of the visits: its samples, and the order and noise in which it sees them."""
+
+    samples: Batches
+    seed: int
+    order: list[NDArray[np.int64]]
+
+    @classmethod
+    def of(cls, samples: Batches, training: Training, seed: int) -> Runner:
+        """The course of a visit."""
+        return cls(samples, seed, list(batches(seed, len(samples), training.batch, training.epochs)))
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The batches of one step, all of one width."""
+
+    x: Tensor
+    y: Tensor
+    weights: Tensor
+    noise: list[Tensor]
+
+
+def descend_together(
+    starts: Tensor, objective: Objective, graphs: TorchGraphs, kit: Kit, runners: Sequence[Runner], training: Training
+) -> tuple[NDArray[np.float32], list[list[Epoch]]]:
+    """Where each visit ends, and its epochs."""
+    w, ends = starts.clone(), torch.empty_like(starts)
+    optimiser = optimisers.begin(training)
+    losses = []
+    for step in range(max(len(runner.order) for runner in runners)):
+        now = _step(runners, step, kit, graphs)
+
+        def slope(at: Tensor, now: _Step = now) -> tuple[Tensor, Tensor]:
+            return graphs.losses_and_gradients(at, now.x, now.y, now.weights, now.noise)
+
+        loss, direction = objective.direction(w, slope)
+        optimiser.move(w, direction)
+        losses.append(loss)
+        done = [at for at, runner in enumerate(runners) if len(runner.order) == step + 1]
+        ends[done] = w[done]
+    told = torch.stack(losses, 1).cpu().numpy().astype(np.float64)
+    return ends.cpu().numpy(), [_epochs(*each, training) for each in zip(runners, told, strict=True)]
+
+
+def _step(runners: Sequence[Runner], step: int, kit: Kit, graphs: TorchGraphs) -> _Step:
+    """Every visit's batch, and for a visit that is over its last one, which weighs nothing."""
+    indices = [runner.order[min(step, len(runner.order) - 1)] for runner in runners]
+    width = max(map(len, indices))
+    weights = np.zeros((len(runners), width), np.float32)
+    rows, drawn = [], []
+    for at, (runner, index) in enumerate(zip(runners, indices, strict=True)):
+        if step < len(runner.order):
+            weights[at, : len(index)] = 1.0 / len(index)
+        # With samples of its own, and not with zeros: where those give no NaN, the filling gives none.
+        rows.append(runner.samples.batch(np.resize(index, width), kit.input.dtype))
+        # Drawn for as many as there are, so that they get the numbers that the device draws.
+        drawn.append([_filled(each, width) for each in noise(runner.seed, step, len(index), kit.noise)])
+    stacked = [np.stack(each) for each in zip(*drawn, strict=True)]
+    return _Step(
+        graphs.tensor(np.stack([x for x, _ in rows])),
+        graphs.tensor(np.stack([y for _, y in rows])),
+        graphs.tensor(weights),
+        [graphs.tensor(each) for each in stacked],
+    )
+
+
+def _filled(drawn: NDArray[np.float32], width: int) -> NDArray[np.float32]:
+    return np.concatenate([drawn, np.zeros((width - len(drawn), *drawn.shape[1:]), np.float32)])
+
+
+def _epochs(runner: Runner, losses: NDArray[np.float64], training: Training) -> list[Epoch]:
+    """The mean loss of each epoch, as `edge_agent.descent` tells it."""
+    per_epoch = steps_of(runner.samples, training)
+    found = []
+    for first in range(0, len(runner.order), per_epoch):
+        steps = range(first, first + per_epoch)
+        total = sum(len(runner.order[step]) * float(losses[step]) for step in steps)
+        found.append(Epoch(total / len(runner.samples), per_epoch))
+    return found

@@ -1,0 +1,32 @@
+"""The plainest engine: every visit is trained at once, in the caller, with the device's own trainer."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from fleet_sim.engines.engine import brought
+from fleet_sim.engines.station import Station
+from sojourn.graphs import Graphs
+
+if TYPE_CHECKING:
+    from edge_agent.work import Train, Warm
+    from fleet_sim.engines.engine import Outcome, Shards
+    from fleet_sim.engines.station import MakeGraphs
+    from sojourn.blobs import BlobStore
+
+
+class SerialEngine:
+    """One visit after another; when `start` returns, the visit is over."""
+
+    def __init__(self, shards: Shards, make: MakeGraphs = Graphs) -> None:
+        self._shards, self._station = shards, Station(make)
+
+    def start(self, device: str, key: str, work: Train | Warm, blobs: BlobStore) -> Future[Outcome]:
+        """Train."""
+        done: Future[Outcome] = Future()
+        done.set_result(self._station.train(self._shards, device, key, work, brought(work, blobs), blobs.read))
+        return done
+
+    def close(self) -> None:
+        """There is nothing to end."""

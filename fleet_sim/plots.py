@@ -1,0 +1,101 @@
+"""Pictures of simulations: one line each, drawn from the tables in their result folders."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from sojourn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    Rows = Sequence[Mapping[str, str]]
+
+INK, PAPER, QUIET = "#1f2933", "#ffffff", "#9aa5b1"
+COLOURS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#0891b2", "#be185d", "#4d7c0f")
+UNITS = ((1.0, "seconds"), (60.0, "minutes"), (3600.0, "hours"))
+QUALITY = {"vts": "VTS", "intra_cs": "Intra-CS", "inter_cs": "Inter-CS", "balance": "balance", "cpd": "CPD"}
+
+
+def accuracy_plot(runs: Mapping[str, Rows], path: Path) -> None:
+    """Accuracy by round, by simulated time and by bytes, one line for each run."""
+    figure, axes = _figure(3, 13.5)
+    longest = max((float(row["clock"]) for rows in runs.values() for row in rows), default=0.0)
+    per, unit = next((per, unit) for per, unit in UNITS if longest < 300 * per or unit == "hours")
+    for (name, rows), colour in zip(runs.items(), _colours(len(runs)), strict=True):
+        heights = [100 * float(row["accuracy"]) for row in rows]
+        megabytes = _added([float(row["bytes"]) / 1e6 for row in rows])
+        ways = ([int(row["round"]) for row in rows], [float(row["clock"]) / per for row in rows], megabytes)
+        for axis, across in zip(axes, ways, strict=True):
+            axis.plot(across, heights, color=colour, label=name, linewidth=1.8, marker="o" if len(rows) < 2 else None)
+    for axis, words in zip(axes, ("round", f"simulated {unit}", "megabytes over MQTT"), strict=True):
+        axis.set_xlabel(words)
+    axes[0].set_ylabel("accuracy, %")
+    axes[0].legend(frameon=False, loc="lower right")
+    _save(figure, path)
+
+
+def quality_plot(rows: Rows, path: Path) -> bool:
+    """The measures of each round's arrangement; False where there are none."""
+    found = {name: [float(row[name] or "nan") for row in rows] for name in QUALITY}
+    found = {name: values for name, values in found.items() if any(value == value for value in values)}  # noqa: PLR0124
+    if not found:
+        return False
+    figure, (axis,) = _figure(1, 6.5)
+    for (name, values), colour in zip(found.items(), _colours(len(found)), strict=True):
+        axis.plot([int(row["round"]) for row in rows], values, color=colour, label=QUALITY[name], linewidth=1.8)
+    axis.set_xlabel("round")
+    axis.legend(frameon=False)
+    _save(figure, path)
+    return True
+
+
+def participation_plot(visits: Rows, devices: Sequence[str], path: Path) -> None:
+    """How often each device was visited, and how often that came to nothing."""
+    done = Counter(row["device"] for row in visits if row["status"] == "done")
+    lost = Counter(row["device"] for row in visits if row["status"] != "done")
+    order = sorted(devices, key=lambda device: (-done[device], device))
+    figure, (axis,) = _figure(1, 8.0)
+    across = range(len(order))
+    axis.bar(across, [done[device] for device in order], color=COLOURS[0], label="done", width=1.0)
+    axis.bar(
+        across, [lost[device] for device in order], bottom=[done[device] for device in order], color=COLOURS[1],
+        label="lost", width=1.0,
+    )  # fmt: skip
+    axis.set_xlabel("devices, most visited first")
+    axis.set_ylabel("visits")
+    axis.legend(frameon=False)
+    _save(figure, path)
+
+
+def _figure(columns: int, width: float) -> tuple[Any, Any]:
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415  # only where pictures are drawn
+    except ImportError as error:
+        raise ConfigError('pictures need matplotlib: pip install "sojourn[sim]"') from error
+    figure = Figure(figsize=(width, 3.8), layout="constrained", facecolor=PAPER)
+    axes = figure.subplots(1, columns, squeeze=False)[0]
+    for axis in axes:
+        axis.grid(visible=True, color=QUIET, alpha=0.25, linewidth=0.8)
+        axis.tick_params(colors=INK)
+        for side in ("top", "right"):
+            axis.spines[side].set_visible(False)
+    return figure, axes
+
+
+def _save(figure: Any, path: Path) -> None:
+    figure.savefig(path, dpi=130)
+
+
+def _colours(count: int) -> list[str]:
+    return [COLOURS[number % len(COLOURS)] for number in range(count)]
+
+
+def _added(numbers: Sequence[float]) -> list[float]:
+    total, sums = 0.0, []
+    for number in numbers:
+        total += number
+        sums.append(total)
+    return sums

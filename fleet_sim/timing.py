@@ -1,0 +1,49 @@
+"""How long a visit takes on the devices that are simulated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fleet_sim.profiles import counted_cost, training_seconds
+from sojourn.envelope import unpack_blob
+from sojourn.parts import Elmy
+from sojourn.spec import Kit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edge_agent.work import Train
+    from sojourn.blobs import BlobStore
+    from sojourn.profile import DeviceProfile
+
+
+class Timing:
+    """The seconds of visits, from the devices' speed, their samples and what a step of the job's model costs."""
+
+    def __init__(self, device: DeviceProfile, samples: Mapping[str, int]) -> None:
+        self._device = device
+        self._samples = samples
+        self._costs: dict[bytes, float] = {}
+
+    def __call__(self, name: str, work: Train, blobs: BlobStore) -> float:
+        """How long a device needs for a visit."""
+        task, digest = work.visit.task, work.visit.kit.digest
+        if digest not in self._costs:
+            self._costs[digest] = counted_cost(unpack_blob(blobs.read(digest), Kit))
+        samples, batch = self._samples[name], task.training.batch
+        steps = -(-samples // batch) * passes_of(work)
+        mean = samples / max(1, -(-samples // batch))
+        return training_seconds(
+            self._device, cost=self._costs[digest], steps=steps, batch=mean, threads=task.threads, warm=True
+        )
+
+
+def passes_of(work: Train) -> int:
+    """How often a visit goes through the device's samples."""
+    task = work.visit.task
+    if task.kind == "estimate" and getattr(task.estimator, "epochs", 0) == 0:
+        return 0  # nothing is trained for it
+    if isinstance(task.objective, Elmy) and task.kind == "train":
+        first = task.objective.warmup if work.visit.earlier == 0 else 0
+        return first + task.objective.models * task.training.epochs
+    return task.training.epochs

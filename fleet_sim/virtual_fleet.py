@@ -1,0 +1,107 @@
+"""A simulated fleet: all roles as they are, devices that train with an engine, and what happened, written down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from coordinator.coordinator import Coordinator
+from coordinator.following import Course
+from edge_agent.agent import Agent
+from edge_agent.objectives import NAMES
+from fleet_sim.engine_training import EngineTraining
+from fleet_sim.fleet import CLOUD, Fleet
+from hierarchy.edge_records import VisitKept, VisitMissed
+from sojourn import __version__
+from sojourn.machine import Received, Send
+from sojourn.memory_link import MemoryLink
+from sojourn.messages import Inspect, Jobs
+from sojourn.topics import Address
+from sojourn.wire import Epoch, Offer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from edge_agent.data import DataSettings
+    from fleet_sim.engine_training import Lost, Seconds
+    from fleet_sim.engines import Engine
+    from sojourn.memory_link import MemoryBroker
+    from sojourn.node import Node
+    from sojourn.profile import LinkProfile
+    from sojourn.store import Store
+    from sojourn.wire import RoundReport, VisitReport
+
+OPERATOR = Address("cloud", "operator")
+
+
+@dataclass(frozen=True)
+class Visited:
+    """A visit that ended: when, on which tour of which site, and how."""
+
+    at: float
+    site: str
+    tour: str
+    report: VisitReport
+
+
+class VirtualFleet(Fleet):
+    """A fleet whose devices train with an engine. `visited` is told of every visit that ended."""
+
+    def __init__(  # noqa: PLR0913  # what a fleet is made of
+        self,
+        sites: Mapping[str, tuple[str, ...]],
+        engine: Engine,
+        seconds: Seconds,
+        visited: Callable[[Visited], None],
+        *,
+        one_broker: bool = False,
+        lost: Lost = lambda _device, _visit: False,
+        line: LinkProfile | None = None,
+        clock: float = 0.0,
+        stores: Mapping[str, Store] | None = None,
+    ) -> None:
+        """With `clock` and `stores` it goes on where another one stopped."""
+        self._engine = engine
+        self._line = line
+        self._seconds = seconds
+        self._visited = visited
+        self._lost = lost
+        devices: dict[str, Any] = {device: None for reached in sites.values() for device in reached}
+        super().__init__(devices, sites, one_broker=one_broker, clock=clock, stores=stores)
+
+    def course(self, name: str, before: tuple[RoundReport, ...] = ()) -> Course:
+        """How a job stands, as an operator is told."""
+        machine = self.nodes[CLOUD].node.machine
+        asked = Received(OPERATOR, Epoch(0, bytes(8)), Inspect("view", name, len(before)))
+        (said,) = machine.handle(asked, self.world.now)
+        assert isinstance(said, Send)  # noqa: S101
+        assert isinstance(said.message, Jobs)  # noqa: S101
+        (view,) = said.message.jobs
+        return Course(view, (*before, *view.history))
+
+    def coordinator(self) -> Coordinator:
+        """The coordinator's machine."""
+        machine = self.nodes[CLOUD].node.machine
+        assert isinstance(machine, Coordinator)  # noqa: S101
+        return machine
+
+    def _edge(self, name: str, site: MemoryBroker, cloud: MemoryBroker) -> Node:
+        node = super()._edge(name, site, cloud)
+        node.heed(lambda record: self._saw(name, record))
+        return node
+
+    def _saw(self, site: str, record: Any) -> None:
+        if isinstance(record, VisitKept | VisitMissed):
+            self._visited(Visited(self.world.now, site, record.key, record.report))
+
+    def _agent(self, name: str, data: DataSettings, broker: MemoryBroker) -> Node:
+        del data  # the engine has it
+        # Whose data is simulated has agreed to all that can be asked.
+        offer = Offer(__version__, "simulated", "onnxruntime", 1, 0, NAMES, "simulated", ("class-counts",))
+        return self._node(
+            Agent(name, offer),
+            {"edge": MemoryLink(broker, profile=self._line)},
+            lambda store: EngineTraining(
+                self.world, name, self._engine, store.blobs, self._seconds, self._lost
+            ),
+        )

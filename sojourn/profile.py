@@ -1,0 +1,53 @@
+"""What a device and its line can do, in numbers: how the table, a measured machine and the simulation say it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from sojourn.wire import Name
+
+Rate = Annotated[float, msgspec.Meta(gt=0, le=1e18)]
+Duration = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
+
+
+class DeviceProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A device that trains on its processor, with all its cores.
+
+    flops: the float32 operations a second that training sustains.
+    step_seconds: what a step takes besides its arithmetic.
+    visit_seconds: what a visit takes besides its steps: a worker starts, and loads its libraries and graphs.
+    memory: in bytes.
+    """
+
+    flops: Rate
+    step_seconds: Duration
+    visit_seconds: Duration
+    memory: Annotated[int, msgspec.Meta(ge=1, le=1 << 53)]
+    cores: Annotated[int, msgspec.Meta(ge=1, le=1024)]
+
+
+class LinkProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A device's line to its broker: bytes a second each way, and the seconds that a byte is under way."""
+
+    up: Rate
+    down: Rate
+    latency: Duration
+
+
+class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A device and its line, and for each number where it comes from (`device.flops`, `link.up` ...)."""
+
+    name: Name
+    device: DeviceProfile
+    link: LinkProfile
+    sources: dict[str, str] = {}
+
+
+NUMBERS = tuple(
+    f"{part}.{field}"
+    for part, form in (("device", DeviceProfile), ("link", LinkProfile))
+    for field in form.__struct_fields__
+)
+"""The names of all numbers of a profile."""

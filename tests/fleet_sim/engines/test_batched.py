@@ -1,0 +1,104 @@
+"""Many visits as one: each must end where it would have ended alone."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from edge_agent.work import Warm, Warmed
+from fleet_sim.engines import SerialEngine, batched
+from fleet_sim.engines.batched import BatchedEngine
+from sojourn.blobs import MemoryBlobs
+from sojourn.machine import Did, DidNot
+from tests.fleet_sim.engines.shares import KINDS, assert_close, net, result, shards, train, visit
+
+DEVICES = ("dev-0", "dev-1", "dev-2", "dev-3", "dev-1")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("together", [64, 2])
+def test_every_visit_is_that_of_the_devices_own_trainer(kind: str, together: int) -> None:
+    ours = train(BatchedEngine(shards(), net(), together=together), kind, DEVICES)
+    for one, other in zip(ours, train(SerialEngine(shards()), kind, DEVICES), strict=True):
+        assert_close(one, other)
+
+
+def test_visits_of_one_task_run_together_and_others_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups: list[int] = []
+    trained = batched._train
+
+    def watched(group: list[batched._Ready]) -> None:
+        groups.append(len(group))
+        trained(group)
+
+    monkeypatch.setattr(batched, "_train", watched)
+    engine, blobs = BatchedEngine(shards(), net()), MemoryBlobs()
+    futures = [
+        engine.start(device, "key", visit(kind, blobs, seed), blobs)
+        for seed, kind in enumerate(["sgd", "prox", "sgd", "elmy", "dyn"])
+        for device in ("dev-0", "dev-1")
+    ]
+    fresh = msgspec.structs.replace(visit("dyn", blobs), memory={}, remembered=0)
+    futures.append(engine.start("dev-2", "key", fresh, blobs))
+    assert not any(future.done() for future in futures)
+    futures[3].result()
+    assert groups == [4, 2, 2, 1]  # sgd, prox, dyn with a memory, dyn without one
+    assert all(future.done() for future in futures)
+
+
+def test_a_failure_is_its_own_visits_alone() -> None:
+    engine, blobs = BatchedEngine(shards(), net()), MemoryBlobs()
+    work = visit("sgd", blobs)
+    lacking = MemoryBlobs()
+    lacking.put(blobs.read(work.visit.kit.digest), work.visit.kit.digest)
+    good = engine.start("dev-0", "good", work, blobs)
+    bad = {
+        "data": engine.start("none", "empty", work, blobs),
+        "data ": engine.start("dev-9", "unknown", work, blobs),
+        "failed": engine.start("dev-0", "no model", work, lacking),
+        "failed ": engine.start("dev-0", "no kit", work, MemoryBlobs()),
+    }
+    assert_close(result(good.result()), train(SerialEngine(shards()), "sgd")[0])
+    for word, future in bad.items():
+        event = future.result().event
+        assert isinstance(event, DidNot)
+        assert event.reason == word.strip()
+
+
+def test_a_model_that_diverges_takes_no_other_with_it() -> None:
+    engine, blobs = BatchedEngine(shards(), net()), MemoryBlobs()
+    work = visit("sgd", blobs)
+    wild = np.full(len(np.frombuffer(blobs.read(work.visit.vectors["model"].digest), np.float32)), np.nan, np.float32)
+    from sojourn.vectors import save
+    from tests.edge_agent.kits import compiled
+
+    broken = save(blobs, wild, "float32", compiled().kit.model)
+    lost = msgspec.structs.replace(work, visit=msgspec.structs.replace(work.visit, vectors={"model": broken}))
+    futures = [engine.start("dev-0", "good", work, blobs), engine.start("dev-1", "lost", lost, blobs)]
+    good, bad = (result(future.result()) for future in futures)
+    assert_close(good, train(SerialEngine(shards()), "sgd")[0])
+    assert np.isnan(bad.numbers["sent model"]).all()
+    assert np.isnan(bad.metrics["loss"])
+
+
+def test_warming_says_how_many_samples_there_are() -> None:
+    blobs = MemoryBlobs()
+    work = visit("sgd", blobs).visit
+    outcome = BatchedEngine(shards(), net()).start("dev-0", "key", Warm(work.kit, work.task), blobs).result()
+    assert outcome.event == Did("key", Warmed(18))
+
+
+def test_what_waits_when_the_engine_is_closed_is_cancelled() -> None:
+    engine, blobs = BatchedEngine(shards(), net()), MemoryBlobs()
+    future = engine.start("dev-0", "key", visit("sgd", blobs), blobs)
+    engine.close()
+    assert future.cancelled()
+
+
+def test_a_cancelled_visit_is_not_trained() -> None:
+    engine, blobs = BatchedEngine(shards(), net()), MemoryBlobs()
+    futures = [engine.start("dev-0", str(number), visit("sgd", blobs), blobs) for number in range(2)]
+    assert futures[0].cancel()
+    assert isinstance(futures[1].result().event, Did)
+    assert futures[0].cancelled()

@@ -1,0 +1,106 @@
+"""Which engine is taken, and what is said about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fleet_sim.engines import PoolEngine, SerialEngine, choose
+from fleet_sim.engines.batched import BatchedEngine
+from fleet_sim.engines.choosing import Hardware, hardware, pick
+from fleet_sim.engines.torch_graphs import TorchEngine
+from sojourn.errors import ConfigError
+from tests.edge_agent.kits import compiled
+from tests.fleet_sim.engines.shares import net, shards
+
+FOUR = Hardware(4)
+GPU = Hardware(4, ("cuda",))
+
+
+def picked(has: Hardware = FOUR, **asked: Any) -> tuple[str, str, int, str]:
+    plain: dict[str, Any] = {"engine": "auto", "trainer": "onnx", "device": "auto", "workers": 0, "size": 10**6}
+    made = pick(**(plain | asked), has=has)
+    return made.engine, made.device, made.workers, made.why
+
+
+@pytest.mark.parametrize(
+    ("has", "asked", "expected"),
+    [
+        (FOUR, {}, ("pool", "cpu", 4, "pool of 4: one process for each core, with the devices' own trainer")),
+        (GPU, {}, ("pool", "cpu", 4, "pool of 4: one process for each core, with the devices' own trainer")),
+        (Hardware(1), {}, ("serial", "cpu", 1, "serial: there is one core to train on")),
+        (FOUR, {"workers": 1}, ("serial", "cpu", 1, "serial: there is one core to train on")),
+        (FOUR, {"engine": "pool", "workers": 3}, ("pool", "cpu", 3, "pool of 3, as asked for")),
+        (FOUR, {"engine": "serial"}, ("serial", "cpu", 1, "serial, as asked for")),
+        (
+            GPU,
+            {"trainer": "torch"},
+            ("batched", "cuda", 1, "batched on cuda: many small models at once keep a GPU busy"),
+        ),
+        (GPU, {"trainer": "torch", "device": "cuda"}, ("batched", "cuda", 1,
+         "batched on cuda: many small models at once keep a GPU busy")),
+        (GPU, {"trainer": "torch", "engine": "serial"}, ("torch", "cuda", 1,
+         "torch on cuda, one visit after another, as asked for")),
+        (FOUR, {"trainer": "torch", "size": 100_001}, ("torch", "cpu", 1,
+         "torch on cpu, one visit after another: with 100,001 numbers many at once gain nothing without a GPU")),
+        (FOUR, {"trainer": "torch", "size": 100_000}, ("batched", "cpu", 1,
+         "batched on cpu: a model of 100,000 numbers is small enough for it to pay")),
+        (FOUR, {"trainer": "torch", "engine": "batched"}, ("batched", "cpu", 1, "batched on cpu, as asked for")),
+    ],
+)  # fmt: skip
+def test_what_is_picked_and_why(has: Hardware, asked: dict[str, Any], expected: tuple[str, str, int, str]) -> None:
+    assert picked(has, **asked) == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"trainer": "torch", "device": "cuda"}, "'cuda' is not there: this machine has 4 CPU cores and no GPU"),
+        ({"device": "mps"}, "'mps' is not there: this machine has 4 CPU cores and no GPU"),
+        ({"engine": "batched"}, "say trainer = 'torch'"),
+        ({"engine": "pool", "trainer": "torch"}, "say trainer = 'onnx'"),
+    ],
+)
+def test_what_cannot_be_had_is_refused_with_what_there_is(asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        picked(FOUR, **asked)
+
+
+def test_a_gpu_is_no_place_for_onnxruntime() -> None:
+    with pytest.raises(ConfigError, match="runs on the CPU: for 'cuda' say trainer = 'torch'"):
+        picked(GPU, device="cuda")
+    with pytest.raises(ConfigError, match="this machine has 4 CPU cores and cuda"):
+        picked(GPU, device="mps")
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind"),
+    [
+        ({"engine": "serial"}, SerialEngine),
+        ({"engine": "pool", "workers": 1}, PoolEngine),
+        ({"trainer": "torch", "engine": "serial", "device": "cpu"}, TorchEngine),
+        ({"trainer": "torch", "engine": "batched", "device": "cpu"}, BatchedEngine),
+    ],
+)
+def test_the_engine_that_was_picked_is_made(asked: dict[str, Any], kind: type) -> None:
+    engine, why = choose(shards(), network=net(), **asked)
+    try:
+        assert type(engine) is kind
+        assert why
+    finally:
+        engine.close()
+
+
+def test_the_size_of_the_model_is_that_of_its_module() -> None:
+    assert net().size == compiled().kit.model.size
+    assert "235 numbers" in choose(shards(), trainer="torch", device="cpu", network=net())[1]
+
+
+def test_torch_without_a_module_is_refused() -> None:
+    with pytest.raises(ConfigError, match="takes the torch module"):
+        choose(shards(), trainer="torch", device="cpu")
+
+
+def test_this_machine_has_a_core() -> None:
+    assert hardware(gpus=False).cores >= 1
