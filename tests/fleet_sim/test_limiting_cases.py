@@ -22,18 +22,18 @@ def done(strategy: str, **changes: Any) -> Run:
     return ended
 
 
-def same(one: Run, other: Run) -> None:
+def check_same(one: Run, other: Run) -> None:
     np.testing.assert_allclose(one.model, other.model, **CLOSE)
     assert np.abs(one.model - start()).max() > 1e-3
 
 
 def test_fedprox_with_mu_0_is_fedavg() -> None:
-    same(done("fedprox", objective__mu=0), done("fedavg"))
+    check_same(done("fedprox", objective__mu=0), done("fedavg"))
 
 
 def test_fedseq_with_superclients_of_one_is_fedavg() -> None:
     single = {"estimator__epochs": 1, "arranger__max_devices": 1, "schedule__fraction": 1.0}
-    same(done("fedseq", **single), done("fedavg"))
+    check_same(done("fedseq", **single), done("fedavg"))
 
 
 def test_fedseq_inter_that_merges_every_round_is_fedseq() -> None:
@@ -50,11 +50,11 @@ def test_fedgsp_with_more_groups_than_half_the_devices_is_uniform_fedavg_over_a_
         w = uniform([tour(w, each.hops, number)[0] for each in plan.tours])
     np.testing.assert_allclose(ended.model, w, rtol=0, atol=2e-5)
     whole = done("fedgsp", schedule__beta=6, schedule__kappa=1.0)
-    same(whole, done("fedavg", aggregator__name="uniform-mean"))
+    check_same(whole, done("fedavg", aggregator__name="uniform-mean"))
 
 
 def test_the_first_round_of_scaffold_is_uniform_fedavg() -> None:
-    same(done("scaffold", rounds=1), done("fedavg", rounds=1, aggregator__name="uniform-mean"))
+    check_same(done("scaffold", rounds=1), done("fedavg", rounds=1, aggregator__name="uniform-mean"))
     assert not np.allclose(done("scaffold").model, done("fedavg", aggregator__name="uniform-mean").model, atol=1e-4)
 
 
@@ -69,7 +69,7 @@ def test_fedavgm_without_momentum_is_fedavg() -> None:
 
 
 def test_fedcat_of_all_devices_that_merges_every_round_is_fedavg() -> None:
-    same(done("fedcat-gc", arranger__sets=6), done("fedavg"))
+    check_same(done("fedcat-gc", arranger__sets=6), done("fedavg"))
 
 
 def test_a_ring_of_one_site_is_one_tour() -> None:

@@ -17,7 +17,7 @@ from tests.fleet_sim.written_out import (
     LR,
     PLAIN,
     N,
-    agree,
+    check_agrees,
     ran,
     ready,
     size,
@@ -36,7 +36,7 @@ def test_fedprox_pulls_to_the_model_received() -> None:
         anchor = w
         ends = [train(w, t.hops[0], number, lambda v, g, a=anchor: g + 0.7 * (v - a))[0] for t in tours]
         w = weighted([(end, size(t.hops[0])) for end, t in zip(ends, tours, strict=True)])
-    agree(done, w)
+    check_agrees(done, w)
 
 
 def test_scaffold_with_half_of_the_devices_each_round() -> None:
@@ -54,7 +54,7 @@ def test_scaffold_with_half_of_the_devices_each_round() -> None:
             deltas.append(mine[k] - c_k)
         c = c + sum(deltas) / N
         w = uniform(ends)
-    agree(done, w)
+    check_agrees(done, w)
     assert len(mine) > 3
     np.testing.assert_allclose(c, sum(mine.values()) / N, rtol=0, atol=1e-12)
 
@@ -74,7 +74,7 @@ def test_feddyn_with_half_of_the_devices_each_round() -> None:
             ends.append(w_k)
         h = h - a / N * sum(end - w for end in ends)
         w = uniform(ends) - h / a
-    agree(done, w)
+    check_agrees(done, w)
     np.testing.assert_allclose(h, sum(mine.values()) / N, rtol=0, atol=1e-12)
 
 
@@ -87,7 +87,7 @@ def test_fedseq_tours_shuffled_superclients_and_weighs_them_by_samples() -> None
     w = start()
     for number, tours in enumerate(plans, 1):
         w = weighted([tour(w, t.hops, number) for t in tours])
-    agree(done, w)
+    check_agrees(done, w)
 
 
 def test_fedseq_inter_keeps_models_in_slots_until_all_superclients_had_their_turn() -> None:
@@ -104,7 +104,7 @@ def test_fedseq_inter_keeps_models_in_slots_until_all_superclients_had_their_tur
         evaluated = weighted(list(slots.values()))
         if (t + 1) % superclients == 0:
             w, slots = evaluated, {}
-    agree(done, evaluated)
+    check_agrees(done, evaluated)
 
 
 def test_fedseq_with_feddyn_pulls_to_the_predecessors_model_and_uses_feddyns_server() -> None:
@@ -123,7 +123,7 @@ def test_fedseq_with_feddyn_pulls_to_the_predecessors_model_and_uses_feddyns_ser
             ends.append(v)
         h = h - a / N * sum(end - w for end in ends)
         w = uniform(ends) - h / a
-    agree(done, w)
+    check_agrees(done, w)
     np.testing.assert_allclose(h, sum(mine.values()) / N, rtol=0, atol=1e-12)
 
 
@@ -132,7 +132,7 @@ def test_fedgsp_merges_uniformly_what_a_share_of_its_growing_groups_learnt() -> 
     w = start()
     for number, tours in enumerate(plans, 1):
         w = uniform([tour(w, t.hops, number)[0] for t in tours])
-    agree(done, w)
+    check_agrees(done, w)
     # f(r) = 1, 2, 3, 3 groups of all six, half of which train.
     assert [[len(t.hops) for t in tours] for tours in plans] == [[6], [3], [2, 2], [2, 2]]
 
@@ -154,7 +154,7 @@ def test_fedcat_passes_copies_around_and_merges_them_after_a_cycle() -> None:
             held[i] = model, seen + more
         if j == copies - 1 or r == len(plans) - 1:
             w = weighted(held)
-    agree(done, w)
+    check_agrees(done, w)
     groups = [[t.hops[0] for t in tours] for tours in plans[:copies]]
     unrolled = [[row[(g - j) % copies] for g in range(copies)] for j, row in enumerate(groups)]
     by_group = [{row[g] for row in unrolled} for g in range(copies)]
@@ -165,7 +165,7 @@ def test_a_chain_goes_through_all_devices_of_all_sites_once() -> None:
     done, ((one, two),) = ran("chain", rounds=None)
     assert sorted(one.hops + two.hops) == [f"dev-{n}" for n in range(6)]
     assert (one.leg, two.leg) == (0, 1)
-    agree(done, tour(start(), one.hops + two.hops, 1)[0])
+    check_agrees(done, tour(start(), one.hops + two.hops, 1)[0])
     assert done.state.history[0].visits == 6
 
 
@@ -191,7 +191,7 @@ def test_hierfavg_merges_at_the_edges_and_then_in_the_cloud() -> None:
                 edge = weighted(ends)
             edges.append((edge, sum(size(k) for k in t.hops)))
         w = weighted(edges)
-    agree(done, w)
+    check_agrees(done, w)
 
 
 def test_one_edge_merge_is_fedavg() -> None:
@@ -204,7 +204,7 @@ def test_dfedsam_steps_along_the_gradient_of_the_worst_neighbour() -> None:
     w = start()
     for number, tours in enumerate(plans, 1):
         w = uniform([_sam(w, t.hops[0], number, 0.05) for t in tours])
-    agree(done, w)
+    check_agrees(done, w)
 
 
 def _sam(w_in: np.ndarray, device: str, number: int, rho: float) -> np.ndarray:
@@ -237,4 +237,4 @@ def test_server_optimisers_keep_their_moments_between_rounds(name: str) -> None:
             case "fedyogi":
                 m, v = 0.9 * m + 0.1 * d, v - 0.01 * d**2 * np.sign(v - d**2)
         w = w + 0.5 * m / (np.sqrt(v) + 1e-3)
-    agree(done, w)
+    check_agrees(done, w)

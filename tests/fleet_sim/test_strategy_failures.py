@@ -48,7 +48,7 @@ def rounds_of(fleet: SmallFleet) -> Iterator[tuple[int, RoundPlanned]]:
     return enumerate(fleet.ledger.plans, 1)
 
 
-def close_to(fleet: SmallFleet, expected: np.ndarray) -> None:
+def check_close(fleet: SmallFleet, expected: np.ndarray) -> None:
     np.testing.assert_allclose(fleet.model(), expected, rtol=0, atol=2e-5)
 
 
@@ -63,7 +63,7 @@ def test_a_skipped_visit_takes_its_samples_out_of_the_tours_weight() -> None:
     for number, plan in rounds_of(fleet):
         went = [tuple(d for d in t.hops if (d, number) != ("dev-5", 2)) for t in plan.tours]
         w = weighted([tour(w, hops, number) for hops in went])
-    close_to(fleet, w)
+    check_close(fleet, w)
     assert [report.visits for report in fleet.job("job").history] == [6, 5, 6]
 
 
@@ -83,7 +83,7 @@ def test_a_tour_that_came_to_nothing_leaves_its_slot_and_its_weight() -> None:
         if number in (3, 4):
             w = weighted(held)
     assert missed > 0
-    close_to(fleet, w)
+    check_close(fleet, w)
 
 
 def test_a_pick_counts_when_it_is_planned_so_a_device_that_always_declines_does_not_block_its_group() -> None:
@@ -109,7 +109,7 @@ def test_a_visit_that_was_lost_changes_no_control_variate() -> None:
             deltas.append(mine[k] - c_k)
         c = c + sum(deltas) / N
         w = uniform(ends)
-    close_to(fleet, w)
+    check_close(fleet, w)
     np.testing.assert_allclose(kept_vector(fleet, "control"), c, rtol=0, atol=1e-5)
     np.testing.assert_allclose(c, sum(mine.values()) / N, rtol=0, atol=1e-12)
 
@@ -128,7 +128,7 @@ def test_a_leg_that_came_to_nothing_passes_on_the_model_it_was_given() -> None:
     fleet = led("chain", {"dev-0": (1,), "dev-1": (1,), "dev-2": (1,)}, rounds=None)
     ((_, plan),) = rounds_of(fleet)
     assert {t.site for t in plan.tours} == {"site-a", "site-b"}
-    close_to(fleet, tour(start(), next(t.hops for t in plan.tours if t.site == "site-b"), 1)[0])
+    check_close(fleet, tour(start(), next(t.hops for t in plan.tours if t.site == "site-b"), 1)[0])
 
 
 def test_a_wave_leaves_out_who_declined_and_asks_again_in_the_next() -> None:
@@ -142,7 +142,7 @@ def test_a_wave_leaves_out_who_declined_and_asks_again_in_the_next() -> None:
                 edge = weighted([(train(edge, k, number, repeat=wave)[0], size(k)) for k in here])
             edges.append((edge, sum(size(k) for k in here)))
         w = weighted(edges)
-    close_to(fleet, w)
+    check_close(fleet, w)
 
 
 def vanish(strategy: str, device: str, **changes: Any) -> SmallFleet:

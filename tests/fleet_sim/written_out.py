@@ -74,7 +74,7 @@ def ran(strategy: str, *, one_broker: bool = False, **changes: Any) -> tuple[Run
     return done, [plan.tours for plan in done.fleet.ledger.plans]
 
 
-def agree(done: Run, expected: np.ndarray) -> None:
+def check_agrees(done: Run, expected: np.ndarray) -> None:
     moved = np.abs(expected - start()).max()
     assert moved > 1e-3
     np.testing.assert_allclose(done.model, expected, rtol=0, atol=2e-5 * max(1.0, moved))
