@@ -28,29 +28,34 @@ class Processes:
     def __init__(self, logs: Path) -> None:
         self._logs = logs
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._interrupted = False
+        self._interrupted = self._starting = False
 
     def __len__(self) -> int:
         return len(self._running)
 
     def start(self, name: str, *arguments: str) -> None:
         """Start `sojourn` with these arguments."""
-        with self._log(name).open("wb") as output:
-            self._running[name] = subprocess.Popen(
-                [sys.executable, "-P", "-m", "sojourn.cli", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                # Ctrl-C is for us: we end them in good order.
-                start_new_session=True,
-                preexec_fn=die_with_parent(),  # noqa: PLW1509  # one system call, in a library that is loaded already
-            )
+        self._starting = True
+        try:
+            with self._log(name).open("wb") as output:
+                self._running[name] = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "sojourn.cli", *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    # Ctrl-C is for us: we end them in good order.
+                    start_new_session=True,
+                    preexec_fn=die_with_parent(),  # noqa: PLW1509  # one system call, in a library that is loaded already
+                )
+        finally:
+            self._starting = False
         self._stop_if_interrupted()
 
     def interrupt(self, _number: int, _frame: object) -> None:
-        """The handler of signals: Python swallows what is raised in the middle of a fork, so it is remembered too."""
+        """The handler of signals: Python prints and swallows what is raised in the middle of a fork, so that waits."""
         self._interrupted = True
-        raise KeyboardInterrupt
+        if not self._starting:
+            raise KeyboardInterrupt
 
     def check(self) -> None:
         """Make sure that all of them still run, and that nobody wants them to end."""
