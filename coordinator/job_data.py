@@ -79,7 +79,10 @@ def _read(name: str, *, train: bool) -> _Labelled:
         return _Labelled(name, x, y, tuple(str(digit) for digit in range(10)))
     path = Path(name)
     try:
-        with np.load(path, allow_pickle=False) as file:
+        content = np.load(path, allow_pickle=False)
+        if isinstance(content, np.ndarray):
+            raise DataError(f"{path} is a single array; an NPZ with arrays x and y is needed")
+        with content as file:
             keys = ("x_train", "y_train") if train and "x_train" in file else ("x_test", "y_test")
             x_key, y_key = keys if keys[0] in file else ("x", "y")
             classes = tuple(str(one) for one in file["classes"]) if "classes" in file else None

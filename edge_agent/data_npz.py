@@ -24,9 +24,10 @@ _NAMES = ("classes", "class_names")
 def read_npz(settings: DataSettings) -> Content:
     """What an NPZ file holds; pickled objects are never loaded."""
     try:
-        with np.load(settings.path, allow_pickle=False) as file:
-            if not hasattr(file, "files"):
-                raise DataError(f"{settings.path} is a single array: an NPZ file with samples and labels is needed")
+        content = np.load(settings.path, allow_pickle=False)
+        if isinstance(content, np.ndarray):
+            raise DataError(f"{settings.path} is a single array: an NPZ file with samples and labels is needed")
+        with content as file:
             x_key, y_key = _keys(settings, file)
             x, y = file[x_key], file[y_key]
             names = next((_texts(file[key], settings.path) for key in _NAMES if key in file.files), ())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from coordinator.watching import MEASURES
 from sojourn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 INK, PAPER, QUIET = "#1f2933", "#ffffff", "#9aa5b1"
 COLOURS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#0891b2", "#be185d", "#4d7c0f")
 UNITS = ((1.0, "seconds"), (60.0, "minutes"), (3600.0, "hours"))
-QUALITY = {"vts": "VTS", "intra_cs": "Intra-CS", "inter_cs": "Inter-CS", "balance": "balance", "cpd": "CPD"}
+COUNTED = "covered"
+"""The one measure that is a number of classes, and no share."""
 
 
 def accuracy_plot(runs: Mapping[str, Rows], path: Path) -> None:
@@ -39,13 +41,13 @@ def accuracy_plot(runs: Mapping[str, Rows], path: Path) -> None:
 
 def quality_plot(rows: Rows, path: Path) -> bool:
     """The measures of each round's arrangement; False where there are none."""
-    found = {name: [float(row[name] or "nan") for row in rows] for name in QUALITY}
+    found = {name: [float(row[name] or "nan") for row in rows] for name in MEASURES if name != COUNTED}
     found = {name: values for name, values in found.items() if any(value == value for value in values)}  # noqa: PLR0124
     if not found:
         return False
     figure, (axis,) = _figure(1, 6.5)
     for (name, values), colour in zip(found.items(), _colours(len(found)), strict=True):
-        axis.plot([int(row["round"]) for row in rows], values, color=colour, label=QUALITY[name], linewidth=1.8)
+        axis.plot([int(row["round"]) for row in rows], values, color=colour, label=MEASURES[name], linewidth=1.8)
     axis.set_xlabel("round")
     axis.legend(frameon=False)
     _save(figure, path)

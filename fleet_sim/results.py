@@ -7,6 +7,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from coordinator.watching import MEASURES
 from sojourn import __version__
 from sojourn.errors import ConfigError
 from sojourn.toml import dumps
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from fleet_sim.virtual_fleet import Visited
     from sojourn.wire import RoundReport
 
-MEASURES = ("vts", "intra_cs", "inter_cs", "balance", "covered", "cpd")
 ROUNDS = ("round", "accuracy", "loss", "tours", "visits", "lost", "bytes", "seconds", "clock", *MEASURES)
 VISITS = ("clock", "site", "tour", "device", "hop", "status", "reason", "samples", "norm", "loss", "seconds")
 PACKAGES = ("numpy", "onnxruntime", "torch", "msgspec", "paho-mqtt", "scikit-learn")

@@ -17,6 +17,7 @@ from coordinator.preparing import PrepareJob, prepare, recipe_of, recipes
 from sojourn import vectors
 from sojourn.blobs import MemoryBlobs
 from sojourn.envelope import unpack_blob
+from sojourn.errors import DataError
 from sojourn.spec import Kit
 from tests.fleet_sim.small_fleet import job
 
@@ -95,3 +96,11 @@ def test_a_kit_that_is_gone_or_spoilt_is_compiled_again(first, monkeypatch) -> N
 def test_with_a_known_kit_torch_is_not_even_loaded() -> None:
     code = "import sys, coordinator.preparing; print({'torch', 'onnx', 'onnxscript'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_a_test_set_that_is_a_single_array_is_said_so(tmp_path) -> None:
+    path = tmp_path / "test.npz"
+    with path.open("wb") as file:
+        np.save(file, np.zeros(3))
+    with pytest.raises(DataError, match="is a single array; an NPZ with arrays x and y is needed"):
+        public_data(read_job(job(data__test=str(path)), "job"))

@@ -166,6 +166,14 @@ def test_broken_npz_files(tmp_path: Path, content: bytes) -> None:
         load(path)
 
 
+def test_a_single_array_that_is_called_npz(tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    with path.open("wb") as file:
+        np.save(file, X)
+    with pytest.raises(DataError, match="is a single array"):
+        load(path)
+
+
 def test_an_npz_file_with_flipped_bytes(tmp_path: Path) -> None:
     path = npz(tmp_path, x=np.tile(X, (50, 1, 1)), y=np.array(["cat"] * 300))
     data = bytearray(path.read_bytes())
