@@ -26,6 +26,7 @@ from sojourn.errors import Fault, JobError, SojournError
 from sojourn.wire import Ref
 
 if TYPE_CHECKING:
+    from coordinator.shelf import Shelf
     from sojourn.blobs import BlobStore
 
 PATIENCE = 900.0
@@ -54,11 +55,15 @@ class _Failure(msgspec.Struct, frozen=True, tag="failure"):
 
 
 class Bench:
-    """Performs work here and now. `folder` is where blobs are files, so that another process can share them."""
+    """Performs work here and now. `folder` is where blobs are files, so that another process can share them.
 
-    def __init__(self, blobs: BlobStore, folder: Path | None = None) -> None:
+    With a shelf, kits that were compiled before are taken from there.
+    """
+
+    def __init__(self, blobs: BlobStore, folder: Path | None = None, shelf: Shelf | None = None) -> None:
         self._blobs = blobs
         self._folder = folder
+        self._shelf = shelf
         self._evaluator = Evaluator(blobs)
 
     def __call__(self, work: Any) -> Any:
@@ -67,7 +72,7 @@ class Bench:
             return _elsewhere(work, self._folder)
         match work:
             case PrepareJob():
-                return prepare(work, self._blobs)
+                return prepare(work, self._blobs, self._shelf)
             case PlanRound():
                 return plan_round(work, self._blobs)
             case PassLeg():

@@ -11,6 +11,7 @@ from sojourn.exemplars import Exemplars, signature
 from sojourn.graphs import Graphs
 from sojourn.scoring import accuracy_and_loss
 from sojourn.spec import Kit
+from sojourn.vectors import CORES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,7 +45,9 @@ class Evaluator:
     def evaluate(self, job: JobState, vector: NDArray[np.float32]) -> tuple[float, float]:
         """Accuracy and mean loss on the test set; NaN without one."""
         self.kit(job)
-        return accuracy_and_loss(self._graphs, vector, self._read(job.test)) if job.test else (nan, nan)
+        if job.test is None:
+            return nan, nan
+        return accuracy_and_loss(self._graphs, vector, self._read(job.test), cores=CORES)
 
     def signature(self, job: JobState, vector: NDArray[np.float32]) -> tuple[float, ...]:
         """A device's signature, from the model that it trained."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from coordinator.coordinator_records import CoordinatorState
     from coordinator.job import Job
     from coordinator.job_data import PublicData
+    from coordinator.shelf import Shelf
     from sojourn.blobs import BlobStore
     from sojourn.parts import Estimator
 
@@ -61,12 +64,15 @@ def recipes(state: CoordinatorState) -> dict[str, Recipe]:
     }
 
 
-def prepare(work: PrepareJob, blobs: BlobStore) -> JobCompiled:
+def prepare(work: PrepareJob, blobs: BlobStore, shelf: Shelf | None = None) -> JobCompiled:
     """Read, build, compile, check; everything that came of it is in the blob folder."""
     job = read_job(work.text, work.name)
     data = public_data(job)
     recipe = recipe_of(job, data)
-    kit, initial = _recalled(work.known.get(recipe), blobs) or _compiled(job, data)
+    found = _recalled(work.known.get(recipe), blobs) or (shelf.find(recipe) if shelf and recipe else None)
+    kit, initial = found or _compiled(job, data)
+    if shelf and recipe and not found:
+        shelf.keep(recipe, kit, initial)
     check_classifier(job.parts().estimator, kit)
     held, handout = first_vectors(initial, job, blobs, kit)
     return JobCompiled(
@@ -87,8 +93,16 @@ def recipe_of(job: Job, data: PublicData) -> str:
     if ":" in job.model.name:
         return ""
     made_by = [version(each) for each in ("torch", "onnx", "onnxscript")]
-    settings = [job.model, data.input, data.classes, data.mean, data.std, job.seed, __version__, made_by]
+    settings = [job.model, data.input, data.classes, data.mean, data.std, job.seed, __version__, made_by, _sources()]
     return hashlib.sha256(msgspec.msgpack.encode(settings)).hexdigest()
+
+
+@cache
+def _sources() -> bytes:
+    """A hash of the code that kits come from: whoever changes it gets new ones."""
+    here = Path(__file__).parent
+    files = sorted((*(here / "compiling").glob("*.py"), *(here / "models").glob("*.py")))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).digest()
 
 
 def _compiled(job: Job, data: PublicData) -> tuple[Kit, NDArray[np.float32]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from coordinator.bench import Bench
 from coordinator.coordinator import Coordinator
 from coordinator.coordinator_records import ENDED
+from coordinator.shelf import Shelf
 from edge_agent.agent import Agent
 from edge_agent.objectives import NAMES
 from edge_agent.training import InlineTraining, Trainer
@@ -109,7 +110,7 @@ class Fleet:
     def _coordinator(self, broker: MemoryBroker) -> Node:
         link = MemoryLink(broker)
         links: dict[Role, Link] = {"edge": link, "cloud": link}
-        return self._node(Coordinator(CLOUD), links, lambda store: InlineWorkers(Bench(store.blobs)))
+        return self._node(Coordinator(CLOUD), links, lambda store: InlineWorkers(Bench(store.blobs, shelf=Shelf())))
 
     def _edge(self, name: str, site: MemoryBroker, cloud: MemoryBroker) -> Node:
         below = MemoryLink(site)
