@@ -23,11 +23,15 @@ from coordinator.sites import ReadRoster, read_roster
 from sojourn import vectors
 from sojourn.blobs import FolderBlobs, ref_of
 from sojourn.errors import Fault, JobError, SojournError
+from sojourn.graphs import Graphs
 from sojourn.wire import Ref
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from coordinator.shelf import Shelf
     from sojourn.blobs import BlobStore
+    from sojourn.spec import Kit
 
 PATIENCE = 900.0
 """Seconds that a model may take to compile."""
@@ -57,14 +61,22 @@ class _Failure(msgspec.Struct, frozen=True, tag="failure"):
 class Bench:
     """Performs work here and now. `folder` is where blobs are files, so that another process can share them.
 
-    With a shelf, kits that were compiled before are taken from there.
+    With a shelf, kits that were compiled before are taken from there. `make` makes the graphs that models are tested
+    with.
     """
 
-    def __init__(self, blobs: BlobStore, folder: Path | None = None, shelf: Shelf | None = None) -> None:
+    def __init__(
+        self,
+        blobs: BlobStore,
+        folder: Path | None = None,
+        *,
+        shelf: Shelf | None = None,
+        make: Callable[[Kit, int], Graphs] = Graphs,
+    ) -> None:
         self._blobs = blobs
         self._folder = folder
         self._shelf = shelf
-        self._evaluator = Evaluator(blobs)
+        self._evaluator = Evaluator(blobs, make)
 
     def __call__(self, work: Any) -> Any:
         """Do one piece of work."""

@@ -78,8 +78,9 @@ def _closed(work: CloseRound, blobs: BlobStore, evaluator: Evaluator) -> RoundCl
     exact = {name: vectors.save(blobs, vector, "float32", kit.model) for name, vector in stand.vectors.items()}
     accuracy, loss = evaluator.evaluate(state, stand.vectors[MODEL])
     report = RoundReport(
-        state.round, accuracy, loss, len(results), len(done), len(failures), traffic_of(work), work.seconds,
-        state.quality, (*state.notices, *failures[:SAID], *forgetful(state, done)[:SAID]),
+        state.round, accuracy, loss, len(results), len(done), len(failures),
+        traffic_of(work) + state.estimation_traffic, work.seconds, state.quality,
+        (*state.notices, *failures[:SAID], *forgetful(state, done)[:SAID]),
     )  # fmt: skip
     norms = tuple(sorted(report.norm for report in done if report.norm > 0)[:: max(1, len(done) // 128)][:256])
     return RoundClosed(

@@ -213,6 +213,7 @@ class JobState(msgspec.Struct):
     norms: tuple[float, ...] = ()
     history: list[RoundReport] = []
     estimation_traffic: int = 0
+    """Bytes of estimations since the last round: they count as the next one's."""
 
     @property
     def round(self) -> int:
@@ -301,6 +302,7 @@ class JobState(msgspec.Struct):
     def _close(self, record: RoundClosed) -> None:
         self.vectors, self.handout, self.norms = record.vectors, record.handout, record.norms
         self.history.append(record.report)
+        self.estimation_traffic = 0
         self.silent = {} if len(self.history) % FORGIVEN == 0 else self.silent
         self.slots = record.slots
         self.since_merge = 0 if record.merged else self.since_merge + 1

@@ -1,4 +1,4 @@
-"""Where operators are answered: views of jobs, and exports that are being made."""
+"""Where operators are answered: jobs submitted and stopped, views of them, and exports that are being made."""
 
 from __future__ import annotations
 
@@ -8,20 +8,26 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from coordinator.itinerary import settings_of
-from sojourn.machine import Do, Send
-from sojourn.messages import Exported, Jobs, Refused
+from coordinator.bench import ExportModel
+from coordinator.coordinator_records import ENDED, JobSubmitted
+from coordinator.itinerary import copy_of, settings_of
+from coordinator.job import read_job
+from sojourn.errors import SojournError
+from sojourn.machine import Do, Say, Send
+from sojourn.messages import Exported, Inspect, Jobs, Refused
 from sojourn.topics import Address
 from sojourn.wire import JobView, TourView
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
-    from coordinator.bench import ExportModel, ModelExported
-    from coordinator.coordinator_records import CoordinatorState, JobState, TourPlan
+    from coordinator.bench import ModelExported
+    from coordinator.coordinator_records import JobState, TourPlan
+    from coordinator.job_queue import JobQueue
     from coordinator.sites import Sites
+    from coordinator.tours import Tours
     from sojourn.machine import DidNot, Effect
-    from sojourn.messages import Inspect, TourProgress
+    from sojourn.messages import Export, Stop, Submit, TourProgress
     from sojourn.wire import RoundReport
 
 _T = TypeVar("_T")
@@ -37,22 +43,52 @@ ROOM = 15_000
 class Desk:
     """Volatile: an operator whose question got no answer asks again."""
 
-    def __init__(self) -> None:
+    def __init__(self, queue: JobQueue, sites: Sites, tours: Tours) -> None:
         self.exported: set[bytes] = set()
+        self._queue = queue
+        self._sites = sites
+        self._tours = tours
         self._answers: dict[str, Exported] = {}
         self._exports: dict[str, ExportModel] = {}
 
-    def told(self, ticket: str) -> Exported | None:
-        """The answer to an export that was asked for before."""
-        return self._answers.get(ticket)
+    def submit(self, operator: Address, message: Submit, now: float) -> list[Effect]:
+        """Queue a job, unless it says nonsense or there is another one of its name."""
+        try:
+            job = read_job(message.job, "the job")
+        except SojournError as error:
+            return [Send(operator, Refused(message.ticket, str(error)))]
+        known = self._queue.state.jobs.get(job.name)
+        if known and known.ticket != message.ticket:
+            reason = f"there is a job {job.name!r} already ({known.status}); give this one another name"
+            return [Send(operator, Refused(message.ticket, reason))]
+        if known:  # asked again
+            return [self._view_for(operator, message.ticket, job.name)]
+        record = self._queue.write(JobSubmitted(job.name, message.job, message.ticket), sync=True)
+        answer = self._view_for(operator, message.ticket, job.name)
+        return [record, answer, Say(f"job {job.name} submitted"), *self._queue.advance(job.name, now)]
 
-    def begin(self, work: ExportModel) -> list[Effect]:
-        """Have a model exported, unless that is under way."""
-        key = f"export {work.ticket}"
+    def stop(self, operator: Address, message: Stop, now: float) -> list[Effect]:
+        """End a job, unless it has ended; who stops a job that is not there is told so."""
+        job = self._queue.state.jobs.get(message.job)
+        going_on = job is not None and job.status not in ENDED
+        effects = self._queue.end(job, "stopped", "stopped by an operator", now) if job and going_on else []
+        return [*effects, self._view_for(operator, message.ticket, message.job)]
+
+    def export(self, operator: Address, message: Export) -> list[Effect]:
+        """Have a job's model exported, unless that is under way or done."""
+        if said := self._answers.get(message.ticket):
+            return [Send(operator, said)]
+        job = self._queue.state.jobs.get(message.job)
+        if job is None:
+            return [self._view_for(operator, message.ticket, message.job)]
+        if job.kit is None:
+            reason = f"job {job.name!r} is {job.status}: it has no model yet"
+            return [Send(operator, Refused(message.ticket, reason))]
+        key = f"export {message.ticket}"
         if key in self._exports:
             return []
-        self._exports[key] = work
-        return [Do(key, work)]
+        self._exports[key] = ExportModel(message.ticket, operator.name, copy_of(job))
+        return [Do(key, self._exports[key])]
 
     def finish(self, outcome: ModelExported) -> list[Effect]:
         """The exported model is here."""
@@ -67,21 +103,23 @@ class Desk:
         work = self._exports.pop(event.key, None)
         return Send(Address("cloud", work.operator), Refused(work.ticket, event.detail)) if work else None
 
-    def tell(
-        self, message: Inspect, state: CoordinatorState, sites: Sites, progress: Mapping[int, TourProgress]
-    ) -> Jobs | Refused:
+    def tell(self, message: Inspect) -> Jobs | Refused:
         """What there is to say of one job, or of all."""
+        jobs, sites = self._queue.state.jobs, self._sites
         if message.job is None:
-            newest = list(state.jobs.values())[-JOBS:]
+            newest = list(jobs.values())[-JOBS:]
             views = (_view(job, sites) for job in newest)
             return Jobs(message.ticket, tuple(msgspec.structs.replace(it, detail=it.detail[:200]) for it in views))
-        if message.job not in state.jobs:
-            known = ", ".join(state.jobs) or "none"
+        if message.job not in jobs:
+            known = ", ".join(jobs) or "none"
             return Refused(message.ticket, f"there is no job {message.job!r}; the jobs are: {known}")
-        job = state.jobs[message.job]
+        job, progress = jobs[message.job], self._tours.progress
         tours = _fitting(_tour(job, tour, progress.get(tour.number)) for tour in job.tours[:TOURS])
         history = _fitting(job.history[message.since : message.since + HISTORY])
         return Jobs(message.ticket, (_view(job, sites, tours, history),))
+
+    def _view_for(self, operator: Address, ticket: str, job: str) -> Send:
+        return Send(operator, self.tell(Inspect(ticket, job)))
 
 
 def _fitting(items: Iterable[_T]) -> tuple[_T, ...]:

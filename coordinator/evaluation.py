@@ -14,6 +14,8 @@ from sojourn.spec import Kit
 from sojourn.vectors import CORES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -23,10 +25,11 @@ if TYPE_CHECKING:
 
 
 class Evaluator:
-    """Graphs and samples of the job that runs, read once."""
+    """Graphs and samples of the job that runs, read once; `make` makes the graphs of a kit."""
 
-    def __init__(self, blobs: BlobStore) -> None:
+    def __init__(self, blobs: BlobStore, make: Callable[[Kit, int], Graphs] = Graphs) -> None:
         self._blobs = blobs
+        self._make = make
         self._digest: bytes | None = None
         self._kit: Kit
         self._graphs: Graphs
@@ -38,7 +41,7 @@ class Evaluator:
             raise Fault(f"{job.name} has not been compiled")
         if job.kit.digest != self._digest:
             self._kit = unpack_blob(self._blobs.read(job.kit.digest), Kit)
-            self._graphs = Graphs(self._kit, 1)
+            self._graphs = self._make(self._kit, 1)
             self._digest, self._samples = job.kit.digest, {}
         return self._kit
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +10,7 @@ import numpy as np
 from coordinator.job import DIGITS
 from sojourn.errors import DataError
 from sojourn.exemplars import Exemplars
+from sojourn.npz import array_of, open_npz
 from sojourn.randomness import generator
 from sojourn.spec import InputSpec
 
@@ -77,22 +76,11 @@ def _read(name: str, *, train: bool) -> _Labelled:
     if name == DIGITS:
         x, y = digits_split(train=train)
         return _Labelled(name, x, y, tuple(str(digit) for digit in range(10)))
-    path = Path(name)
-    try:
-        content = np.load(path, allow_pickle=False)
-        if isinstance(content, np.ndarray):
-            raise DataError(f"{path} is a single array; an NPZ with arrays x and y is needed")
-        with content as file:
-            keys = ("x_train", "y_train") if train and "x_train" in file else ("x_test", "y_test")
-            x_key, y_key = keys if keys[0] in file else ("x", "y")
-            classes = tuple(str(one) for one in file["classes"]) if "classes" in file else None
-            return _Labelled(name, file[x_key], file[y_key], classes)
-    except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file on the coordinator's machine") from None
-    except KeyError as error:
-        raise DataError(f"{path}: it has no array {error}; an NPZ with arrays x and y is needed") from error
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: cannot be read as NPZ ({error})") from error
+    with open_npz(name, "the coordinator's machine") as file:
+        keys = ("x_train", "y_train") if train and "x_train" in file else ("x_test", "y_test")
+        x_key, y_key = keys if keys[0] in file else ("x", "y")
+        classes = tuple(str(one) for one in file["classes"]) if "classes" in file else None
+        return _Labelled(name, array_of(name, file, x_key), array_of(name, file, y_key), classes)
 
 
 def _counted(*files: _Labelled | None) -> tuple[str, ...]:

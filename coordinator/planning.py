@@ -100,7 +100,7 @@ def _roll(
 
 def _estimation(state: JobState, asked: list[str], reach: Mapping[str, frozenset[str]]) -> RoundPlanned:
     """Every device by itself, each at the first site that reaches it."""
-    sites = {device: min(site for site, devices in reach.items() if device in devices) for device in asked}
+    sites = {device: site for site in sorted(reach, reverse=True) for device in reach[site]}
     tours = tuple(
         TourPlan(state.next_tour + number, sites[device], (device,), start={"model": INITIAL})
         for number, device in enumerate(asked)

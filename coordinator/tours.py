@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 from coordinator.itinerary import settings_of, tour_message
 from hierarchy.alarm import Alarm
 from hierarchy.fetches import Fetches
-from sojourn.machine import Pull
+from sojourn.machine import Pull, Send
+from sojourn.messages import TourAccepted, TourCancel, TourDiscarded
 from sojourn.topics import Address
 
 if TYPE_CHECKING:
-    from coordinator.coordinator_records import JobState, TourPlan
+    from coordinator.coordinator_records import CoordinatorState, JobState, TourPlan
     from sojourn.machine import Effect
     from sojourn.messages import Toured, TourProgress
     from sojourn.outbox import Outbox
+    from sojourn.wire import TourId
 
 
 class Tours:
@@ -73,6 +75,38 @@ class Tours:
         out = [tour for tour in job.tours if tour.site == site and tour.number in self._leases]
         asked = [tour for tour in out if not self._outbox.open(("tour", tour.number))]
         return [effect for tour in asked for effect in self.ask(job, tour, now)]
+
+    def progressed(self, state: CoordinatorState, sender: Address, message: TourProgress, now: float) -> list[Effect]:
+        """A site says how far a tour has come."""
+        found = self._current(state, sender, message.tour)
+        if found is None:
+            return [Send(sender, TourCancel(message.tour))]
+        self.heard_of(*found, message, now)
+        return []
+
+    def toured(self, state: CoordinatorState, sender: Address, message: Toured) -> list[Effect]:
+        """A site says that a tour has ended."""
+        found = self._current(state, sender, message.tour)
+        if found is None:
+            if _counted(state, message.tour):
+                return [Send(sender, TourAccepted(message.tour))]
+            return [Send(sender, TourDiscarded(message.tour, "this attempt is no longer wanted"))]
+        job, tour = found
+        if tour.number in job.arrived:
+            return [Send(sender, TourAccepted(message.tour))]
+        return self.fetch(tour, message)
+
+    def _current(
+        self, state: CoordinatorState, sender: Address, tour_id: TourId
+    ) -> tuple[JobState, TourPlan] | None:
+        """The job and tour that are meant, if this is the attempt that counts."""
+        job = state.current
+        if job is None or job.name != tour_id.job:
+            return None
+        tour = self.plan(job, tour_id.tour)
+        if tour is None or tour.number in job.given_up or tour.site != sender.name or job.tour_id(tour) != tour_id:
+            return None
+        return job, tour
 
     def heard_of(self, job: JobState, tour: TourPlan, message: TourProgress, now: float) -> None:
         """A site gave a sign of life from a tour."""
@@ -147,3 +181,9 @@ class Tours:
         self._fetches.forget(number)
         if coming := self._coming.pop(number, None):
             del self._from[coming[0]][number]
+
+
+def _counted(state: CoordinatorState, tour_id: TourId) -> bool:
+    """Whether the tour belongs to a round that was closed: its edge server did not hear that it was accepted."""
+    job, number = state.jobs.get(tour_id.job), tour_id.tour
+    return job is not None and number < job.next_tour and all(tour.number != number for tour in job.tours)

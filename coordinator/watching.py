@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from math import isfinite, nan
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,9 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
+
+from coordinator.pace import Pace, progress
+from coordinator.pace import told as time_left
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,6 +29,8 @@ MEASURES = {
 """The measures of an arrangement, as people are told them."""
 MOST_TOURS = 10
 MOST_FAILURES = 3
+WORTH_TELLING = 10.0
+"""Seconds left that are worth a line."""
 BARS = "▁▂▃▄▅▆▇█"
 ARROW = " → "
 BEFORE = ("queued", "compiling", "waiting")
@@ -39,18 +45,19 @@ def show(courses: Iterable[Course], console: Console) -> Course:
 
 
 def _show_live(courses: Iterable[Course], console: Console) -> Course:
-    last: Course | None = None
+    last, pace = None, Pace()
     with Live(console=console, auto_refresh=False, transient=True) as live:
         for last in courses:
-            live.update(screen(last, console.width), refresh=True)
+            left = pace.left(last, time.monotonic())
+            live.update(screen(last, console.width, left), refresh=True)
     assert last is not None  # noqa: S101  # there is always a first one
     return last
 
 
 def _show_plain(courses: Iterable[Course], console: Console) -> Course:
-    last: Course | None = None
+    last, pace = None, Pace()
     for course in courses:
-        for line in lines(last, course):
+        for line in lines(last, course, pace.left(course, time.monotonic())):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         last = course
     assert last is not None  # noqa: S101  # there is always a first one
@@ -60,12 +67,14 @@ def _show_plain(courses: Iterable[Course], console: Console) -> Course:
 # --- plain lines
 
 
-def lines(before: Course | None, after: Course) -> list[str]:
+def lines(before: Course | None, after: Course, left: float | None = None) -> list[str]:
     """What has changed, one line each."""
     known = len(before.history) if before else 0
     told = []
     for report in after.history[known:]:
         told += [round_line(report, after.view.rounds), *(f"  {line}" for line in report.failures)]
+    if told and left and left >= WORTH_TELLING:
+        told.append(f"  {time_left(left)}")
     status = status_line(after.view)
     if before is None or status_line(before.view) != status:
         told.append(status)
@@ -105,10 +114,10 @@ def number(value: float) -> str:
 # --- the live view
 
 
-def screen(course: Course, width: int) -> RenderableType:
-    """The whole view."""
+def screen(course: Course, width: int, left: float | None = None) -> RenderableType:
+    """The whole view; `left` is how many seconds it will still take, where that is known."""
     view = course.view
-    parts: list[RenderableType] = [_header(view), _progress(view), _doing_now(course), _figures(course), Text()]
+    parts: list[RenderableType] = [_header(view), _progress(course, left), _doing_now(course), _figures(course), Text()]
     if view.tours:
         parts.append(_tours(view.tours, width))
     parts += _failures(course.history)
@@ -125,14 +134,14 @@ def _header(view: JobView) -> Table:
     return grid
 
 
-def _progress(view: JobView) -> Table:
+def _progress(course: Course, left: float | None) -> Table:
+    view = course.view
     grid = Table.grid(expand=True, padding=(0, 1))
     grid.add_column(ratio=1)
     grid.add_column(no_wrap=True)
-    done = view.round + _share(view.tours) * (view.phase == "train")
-    bar = ProgressBar(total=view.rounds, completed=done, pulse=view.status in BEFORE)
+    bar = ProgressBar(total=view.rounds, completed=progress(course), pulse=view.status in BEFORE)
     shown = min(view.round + (view.status == "running"), view.rounds)
-    grid.add_row(bar, f"round {shown}/{view.rounds}")
+    grid.add_row(bar, Text.assemble(f"round {shown}/{view.rounds}", (f"  {time_left(left)}".rstrip(), "dim")))
     return grid
 
 
@@ -143,13 +152,6 @@ def _doing_now(course: Course) -> Table:
     doing = Text(_doing(course.view).removeprefix(", "), style="dim")
     grid.add_row(doing, Text(trend([report.accuracy for report in course.history[-30:]]), style="cyan"))
     return grid
-
-
-def _share(tours: tuple[TourView, ...]) -> float:
-    """How much of a round is done."""
-    hops = sum(len(tour.hops) for tour in tours)
-    done = sum(min(tour.hop + (tour.step / tour.steps if tour.steps else 0.0), len(tour.hops)) for tour in tours)
-    return done / hops if hops else 0.0
 
 
 def _figures(course: Course) -> Text:

@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edge_agent.data_samples import Content
 from sojourn.errors import DataError
+from sojourn.npz import array_of, open_npz
 
 if TYPE_CHECKING:
-    from numpy.lib.npyio import NpzFile
     from numpy.typing import NDArray
 
     from edge_agent.data import DataSettings
+    from sojourn.npz import Arrays
 
 _PAIRS = (("x", "y"), ("x_train", "y_train"))
 _NAMES = ("classes", "class_names")
+_ADVICE = "set `x` and `y` to those with the samples and the labels"
 
 
 def read_npz(settings: DataSettings) -> Content:
     """What an NPZ file holds; pickled objects are never loaded."""
-    try:
-        content = np.load(settings.path, allow_pickle=False)
-        if isinstance(content, np.ndarray):
-            raise DataError(f"{settings.path} is a single array: an NPZ file with samples and labels is needed")
-        with content as file:
-            x_key, y_key = _keys(settings, file)
-            x, y = file[x_key], file[y_key]
-            names = next((_texts(file[key], settings.path) for key in _NAMES if key in file.files), ())
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-        raise DataError(f"{settings.path} cannot be read as NPZ: {error or type(error).__name__}") from error
+    with open_npz(settings.path) as file:
+        x_key, y_key = _keys(settings, file)
+        x, y = (array_of(settings.path, file, key, _ADVICE) for key in (x_key, y_key))
+        names = next((_texts(file[key], settings.path) for key in _NAMES if key in file), ())
     y = y.reshape(len(y)) if y.ndim == 2 and y.shape[1] == 1 else y
     if x.ndim < 1 or y.ndim != 1 or len(x) != len(y):
         raise DataError(f"{settings.path}: {x_key!r} has shape {x.shape} and {y_key!r} {y.shape}, not one label each")
@@ -40,13 +34,9 @@ def read_npz(settings: DataSettings) -> Content:
     return Content(x, labels, which, names)
 
 
-def _keys(settings: DataSettings, file: NpzFile) -> tuple[str, str]:
-    default = next((pair for pair in _PAIRS if set(pair) <= set(file.files)), _PAIRS[0])
-    keys = settings.x or default[0], settings.y or default[1]
-    for key in keys:
-        if key not in file.files:
-            raise DataError(f"{settings.path} has no array {key!r}, only {', '.join(file.files) or 'none at all'}")
-    return keys
+def _keys(settings: DataSettings, file: Arrays) -> tuple[str, str]:
+    default = next((pair for pair in _PAIRS if set(pair) <= set(file)), _PAIRS[0])
+    return settings.x or default[0], settings.y or default[1]
 
 
 def _distinct(y: NDArray[np.generic], source: str) -> tuple[tuple[str | int, ...], NDArray[np.int64]]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import zipfile
-import zlib
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -12,18 +10,19 @@ import numpy as np
 
 from fleet_sim.datasets.data_set import Found
 from sojourn.errors import DataError
+from sojourn.npz import array_of, names_of, open_npz
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    Arrays = Mapping[str, NDArray[np.generic]]
+    from sojourn.npz import Arrays
 
 STRIPS = "_webp"
 """Images may be packed as lossless WebP strips: NAME_webp holds their bytes, NAME_webp_off where each begins and the
 last one ends, NAME_webp_shape the shape (images, height, width, 3) of what they unpack to."""
+_ADVICE = "strips need their ends and their shape"
 _TRAIN = (("x_train", "y_train"), ("x", "y"))
 _CLASSES = ("classes", "class_names")
 _USERS = ("users", "users_train", "w_train")
@@ -32,24 +31,16 @@ _DOMAINS = ("domains", "domains_train", "d_train")
 
 def read_npz(path: Path, classes: tuple[str, ...] = ()) -> Found:
     """What an NPZ file holds; `classes` name its labels unless it does so itself. Pickled objects are never loaded."""
-    try:
-        content = np.load(path, allow_pickle=False)
-        if isinstance(content, np.ndarray):
-            raise DataError(f"{path} is a single array; an NPZ file with arrays x and y is needed")
-        with content as file:
-            return _found(path, file, classes)
-    except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file") from None
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-        raise DataError(f"{path} cannot be read as NPZ: {error or type(error).__name__}") from error
+    with open_npz(path) as file:
+        return _found(path, file, classes)
 
 
 def _found(path: Path, file: Arrays, classes: tuple[str, ...]) -> Found:
     pairs = [pair for pair in _TRAIN if _holds(file, pair)]
     if not pairs:
-        raise DataError(f"{path} has neither x and y nor x_train and y_train, only {', '.join(file) or 'nothing'}")
-    x, y = (_images(file, key) for key in pairs[0])
-    test = (_images(file, "x_test"), file["y_test"]) if _holds(file, ("x_test", "y_test")) else None
+        raise DataError(f"{path} has neither x and y nor x_train and y_train, only {names_of(file)}")
+    x, y = (_images(path, file, key) for key in pairs[0])
+    test = (_images(path, file, "x_test"), file["y_test"]) if _holds(file, ("x_test", "y_test")) else None
     named = _first(file, _CLASSES)
     if named is not None:
         classes = tuple(str(one) for one in named.ravel().astype(np.str_))
@@ -64,11 +55,11 @@ def _first(file: Arrays, keys: tuple[str, ...]) -> NDArray[np.generic] | None:
     return next((file[key] for key in keys if key in file), None)
 
 
-def _images(file: Arrays, key: str) -> NDArray[np.generic]:
+def _images(path: Path, file: Arrays, key: str) -> NDArray[np.generic]:
     if key in file:
         return file[key]
-    packed = key + STRIPS
-    return unpacked(file[packed].tobytes(), file[packed + "_off"].tolist(), file[packed + "_shape"].tolist())
+    packed, ends, shape = (array_of(path, file, key + STRIPS + part, _ADVICE) for part in ("", "_off", "_shape"))
+    return unpacked(packed.tobytes(), ends.tolist(), shape.tolist())
 
 
 def unpacked(content: bytes, ends: list[int], shape: list[int]) -> NDArray[np.uint8]:

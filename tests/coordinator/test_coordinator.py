@@ -7,8 +7,6 @@ import random
 import msgspec
 import pytest
 
-from coordinator.bench import ExportModel, ModelExported
-from coordinator.coordinator import Coordinator
 from coordinator.coordinator_records import (
     DevicesEstimated,
     JobCompiled,
@@ -25,34 +23,14 @@ from coordinator.planning import NotYet, PlanRound, plan_round
 from coordinator.preparing import PrepareJob
 from coordinator.results import CloseRound
 from coordinator.sites import ReadRoster, RosterRead
-from sojourn.blobs import MemoryBlobs, ref_of
-from sojourn.machine import (
-    Append,
-    Did,
-    DidNot,
-    Do,
-    Linked,
-    Present,
-    Pull,
-    Pulled,
-    PullFailed,
-    Received,
-    Send,
-    Undo,
-    Woke,
-)  # fmt: skip
+from sojourn.blobs import MemoryBlobs
+from sojourn.machine import Append, Did, DidNot, Do, Linked, Present, Pull, Pulled, PullFailed, Send, Woke
 from sojourn.messages import (
     Birth,
     Death,
-    Export,
-    Exported,
     Inspect,
     Jobs,
-    Refused,
     Roster,
-    RosterAsk,
-    RosterSeen,
-    Stop,
     Submit,
     Tour,
     TourAccepted,
@@ -61,121 +39,25 @@ from sojourn.messages import (
     Toured,
     TourProgress,
 )  # fmt: skip
-from sojourn.topics import Address
-from sojourn.wire import Epoch, Member, Offer, RoundReport, TourId
-
-OPERATOR = Address("cloud", "operator")
-BOOT = Epoch(1, b"12345678")
-KIT, MODEL, EXEMPLARS, TEST, REPORTS, MEMBERS = (
-    ref_of(name.encode()) for name in ("kit", "model", "exemplars", "test", "reports", "members")
-)
-OFFER = Offer("1", "m", "r", 4, 0, ("sgd",), "npz")
-
-
-def site(name: str) -> Address:
-    return Address("edge", name)
-
-
-def text(name="job", **changes) -> str:
-    lines = {"rounds": 2, "fleet.devices": 2, "tours.site_lease": 30} | changes
-    return f'name = "{name}"\nstrategy = "fedavg"\ndata.test = "digits"\n' + "\n".join(
-        f"{key} = {msgspec.json.encode(value).decode()}" for key, value in lines.items()
-    )
-
-
-def result(number: int, round_: int = 1):
-    return ref_of(f"result {round_} {number}".encode(), "float32")
-
-
-class Bench:
-    """A coordinator whose every record is kept, whose work is done by hand, and whose replayed twin is compared."""
-
-    def __init__(self) -> None:
-        self.cloud = Coordinator("c")
-        self.records: list[bytes] = []
-        self.work: dict[str, object] = {}
-
-    def tell(self, event, now=0.0):
-        return self.note(self.cloud.handle(event, now))
-
-    def note(self, effects):
-        for effect in effects:
-            match effect:
-                case Append():
-                    self.records.append(msgspec.msgpack.encode(effect.record))
-                case Do():
-                    self.work[effect.key] = effect.work
-                case Undo():
-                    self.work.pop(effect.key, None)
-        assert self.replayed().snapshot() == self.cloud.snapshot()
-        return effects
-
-    def replayed(self, cut=0) -> Coordinator:
-        twin = Coordinator("c")
-        for number, record in enumerate(self.records):
-            if number == cut:
-                twin.restore(twin.snapshot())
-            twin.apply(msgspec.msgpack.decode(record, type=twin.record_form))
-        return twin
-
-    def hear(self, sender, message, now=0.0, epoch=BOOT):
-        return self.tell(Received(sender, epoch, message), now)
-
-    def did(self, form, outcome, now=0.0):
-        """The piece of work of this kind is done."""
-        key = next(key for key, work in self.work.items() if isinstance(work, form))
-        work = self.work.pop(key)
-        return self.tell(Did(key, outcome(work) if callable(outcome) else outcome), now)
-
-    def join(self, name: str, devices=(), epoch=BOOT, revision=1, now=0.0):
-        """A site is born and tells its roster."""
-        self.tell(Present(site(name), epoch, Birth()), now)
-        members = ref_of(f"{name} {devices} {revision}".encode())
-        self.hear(site(name), Roster(revision, members), now, epoch)
-        self.tell(Pulled(members.digest), now)
-        listed = tuple(Member(device, epoch, OFFER) for device in devices)
-        return self.did(ReadRoster, lambda work: RosterRead(work.site, work.epoch, work.revision, listed), now)
-
-    def compile(self, now=0.0):
-        held = {"model": MODEL}
-        return self.did(PrepareJob, lambda work: JobCompiled(work.name, KIT, held, held, EXEMPLARS, TEST), now)
-
-    def plan(self, now=0.0):
-        return self.did(PlanRound, lambda work: plan_round(work, MemoryBlobs()), now)
-
-    def running(self, **changes) -> list:
-        """A job with one tour at each of two sites; returns the effects of its plan."""
-        self.join("s1", ("a",))
-        self.join("s2", ("b",))
-        self.hear(OPERATOR, Submit("t", text(**changes)))
-        self.compile()
-        return self.plan()
-
-    def toured(self, number: int, name: str, round_=1, now=0.0):
-        """A site brings a tour's result, and it is fetched."""
-        ref = result(number, round_)
-        self.hear(site(name), Toured(TourId("job", round_, number, 1), {"model": ref}, 5, REPORTS, 0), now)
-        self.tell(Pulled(ref.digest), now)
-        return self.tell(Pulled(REPORTS.digest), now)
-
-    def close(self, now=0.0, accuracy=0.5):
-        def closed(work: CloseRound):
-            report = RoundReport(work.job.round, accuracy, 1.0, 2, 2, 0, 0, 1.0, {})
-            return RoundClosed(work.job.name, {"model": MODEL}, {"model": MODEL}, (), report)
-
-        return self.did(CloseRound, closed, now)
-
-
-def sends(effects, form=None) -> list:
-    return [e.message for e in effects if isinstance(e, Send) and (form is None or isinstance(e.message, form))]
-
-
-def records(effects) -> list[type]:
-    return [type(effect.record) for effect in effects if isinstance(effect, Append)]
-
-
-def place(effects, wanted) -> int:
-    return next(at for at, effect in enumerate(effects) if wanted(effect))
+from sojourn.wire import Epoch, Member, RoundReport, TourId
+from tests.coordinator.cloud_bench import (
+    BOOT,
+    EXEMPLARS,
+    KIT,
+    MEMBERS,
+    MODEL,
+    OFFER,
+    OPERATOR,
+    REPORTS,
+    TEST,
+    Bench,
+    place,
+    records,
+    result,
+    site,
+    text,
+)  # fmt: skip
+from tests.sojourn.replays import sends
 
 
 def test_a_job_from_beginning_to_end() -> None:
@@ -257,81 +139,6 @@ def test_a_result_that_cannot_be_fetched_is_fetched_when_it_is_offered_again() -
     bench.hear(site("s1"), toured)
     bench.tell(PullFailed(result(0).digest, "gone"))
     assert sum(isinstance(effect, Pull) for effect in bench.hear(site("s1"), toured)) == 2
-
-
-def test_submitting_twice_changes_nothing_and_names_are_unique() -> None:
-    bench = Bench()
-    bench.hear(OPERATOR, Submit("t", text()))
-    before = bench.cloud.snapshot()
-    assert [type(m) for m in sends(bench.hear(OPERATOR, Submit("t", text())))] == [Jobs]
-    (refused,) = sends(bench.hear(OPERATOR, Submit("other", text())))
-    assert refused == Refused("other", "there is a job 'job' already (compiling); give this one another name")
-    for wrong in ("", "name = 3", "name = ", text(round=3), "a = " + "[" * 20_000):
-        assert [type(m) for m in sends(bench.hear(OPERATOR, Submit("x", wrong)))] == [Refused]
-    assert bench.cloud.snapshot() == before
-
-
-def test_questions_are_answered() -> None:
-    bench = Bench()
-    assert sends(bench.hear(OPERATOR, Inspect("t"))) == [Jobs("t", ())]
-    for question in (Inspect("t", "none"), Stop("t", "none"), Export("t", "none")):
-        assert sends(bench.hear(OPERATOR, question)) == [Refused("t", "there is no job 'none'; the jobs are: none")]
-    bench.hear(OPERATOR, Submit("t", text()))
-    assert "it has no model yet" in sends(bench.hear(OPERATOR, Export("t", "job")))[0].reason
-
-
-def test_answers_fit_in_any_brokers_packet() -> None:
-    bench = Bench()
-    bench.running()
-    job = bench.cloud.state.jobs["job"]
-    failures = tuple(f"device-{number}: lost, {'x' * 180}" for number in range(20))
-    job.history = [RoundReport(n, 0.5, 1.0, 2, 2, 20, 0, 1.0, {}, failures) for n in range(1, 300)]
-    tour = job.tours[0]
-    job.tours = tuple(msgspec.structs.replace(tour, number=n, hops=("d" * 63,) * 50) for n in range(100))
-    job.detail = "y" * 20_000
-    (answer,) = sends(bench.cloud.handle(Received(OPERATOR, BOOT, Inspect("t", "job", 5)), 0.0))
-    assert len(msgspec.msgpack.encode(answer)) < 60_000
-    assert answer.jobs[0].history[0].round == 6
-    assert [it.round for it in answer.jobs[0].history] == list(range(6, 6 + len(answer.jobs[0].history)))
-    for number in range(300):
-        bench.cloud.state.jobs[f"job-{number}"] = job
-    (answer,) = sends(bench.cloud.handle(Received(OPERATOR, BOOT, Inspect("t")), 0.0))
-    assert len(msgspec.msgpack.encode(answer)) < 60_000
-
-
-def test_an_export_is_made_once_and_told_again() -> None:
-    bench = Bench()
-    bench.running()
-    assert bench.hear(OPERATOR, Export("e", "job"))
-    assert bench.hear(OPERATOR, Export("e", "job")) == []
-    effects = bench.did(ExportModel, ModelExported("e", "operator", MODEL, 0.5))
-    assert sends(effects) == [Exported("e", MODEL, 0.5)]
-    assert sends(bench.hear(OPERATOR, Export("e", "job"))) == [Exported("e", MODEL, 0.5)]
-    bench.hear(OPERATOR, Export("f", "job"))
-    key = next(key for key, work in bench.work.items() if isinstance(work, ExportModel))
-    assert sends(bench.tell(DidNot(key, "Fault", "broken"))) == [Refused("f", "broken")]
-    assert bench.cloud.state.jobs["job"].status == "running"
-
-
-def test_stopping_cancels_the_tours_and_begins_the_next_job() -> None:
-    bench = Bench()
-    bench.running()
-    bench.hear(OPERATOR, Submit("t2", text("next")))
-    effects = bench.hear(OPERATOR, Stop("s", "job"))
-    assert sends(effects, TourCancel) == [TourCancel(TourId("job", 1, 0, 1)), TourCancel(TourId("job", 1, 1, 1))]
-    assert records(effects) == [JobEnded, JobStarted]
-    assert sends(effects, Jobs)[0].jobs[0].status == "stopped"
-    assert records(bench.hear(OPERATOR, Stop("s", "job"))) == []
-    assert any(isinstance(work, PrepareJob) for work in bench.work.values())
-
-
-def test_stopping_a_queued_job_leaves_the_running_one_alone() -> None:
-    bench = Bench()
-    bench.running()
-    bench.hear(OPERATOR, Submit("t2", text("next")))
-    effects = bench.hear(OPERATOR, Stop("s", "next"))
-    assert records(effects) == [JobEnded]
-    assert [type(message) for message in sends(effects)] == [Jobs]
 
 
 def test_a_job_that_cannot_be_compiled_is_refused_and_the_next_begins() -> None:
@@ -445,76 +252,6 @@ def test_an_edge_server_that_is_born_again_is_asked_for_its_tours_again() -> Non
     assert [tour.tour for tour in sends(effects, Tour)] == [TourId("job", 1, 0, 1)]
     bench.toured(0, "s1")
     assert sends(bench.tell(Present(site("s1"), Epoch(2, b"lost one"), Birth())), Tour) == []
-
-
-def test_a_roster_is_seen_only_when_it_was_read() -> None:
-    bench = Bench()
-    bench.tell(Present(site("s1"), BOOT, Birth()))
-    effects = bench.hear(site("s1"), Roster(1, MEMBERS))
-    assert effects == [Pull(MEMBERS, site("s1"))]
-    bench.tell(PullFailed(MEMBERS.digest, "disk"))
-    assert bench.hear(site("s1"), Roster(1, MEMBERS)) == [Pull(MEMBERS, site("s1"))]
-    assert MEMBERS.digest in bench.cloud.live()
-    bench.tell(Pulled(MEMBERS.digest))
-    effects = bench.did(ReadRoster, lambda work: RosterRead(work.site, work.epoch, work.revision, ()))
-    assert sends(effects) == [RosterSeen(1)]
-    assert sends(bench.hear(site("s1"), Roster(1, MEMBERS))) == [RosterSeen(1)]
-    assert MEMBERS.digest not in bench.cloud.live()
-
-
-def test_two_sites_with_the_same_devices_have_the_same_roster() -> None:
-    bench = Bench()
-    for name in ("s1", "s2"):
-        bench.tell(Present(site(name), BOOT, Birth()))
-        bench.hear(site(name), Roster(1, MEMBERS))
-    bench.tell(Pulled(MEMBERS.digest))
-    members = (Member("a", BOOT, OFFER),)
-    for _ in range(2):
-        bench.did(ReadRoster, lambda work: RosterRead(work.site, work.epoch, work.revision, members))
-    bench.hear(OPERATOR, Submit("t", text(**{"fleet.devices": 1})))
-    bench.compile()
-    (plan,) = [work for work in bench.work.values() if isinstance(work, PlanRound)]
-    assert plan.reach == {"s1": ("a",), "s2": ("a",)}
-
-
-def test_a_roster_of_a_site_that_lost_its_store_counts() -> None:
-    bench = Bench()
-    bench.join("s1", ("a",), Epoch(9, b"12345678"), revision=7)
-    bench.join("s1", ("b",), Epoch(1, b"abcdefgh"), revision=1)
-    bench.hear(OPERATOR, Submit("t", text(**{"fleet.devices": 1})))
-    bench.compile()
-    (plan,) = [work for work in bench.work.values() if isinstance(work, PlanRound)]
-    assert plan.reach == {"s1": ("b",)}
-
-
-def test_an_older_roster_does_not_replace_a_newer_one() -> None:
-    bench = Bench()
-    bench.tell(Present(site("s1"), BOOT, Birth()))
-    old, new = ref_of(b"old"), ref_of(b"new")
-    bench.hear(site("s1"), Roster(1, old))
-    bench.tell(Pulled(old.digest))
-    bench.hear(site("s1"), Roster(2, new))
-    bench.tell(Pulled(new.digest))
-    assert len(bench.work) == 2
-
-    def read(work: ReadRoster) -> RosterRead:
-        return RosterRead(work.site, work.epoch, work.revision, (Member(f"of-{work.revision}", BOOT, OFFER),))
-
-    for _ in range(2):
-        bench.did(ReadRoster, read)
-    bench.hear(OPERATOR, Submit("t", text(**{"fleet.devices": 1})))
-    bench.compile()
-    (plan,) = [work for work in bench.work.values() if isinstance(work, PlanRound)]
-    assert plan.reach == {"s1": ("of-2",)}
-
-
-def test_edge_servers_are_asked_for_their_rosters_until_they_tell() -> None:
-    bench = Bench()
-    assert sends(bench.tell(Present(site("s1"), BOOT, Birth()), 0.0)) == [RosterAsk()]
-    assert sends(bench.tell(Woke(), 1.0)) == [RosterAsk()]
-    assert sends(bench.tell(Linked(), 1.5)) == [RosterAsk()]
-    bench.tell(Present(site("s1"), BOOT, Death()), 2.0)
-    assert bench.cloud.wake_at() is None
 
 
 @pytest.mark.parametrize("stage", ["compiling", "planning", "touring", "gathering", "closing", "waiting"])

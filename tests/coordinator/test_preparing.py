@@ -104,3 +104,12 @@ def test_a_test_set_that_is_a_single_array_is_said_so(tmp_path) -> None:
         np.save(file, np.zeros(3))
     with pytest.raises(DataError, match="is a single array; an NPZ with arrays x and y is needed"):
         public_data(read_job(job(data__test=str(path)), "job"))
+
+
+def test_a_test_set_that_is_missing_or_lacks_an_array_is_said_so(tmp_path) -> None:
+    path = tmp_path / "test.npz"
+    with pytest.raises(DataError, match="there is no such file on the coordinator's machine"):
+        public_data(read_job(job(data__test=str(path)), "job"))
+    np.savez(path, x=np.zeros((3, 2)), labels=np.zeros(3))
+    with pytest.raises(DataError, match="has no array 'y', only x, labels; an NPZ with arrays x and y is needed"):
+        public_data(read_job(job(data__test=str(path)), "job"))

@@ -14,15 +14,13 @@ from coordinator.preparing import PrepareJob, prepare, recipe_of
 from coordinator.shelf import Shelf
 from sojourn.blobs import MemoryBlobs
 from sojourn.errors import Fault
-from sojourn.spec import InputSpec, Kit, ModelSpec, Probe, TensorSpec
+from sojourn.spec import InputSpec, ModelSpec, TensorSpec
+from tests.sojourn.examples import kit_without_graphs
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-KIT = Kit(
-    ModelSpec((TensorSpec("w", (3,)),)), InputSpec((3,)), ("a", "b"), (), b"x", b"y",
-    Probe(b"", (), 0, 0.0, 0.0, (), ()),
-)  # fmt: skip
+KIT = kit_without_graphs(ModelSpec((TensorSpec("w", (3,)),)), InputSpec((3,)))
 JOB = 'name = "a"\nstrategy = "fedavg"\nrounds = 1\nseed = {seed}\ndata.test = "digits"\n'
 
 

@@ -16,6 +16,9 @@ import pytest
 
 from coordinator import desk, results
 from docs import make_vectors
+from docs.vectors.cast import DEVICE, EDGE
+from docs.vectors.examples import short
+from docs.vectors.telling import told
 from edge_agent import agent_records
 from hierarchy.edge_server import STALE
 from sojourn import (
@@ -73,7 +76,7 @@ def address(text: str) -> Address:
 
 
 def untold(value: Any) -> Any:
-    """The opposite of `make_vectors.told`."""
+    """The opposite of `told`."""
     match value:
         case {"bytes": str(digits)}:
             return bytes.fromhex(digits)
@@ -178,7 +181,7 @@ def test_every_class_of_error_is_described_and_has_a_vector():
 
 def test_a_packet_over_the_limit_is_refused():
     with pytest.raises(InvalidMessage, match="limit"):
-        unpack(b"\x80" + bytes(envelope.MAX_PACKET), make_vectors.DEVICE, make_vectors.EDGE)
+        unpack(b"\x80" + bytes(envelope.MAX_PACKET), DEVICE, EDGE)
 
 
 def test_inline_content_must_fit_its_digest():
@@ -435,7 +438,7 @@ def test_how_deep_structures_nest_is_told():
     blobs = {vector["name"]: depth(msgpack.unpackb(bytes.fromhex(vector["hex"]))) for vector in VECTORS["blobs"]}
     assert max(*packets.values(), *blobs.values()) == 6
     assert "Nothing here nests deeper than 6 arrays and maps" in PAGE
-    received = [vector["name"] for vector in VECTORS["packets"] if vector["to"] == str(make_vectors.DEVICE)]
+    received = [vector["name"] for vector in VECTORS["packets"] if vector["to"] == str(DEVICE)]
     own = packets["visit-with-an-own-objective"]
     assert own == 4
     assert "are the fourth level of a packet" in PAGE
@@ -477,7 +480,7 @@ def test_an_example_decodes_to_what_it_says(name, digits, fields):
     assert vector["hex"].endswith(last)
     whole = vector["hex"] if cut else first
     assert kind(decoded({**vector, "hex": whole}).message) == vector["kind"]
-    shown = make_vectors._short(make_vectors.told(msgpack.unpackb(bytes.fromhex(whole))))
+    shown = short(told(msgpack.unpackb(bytes.fromhex(whole))))
     assert json.loads(fields) == shown
 
 

@@ -7,79 +7,14 @@ import random
 import msgspec
 import pytest
 
-from edge_agent.agent import Agent
 from edge_agent.agent_records import KEPT, Memory, VisitEnded, VisitTaken, VisitTrained
-from edge_agent.work import Train, Trained, Warm
-from sojourn.blobs import ref_of
+from edge_agent.work import Train, Warm
 from sojourn.machine import Append, Did, DidNot, Do, Doing, Linked, Pull, Pulled, PullFailed, Received, Send, Undo, Woke
-from sojourn.messages import Accepted, Cancel, Declined, Discarded, Prepare, Progress, Visit, Visited
+from sojourn.messages import Accepted, Cancel, Declined, Discarded, Prepare, Progress, Visited
 from sojourn.topics import Address
-from sojourn.wire import Epoch, Offer, VisitId
+from tests.edge_agent.agent_bench import EDGE, EPOCH, KIT, MEMORY, MODEL, RESULT, Bench, trained, visit, visit_id
 from tests.sojourn.examples import TASK
-
-EDGE, EPOCH = Address("edge", "e"), Epoch(1, bytes(8))
-OFFER = Offer("1", "m", "r", 2, 0, ("sgd",), "npz")
-KIT, MODEL, RESULT, MEMORY = (ref_of(name.encode(), "float32") for name in ("kit", "model", "result", "memory"))
-
-
-def visit_id(attempt=(1, 1), job="job", round_=1, tour=0, hop=0) -> VisitId:
-    return VisitId(job, round_, tour, hop, attempt)
-
-
-def visit(attempt=(1, 1), model=MODEL, **where) -> Visit:
-    return Visit(visit_id(attempt, **where), KIT, {"model": model}, TASK, 7, 60.0)
-
-
-def trained(memory=()) -> Trained:
-    return Trained({"model": RESULT}, 5, {"loss": 0.5}, None, {"h": MEMORY} if memory else {})
-
-
-class Bench:
-    """An agent whose every record is kept, and whose replayed twin is compared after each step."""
-
-    def __init__(self, offer=OFFER, **kwargs) -> None:
-        self.offer, self.kwargs = offer, kwargs
-        self.agent = Agent("d", offer, **kwargs)
-        self.records: list[bytes] = []
-        self.work: str | None = None
-
-    def tell(self, event, now=0.0):
-        effects = self.agent.handle(event, now)
-        self.note(effects)
-        return effects
-
-    def note(self, effects) -> None:
-        for effect in effects:
-            if isinstance(effect, Append):
-                self.records.append(msgspec.msgpack.encode(effect.record))
-            elif isinstance(effect, Do):
-                self.work = effect.key
-        assert self.replayed().snapshot() == self.agent.snapshot()
-
-    def replayed(self, cut=0) -> Agent:
-        """A twin from the journal: a snapshot after `cut` records, then the others."""
-        twin = Agent("d", self.offer, **self.kwargs)
-        for number, record in enumerate(self.records):
-            if number == cut:
-                twin.restore(twin.snapshot())
-            twin.apply(msgspec.msgpack.decode(record, type=twin.record_form))
-        return twin
-
-    def ask(self, message, now=0.0, sender=EDGE):
-        return self.tell(Received(sender, EPOCH, message), now)
-
-    def take(self, message: Visit, now=0.0) -> None:
-        """Take a visit and have it under way."""
-        self.ask(message, now)
-        self.tell(Pulled(KIT.digest), now)
-        self.tell(Pulled(message.vectors["model"].digest), now)
-
-    def finish(self, now=0.0, **how):
-        return self.tell(Did(self.work, trained(**how)), now)
-
-
-def sends(effects) -> list:
-    return [effect.message for effect in effects if isinstance(effect, Send)]
+from tests.sojourn.replays import sends
 
 
 def kinds(effects) -> list[str]:
@@ -89,13 +24,16 @@ def kinds(effects) -> list[str]:
 def test_a_visit_from_beginning_to_end() -> None:
     bench = Bench()
     effects = bench.ask(visit())
-    assert kinds(effects) == ["Append", "Send", "Pull", "Pull"]
-    assert sends(effects) == [Progress(visit_id(), "fetching", 0, 0)]
-    assert bench.tell(Pulled(KIT.digest)) == []
-    effects = bench.tell(Pulled(MODEL.digest))
-    assert effects[0] == Do("job/1/0/0/1.1", Train(visit(), {}))
+    assert kinds(effects) == ["Append", "Pull", "Pull"]
+    assert bench.agent.wake_at() == 0.0
+    assert sends(bench.tell(Woke())) == [Progress(visit_id(), "fetching", 0, 0)]
+    assert bench.tell(Pulled(KIT.digest), 0.1) == []
+    assert bench.tell(Pulled(MODEL.digest), 0.2) == [Do("job/1/0/0/1.1", Train(visit(), {}))]
+    assert bench.agent.wake_at() == 0.2
+    assert sends(bench.tell(Woke(), 0.2)) == [Progress(visit_id(), "training", 0, 0)]
     assert bench.tell(Doing("job/1/0/0/1.1", 3, 9), 0.5) == []
-    assert sends(bench.tell(Woke(), 1.0)) == [Progress(visit_id(), "training", 3, 9)]
+    assert bench.agent.wake_at() == 1.2
+    assert sends(bench.tell(Woke(), 1.2)) == [Progress(visit_id(), "training", 3, 9)]
     effects = bench.finish(2.0)
     answer = Visited(visit_id(), {"model": RESULT}, 5, {"loss": 0.5})
     assert effects[0] == Append(VisitTrained("job/1/0/0", answer, {}), sync=True, blobs=(RESULT.digest,))
@@ -104,6 +42,17 @@ def test_a_visit_from_beginning_to_end() -> None:
     assert effects == [Append(VisitEnded("job/1/0/0", True), sync=True)]
     assert bench.agent.wake_at() is None
     assert bench.agent.live() == {KIT.digest}
+
+
+def test_what_is_over_in_the_same_instant_gives_no_sign_of_life_on_its_way() -> None:
+    bench = Bench()
+    bench.take(visit())
+    assert [type(message) for message in sends(bench.tell(Woke()))] == [Progress]
+    again = Bench()
+    again.take(visit())
+    assert [type(message) for message in sends(again.finish(0.0))] == [Visited]
+    assert again.tell(Woke()) == []
+    assert again.agent.wake_at() == 1.0
 
 
 def test_a_result_is_offered_until_it_is_settled() -> None:
@@ -139,7 +88,7 @@ def test_a_later_attempt_takes_the_place_of_an_older_one() -> None:
     bench = Bench()
     bench.take(visit((1, 1)))
     effects = bench.ask(visit((1, 2)))
-    assert kinds(effects) == ["Append", "Undo", "Append", "Send", "Pull", "Pull"]
+    assert kinds(effects) == ["Append", "Undo", "Append", "Pull", "Pull"]
     assert effects[1] == Undo("job/1/0/0/1.1")
     assert bench.agent.state.held["job/1/0/0"].visit.visit.attempt == (1, 2)
 

@@ -15,7 +15,8 @@ from sojourn.blobs import ref_of
 from sojourn.machine import Did, Do, Linked, Pull, Pulled, Say, Send, Woke
 from sojourn.messages import Accepted, Cancel, Declined, Discarded, Progress, Visit
 from sojourn.wire import Offer, Ref, Task
-from tests.edge_agent.test_agent import KIT, MODEL, Bench, sends, visit_id
+from tests.edge_agent.agent_bench import KIT, MODEL, Bench, visit_id
+from tests.sojourn.replays import sends
 
 NAMES = ("sgd", "dyn", "scaffold", "own.module:Class")
 OFFER = Offer("1", "m", "r", 2, 0, NAMES, "npz")
@@ -264,7 +265,7 @@ def test_only_what_is_offered_is_done(bench: Bench, asked: Task, supported: bool
 def test_class_counts_are_the_owners_to_share(shared: tuple[str, ...]) -> None:
     bench = Bench(offer=msgspec.structs.replace(OFFER, shares=shared))
     effects = bench.ask(visit(task(parts.Sgd(), parts.ClassCountEstimator())))
-    (answer,) = sends(effects)
+    (answer,) = [*sends(effects), *sends(bench.tell(Woke()))]
     if shared:
         assert isinstance(answer, Progress)
     else:

@@ -11,7 +11,8 @@ from PIL import Image
 from edge_agent.data import DataSettings, describe, load_data
 from edge_agent.data_samples import shaped
 from sojourn.errors import DataError
-from sojourn.spec import InputSpec, Kit, ModelSpec, Probe
+from sojourn.spec import InputSpec, Kit, ModelSpec
+from tests.sojourn.examples import kit_without_graphs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,8 +23,7 @@ X = np.arange(6 * 4, dtype=np.uint8).reshape(6, 2, 2)
 
 
 def kit(classes: tuple[str, ...] = ("cat", "dog"), shape: tuple[int, ...] = (1, 2, 2), dtype: Any = "float32") -> Kit:
-    probe = Probe(b"", (), 0, 0.0, 0.0, (), ())
-    return Kit(ModelSpec(()), InputSpec(shape, dtype), classes, (), b"", b"", probe)
+    return kit_without_graphs(ModelSpec(()), InputSpec(shape, dtype), classes)
 
 
 def load(path: Path, of: Kit | None = None, **settings: Any) -> Samples:
@@ -137,7 +137,7 @@ def test_a_batch_has_the_graphs_type(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "said"),
     [
-        ({"a": X}, "no array 'x', only a"),
+        ({"a": X}, "no array 'x', only a; set `x` and `y` to those with the samples and the labels"),
         ({"x": X, "y": np.array(["cat"] * 5)}, r"\(6, 2, 2\).*\(5,\)"),
         ({"x": X, "y": np.eye(6)}, r"\(6, 6\)"),
         ({"x": X, "y": np.full(6, 0.5)}, "labels of type float64"),

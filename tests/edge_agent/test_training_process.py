@@ -27,6 +27,8 @@ from tests.edge_agent.kits import visit_for, write_data
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from edge_agent.limits import Limits
+
 PATIENCE = 60.0
 ENDLESS = 1_000_000
 
@@ -34,11 +36,11 @@ ENDLESS = 1_000_000
 class Office:
     """A training process, its folder, and all that it reports."""
 
-    def __init__(self, folder: Path, idle_seconds: float = 60.0) -> None:
+    def __init__(self, folder: Path, idle_seconds: float = 60.0, limits: Limits | None = None) -> None:
         write_data(folder / "data.npz")
         self.data = DataSettings(path=str(folder / "data.npz"))
         self.blobs = FolderBlobs(folder / "blobs")
-        self.workers = TrainingProcess(folder / "blobs", self.data, idle_seconds=idle_seconds)
+        self.workers = TrainingProcess(folder / "blobs", self.data, idle_seconds=idle_seconds, limits=limits)
         self.heard: SimpleQueue[Did | Doing | DidNot] = SimpleQueue()
 
     def train(self, key: str, **task: Any) -> None:
@@ -272,7 +274,7 @@ def test_frames_may_come_in_any_pieces() -> None:
 
 def test_blobs_that_ride_along_do_not_go_through_the_pipe(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[bytes] = []
-    monkeypatch.setattr("edge_agent.training_process.write_all", lambda _, data: sent.append(data))
+    monkeypatch.setattr("edge_agent.training_child.write_all", lambda _, data: sent.append(data))
     visit = visit_for(office.blobs).visit
     heavy = msgspec.structs.replace(visit.vectors["model"], inline=bytes(1 << 20))
     work = Train(msgspec.structs.replace(visit, vectors={"model": heavy}), {})

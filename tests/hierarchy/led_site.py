@@ -27,11 +27,12 @@ from sojourn.messages import Roster, RosterSeen, Tour, TourAccepted, Toured, Tou
 from sojourn.node import Node
 from sojourn.outbox import Outbox
 from sojourn.parts import Gate, TourPolicy
-from sojourn.spec import InputSpec, Kit, ModelSpec, Probe, TensorSpec
+from sojourn.spec import InputSpec, ModelSpec, TensorSpec
 from sojourn.store import MemoryStore
 from sojourn.topics import Address
 from sojourn.wire import Offer, TourId
 from sojourn.workers import InlineWorkers
+from tests.sojourn.examples import TASK, kit_without_graphs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 EDGE, CLOUD = Address("edge", "site"), Address("cloud", "cloud")
 SPEC = ModelSpec((TensorSpec("w", (40, 5)), TensorSpec("b", (5,))))
-KIT = Kit(SPEC, InputSpec((5,)), ("a", "b"), (), b"", b"", Probe(b"", (), 0, 0.0, 0.0, (), ()))
+KIT = kit_without_graphs(SPEC, InputSpec((5,)))
 SAMPLES = {"dev-0": 30, "dev-1": 50, "dev-2": 7, "dev-3": 20}
 DEVICES = tuple(SAMPLES)
 SEED = 5
@@ -258,6 +259,4 @@ class LedSite:
 
 def task_of(**changes: Any) -> Any:
     """A task like that of the examples, with changes."""
-    from tests.sojourn.examples import TASK
-
     return msgspec.structs.replace(TASK, **changes)

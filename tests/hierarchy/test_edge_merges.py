@@ -49,7 +49,7 @@ from sojourn.messages import (
 from sojourn.parts import Scaffold
 from sojourn.randomness import derive
 from sojourn.wire import Epoch, VisitReport
-from tests.hierarchy.test_edge_server import (
+from tests.hierarchy.site_bench import (
     CLOUD,
     EPOCH,
     KIT,
@@ -58,12 +58,12 @@ from tests.hierarchy.test_edge_server import (
     device,
     records,
     result,
-    sends,
     tour,
     tour_id,
     visit_id,
 )
 from tests.sojourn.examples import TASK
+from tests.sojourn.replays import sends
 
 SAMPLES = {"a": 30, "b": 50, "c": 20, "s": 7}
 
@@ -279,16 +279,16 @@ def test_leases_are_each_devices_own() -> None:
 
 def test_progress_is_told_of_the_whole_tour() -> None:
     bench = Waves()
-    effects = bench.take(wave_tour(("a", "b", "c")))
-    assert sends(effects, TourProgress) == [TourProgress(tour_id(), 0, 6, None, 0, 0, 0, 0)]
-    bench.edge.heard(device("b"), 10, 0.0, spoke=True)
-    (told,) = sends(bench.hear(device("b"), Progress(visit_id(1, (1, 2)), "training", 3, 9)), TourProgress)
+    bench.take(wave_tour(("a", "b", "c")))
+    assert sends(bench.tell(Woke(), 1.0), TourProgress) == [TourProgress(tour_id(), 0, 6, None, 0, 0, 0, 0)]
+    bench.edge.heard(device("b"), 10, 2.0, spoke=True)
+    (told,) = sends(bench.hear(device("b"), Progress(visit_id(1, (1, 2)), "training", 3, 9), 2.0), TourProgress)
     assert told == TourProgress(tour_id(), 0, 6, "b", 3, 9, 0, 10)
-    (told,) = sends(bench.answers("b"), TourProgress)
+    (told,) = sends(bench.answers("b", 3.0), TourProgress)
     assert told == TourProgress(tour_id(), 1, 6, None, 0, 0, 0, 10)
-    bench.declines("c")
-    bench.answers("a")
-    told = sends(bench.merges("m0"), TourProgress)[-1]
+    bench.declines("c", 4.0)
+    bench.answers("a", 5.0)
+    told = sends(bench.merges("m0", 6.0), TourProgress)[-1]
     assert told == TourProgress(tour_id(), 3, 6, None, 0, 0, 1, 10)
 
 

@@ -48,88 +48,11 @@ from sojourn.messages import (
     Visit,
     Visited,
 )  # fmt: skip
-from sojourn.parts import Gate, Scaffold, TourPolicy
-from sojourn.topics import Address
-from sojourn.wire import Epoch, TourId, VisitId
+from sojourn.parts import Scaffold
+from sojourn.wire import Epoch
+from tests.hierarchy.site_bench import CLOUD, EPOCH, KIT, MODEL, Bench, device, records, result, tour, tour_id, visit_id
 from tests.sojourn.examples import TASK
-
-CLOUD, EPOCH = Address("cloud", "c"), Epoch(1, bytes(8))
-KIT, MODEL = (ref_of(name.encode(), "float32") for name in ("kit", "model"))
-
-
-def device(name: str) -> Address:
-    return Address("device", name)
-
-
-def result(name: str, encoding="float32"):
-    return ref_of(name.ljust(MODEL.size, ".")[: MODEL.size].encode(), encoding)
-
-
-def tour_id(attempt=1, number=0, round_=1) -> TourId:
-    return TourId("job", round_, number, attempt)
-
-
-def tour(hops=("a", "b"), spares=(), attempt=1, number=0, round_=1, encoding="float32", **policy) -> Tour:
-    task = msgspec.structs.replace(TASK, encoding=encoding)
-    name, leads = tour_id(attempt, number, round_), TourPolicy(**policy)
-    return Tour(name, KIT, {"model": MODEL}, hops, spares, task, 5, leads, Gate(), (1.0,))
-
-
-def visit_id(hop=0, attempt=(1, 1), number=0) -> VisitId:
-    return VisitId("job", 1, number, hop, attempt)
-
-
-class Bench:
-    """An edge server whose every record is kept, and whose replayed twin is compared after each step."""
-
-    def __init__(self) -> None:
-        self.edge = EdgeServer("e", "c")
-        self.records: list[bytes] = []
-        self.work = "none yet"
-
-    def tell(self, event, now=0.0):
-        effects = self.edge.handle(event, now)
-        for effect in effects:
-            if isinstance(effect, Append):
-                self.records.append(msgspec.msgpack.encode(effect.record))
-            elif isinstance(effect, Do):
-                self.work = effect.key
-        assert self.replayed().snapshot() == self.edge.snapshot()
-        return effects
-
-    def replayed(self, cut=0) -> EdgeServer:
-        twin = EdgeServer("e", "c")
-        for number, record in enumerate(self.records):
-            if number == cut:
-                twin.restore(twin.snapshot())
-            twin.apply(msgspec.msgpack.decode(record, type=twin.record_form))
-        return twin
-
-    def hear(self, sender, message, now=0.0):
-        return self.tell(Received(sender, EPOCH, message), now)
-
-    def take(self, message: Tour, now=0.0):
-        """Take a tour and set out."""
-        self.hear(CLOUD, message, now)
-        self.tell(Pulled(KIT.digest), now)
-        return self.tell(Pulled(MODEL.digest), now)
-
-    def visited(self, name: str, where: VisitId, now=0.0, encoding="float32"):
-        """The device answers, and its result is fetched."""
-        ref = result(name, encoding)
-        self.hear(device(name), Visited(where, {"model": ref}, 5, {}), now)
-        return self.tell(Pulled(ref.digest), now)
-
-    def passes(self, name: str, now=0.0):
-        return self.tell(Did(self.work, Passed({"model": result(name)}, {"model": result(name)}, 1.0)), now)
-
-
-def sends(effects, form=None) -> list:
-    return [e.message for e in effects if isinstance(e, Send) and (form is None or isinstance(e.message, form))]
-
-
-def records(effects) -> list:
-    return [effect.record for effect in effects if isinstance(effect, Append)]
+from tests.sojourn.replays import sends
 
 
 def test_a_tour_from_beginning_to_end() -> None:
@@ -553,7 +476,22 @@ def test_heartbeats_go_to_the_coordinator() -> None:
     for _ in range(3):
         times.append(min(t for leg in bench.edge.site.legs.values() for t in [leg.heartbeat_at]))
         assert sends(bench.tell(Woke(), times[-1]), TourProgress)
-    assert times == [2, 4, 6]
+    assert times == [1, 3, 5]  # that the model has set out is told a second after that the tour was taken
+
+
+def test_what_changes_soon_after_a_sign_of_life_is_told_with_the_next_one() -> None:
+    bench = Bench()
+    bench.take(tour(("a", "b", "c")))
+    leg = next(iter(bench.edge.site.legs.values()))
+    bench.visited("a", visit_id(0), 0.5)
+    assert not sends(bench.passes("a", 0.75), TourProgress)
+    assert leg.heartbeat_at == 1.0
+    (told,) = sends(bench.tell(Woke(), 1.0), TourProgress)
+    assert (told.hop, told.device) == (1, "b")
+    assert leg.heartbeat_at == 6.0
+    bench.visited("b", visit_id(1, (1, 2)), 2.0)
+    (told,) = sends(bench.passes("b", 2.5), TourProgress)
+    assert (told.hop, told.device) == (2, "c")
 
 
 def test_what_is_remembered_is_bounded() -> None:

@@ -12,12 +12,12 @@ from sojourn import vectors
 from sojourn.blobs import MemoryBlobs, ref_of
 from sojourn.envelope import pack_blob
 from sojourn.parts import Gate, Scaffold
-from sojourn.spec import InputSpec, Kit, ModelSpec, Probe, TensorSpec
+from sojourn.spec import InputSpec, ModelSpec, TensorSpec
 from sojourn.wire import Ref, Task
-from tests.sojourn.examples import TASK
+from tests.sojourn.examples import TASK, kit_without_graphs
 
 SPEC = ModelSpec((TensorSpec("w", (2,)), TensorSpec("b", (1,))))
-KIT = Kit(SPEC, InputSpec((2,)), ("a", "b"), (), b"", b"", Probe(b"", (), 0, 0.0, 0.0, (), ()))
+KIT = kit_without_graphs(SPEC, InputSpec((2,)))
 START = np.array([1, 2, 3], np.float32)
 END = np.array([1.5, 2, 3], np.float32)
 

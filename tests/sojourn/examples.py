@@ -1,4 +1,4 @@
-"""One message of every kind."""
+"""One message of every kind, and a kit that fits any model."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ from sojourn.messages import (
     Visited,
 )
 from sojourn.parts import Gate, Sgd, TourPolicy, Training
+from sojourn.spec import InputSpec, Kit, ModelSpec, Probe
 from sojourn.wire import JobView, Ref, RoundReport, Task, TourId, TourView, VisitId
 
 D = bytes(range(32))
@@ -74,3 +75,7 @@ EXAMPLES = (
     Exported("ticket", REF, 0.75),
     Refused("ticket", "no"),
 )
+
+
+def kit_without_graphs(model: ModelSpec, of: InputSpec, classes: tuple[str, ...] = ("a", "b"), *linear: str) -> Kit:
+    return Kit(model, of, classes, (), b"", b"", Probe(b"", (), 0, 0.0, 0.0, (), ()), linear)

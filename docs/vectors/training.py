@@ -1,5 +1,4 @@
 """Vectors of what a device computes besides the graphs: objectives, optimisers, FedELMY's pool, classifier weights."""
-# ruff: noqa: INP001  # beside the page that it serves
 
 from __future__ import annotations
 
@@ -9,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from docs.vectors.cast import SEED, SPEC, TOUR, VISIT
+from docs.vectors.cast import START as W_IN
 from edge_agent import objectives, optimisers
 from edge_agent.descent import Prepared
 from edge_agent.diversity import Diverse, distance_scale
@@ -20,7 +21,7 @@ from sojourn.messages import Tour, Visit
 from sojourn.parts import Dyn, Elmy, Gate, Prox, Sam, Scaffold, Sgd, TourPolicy, Training
 from sojourn.randomness import derive
 from sojourn.spec import InputSpec, Kit, ModelSpec, Probe, TensorSpec
-from sojourn.wire import Task, TourId, VisitId
+from sojourn.wire import Task
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
 
     Vector = NDArray[np.float32]
 
-SPEC = ModelSpec((TensorSpec("weight", (2, 3)), TensorSpec("bias", (2,))))
-SEED = derive(derive(7, "train", 1), "pi-1", 0)
-W_IN = np.array([0.5, -0.25, 0.125, 1.0, -1.0, 0.0, 0.75, -0.5], np.float32)
 CURVE = np.array([1, 2, 0.5, 1, 3, 0.25, 1, 2], np.float32)
 TARGET = np.array([0.25, 0.5, -1, 0, 2, 1, -0.5, 0], np.float32)
 ASIDE = np.array([0.125, 0, -0.5, 0.25, 0.0625, -0.125, 0, 0.5], np.float32)
@@ -194,7 +192,7 @@ def _pool(settings: Elmy, earlier: int) -> dict[str, Any]:
     kit = Kit(SPEC, InputSpec((8,)), ("a", "b"), (), b"", b"", Probe(b"", (), 0, 0.0, 0.0, (), ()))
     prepared = Prepared(kit, _Bowl(), _Samples(X, Y))  # type: ignore[arg-type]
     task = Task("train", POOL_TRAINING, settings, "float32", 1)
-    visit = Visit(VisitId("digits", 1, 0, 0, (1, 1)), _NOTHING, {}, task, SEED, 60.0, earlier)
+    visit = Visit(VISIT, _NOTHING, {}, task, SEED, 60.0, earlier)
     end, passed = train_pool(W_IN, settings, prepared, visit, lambda _step, _steps: None)
     return {
         "objective": msgspec.to_builtins(settings),
@@ -228,8 +226,7 @@ def _classifier(linear: tuple[str, ...]) -> dict[str, Any]:
 
 def _hops(route: tuple[str, ...], merges: int) -> dict[str, Any]:
     task, seed = Task("train", Training(), Sgd(), "float32", 1), derive(7, "train", 1)
-    it, vectors = TourId("digits", 1, 0, 1), {"model": _NOTHING}
-    tour = Tour(it, _NOTHING, vectors, route, (), task, seed, TourPolicy(), Gate(), (), merges)
+    tour = Tour(TOUR, _NOTHING, {"model": _NOTHING}, route, (), task, seed, TourPolicy(), Gate(), (), merges)
     state = EdgeState()
     state.apply(TourTaken(tour))
     (led,) = state.tours.values()

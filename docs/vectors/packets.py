@@ -1,0 +1,251 @@
+"""Topics, and at least one packet of every kind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+import msgspec
+import numpy as np
+
+from docs.vectors.cast import (
+    CLOUD,
+    DEVICE,
+    EDGE,
+    END,
+    EPOCHS,
+    EXEMPLARS,
+    FLEET,
+    KIT,
+    LARGE,
+    MEMBERS,
+    OFFER,
+    OPERATOR,
+    REPORTS,
+    SEED,
+    SPEC,
+    START,
+    TASK,
+    TOUR,
+    VISIT,
+)
+from docs.vectors.telling import told
+from sojourn import WIRE, topics, vectors
+from sojourn.blobs import LEAF, leaf_hashes, ref_of
+from sojourn.envelope import Packet, kind, pack, pack_blob
+from sojourn.messages import (
+    Accepted,
+    Birth,
+    Cancel,
+    Chunk,
+    Death,
+    Declined,
+    Discarded,
+    Export,
+    Exported,
+    Fetch,
+    FetchHashes,
+    Gone,
+    Hashes,
+    Inspect,
+    Jobs,
+    Prepare,
+    Progress,
+    Refused,
+    Roster,
+    RosterAsk,
+    RosterSeen,
+    Stop,
+    Submit,
+    Tour,
+    TourAccepted,
+    TourCancel,
+    TourDiscarded,
+    Toured,
+    TourProgress,
+    Visit,
+    Visited,
+)
+from sojourn.parts import (
+    ClassCountEstimator,
+    Elmy,
+    Gate,
+    OwnObjective,
+    Scaffold,
+    Sgd,
+    SignatureEstimator,
+    TourPolicy,
+    Training,
+)
+from sojourn.randomness import derive
+from sojourn.wire import JobView, Ref, RoundReport, Task, TourView
+
+if TYPE_CHECKING:
+    from sojourn.messages import Message, Presence
+    from sojourn.topics import Address
+
+    Sent = tuple[str, Address, Address | None, Message | Presence]
+    """Name, sender, receiver (None: the sender's own state topic), message."""
+
+
+def _inline(data: bytes, encoding: Any = "raw", *, delta: bool = False) -> Ref:
+    return msgspec.structs.replace(ref_of(data, encoding, delta=delta), inline=data)
+
+
+MODEL = _inline(vectors.encode(START, "float32", SPEC), "float32")
+RESULT = _inline(vectors.encode(END, "float32", SPEC), "float32")
+
+
+def make() -> dict[str, Any]:
+    """All of them, by the keys that they have in vectors.json."""
+    sent = [*_presence(), *_visits(), *_pulls(), *_answers(), *_tours(), *_requests()]
+    return {"topics": _topics(), "packets": [_packet(*each) for each in sent]}
+
+
+def _topics() -> dict[str, Any]:
+    inbox, state = topics.inbox(FLEET, EDGE, DEVICE.name), topics.state(FLEET, DEVICE)
+    start = f"sojourn/{WIRE}/{FLEET}"
+    return {
+        "fleet": FLEET,
+        "valid": [
+            {"topic": inbox, "role": "edge", "name": "hall", "sender": "pi-1"},
+            {"topic": topics.inbox(FLEET, DEVICE, EDGE.name), "role": "device", "name": "pi-1", "sender": "hall"},
+            {"topic": topics.inbox(FLEET, OPERATOR, CLOUD.name), "role": "cloud", "name": "operator", "sender": "main"},
+            {"topic": state, "role": "device", "name": "pi-1", "sender": None},
+            {"topic": f"{start}/edge/{'x' * 63}/in/-", "role": "edge", "name": "x" * 63, "sender": "-"},
+        ],
+        "invalid": [
+            inbox.replace("/1/", "/2/"),
+            inbox.replace(FLEET, "brewery"),
+            f"{start}/robot/hall/in/pi-1",
+            f"{start}/edge/Hall/in/pi-1",
+            f"{start}/edge/hall/in/pi_1",
+            f"{start}/edge/hall/in/",
+            f"{start}/edge/hall/in",
+            f"{start}/edge/hall/in/pi-1/",
+            f"{start}/edge/{'x' * 64}/in/pi-1",
+            f"{start}/edge/hall/out/pi-1",
+            f"{start}/device/pi-1/state/",
+            f"/{inbox}",
+            "",
+        ],
+    }
+
+
+def _presence() -> list[Sent]:
+    return [
+        ("birth", DEVICE, None, Birth(OFFER)),
+        ("birth-of-an-edge-server", EDGE, None, Birth()),
+        ("death", DEVICE, None, Death()),
+    ]
+
+
+def _visits() -> list[Sent]:
+    """From an edge server to a device: what it is asked to do."""
+    exemplars = _inline(pack_blob(EXEMPLARS))
+    control = _inline(vectors.encode(START / np.float32(8), "float32", SPEC), "float32")
+    estimate = Task("estimate", Training(), Sgd(), "int8", None, SignatureEstimator(epochs=1, where="device"))
+    counting = Task("estimate", Training(), Sgd(), "float32", None, ClassCountEstimator())
+    steady = Task("train", Training(), Scaffold(), "float32", 1)
+    pool = Task("train", Training(optimiser="adam", lr=0.001), Elmy(models=3, warmup=5), "float32", 1)
+    own = OwnObjective(part="shelf.pulls:Gentle", settings={"strength": 0.5})
+    foreign = Task("train", Training(), own, "float32", 1)
+    return [
+        ("prepare", EDGE, DEVICE, Prepare("digits", KIT, TASK)),
+        ("visit", EDGE, DEVICE, Visit(VISIT, KIT, {"model": MODEL}, TASK, SEED, 60.0)),
+        (
+            "visit-to-estimate", EDGE, DEVICE,
+            Visit(VISIT, KIT, {"model": MODEL, "exemplars": exemplars}, estimate, SEED, 60.0),
+        ),
+        ("visit-to-count-classes", EDGE, DEVICE, Visit(VISIT, KIT, {"model": MODEL}, counting, SEED, 60.0)),
+        (
+            "visit-with-a-control", EDGE, DEVICE,
+            Visit(VISIT, KIT, {"model": MODEL, "control": control}, steady, SEED, 60.0),
+        ),
+        ("visit-for-a-pool", EDGE, DEVICE, Visit(VISIT, KIT, {"model": MODEL}, pool, SEED, 60.0, 2)),
+        ("visit-with-an-own-objective", EDGE, DEVICE, Visit(VISIT, KIT, {"model": MODEL}, foreign, SEED, 60.0)),
+    ]  # fmt: skip
+
+
+def _pulls() -> list[Sent]:
+    hashes, last = leaf_hashes(LARGE), 2 * LEAF
+    return [
+        ("fetch-hashes", DEVICE, EDGE, FetchHashes(KIT.digest, 0)),
+        ("hashes", EDGE, DEVICE, Hashes(KIT.digest, 0, hashes)),
+        ("fetch", DEVICE, EDGE, Fetch(KIT.digest, 2, 1)),
+        ("chunk", EDGE, DEVICE, Chunk(KIT.digest, 2, LARGE[last:])),
+        ("gone", EDGE, DEVICE, Gone(KIT.digest)),
+    ]
+
+
+def _answers() -> list[Sent]:
+    """From a device to its edge server, and what settles them."""
+    delta = _inline(vectors.encode(END - START, "int8", SPEC), "int8", delta=True)
+    moved = _inline(vectors.encode(END - START, "float32", SPEC), "float32")
+    metrics = {"loss_first": 1.25, "loss": 0.75, "steps": 8.0, "seconds": 0.5}
+    return [
+        ("progress", DEVICE, EDGE, Progress(VISIT, "training", 3, 8)),
+        ("declined", DEVICE, EDGE, Declined(VISIT, "hot", "84 degrees")),
+        ("visited", DEVICE, EDGE, Visited(VISIT, {"model": RESULT}, 60, metrics)),
+        ("visited-with-a-delta", DEVICE, EDGE, Visited(VISIT, {"model": delta}, 60, metrics)),
+        ("visited-with-a-signature", DEVICE, EDGE, Visited(VISIT, {}, 60, metrics, (0.75, 0.125))),
+        ("visited-with-class-counts", DEVICE, EDGE, Visited(VISIT, {}, 60, {"seconds": 0.5}, (45.0, 15.0))),
+        (
+            "visited-with-a-control-delta", DEVICE, EDGE,
+            Visited(VISIT, {"model": RESULT, "control_delta": moved}, 60, {**metrics, "remembered": 4.0}),
+        ),
+        ("accepted", EDGE, DEVICE, Accepted(VISIT)),
+        ("discarded", EDGE, DEVICE, Discarded(VISIT, "this attempt is no longer wanted")),
+        ("cancel", EDGE, DEVICE, Cancel(VISIT)),
+    ]  # fmt: skip
+
+
+def _tours() -> list[Sent]:
+    """Between the cloud and an edge server."""
+    members, reports = _inline(pack_blob(MEMBERS)), _inline(pack_blob(REPORTS))
+    policy, gate = TourPolicy(on_lost_visit="swap"), Gate()
+    tour = Tour(TOUR, KIT, {"model": MODEL}, ("pi-1", "pi-2"), ("pi-9",), TASK, derive(7, "train", 1), policy, gate, ())
+    waves = msgspec.structs.replace(tour, merges=2, weighting="uniform")
+    return [
+        ("roster-ask", CLOUD, EDGE, RosterAsk()),
+        ("roster", EDGE, CLOUD, Roster(1, members)),
+        ("roster-seen", CLOUD, EDGE, RosterSeen(1)),
+        ("tour", CLOUD, EDGE, tour),
+        ("tour-with-merges", CLOUD, EDGE, waves),
+        ("tour-progress", EDGE, CLOUD, TourProgress(TOUR, 1, 2, "pi-2", 3, 8, 0, 61_234)),
+        ("toured", EDGE, CLOUD, Toured(TOUR, {"model": RESULT}, 120, reports, 123_456)),
+        ("tour-accepted", CLOUD, EDGE, TourAccepted(TOUR)),
+        ("tour-discarded", CLOUD, EDGE, TourDiscarded(TOUR, "this attempt is no longer wanted")),
+        ("tour-cancel", CLOUD, EDGE, TourCancel(TOUR)),
+    ]
+
+
+def _requests() -> list[Sent]:
+    """Between an operator and the cloud."""
+    view = JobView(
+        "digits", "visit", "mlp", "running", "", 1, 10, "train", 0.5, 2,
+        (TourView(0, "hall", ("pi-1", "pi-2"), 1, "pi-2", 3, 8, 0, False),),
+        (RoundReport(1, 0.5, 1.5, 1, 2, 0, 123_456, 9.5, {"vts": 0.25}, ()),),
+    )  # fmt: skip
+    return [
+        ("submit", OPERATOR, CLOUD, Submit("t-1", 'name = "digits"\n[data]\ntest = "digits"\n')),
+        ("inspect", OPERATOR, CLOUD, Inspect("t-2", "digits", 0)),
+        ("jobs", CLOUD, OPERATOR, Jobs("t-2", (view,))),
+        ("stop", OPERATOR, CLOUD, Stop("t-3", "digits")),
+        ("export", OPERATOR, CLOUD, Export("t-4", "digits")),
+        ("exported", CLOUD, OPERATOR, Exported("t-4", KIT, 0.9375)),
+        ("refused", CLOUD, OPERATOR, Refused("t-5", "there is no job 'digit'; the jobs are: digits")),
+    ]
+
+
+def _packet(name: str, sender: Address, to: Address | None, message: Message | Presence) -> dict[str, Any]:
+    data = pack(Packet(1, EPOCHS[sender], message))
+    return {
+        "name": name,
+        "topic": topics.inbox(FLEET, to, sender.name) if to else topics.state(FLEET, sender),
+        "from": str(sender),
+        "to": str(to) if to else None,
+        "kind": kind(message),
+        "fields": told(msgpack.unpackb(data)),
+        "hex": data.hex(),
+    }
