@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from coordinator.coordinator import Coordinator
+from coordinator.coordinator_records import ENDED
+from fleet_sim.fleet import CLOUD
 from sojourn.blobs import MemoryBlobs
 from sojourn.errors import ConfigError
 from sojourn.store import MemoryStore
@@ -17,6 +21,10 @@ if TYPE_CHECKING:
     from fleet_sim.fleet import Fleet
 
 FILE = "checkpoint.bin"
+PAUSE = 2.0
+"""Seconds of real time that are lost at most with a fleet that is small: no checkpoint is written in between."""
+BYTES_PER_SECOND = 10 << 20
+"""A large one is written the more rarely, so that writing takes a small share of the time."""
 
 
 class NodeKept(msgspec.Struct, frozen=True, array_like=True):
@@ -35,7 +43,9 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 def save(fleet: Fleet, folder: Path) -> None:
-    """Write all nodes down; the checkpoint of before stays until this one is whole."""
+    """Write all nodes down, unless that was done just now; the checkpoint of before stays until this one is whole."""
+    if not (_ended(fleet) or _old(folder / FILE)):
+        return
     nodes, blobs = {}, {}
     for name, simulated in fleet.nodes.items():
         machine, store = simulated.node.machine, fleet.stores[name]
@@ -69,3 +79,17 @@ def load(folder: Path) -> tuple[float, dict[str, MemoryStore]]:
         store.blobs = held
         stores[name] = store
     return kept.clock, stores
+
+
+def _old(path: Path) -> bool:
+    """Whether a checkpoint is so old that its time to be written again has come; one that is not there is."""
+    if not path.exists():
+        return True
+    kept = path.stat()
+    return not 0 <= time.time() - kept.st_mtime < PAUSE + kept.st_size / BYTES_PER_SECOND
+
+
+def _ended(fleet: Fleet) -> bool:
+    """Whether no more checkpoint will come."""
+    machine = fleet.nodes[CLOUD].node.machine
+    return isinstance(machine, Coordinator) and all(job.status in ENDED for job in machine.state.jobs.values())

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from coordinator.coordinator_records import JobState
     from edge_agent.data import DataSettings
+    from sojourn.blobs import BlobStore
     from sojourn.link import Link
     from sojourn.machine import Machine
     from sojourn.memory_link import Faults, MemoryBroker
@@ -95,7 +96,9 @@ class Fleet:
 
     def run(self, name: str, limit: float = 1e5) -> JobState:
         """Let time pass until the job has ended, or for so many seconds."""
-        self.world.run(lambda: self.job(name).status in ENDED, self.world.now + limit)
+        nodes = self.nodes
+        # This is asked after each of the things that happen, of which there may be millions.
+        self.world.run(lambda: nodes[CLOUD].node.machine.state.jobs[name].status in ENDED, self.world.now + limit)  # type: ignore[attr-defined]
         return self.job(name)
 
     @property
@@ -110,7 +113,10 @@ class Fleet:
     def _coordinator(self, broker: MemoryBroker) -> Node:
         link = MemoryLink(broker)
         links: dict[Role, Link] = {"edge": link, "cloud": link}
-        return self._node(Coordinator(CLOUD), links, lambda store: InlineWorkers(Bench(store.blobs, shelf=Shelf())))
+        return self._node(Coordinator(CLOUD), links, lambda store: InlineWorkers(self._bench(store.blobs)))
+
+    def _bench(self, blobs: BlobStore) -> Bench:
+        return Bench(blobs, shelf=Shelf())
 
     def _edge(self, name: str, site: MemoryBroker, cloud: MemoryBroker) -> Node:
         below = MemoryLink(site)

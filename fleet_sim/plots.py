@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from coordinator.watching import MEASURES
@@ -21,22 +22,39 @@ COUNTED = "covered"
 """The one measure that is a number of classes, and no share."""
 
 
-def accuracy_plot(runs: Mapping[str, Rows], path: Path) -> None:
-    """Accuracy by round, by simulated time and by bytes, one line for each run."""
+def accuracy_plot(groups: Mapping[str, Sequence[Rows]], path: Path) -> None:
+    """Accuracy by round, by simulated time and by bytes: a colour for each group, and a line for each run in it.
+
+    Several runs of a group are drawn thin, and their mean as far as all of them went is drawn over them.
+    """
     figure, axes = _figure(3, 13.5)
-    longest = max((float(row["clock"]) for rows in runs.values() for row in rows), default=0.0)
+    longest = max((float(row["clock"]) for runs in groups.values() for rows in runs for row in rows), default=0.0)
     per, unit = next((per, unit) for per, unit in UNITS if longest < 300 * per or unit == "hours")
-    for (name, rows), colour in zip(runs.items(), _colours(len(runs)), strict=True):
-        heights = [100 * float(row["accuracy"]) for row in rows]
-        megabytes = _added([float(row["bytes"]) / 1e6 for row in rows])
-        ways = ([int(row["round"]) for row in rows], [float(row["clock"]) / per for row in rows], megabytes)
-        for axis, across in zip(axes, ways, strict=True):
-            axis.plot(across, heights, color=colour, label=name, linewidth=1.8, marker="o" if len(rows) < 2 else None)
+    for (name, runs), colour in zip(groups.items(), _colours(len(groups)), strict=True):
+        curves = [_curve(rows, per) for rows in runs if rows]
+        for curve in curves if len(curves) > 1 else ():
+            for axis, across in zip(axes, curve[1:], strict=True):
+                axis.plot(across, curve[0], color=colour, linewidth=0.8, alpha=0.35)
+        # Each number of the mean's curve is the mean of the runs' numbers in the same round.
+        steps = [zip(*each, strict=True) for each in zip(*(zip(*curve, strict=True) for curve in curves), strict=False)]
+        rounds = [[fmean(values) for values in step] for step in steps]
+        for axis, at in zip(axes, (1, 2, 3), strict=True):
+            axis.plot(
+                [step[at] for step in rounds], [step[0] for step in rounds], color=colour, label=name, linewidth=1.8,
+                marker="o" if len(rounds) < 2 else None,
+            )  # fmt: skip
     for axis, words in zip(axes, ("round", f"simulated {unit}", "megabytes over MQTT"), strict=True):
         axis.set_xlabel(words)
     axes[0].set_ylabel("accuracy, %")
     axes[0].legend(frameon=False, loc="lower right")
     _save(figure, path)
+
+
+def _curve(rows: Rows, per: float) -> tuple[list[float], list[float], list[float], list[float]]:
+    """Accuracy in percent, and where it stands by round, by time and by bytes."""
+    megabytes = _added([float(row["bytes"]) / 1e6 for row in rows])
+    clock = [float(row["clock"]) / per for row in rows]
+    return [100 * float(row["accuracy"]) for row in rows], [float(row["round"]) for row in rows], clock, megabytes
 
 
 def quality_plot(rows: Rows, path: Path) -> bool:

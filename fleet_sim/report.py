@@ -7,17 +7,23 @@ from typing import TYPE_CHECKING
 
 from fleet_sim.fleet import CLOUD
 from fleet_sim.plots import accuracy_plot, participation_plot, quality_plot
+from fleet_sim.results import CONFIG, ROUNDS, VISITS
+from fleet_sim.tallies import DEVICES, SITES
 from sojourn import vectors
 from sojourn.envelope import unpack_blob
 from sojourn.spec import Kit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from fleet_sim.results import ResultFolder
+    from fleet_sim.plots import Rows
+    from fleet_sim.running import Running
     from fleet_sim.virtual_fleet import VirtualFleet
 
+MODEL = "model.onnx"
+MOST = 50
+"""So many sites and devices are on the page; the tables have all."""
 STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;color:#1f2933;max-width:72rem;margin:2rem auto;padding:0 1rem}"
     "table{border-collapse:collapse}td,th{padding:.2rem .8rem;text-align:right;border-bottom:1px solid #e4e7eb}"
@@ -36,33 +42,39 @@ def save_model(fleet: VirtualFleet, job: str, path: Path) -> None:
     path.write_bytes(bake(kit, vectors.load(blobs, state.vectors["model"], kit.model)))
 
 
-def draw(results: ResultFolder, name: str, devices: Sequence[str]) -> None:
-    """Pictures and page of one simulation."""
-    rows, folder = results.rows("rounds.csv"), results.path
+def draw(running: Running) -> None:
+    """Pictures and page of one simulation, from its tables."""
+    results, name = running.results, running.name
+    rows, folder = results.rows(ROUNDS), results.path
     if not rows:
         return
     pictures = {"accuracy.png": "Accuracy by round, by simulated time, by bytes"}
-    accuracy_plot({name: rows}, folder / "accuracy.png")
+    accuracy_plot({name: [rows]}, folder / "accuracy.png")
     if quality_plot(rows, folder / "quality.png"):
         pictures["quality.png"] = "How alike the sets were, and how diverse inside"
-    participation_plot(results.rows("visits.csv"), devices, folder / "participation.png")
+    participation_plot(results.rows(VISITS), list(running.samples), folder / "participation.png")
     pictures["participation.png"] = "How often each device was visited"
     shown = ("round", "accuracy", "loss", "visits", "lost", "bytes", "seconds")
-    table = [{key: row[key] for key in shown} for row in rows]
-    write_page(folder / "report.html", name, pictures, table, (folder / "config.toml").read_text(encoding="utf-8"))
+    devices = sorted(results.rows(DEVICES), key=lambda row: -float(row["seconds"]))
+    tables = {
+        "Rounds": [{key: row[key] for key in shown} for row in rows],
+        "Sites": results.rows(SITES)[:MOST],
+        f"Devices, the {MOST} busiest" if len(devices) > MOST else "Devices, busiest first": devices[:MOST],
+    }
+    write_page(folder / "report.html", name, pictures, tables, (folder / CONFIG).read_text(encoding="utf-8"))
 
 
 def write_page(
-    path: Path, title: str, pictures: Mapping[str, str], table: Sequence[Mapping[str, str]], settings: str = ""
+    path: Path, title: str, pictures: Mapping[str, str], tables: Mapping[str, Rows], settings: str = ""
 ) -> None:
     """A page that needs nothing but the files beside it."""
     parts = [f"<h1>{html.escape(title)}</h1>"]
     for file, words in pictures.items():
         parts.append(f"<h2>{html.escape(words)}</h2><img src='{file}' alt='{html.escape(words)}'>")
-    if table:
-        rows = ["".join(f"<th>{html.escape(key)}</th>" for key in table[0])]
+    for heading, table in tables.items():
+        rows = ["".join(f"<th>{html.escape(key)}</th>" for key in table[0])] if table else []
         rows += ["".join(f"<td>{html.escape(_short(value))}</td>" for value in row.values()) for row in table]
-        parts.append(f"<h2>All of them</h2><table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>")
+        parts.append(f"<h2>{html.escape(heading)}</h2><table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>")
     if settings:
         parts.append(f"<h2>Settings</h2><pre>{html.escape(settings)}</pre>")
     head = f"<meta charset='utf-8'><title>{html.escape(title)}</title><style>{STYLE}</style>"

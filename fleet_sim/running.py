@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from coordinator.coordinator_records import ENDED
@@ -16,19 +17,25 @@ from coordinator.job_data import public_data
 from fleet_sim import checkpoint, engines
 from fleet_sim.availability import fails, follow
 from fleet_sim.datasets import load
+from fleet_sim.engines.untrained import UntrainedEngine, UntrainedGraphs
 from fleet_sim.partition import split
 from fleet_sim.profiles import find_link, find_profile
 from fleet_sim.results import ResultFolder
 from fleet_sim.simulation import Simulation, read_simulation
+from fleet_sim.tallies import write_tallies
 from fleet_sim.timing import Timing
 from fleet_sim.virtual_fleet import VirtualFleet
 from sojourn.errors import JobError
+from sojourn.graphs import Graphs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from coordinator.following import Course
+    from coordinator.job import Job
     from fleet_sim.datasets import DataSet
+    from fleet_sim.simulation import SimulationSettings
+    from sojourn.wire import RoundReport
 
 REFRESH = 0.3
 """Seconds of real time between two looks at a simulation."""
@@ -46,43 +53,45 @@ class Simulated:
 
 
 class Running:
-    """A simulation under way."""
+    """A simulation under way; with `train` off a plan, in which time passes and bytes flow and nothing is learnt."""
 
-    def __init__(self, simulation: Simulation, folder: Path, *, resume: bool = False) -> None:
-        self.simulation = simulation
+    def __init__(self, simulation: Simulation, folder: Path, *, resume: bool = False, train: bool = True) -> None:
+        self.simulation, self._train = simulation, train
         self.results = ResultFolder(folder, resume=resume)
-        job = simulation.read()
-        self.name, fleet = job.name, simulation.fleet
-        self.data = load(fleet.data)
-        self.parts = split(simulation.split, self.data, fleet.devices, job.seed)
-        rows = dict(zip(fleet.names, self.parts, strict=True))
-        shards = engines.Shards(self.data.x_train, self.data.y_train, self.data.classes, rows)
-        test = _test_file(self.data, folder)
-        self.engine, self.why = engines.choose(
-            shards, engine=fleet.engine, trainer=fleet.trainer, device=fleet.device, workers=fleet.workers,
-            network=_network(simulation.job_text(test)) if fleet.trainer == "torch" else None,
-        )  # fmt: skip
-        profile = find_profile(fleet.profile)
+        job, fleet = simulation.read(), simulation.fleet
+        self.name = job.name
+        self.profiles = fleet.dealt(fleet.profile)
+        boards = {name: find_profile(profile) for name, profile in self.profiles.items()}
+        lines = {name: find_link(link) if link else boards[name].link for name, link in fleet.dealt(fleet.link).items()}
+        data = load(fleet.data)
+        rows = dict(zip(fleet.names, split(simulation.split, data, fleet.devices, job.seed), strict=True))
+        self.samples = {name: len(part) for name, part in rows.items()}
         clock, stores = checkpoint.load(folder) if resume else (0.0, {})
+        self.results.open()
+        text = simulation.job_text(_test_file(data if train else _few(data, job), folder))
+        shards = engines.Shards(data.x_train, data.y_train, data.classes, rows)
+        self.engine, self.why = _engine(shards, fleet, text) if train else (UntrainedEngine(shards), "a plan")
         self.fleet = VirtualFleet(
-            fleet.reached, self.engine, Timing(profile.device, {name: len(part) for name, part in rows.items()}),
+            fleet.reached, self.engine, Timing({name: it.device for name, it in boards.items()}, self.samples),
             self.results.visit, one_broker=fleet.reach == "all",
             lost=lambda device, visit: fails(simulation.availability, device, visit, job.seed),
-            line=find_link(fleet.link) if fleet.link else profile.link, clock=clock, stores=stores,
+            lines=lines, clock=clock, stores=stores, make=Graphs if train else UntrainedGraphs,
         )  # fmt: skip
         follow(self.fleet, simulation.availability, fleet.names, job.seed)
-        if not resume:
+        if resume:
+            self.results.back_to(clock)
+        else:
             self.results.begin(simulation)
-            self.fleet.submit(simulation.job_text(test))
+            self.fleet.submit(text)
 
     def courses(self) -> Iterator[Course]:
         """How it stands, a few times a second, until it has ended."""
-        course = self.fleet.course(self.name)
+        course = self._course()
         told = len(course.history)
         yield course
         while not course.ended:
             going = self._advance(time.monotonic() + REFRESH, told)
-            course = self.fleet.course(self.name, course.history)
+            course = self._course(course.history)
             for report in course.history[told:]:
                 self.results.round(report, self.fleet.world.now)
                 checkpoint.save(self.fleet, self.results.path)
@@ -91,9 +100,21 @@ class Running:
             if not going and course.view.status not in ENDED:
                 raise JobError(f"nothing more happens: {course.view.status}, {course.view.detail}")
 
+    def _course(self, before: tuple[RoundReport, ...] = ()) -> Course:
+        course = self.fleet.course(self.name, before)
+        if self._train:
+            return course
+        # How good a model is that nobody trained says nothing.
+        told = [msgspec.structs.replace(it, accuracy=math.nan, loss=math.nan) for it in course.history[len(before) :]]
+        return msgspec.structs.replace(course, history=(*before, *told))
+
     def close(self) -> None:
-        """End what was started."""
+        """End what was started, and add up what was done."""
         self.engine.close()
+        self.sites, self.devices = write_tallies(
+            self.results, self.samples, self.profiles, list(self.simulation.fleet.reached)
+        )
+        self.results.close()
 
     def _advance(self, until: float, told: int) -> bool:
         """Let the fleet's time pass until there is news, or for a moment of ours."""
@@ -127,6 +148,13 @@ def _last(courses: Iterator[Course]) -> Course:
     return course
 
 
+def _engine(shards: engines.Shards, fleet: SimulationSettings, text: str) -> tuple[engines.Engine, str]:
+    return engines.choose(
+        shards, engine=fleet.engine, trainer=fleet.trainer, device=fleet.device, workers=fleet.workers,
+        network=_network(text) if fleet.trainer == "torch" else None, ray=fleet.ray,
+    )  # fmt: skip
+
+
 def _network(text: str) -> engines.Network:
     """The torch module that the job's kit is compiled from."""
     from coordinator.models import build  # noqa: PLC0415  # torch takes seconds and 280 MB
@@ -141,3 +169,10 @@ def _test_file(data: DataSet, folder: Path) -> Path:
     path = (folder / "test.npz").resolve()
     np.savez(path, x=data.x_test, y=data.y_test, classes=np.array(data.classes))
     return path
+
+
+def _few(data: DataSet, job: Job) -> DataSet:
+    """The data with as many test samples as exemplars are cut from, and one of each class to test on."""
+    each = job.data.exemplars_per_class + 1
+    rows = np.concatenate([np.flatnonzero(data.y_test == label)[:each] for label in np.unique(data.y_test)])
+    return replace(data, x_test=data.x_test[rows], y_test=data.y_test[rows])

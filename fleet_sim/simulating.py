@@ -1,22 +1,19 @@
-"""Simulations on a terminal: one, or several side by side."""
+"""A simulation on a terminal."""
 
 from __future__ import annotations
 
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
-from coordinator.watching import percent, result_table, show
-from fleet_sim.plots import accuracy_plot
-from fleet_sim.report import draw, save_model, write_page
+from coordinator.watching import result_table, show
+from fleet_sim.report import MODEL, draw, save_model
+from fleet_sim.results import CONFIG
 from fleet_sim.running import Running
 from fleet_sim.simulation import read_simulation
-from sojourn.errors import ConfigError
+from sojourn.errors import ConfigError, JobError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from rich.console import Console
 
@@ -24,6 +21,7 @@ if TYPE_CHECKING:
     from fleet_sim.simulation import Simulation
 
 HOME = Path("simulations")
+"""Where results go, unless a person says where."""
 
 
 def one(
@@ -31,103 +29,67 @@ def one(
 ) -> None:
     """Run one simulation, or go on with it."""
     if resume is not None:
-        config = resume / "config.toml"
+        config = resume / CONFIG
         if not config.exists():
-            raise ConfigError(f"--resume {resume}: there is no config.toml in it")
-        simulation, folder = read_simulation(config.read_text(encoding="utf-8"), str(config), dict(changes)), resume
+            raise ConfigError(f"--resume {resume}: there is no {CONFIG} in it")
+        simulation, folder = read(config, changes), resume
     else:
-        simulation = _read(file, changes)
-        folder = output or _free(HOME / simulation.job["name"])
-    running, course = _run(simulation, folder, console, resume=resume is not None)
+        simulation = read(file, changes)
+        folder = output or free(HOME / simulation.job["name"])
+    again = f"sojourn simulate --resume {folder}"
+    running, course = run(simulation, folder, console, again, resume=resume is not None)
     console.print(result_table(course))
-    console.print(f"{_told(course)} {_clock(running.fleet.world.now)} of the fleet's time.")
+    console.print(f"{_told(course)} {clock_of(running.fleet.world.now)} of the fleet's time.")
     console.print(f"Tables, pictures and the model are in {folder}; report.html shows them.", soft_wrap=True)
 
 
-def several(
-    files: Sequence[Path], strategies: Sequence[str], seeds: Sequence[int], changes: Mapping[str, Any],
-    output: Path | None, console: Console,
-) -> None:  # fmt: skip
-    """Run several simulations on the same split and draw them together."""
-    named: dict[str, Simulation] = {}
-    for file, strategy, seed in product(files or (None,), strategies or (None,), seeds or (None,)):
-        told = {"strategy": strategy, "seed": seed}
-        simulation = _read(file, {**changes, **{path: value for path, value in told.items() if value is not None}})
-        words = [file.stem if file else None, strategy, None if seed is None else f"seed {seed}"]
-        name = " ".join(word for word in words if word) or simulation.job.get("strategy", "visit")
-        if name in named:
-            raise ConfigError(f"two of the runs are called {name!r}: name each file and strategy once")
-        named[name] = simulation
-    folder = output or _free(HOME / "compare")
-    rows, table, found = {}, [], Table(title="side by side", title_justify="left", title_style="bold")
-    for heading in ("run", "accuracy", "best", "rounds", "visits", "MB", "clock"):
-        found.add_column(heading, justify="left" if heading == "run" else "right", no_wrap=True)
-    for name, simulation in named.items():
-        console.print(f"[bold]{name}[/]")
-        running, course = _run(simulation, folder / name.replace(" ", "-"), console)
-        rows[name] = running.results.rows("rounds.csv")
-        row = _row(name, course, running.fleet.world.now)
-        table.append(row)
-        found.add_row(*row.values())
-    console.print(found)
-    accuracy_plot(rows, folder / "compare.png")
-    write_page(folder / "report.html", "Side by side", {"compare.png": "Accuracy"}, table)
-    console.print(f"compare.png and report.html are in {folder}", soft_wrap=True)
-
-
-def _run(
-    simulation: Simulation, folder: Path, console: Console, *, resume: bool = False
+def run(
+    simulation: Simulation, folder: Path, console: Console, again: str, *, resume: bool = False
 ) -> tuple[Running, Course]:
+    """Run it before a person's eyes; `again` is the command that goes on with it."""
     running = Running(simulation, folder, resume=resume)
     console.print(f"[dim]{running.why}[/]")
     try:
         course = show(running.courses(), console)
-        save_model(running.fleet, running.name, folder / "model.onnx")
+        if not course.history:
+            raise JobError(f"{_told(course)} Not one round was finished")
+        save_model(running.fleet, running.name, folder / MODEL)
     except KeyboardInterrupt:
-        console.print(f"Stopped. What was done is in {folder}; sojourn simulate --resume {folder} goes on.")
+        console.print(f"Stopped. What was done is in {folder}; {again} goes on.", soft_wrap=True)
         raise
     finally:
         running.close()
-        draw(running.results, running.name, simulation.fleet.names)
+        draw(running)
     return running, course
 
 
-def _read(file: Path | None, changes: Mapping[str, Any]) -> Simulation:
-    if file is not None and not file.exists():
+def read(file: Path | None, changes: Mapping[str, Any]) -> Simulation:
+    """The simulation in a file, or of the command line alone."""
+    if file is not None and not file.is_file():
         raise ConfigError(f"there is no file {file}")
     text = file.read_text(encoding="utf-8") if file else ""
     return read_simulation(text, str(file) if file else "the command line", dict(changes))
 
 
-def _free(path: Path) -> Path:
+def free(path: Path) -> Path:
     """The path, with a number if it is taken."""
-    number, free = 1, path
-    while free.exists():
+    number, found = 1, path
+    while found.exists():
         number += 1
-        free = path.with_name(f"{path.name}-{number}")
-    return free
+        found = path.with_name(f"{path.name}-{number}")
+    return found
+
+
+def clock_of(seconds: float) -> str:
+    """A time for people."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    days, minutes = divmod(int(seconds // 60), 24 * 60)
+    hours, minutes = divmod(minutes, 60)
+    if days:
+        return f"{days} d {hours:02} h"
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {int(seconds % 60):02} s"
 
 
 def _told(course: Course) -> str:
     return f"{course.view.status.capitalize()}: {course.view.detail}."
-
-
-def _row(name: str, course: Course, clock: float) -> dict[str, str]:
-    history = course.history
-    best = max((report.accuracy for report in history), default=float("nan"))
-    return {
-        "run": name,
-        "accuracy": percent(history[-1].accuracy) if history else "-",
-        "best": percent(best),
-        "rounds": str(len(history)),
-        "visits": str(sum(report.visits for report in history)),
-        "MB": f"{sum(report.traffic for report in history) / 1e6:.1f}",
-        "clock": _clock(clock),
-    }
-
-
-def _clock(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    hours, minutes = divmod(int(seconds // 60), 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {int(seconds % 60):02} s"

@@ -19,26 +19,29 @@ if TYPE_CHECKING:
 
     from coordinator.job import Job
 
+OneOrMore = str | Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
 
 
 class SimulationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The fleet that is not there.
 
     data: the name of a set, or an NPZ file. reach: a device reaches `one` site, or `all`. engine, trainer, device,
-    workers: how visits are trained (fleet_sim/engines). profile, link: what the devices and their lines are like; no
-    link: the profile's own.
+    workers, ray: how visits are trained (fleet_sim/engines), and the address of a cluster for it. profile, link: what
+    the devices and their lines are like; of several, each site's devices take one after another in turn; no link: the
+    profile's own.
     """
 
     data: str = "digits"
     devices: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 20
     sites: Count = 2
     reach: Literal["one", "all"] = "one"
-    engine: Literal["auto", "serial", "pool", "batched"] = "auto"
+    engine: Literal["auto", "serial", "pool", "batched", "ray"] = "auto"
     trainer: Literal["onnx", "torch"] = "onnx"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     workers: Natural = 0
-    profile: str = "raspberry-pi-4"
-    link: str = ""
+    ray: str = ""
+    profile: OneOrMore = "raspberry-pi-4"
+    link: OneOrMore = ""
 
     @property
     def names(self) -> list[str]:
@@ -52,6 +55,11 @@ class SimulationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         sites = min(self.sites, self.devices)
         return {f"site-{number + 1}": tuple(self.names[number::sites]) for number in range(sites)}
 
+    def dealt(self, kinds: OneOrMore) -> dict[str, str]:
+        """Which device is of which kind: dealt out in turn at every site, so that each has its share of all."""
+        named = (kinds,) if isinstance(kinds, str) else kinds
+        return {name: named[at % len(named)] for devices in self.reached.values() for at, name in enumerate(devices)}
+
 
 class Simulation(msgspec.Struct, frozen=True):
     """All of it, checked; `job` is the job file as TOML tables, without its data."""
@@ -63,10 +71,15 @@ class Simulation(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """A file that gives this simulation again."""
+        """A file that gives this simulation again: every setting there is, also those that nobody gave."""
+        job = self.read()
+        told = {**_given(msgspec.to_builtins(job)), **msgspec.to_builtins(job.parts())}
+        del told["data"]["test"]
+        if "devices" not in self.job.get("fleet", {}):
+            del told["fleet"]["devices"]  # as many as are simulated
         tables = {"simulation": self.fleet, "split": self.split, "availability": self.availability}
-        told = {name: msgspec.to_builtins(table) for name, table in tables.items()}
-        return dumps({**self.job, **{name: _given(table) for name, table in told.items()}})
+        told |= {name: _given(msgspec.to_builtins(table)) for name, table in tables.items()}
+        return dumps({key: value for key, value in told.items() if value != {}})
 
     def job_text(self, test: Path | str) -> str:
         """The job file for a coordinator, with the set that models are tested on."""
@@ -102,4 +115,6 @@ def read_simulation(text: str, where: str, changes: dict[str, Any] | None = None
 
 def _given(table: dict[str, Any]) -> dict[str, Any]:
     """A table without what is not there: TOML has no word for nothing."""
-    return {key: value for key, value in table.items() if value is not None}
+    return {
+        key: _given(value) if isinstance(value, dict) else value for key, value in table.items() if value is not None
+    }

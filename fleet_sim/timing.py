@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Timing:
     """The seconds of visits, from the devices' speed, their samples and what a step of the job's model costs."""
 
-    def __init__(self, device: DeviceProfile, samples: Mapping[str, int]) -> None:
-        self._device = device
+    def __init__(self, devices: Mapping[str, DeviceProfile], samples: Mapping[str, int]) -> None:
+        self._devices = devices
         self._samples = samples
         self._costs: dict[bytes, float] = {}
 
@@ -34,7 +34,7 @@ class Timing:
         steps = -(-samples // batch) * passes_of(work)
         mean = samples / max(1, -(-samples // batch))
         return training_seconds(
-            self._device, cost=self._costs[digest], steps=steps, batch=mean, threads=task.threads, warm=True
+            self._devices[name], cost=self._costs[digest], steps=steps, batch=mean, threads=task.threads, warm=True
         )
 
 

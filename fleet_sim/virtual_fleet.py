@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from coordinator.bench import Bench
 from coordinator.coordinator import Coordinator
 from coordinator.following import Course
+from coordinator.shelf import Shelf
 from edge_agent.agent import Agent
 from edge_agent.objectives import NAMES
+from fleet_sim.counted_link import CountedLink
 from fleet_sim.engine_training import EngineTraining
 from fleet_sim.fleet import CLOUD, Fleet
 from hierarchy.edge_records import VisitKept, VisitMissed
 from sojourn import __version__
+from sojourn.graphs import Graphs
 from sojourn.machine import Received, Send
-from sojourn.memory_link import MemoryLink
 from sojourn.messages import Inspect, Jobs
 from sojourn.topics import Address
 from sojourn.wire import Epoch, Offer
@@ -25,9 +28,11 @@ if TYPE_CHECKING:
     from edge_agent.data import DataSettings
     from fleet_sim.engine_training import Lost, Seconds
     from fleet_sim.engines import Engine
+    from sojourn.blobs import BlobStore
     from sojourn.memory_link import MemoryBroker
     from sojourn.node import Node
     from sojourn.profile import LinkProfile
+    from sojourn.spec import Kit
     from sojourn.store import Store
     from sojourn.wire import RoundReport, VisitReport
 
@@ -36,12 +41,17 @@ OPERATOR = Address("cloud", "operator")
 
 @dataclass(frozen=True)
 class Visited:
-    """A visit that ended: when, on which tour of which site, and how."""
+    """A visit that ended: when, on which tour of which site, and how.
+
+    down, up: the bytes on the device's line since its visit before.
+    """
 
     at: float
     site: str
     tour: str
     report: VisitReport
+    down: int
+    up: int
 
 
 class VirtualFleet(Fleet):
@@ -56,16 +66,19 @@ class VirtualFleet(Fleet):
         *,
         one_broker: bool = False,
         lost: Lost = lambda _device, _visit: False,
-        line: LinkProfile | None = None,
+        lines: Mapping[str, LinkProfile] | None = None,
         clock: float = 0.0,
         stores: Mapping[str, Store] | None = None,
+        make: Callable[[Kit, int], Graphs] = Graphs,
     ) -> None:
-        """With `clock` and `stores` it goes on where another one stopped."""
+        """With `clock` and `stores` it goes on where another one stopped; `make` makes the graphs of its tests."""
         self._engine = engine
-        self._line = line
+        self._profiles = lines or {}
         self._seconds = seconds
         self._visited = visited
         self._lost = lost
+        self._make = make
+        self._lines: dict[str, CountedLink] = {}
         devices: dict[str, Any] = {device: None for reached in sites.values() for device in reached}
         super().__init__(devices, sites, one_broker=one_broker, clock=clock, stores=stores)
 
@@ -85,6 +98,9 @@ class VirtualFleet(Fleet):
         assert isinstance(machine, Coordinator)  # noqa: S101
         return machine
 
+    def _bench(self, blobs: BlobStore) -> Bench:
+        return Bench(blobs, shelf=Shelf(), make=self._make)
+
     def _edge(self, name: str, site: MemoryBroker, cloud: MemoryBroker) -> Node:
         node = super()._edge(name, site, cloud)
         node.heed(lambda record: self._saw(name, record))
@@ -92,15 +108,17 @@ class VirtualFleet(Fleet):
 
     def _saw(self, site: str, record: Any) -> None:
         if isinstance(record, VisitKept | VisitMissed):
-            self._visited(Visited(self.world.now, site, record.key, record.report))
+            down, up = self._lines[record.report.device].taken()
+            self._visited(Visited(self.world.now, site, record.key, record.report, down, up))
 
     def _agent(self, name: str, data: DataSettings, broker: MemoryBroker) -> Node:
         del data  # the engine has it
         # Whose data is simulated has agreed to all that can be asked.
         offer = Offer(__version__, "simulated", "onnxruntime", 1, 0, NAMES, "simulated", ("class-counts",))
+        self._lines[name] = line = CountedLink(broker, self._profiles.get(name))
         return self._node(
             Agent(name, offer),
-            {"edge": MemoryLink(broker, profile=self._line)},
+            {"edge": line},
             lambda store: EngineTraining(
                 self.world, name, self._engine, store.blobs, self._seconds, self._lost
             ),

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import gc
 import heapq
+from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from sojourn.memory_link import MemoryBroker, MemoryLink
+from sojourn.memory_link import Faults, MemoryBroker, MemoryLink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from sojourn.link import Link
     from sojourn.machine import Event
-    from sojourn.memory_link import Faults
     from sojourn.node import Node
 
+    Happening = tuple[float, int, Callable[[], None]]
+    """When, as which of all, and what."""
+
+OFTEN = (0.0, Faults().delay)
+"""The delays of nearly all that happens: what a worker reports, and a message on its way."""
 
 NEW_OBJECTS = 50_000
 """So many more objects than before, and Python looks for cycles among them. Without being asked it does after 700."""
@@ -34,17 +39,25 @@ def _rare_collections() -> Iterator[None]:
 
 
 class World:
-    """A virtual clock with things that happen on it."""
+    """A virtual clock with things that happen on it, at the same time in the order in which they were asked for."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._queue: list[Happening] = []
+        self._soon: tuple[deque[Happening], ...] = tuple(deque() for _ in OFTEN)
+        """What happens after one of the usual delays: it comes up in the order in which it was asked for."""
+        self._lines = dict(zip(OFTEN, self._soon, strict=True))
         self._count = 0
 
     def later(self, delay: float, action: Callable[[], None]) -> None:
         """Let something happen after a while."""
         self._count += 1
-        heapq.heappush(self._queue, (self.now + delay, self._count, action))
+        happening = (self.now + delay, self._count, action)
+        line = self._lines.get(delay)
+        if line is None:
+            heapq.heappush(self._queue, happening)
+        else:
+            line.append(happening)
 
     def broker(self, faults: Faults | None = None) -> MemoryBroker:
         """A broker that lives by this clock."""
@@ -52,14 +65,22 @@ class World:
 
     def run(self, until: Callable[[], bool], limit: float = 1e6) -> bool:
         """Let things happen until a condition holds; False when nothing more happens or time runs out first."""
-        queue, pop = self._queue, heapq.heappop
         with _rare_collections():
             while not until():
-                if not queue or queue[0][0] > limit:
+                following = self._next(limit)
+                if following is None:
                     return False
-                self.now, _, action = pop(queue)
+                self.now, _, action = following
                 action()
         return True
+
+    def _next(self, limit: float) -> Happening | None:
+        """What happens next, if it does until then."""
+        queue, (at_once, soon) = self._queue, self._soon
+        line = at_once if at_once and not (soon and soon[0] < at_once[0]) else soon
+        if queue and not (line and line[0] < queue[0]):
+            return heapq.heappop(queue) if queue[0][0] <= limit else None
+        return line.popleft() if line and line[0][0] <= limit else None
 
 
 class SimulatedNode:
@@ -70,6 +91,8 @@ class SimulatedNode:
         self.node = node
         self._alive = False
         self._wake: float | None = None
+        self._reports = 0
+        """What workers have said and was not heard yet: it is heard in this instant, before it is time to wake."""
 
     def start(self) -> None:
         """Start the node and open its links."""
@@ -101,9 +124,11 @@ class SimulatedNode:
 
     def report(self, event: Event) -> None:
         """A worker says how it goes."""
+        self._reports += 1
         self.world.later(0.0, lambda: self._inject(event))
 
     def _inject(self, event: Event) -> None:
+        self._reports -= 1
         if self._alive:
             self.node.inject(event, self.world.now)
             self._schedule()
@@ -117,6 +142,8 @@ class SimulatedNode:
     def _schedule(self) -> None:
         wake = self.node.wake_at()
         if wake is None or (self._wake is not None and self._wake <= wake):
+            return
+        if self._reports and wake <= self.world.now:
             return
         self._wake = wake
         self.world.later(max(0.0, wake - self.world.now), self._tick)

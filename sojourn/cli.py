@@ -21,10 +21,12 @@ TOLD = {
     "job": "Submit jobs to a coordinator and watch them.",
     "simulate": "Simulate a whole fleet on this machine.",
     "compare": "Simulate several jobs on the same split, side by side.",
+    "plan": "Tell how long a job would take on a fleet and how many bytes, without training.",
     "strategies": "List the strategies that a job can name.",
     "data": "Show how a data set is split over devices.",
     "agent": "Run the agent of a device.",
     "edge": "Run the edge server of a site.",
+    "fleet": "Say who belongs to a fleet, and make credentials for them.",
     "coordinator": "Run the coordinator of a fleet.",
     "broker": "Run an MQTT broker for development.",
 }

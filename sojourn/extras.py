@@ -7,11 +7,12 @@ from typing import Literal
 
 from sojourn.errors import MachineError
 
-Extra = Literal["cloud", "sim", "broker"]
+Extra = Literal["cloud", "sim", "broker", "ray"]
 MODULES: dict[Extra, tuple[str, ...]] = {
     "cloud": ("torch", "torchvision", "onnx", "onnxscript", "sklearn", "ortools"),
     "sim": ("matplotlib",),
     "broker": ("amqtt",),
+    "ray": ("ray",),
 }
 
 

@@ -21,14 +21,14 @@ from edge_agent.handover import companions_of, memory_of, model_of
 from edge_agent.reasons import reason_of
 from edge_agent.training import told_visit
 from edge_agent.work import Train, Trained
-from fleet_sim.engines.engine import Outcome, brought, outcome_of
+from fleet_sim.engines.engine import Outcome, brought, outcome_of, trains
 from fleet_sim.engines.lockstep import Runner, descend_together
 from fleet_sim.engines.station import Station
 from fleet_sim.engines.torch_graphs import TorchGraphs
 from sojourn.blobs import MemoryBlobs
 from sojourn.errors import SojournError
 from sojourn.machine import Did, DidNot
-from sojourn.parts import ClassCountEstimator, Elmy, OwnObjective, Sgd, SizeEstimator, UpdateEstimator
+from sojourn.parts import Elmy, OwnObjective, Sgd
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -175,13 +175,7 @@ class _Ready:
 
 def _descends(task: Task) -> bool:
     """Whether the visit is one descent along an objective that is written for several models at once."""
-    if task.kind == "estimate":
-        match task.estimator:
-            case SizeEstimator() | ClassCountEstimator() | UpdateEstimator(epochs=0):
-                return False
-            case _:
-                return True
-    return not isinstance(task.objective, Elmy | OwnObjective)
+    return trains(task) and (task.kind == "estimate" or not isinstance(task.objective, Elmy | OwnObjective))
 
 
 def _train(group: Sequence[_Ready]) -> None:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Literal
 
 from fleet_sim.engines.pool import PoolEngine
 from fleet_sim.engines.serial import SerialEngine
+from sojourn import extras
 from sojourn.errors import ConfigError
 
 if TYPE_CHECKING:
     from fleet_sim.engines.engine import Engine, Network, Shards
 
-EngineName = Literal["auto", "serial", "pool", "batched"]
+EngineName = Literal["auto", "serial", "pool", "batched", "ray"]
 TrainerName = Literal["onnx", "torch"]
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 SMALL = 100_000
@@ -26,6 +27,8 @@ class Hardware:
 
     cores: int
     gpus: tuple[str, ...] = ()
+    cluster: str = ""
+    """The cluster of Ray that the environment names."""
 
     def __str__(self) -> str:
         cores = f"{self.cores} CPU core{'s' if self.cores > 1 else ''}"
@@ -36,7 +39,7 @@ class Hardware:
 class Choice:
     """An engine by its name, where it runs, and why it is this one."""
 
-    engine: Literal["serial", "pool", "torch", "batched"]
+    engine: Literal["serial", "pool", "torch", "batched", "ray"]
     device: str
     workers: int
     why: str
@@ -50,10 +53,18 @@ def choose(
     device: DeviceName = "auto",
     workers: int = 0,
     network: Network | None = None,
+    ray: str = "",
 ) -> tuple[Engine, str]:
-    """The engine and the sentence. Torch needs the `network`."""
+    """The engine and the sentence. Torch needs the `network`; `ray` is the address of a cluster."""
     asked = trainer == "torch" or device not in {"auto", "cpu"}
-    made = pick(engine, trainer, device, workers, network.size if network else 0, hardware(gpus=asked))
+    has = hardware(gpus=asked)
+    made = pick(engine, trainer, device, workers, network.size if network else 0, has, ray)
+    if made.engine == "ray":
+        extras.need("ray", "the Ray engine")
+        from fleet_sim.engines.ray_engine import RayEngine  # noqa: PLC0415  # ray takes seconds, and is an extra
+
+        cluster = RayEngine(shards, has.cores, made.workers, ray)
+        return cluster, f"{made.why}: {cluster.where}"
     if made.engine in {"torch", "batched"}:
         if network is None:
             raise ConfigError("to train with torch takes the torch module that the model was compiled from")
@@ -68,18 +79,25 @@ def choose(
 def hardware(*, gpus: bool) -> Hardware:
     """What this machine has; it is only asked for its GPUs where that matters, for torch knows them."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cluster = os.environ.get("RAY_ADDRESS", "")
     if not gpus:
-        return Hardware(cores)
+        return Hardware(cores, cluster=cluster)
     import torch  # noqa: PLC0415
 
     found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    return Hardware(cores, tuple(name for name, there in found.items() if there))
+    return Hardware(cores, tuple(name for name, there in found.items() if there), cluster)
 
 
 def pick(
-    engine: EngineName, trainer: TrainerName, device: DeviceName, workers: int, size: int, has: Hardware
+    engine: EngineName, trainer: TrainerName, device: DeviceName, workers: int, size: int, has: Hardware, ray: str = ""
 ) -> Choice:
-    """What to use for a model of `size` numbers; ConfigError where the wishes contradict each other or the machine."""
+    """What to use for a model of `size` numbers; ConfigError where the wishes contradict each other or the machine.
+
+    A cluster that the settings name is used. One that only the environment names is not: it may be there for another
+    program, and a data set does not go to other machines unless somebody says so.
+    """
+    if engine == "auto" and ray:
+        engine = "ray"
     if device not in {"auto", "cpu", *has.gpus}:
         raise ConfigError(f"device = {device!r} is not there: this machine has {has}")
     if trainer == "torch":
@@ -92,8 +110,8 @@ def pick(
 
 
 def _by_torch(engine: EngineName, device: DeviceName, size: int, has: Hardware) -> Choice:
-    if engine == "pool":
-        raise ConfigError("the pool runs the devices' own trainer: say trainer = 'onnx', or engine = 'batched'")
+    if engine in {"pool", "ray"}:
+        raise ConfigError(f"{engine} runs the devices' own trainer: say trainer = 'onnx', or engine = 'batched'")
     place = (has.gpus[0] if has.gpus else "cpu") if device == "auto" else device
     if engine == "batched":
         return Choice("batched", place, 1, f"batched on {place}, as asked for")
@@ -109,10 +127,14 @@ def _by_torch(engine: EngineName, device: DeviceName, size: int, has: Hardware) 
 
 def _by_onnx(engine: EngineName, workers: int, has: Hardware) -> Choice:
     count = workers or has.cores
+    if engine == "ray":
+        return Choice("ray", "cpu", workers, "ray, as asked for")
     if engine == "pool":
         return Choice("pool", "cpu", count, f"pool of {count}, as asked for")
     if engine == "serial":
         return Choice("serial", "cpu", 1, "serial, as asked for")
     if count == 1:
         return Choice("serial", "cpu", 1, "serial: there is one core to train on")
-    return Choice("pool", "cpu", count, f"pool of {count}: one process for each core, with the devices' own trainer")
+    why = f"pool of {count}: one process for each core, with the devices' own trainer"
+    hint = f" (RAY_ADDRESS names a cluster at {has.cluster}, which --engine ray would use)" if has.cluster else ""
+    return Choice("pool", "cpu", count, why + hint)

@@ -11,6 +11,7 @@ from edge_agent.data_samples import Content, Samples, of_job
 from edge_agent.work import Train, Trained
 from sojourn.errors import DataError
 from sojourn.machine import Did, DidNot
+from sojourn.parts import ClassCountEstimator, SizeEstimator, UpdateEstimator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from edge_agent.work import Warm
     from sojourn.blobs import BlobStore
     from sojourn.spec import Kit
-    from sojourn.wire import Ref
+    from sojourn.wire import Ref, Task
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +84,15 @@ class Engine(Protocol):
 def kit_of(work: Train | Warm) -> Ref:
     """The kit that the work is done with."""
     return work.visit.kit if isinstance(work, Train) else work.kit
+
+
+def trains(task: Task) -> bool:
+    """Whether the device goes through its samples for the task: some estimators only count them."""
+    match task.estimator if task.kind == "estimate" else None:
+        case SizeEstimator() | ClassCountEstimator() | UpdateEstimator(epochs=0):
+            return False
+        case _:
+            return True
 
 
 def brought(work: Train | Warm, blobs: BlobStore) -> dict[bytes, bytes]:

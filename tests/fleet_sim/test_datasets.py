@@ -172,6 +172,7 @@ def test_the_folder_that_is_given_goes_before_the_variable(tmp_path: Path, monke
     ("arrays", "said"),
     [
         ({"x": X}, "has neither x and y nor x_train and y_train, only x"),
+        ({"x_webp": X, "y": Y}, "has no array 'x_webp_off', only x_webp, y; strips need their ends and their shape"),
         ({"x": X, "y": Y[:4]}, r"x has the shape \(10, 2\) and y \(4,\), not one label for each sample"),
         ({"x": X[:0], "y": Y[:0]}, "there are no samples in it"),
         ({"x": X[:1], "y": Y[:1]}, "one sample cannot be cut"),

@@ -12,7 +12,7 @@ from rich.console import Console
 
 import fleet_sim
 from fleet_sim.running import Running
-from fleet_sim.simulating import one, several
+from fleet_sim.simulating import one
 from fleet_sim.simulation import read_simulation
 from sojourn.errors import ConfigError, SojournError
 
@@ -66,8 +66,15 @@ def test_its_settings_give_it_again(finished) -> None:
     running, _, _ = finished
     text = (running.results.path / "config.toml").read_text()
     again = read_simulation(text, "config.toml")
-    assert again == running.simulation
     assert again.text == text
+    assert again.read().parts() == running.simulation.read().parts()
+    assert (again.fleet, again.split) == (running.simulation.fleet, running.simulation.split)
+
+
+def test_its_settings_are_all_there_are(finished) -> None:
+    text = (finished[0].results.path / "config.toml").read_text()
+    for said in ('optimiser = "sgd"', "momentum = 0.0", "a = ", "seed = 0", 'profile = "raspberry-pi-4"', "dropout = "):
+        assert said in text, said
 
 
 def test_an_interrupted_simulation_goes_on_to_the_same_model(finished) -> None:
@@ -80,6 +87,20 @@ def test_an_interrupted_simulation_goes_on_to_the_same_model(finished) -> None:
     held = [it.fleet.job(it.name).vectors["model"].digest for it in (running, resumed)]
     assert held[0] == held[1]
     assert [row["round"] for row in resumed.results.rows("rounds.csv")] == ["1", "2", "3"]
+
+
+def test_what_was_written_after_the_last_checkpoint_is_not_there_twice(finished, tmp_path) -> None:
+    running, _, half = finished
+    folder = tmp_path / "killed"
+    shutil.copytree(half, folder)
+    shutil.copy(running.results.path / "visits.csv", folder)  # of all three rounds; the checkpoint knows one
+    shutil.copy(running.results.path / "rounds.csv", folder)
+    resumed = Running(running.simulation, folder, resume=True)
+    for _ in resumed.courses():
+        pass
+    resumed.close()
+    for name in ("visits.csv", "rounds.csv"):
+        assert resumed.results.rows(name) == running.results.rows(name), name
 
 
 def test_a_folder_that_is_not_empty_is_not_written_over(finished) -> None:
@@ -104,25 +125,10 @@ def test_one_on_a_terminal_with_forty_per_cent_dropout(tmp_path, capsys) -> None
     assert "accuracy.png" in (tmp_path / "out" / "report.html").read_text()
 
 
-def test_several_share_the_split_and_are_drawn_together(tmp_path, capsys) -> None:
-    file = tmp_path / "job.toml"
-    file.write_text(TEXT)
-    several([file], ["fedavg", "fedprox"], [], {"rounds": 1}, tmp_path / "out", Console(highlight=False, width=100))
-    said = capsys.readouterr().out
-    assert "side by side" in said
-    assert {"compare.png", "report.html", "job-fedavg", "job-fedprox"} <= {p.name for p in (tmp_path / "out").iterdir()}
-    shares = []
-    for name in ("job-fedavg", "job-fedprox"):
-        rows = [line.split(",") for line in (tmp_path / "out" / name / "visits.csv").read_text().splitlines()[1:]]
-        shares.append(sorted((row[3], row[7]) for row in rows))
-    assert shares[0] == shares[1]
-    assert len(shares[0]) == 6
-
-
 def test_devices_that_come_and_go_are_waited_for(tmp_path) -> None:
     away = {"availability.duty_cycle.on": 0.5, "availability.duty_cycle.of": 1.0, "fleet.devices": 1}
     simulation = read_simulation(TEXT, "a test", {**away, "rounds": 2, "strategy": "fedavg"})
-    assert read_simulation(simulation.text, "again") == simulation
+    assert read_simulation(simulation.text, "again").availability == simulation.availability
     running = Running(simulation, tmp_path / "out")
     last = list(running.courses())[-1]
     running.close()
@@ -141,12 +147,19 @@ def test_devices_that_come_and_go_are_waited_for(tmp_path) -> None:
         ({"strategy": "fedavgg"}, "did you mean 'fedavg'"),
         ({"fleet.devices": 60}, "6 are simulated"),
         ({"data.test": "x.npz"}, "leave data.test out"),
+        ({"simulation.data": "nowhere/set.npz"}, "nowhere/set.npz"),
+        ({"simulation.trainer": "torch", "simulation.device": "cuda"}, "'cuda' is not there"),
+        ({"simulation.device": "cuda"}, "'cuda' is not there"),
+        ({"simulation.engine": "batched"}, "say trainer = 'torch'"),
+        ({"availability.dropout": 1.4}, "dropout"),
+        ({"simulation.link": "carrier-pigeon"}, "carrier-pigeon"),
     ],
     ids=str,
 )
 def test_what_cannot_be_simulated_is_said(change, words, tmp_path) -> None:
     with pytest.raises(SojournError, match=words):
         Running(read_simulation(TEXT, "a test", change), tmp_path / "out")
+    assert not (tmp_path / "out").exists() or "cuda" in words or "torch" in words
 
 
 def test_the_package_has_it_for_notebooks() -> None:

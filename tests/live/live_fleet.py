@@ -17,6 +17,8 @@ from coordinator.operator import Operator
 from sojourn.broker import start_broker
 from sojourn.broker_acl import acl_lines
 from sojourn.broker_settings import LocalBroker
+from tests.live import witness
+from tests.live.witness import Witness
 
 FLEET = "live"
 PATIENCE = 150.0
@@ -62,8 +64,12 @@ class LiveFleet:
         max_packet: int = 1_000_000,
         data: dict[str, str] | None = None,
         flags: tuple[str, ...] = (),
+        witnessed: bool = False,
     ):
-        """`data` is each device's file, unless it is given a part of the digits; `flags` are for all agents."""
+        """`data` is each device's file, unless it is given a part of the digits; `flags` are for all agents.
+
+        With `witnessed` somebody counts all that is said, from the first word on.
+        """
         self.folder = folder
         self.sites = sites
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -82,11 +88,12 @@ class LiveFleet:
             for device in devices:
                 mine = data[device] if data else str(folder / f"{device}.npz")
                 self._add(device, ["agent", "run", "--name", device, "--broker", at, "--data", mine, *flags])
+        self.witness = Witness(self.brokers.values()) if witnessed else None
         for name in self.commands:
             self.start(name)
 
     def _broker(self, name: str, port: int):
-        acl = acl_lines(FLEET, list(self.sites), ["cloud"], ["operator"])
+        acl = acl_lines(FLEET, list(self.sites), ["cloud"], ["operator"]) + witness.RULES
         settings = LocalBroker(port=port, kind="mosquitto", acl=acl, max_packet=self._max_packet)
         return start_broker(settings, self.folder / f"broker-{name}")
 
@@ -160,6 +167,8 @@ class LiveFleet:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        if self.witness:
+            self.witness.close()
         for broker in self.brokers.values():
             broker.stop()
 

@@ -1,0 +1,259 @@
+"""The device's own trainer on many machines: actors of Ray, of one CPU and one thread each.
+
+Every machine of the cluster needs the same versions of sojourn, onnxruntime and numpy, installed where its Ray runs:
+nothing is uploaded, and an actor with others is refused. CPUs of different kinds may still round differently, as they
+would in a fleet of different devices; the kit's probe bounds by how much.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import Future
+from contextlib import ExitStack
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from fleet_sim.engines.engine import Outcome
+from fleet_sim.engines.frames import Answer, event_of
+from fleet_sim.engines.line import CACHE, Held, Waiting
+from fleet_sim.engines.ray_cluster import join
+from fleet_sim.engines.ray_station import RayStation, versions
+from sojourn.errors import DataError, MachineError
+from sojourn.machine import DidNot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from edge_agent.work import Train, Warm
+    from fleet_sim.engines.engine import Shards
+    from sojourn.blobs import BlobStore
+
+PATIENCE = 60.0
+"""Seconds that an actor may take until it is there; then nobody waits for it alone."""
+TICK = 0.2
+"""Seconds between two looks at an actor that is not there yet."""
+_answers = msgspec.msgpack.Decoder(Answer)
+log = logging.getLogger(__name__)
+
+
+class RayEngine:
+    """Visits wait in one line; each actor takes the next. An actor that dies fails its visit and is replaced.
+
+    An actor that finds no free CPU joins when there is one. While there is no actor at all, visits fail.
+    """
+
+    def __init__(self, shards: Shards, cores: int, workers: int = 0, address: str = "") -> None:
+        """Take `workers` CPUs of the cluster at `address`, or all; a cluster of its own has `cores` of them."""
+        self._shards = shards
+        self._line: SimpleQueue[Waiting | None] = SimpleQueue()
+        self._minders: list[_Minder] = []
+        self._cluster = join(address, workers or cores, shards.x.nbytes + shards.y.nbytes)
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            self._begin(workers or self._cluster.cpus)
+            undo.pop_all()
+
+    @property
+    def where(self) -> str:
+        """Where it trains, in words."""
+        return f"{len(self._minders)} actor{'s' if len(self._minders) > 1 else ''} on {self._cluster}"
+
+    def start(self, device: str, key: str, work: Train | Warm, blobs: BlobStore) -> Future[Outcome]:
+        """Put the visit into the line."""
+        try:
+            visit = Waiting.of(self._shards, device, key, work, blobs)
+        except DataError as error:
+            refused: Future[Outcome] = Future()
+            refused.set_result(Outcome(DidNot(key, "data", str(error))))
+            return refused
+        self._line.put(visit)
+        return visit.future
+
+    def close(self) -> None:
+        """End all actors; visits that wait are cancelled, those under way fail."""
+        while not self._line.empty():
+            if visit := self._line.get():
+                visit.future.cancel()
+        for minder in self._minders:
+            minder.end()
+        for _ in self._minders:
+            self._line.put(None)
+        for minder in self._minders:
+            minder.join()
+        self._minders.clear()
+        self._cluster.leave()
+
+    def _begin(self, count: int) -> None:
+        ray, shards = self._cluster.ray, self._shards
+        if not count:
+            raise MachineError(f"Ray's cluster at {self._cluster.address} has no CPUs")
+        free = max(1, self._cluster.free)
+        data = ray.put((np.ascontiguousarray(shards.x), np.ascontiguousarray(shards.y)))
+        kind = ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(RayStation)
+        shelf, crew = _Shelf(ray), set[_Minder]()
+        for _ in range(count):
+            minder = _Minder(self._line, lambda: _Actor(ray, kind.remote(data, shards.classes), shelf), crew)
+            self._minders.append(minder)
+        until = time.monotonic() + PATIENCE
+        while len(crew) < min(count, free) and time.monotonic() < until:
+            self._refuse()
+            time.sleep(TICK / 4)
+        self._refuse()
+        if not crew:
+            raise MachineError(
+                f"of the {self._cluster.cpus} CPUs of Ray's cluster none was free for {PATIENCE:g} s "
+                f"(`ray status` says who uses them)"
+            )
+        if len(crew) < count:
+            log.warning("%d of %d actors are there; the others join when a CPU is free", len(crew), count)
+
+    def _refuse(self) -> None:
+        for minder in self._minders:
+            if minder.refused:
+                raise MachineError(minder.refused)
+
+
+class _Shelf:
+    """Blobs in Ray's object store: each is sent to a machine once, whichever of its actors need it."""
+
+    def __init__(self, ray: Any) -> None:
+        self._ray, self._lock = ray, threading.Lock()
+        self._refs: dict[bytes, tuple[Any, int]] = {}
+
+    def refs(self, blobs: Mapping[bytes, bytes]) -> list[Any]:
+        """Where these blobs lie; those that were wanted last stay."""
+        with self._lock:
+            for digest, data in blobs.items():
+                there = digest in self._refs
+                self._refs[digest] = self._refs.pop(digest) if there else (self._ray.put(data), len(data))
+            found, total = [self._refs[digest][0] for digest in blobs], sum(size for _, size in self._refs.values())
+            while total > CACHE and len(self._refs) > len(blobs):
+                total -= self._refs.pop(next(iter(self._refs)))[1]
+        return found
+
+
+class _Actor:
+    """An actor, which may not be there yet, and what it holds."""
+
+    def __init__(self, ray: Any, actor: Any, shelf: _Shelf) -> None:
+        self._ray, self._actor, self._shelf = ray, actor, shelf
+        self._held = Held()
+        self._about = actor.about.remote()
+        self.failures: type[Exception] = ray.exceptions.RayError
+        self.born = time.monotonic()
+
+    def there(self) -> bool:
+        """Whether it has begun, or has failed to."""
+        done, _ = self._ray.wait([self._about], timeout=TICK)
+        return bool(done)
+
+    def objection(self) -> str:
+        """Why it cannot be used; RayError where it died before it said a word."""
+        try:
+            machine, theirs = self._ray.get(self._about)
+        except self._ray.exceptions.RayTaskError as error:
+            said = str(error).strip().splitlines()[-1]
+            return f"a machine of Ray's cluster cannot train: {said}; is the same sojourn installed on all of them?"
+        here = versions()
+        differ = [f"{name} {theirs[name]} ({here[name]} here)" for name in here if theirs[name] != here[name]]
+        if not differ:
+            return ""
+        return f"machine {machine!r} of Ray's cluster has {', '.join(differ)}: install the same everywhere"
+
+    def train(self, visit: Waiting) -> Outcome:
+        """Have the visit trained; RayError when the actor is no more, KeyError when the kit is gone."""
+        fresh = {digest: visit.read(digest) for digest in self._held.lacks(visit.needs)}
+        order = visit.order({}, self._held.make_room(fresh, visit.needs))
+        refs = self._shelf.refs(fresh)
+        told = self._actor.train.remote(msgspec.msgpack.encode(order), tuple(fresh), *refs)
+        answer = _answers.decode(self._ray.get(told))
+        return Outcome(event_of(visit.key, answer), answer.blobs)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._ray.kill(self._actor)
+
+
+class _Minder(threading.Thread):
+    """Hands visits to one actor and waits for it, as long as the engine is open."""
+
+    def __init__(self, line: SimpleQueue[Waiting | None], make: Callable[[], _Actor], crew: set[_Minder]) -> None:
+        """`crew` are the minders whose actors are there."""
+        super().__init__(name="ray", daemon=True)
+        self._line, self._make, self._crew, self._open = line, make, crew, True
+        self._lock = threading.Lock()
+        self._actor = make()
+        self.refused = ""
+        """Why this one is never there."""
+        self.start()
+
+    def run(self) -> None:
+        """Until the line ends."""
+        while self._open:
+            try:
+                if self in self._crew or self._begun():
+                    visit = self._line.get()
+                elif self._crew or time.monotonic() < self._actor.born + PATIENCE:
+                    continue
+                else:
+                    visit = self._line.get(timeout=TICK)
+            except Empty:
+                continue
+            if visit is None:
+                return
+            if visit.future.set_running_or_notify_cancel():
+                visit.future.set_result(self._trained(visit) if self in self._crew else self._untrained(visit))
+
+    def end(self) -> None:
+        """End the actor, whatever it does, and start no other."""
+        with self._lock:
+            self._open = False
+            self._actor.kill()
+
+    def _begun(self) -> bool:
+        if self.refused:
+            time.sleep(TICK)
+            return False
+        if not self._actor.there():
+            return False
+        try:
+            self.refused = self._actor.objection()
+        except self._actor.failures:
+            self._replace()
+            time.sleep(TICK)
+            return False
+        if self.refused:
+            log.error("%s", self.refused)
+            self._actor.kill()
+            return False
+        self._crew.add(self)
+        return True
+
+    def _trained(self, visit: Waiting) -> Outcome:
+        try:
+            return self._actor.train(visit)
+        except KeyError as error:
+            return Outcome(DidNot(visit.key, "failed", f"a blob is gone: {error}"))
+        except self._actor.failures as error:
+            died = type(error).__name__
+            if self._replace():
+                log.warning("%s: the actor died (%s), another takes its place", visit.key, died)
+            return Outcome(DidNot(visit.key, "failed", f"the actor that trained it died ({died})"))
+
+    def _untrained(self, visit: Waiting) -> Outcome:
+        why = self.refused or f"no CPU of Ray's cluster was free for {PATIENCE:g} s"
+        return Outcome(DidNot(visit.key, "failed", f"no actor can be started: {why}"))
+
+    def _replace(self) -> bool:
+        """Begin anew with another actor, unless the engine is closed."""
+        self._crew.discard(self)
+        with self._lock:
+            self._actor.kill()
+            if self._open:
+                self._actor = self._make()
+            return self._open

@@ -1,0 +1,142 @@
+"""No training at all: visits of the right size in no time, for plans of time and bytes.
+
+A model comes back as it went, but for its first numbers, which tell the device's class mix, and its last, which is
+different for every visit: so blobs are new, as after training, and `UntrainedGraphs` answers as a device's model would
+that has learnt its own mix exactly. Arrangers then see the devices about as they would after training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edge_agent import objectives
+from edge_agent.descent import Epoch, Prepared, metrics, steps_of
+from edge_agent.estimates import estimate, told_estimate
+from edge_agent.handover import companions_of, memory_of, model_of, save_model
+from edge_agent.reasons import Unsupported
+from edge_agent.training import attempt, told_visit
+from edge_agent.work import Train, Trained, Warm, Warmed
+from fleet_sim.engines.engine import Outcome, brought, outcome_of, trains
+from sojourn.blobs import MemoryBlobs
+from sojourn.envelope import unpack_blob
+from sojourn.errors import DataError, Fault
+from sojourn.graphs import Graphs
+from sojourn.parts import Elmy, name_of
+from sojourn.spec import Kit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from edge_agent.descent import Progress
+    from fleet_sim.engines.engine import Shards
+    from sojourn.blobs import BlobStore
+
+RARE = 0.01
+"""So many samples of a class that a device has none of, for there is no logarithm of nothing."""
+
+
+class UntrainedGraphs(Graphs):
+    """Answers every sample alike: with the class mix that an untrained visit left in the model."""
+
+    def logits(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
+        """The first numbers of the model, for each sample."""
+        answers = np.zeros(len(self._kit.classes), np.float32)
+        told = vector[: len(answers)]
+        answers[: len(told)] = told
+        return np.broadcast_to(answers, (len(x), len(answers)))
+
+
+@dataclass(frozen=True)
+class _Share:
+    """A device's samples, of which nothing is needed but their number and classes."""
+
+    y: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def batch(self, index: NDArray[np.int64], dtype: str) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
+        """Nobody trains here."""
+        raise Fault(f"{len(index)} samples of {dtype} were asked for in a plan")
+
+
+class UntrainedEngine:
+    """When `start` returns, the visit is over; only the virtual clock knows how long it took."""
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+        self._kits: dict[bytes, Kit] = {}
+
+    def start(self, device: str, key: str, work: Train | Warm, blobs: BlobStore) -> Future[Outcome]:
+        """Make up what comes of it."""
+        store, done = MemoryBlobs(), Future[Outcome]()
+        for digest, data in brought(work, blobs).items():
+            store.put(data, digest)
+        visit = _Visit(self._shards, device, key, store, lambda digest: self._kit(digest, blobs))
+        done.set_result(outcome_of(attempt(key, work, visit, lambda _step, _steps: None), store))
+        return done
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+    def _kit(self, digest: bytes, blobs: BlobStore) -> Kit:
+        if digest not in self._kits:
+            self._kits = {digest: unpack_blob(blobs.read(digest), Kit)}
+        return self._kits[digest]
+
+
+@dataclass(frozen=True)
+class _Visit:
+    """The trainer of one device, for one visit."""
+
+    shards: Shards
+    device: str
+    key: str
+    blobs: MemoryBlobs
+    kit: Callable[[bytes], Kit]
+
+    def perform(self, work: Warm | Train, progress: Progress) -> Warmed | Trained:
+        """Say what the device would say, with other numbers in its model."""
+        kit = self.kit(work.kit.digest if isinstance(work, Warm) else work.visit.kit.digest)
+        share = _Share(self.shards.y[self.shards.rows_of(self.device)])
+        if not len(share):
+            raise DataError(f"{self.device} has no samples")
+        if isinstance(work, Warm):
+            return Warmed(len(share))
+        prepared = Prepared(kit, UntrainedGraphs(kit), share)
+        if work.visit.task.kind == "estimate" and not trains(work.visit.task):
+            return estimate(work.visit, self.blobs, prepared, progress)
+        return self._told(work, prepared)
+
+    def _told(self, work: Train, prepared: Prepared) -> Trained:
+        visit, spec = work.visit, prepared.kit.model
+        start = model_of(visit, self.blobs, spec)
+        way = start, self._left(start, prepared)
+        training = visit.task.training
+        passed = [Epoch(1.0, steps_of(prepared.samples, training))] * training.epochs
+        if visit.task.kind == "estimate":
+            return told_estimate(visit, self.blobs, prepared, way, passed)
+        if isinstance(visit.task.objective, Elmy):
+            sent = {"model": save_model(self.blobs, *way, visit.task, spec)}
+            return Trained(sent, len(prepared.samples), metrics(passed), None, {})
+        memory, remembered = memory_of(work, self.blobs, spec)
+        received = companions_of(visit, self.blobs, spec)
+        objective = objectives.begin(visit.task.objective, start, received, memory)
+        if objective is None:
+            raise Unsupported(f"the objective {name_of(visit.task.objective)!r} is not known here")
+        return told_visit(visit, self.blobs, prepared, way, objective, passed, remembered)
+
+    def _left(self, start: NDArray[np.float32], prepared: Prepared) -> NDArray[np.float32]:
+        counts = np.bincount(prepared.samples.y, minlength=len(prepared.kit.classes)) + RARE
+        end = start.copy()
+        mix = np.log(counts / counts.sum())[: len(end)]
+        end[: len(mix)] = mix
+        end[-1] += int.from_bytes(hashlib.sha256(self.key.encode()).digest()[:3], "little") / 2**24
+        return end

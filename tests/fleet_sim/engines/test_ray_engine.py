@@ -1,0 +1,370 @@
+"""Ray's actors on the nodes of a real cluster on this machine: the serial engine's bits, and what may die."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from edge_agent.work import Warm, Warmed
+from fleet_sim.engines import SerialEngine, choose, line, ray_cluster, ray_engine
+from fleet_sim.engines.choosing import Hardware, pick
+from fleet_sim.engines.ray_engine import RayEngine
+from fleet_sim.running import Running
+from fleet_sim.simulation import read_simulation
+from sojourn.blobs import MemoryBlobs
+from sojourn.errors import ConfigError, MachineError
+from sojourn.machine import Did, DidNot
+from tests.fleet_sim.engines.shares import KINDS, assert_same, result, shards, train, visit
+from tests.fleet_sim.engines.test_pool import long_visit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[3]
+NODE: dict[str, Any] = {
+    "node_ip_address": "127.0.0.1", "num_cpus": 1, "object_store_memory": 80 << 20, "include_log_monitor": False,
+}  # fmt: skip
+DEVICES = ("dev-0", "dev-1", "dev-2", "dev-3")
+TEXT = """
+strategy = "feddyn"
+rounds = 2
+threads = 1
+model = { name = "mlp", options = { hidden = [8] } }
+training = { epochs = 1, batch = 16, lr = 0.1, weight_decay = 0.0 }
+[simulation]
+devices = 4
+[split]
+alpha = 0.5
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two nodes of one CPU each, on the loopback interface."""
+    before = dict(os.environ)
+    ray = ray_cluster._ray(local=True)
+    from ray.cluster_utils import Cluster
+
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+    made = Cluster()
+    try:
+        made.add_node(**NODE, temp_dir=folder, include_dashboard=False)
+        made.add_node(**NODE)
+        yield made
+    finally:
+        ray.shutdown()
+        made.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@pytest.fixture
+def engine(cluster: Any) -> Iterator[RayEngine]:
+    engine = RayEngine(shards(), 1, address=cluster.address)
+    yield engine
+    engine.close()
+
+
+def of_actors(engine: RayEngine, what: str) -> list[Any]:
+    """Where the actors are: `node_id` or `pid`."""
+    import ray
+
+    call = {"node_id": lambda _: ray.get_runtime_context().get_node_id(), "pid": lambda _: os.getpid()}[what]
+    return ray.get([minder._actor._actor.__ray_call__.remote(call) for minder in engine._minders])
+
+
+def connected() -> bool:
+    import ray
+
+    return bool(ray.is_initialized())
+
+
+def wait_until(true: Any) -> None:
+    until = time.monotonic() + 90
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def started(engine: RayEngine, number: int) -> list[Any]:
+    """So many visits that do not end by themselves, all under way."""
+    blobs = MemoryBlobs()
+    futures = [engine.start("dev-0", f"long {each}", long_visit(blobs), blobs) for each in range(number)]
+    wait_until(lambda: all(future.running() for future in futures))
+    return futures
+
+
+def test_two_nodes_give_the_bits_of_the_serial_engine(engine: RayEngine) -> None:
+    assert len(set(of_actors(engine, "node_id"))) == 2
+    assert engine.where.startswith("2 actors on 2 machines of the cluster at 127.0.0.1:")
+    serial = SerialEngine(shards())
+    for kind in KINDS:
+        for ours, theirs in zip(train(engine, kind, DEVICES), train(serial, kind, DEVICES), strict=True):
+            assert_same(ours, theirs)
+
+
+def test_both_nodes_train_at_once(engine: RayEngine) -> None:
+    # Neither visit ends, so the two are on two actors, and those are on two nodes.
+    first, second = started(engine, 2)
+    blobs = MemoryBlobs()
+    third = engine.start("dev-1", "third", visit("sgd", blobs), blobs)
+    assert (first.running(), second.running(), third.running()) == (True, True, False)
+    engine.close()
+    assert [isinstance(future.result().event, DidNot) for future in (first, second)] == [True, True]
+    assert third.cancelled()
+    assert not connected()
+
+
+def test_warming_devices_without_data_and_blobs_that_are_gone(engine: RayEngine) -> None:
+    blobs = MemoryBlobs()
+    work = visit("sgd", blobs)
+    assert engine.start("dev-0", "a", Warm(work.visit.kit, work.visit.task), blobs).result().event == Did(
+        "a", Warmed(18)
+    )
+    for device, word in {"none": "holds no sample", "dev-9": "no share for a device 'dev-9'"}.items():
+        event = engine.start(device, "b", work, blobs).result().event
+        assert isinstance(event, DidNot)
+        assert (event.reason, word in event.detail) == ("data", True)
+    gone = engine.start("dev-0", "c", visit("dyn", blobs, 99), MemoryBlobs()).result()
+    assert isinstance(gone.event, DidNot)
+    assert isinstance(engine.start("dev-0", "d", work, blobs).result().event, Did)
+
+
+def test_an_actor_that_is_killed_fails_its_visit_and_is_replaced(engine: RayEngine) -> None:
+    before = of_actors(engine, "pid")
+    futures = started(engine, 2)
+    for process in before:
+        os.kill(process, signal.SIGKILL)
+    for number, future in enumerate(futures):
+        assert future.result().event == DidNot(
+            f"long {number}", "failed", "the actor that trained it died (ActorDiedError)"
+        )
+    blobs = MemoryBlobs()
+    after = engine.start("dev-0", "visit 0", visit("sgd", blobs), blobs).result()
+    assert_same(result(after), train(SerialEngine(shards()), "sgd")[0])
+    assert set(of_actors(engine, "pid")).isdisjoint(before)
+
+
+def test_blobs_that_an_actor_has_are_not_sent_again_until_it_lets_them_go(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    refs = ray_engine._Shelf.refs
+    monkeypatch.setattr(
+        ray_engine._Shelf, "refs", lambda shelf, blobs: (sent.append(len(blobs)), refs(shelf, blobs))[1]
+    )
+    alone = RayEngine(shards(), 1, workers=1, address=cluster.address)
+    try:
+        first = train(alone, "dyn")[0]
+        train(alone, "dyn")
+        assert sent == [3, 0]  # kit, model, memory
+        monkeypatch.setattr(line, "CACHE", 0)
+        train(alone, "sgd")
+        assert_same(train(alone, "dyn")[0], first)
+        assert sent[2:] == [0, 1]  # the memory
+    finally:
+        alone.close()
+
+
+def test_a_simulation_on_the_cluster_ends_with_the_model_of_a_serial_one(cluster: Any, tmp_path: Path) -> None:
+    models = {}
+    for name, how in {"serial": {}, "ray": {"simulation.ray": cluster.address}}.items():
+        simulation = read_simulation(TEXT, "a test", {"simulation.engine": name, **how})
+        assert read_simulation(simulation.text, "again").fleet == simulation.fleet
+        running = Running(simulation, tmp_path / name)
+        try:
+            last = list(running.courses())[-1]
+        finally:
+            running.close()
+        models[name] = [report.accuracy for report in last.history], running.fleet.job(running.name).vectors["model"]
+        assert running.why.startswith(f"{name}, as asked for")
+    assert len(models["ray"][0]) == 2
+    assert models["ray"] == models["serial"]
+
+
+def test_a_machine_with_another_version_is_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = ray_engine.versions()
+    monkeypatch.setattr(ray_engine, "versions", lambda: ours | {"onnxruntime": "1.0.0"})
+    words = rf"of Ray's cluster has onnxruntime {ours['onnxruntime']} \(1.0.0 here\): install the same"
+    with pytest.raises(MachineError, match=words):
+        RayEngine(shards(), 1, address=cluster.address)
+    assert not connected()
+
+
+def test_a_machine_without_sojourn_is_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Elsewhere(ray_engine.RayStation):
+        def about(self) -> Any:
+            raise ModuleNotFoundError("No module named 'sojourn'")
+
+    monkeypatch.setattr(ray_engine, "RayStation", Elsewhere)
+    with pytest.raises(MachineError, match=r"cannot train: .*No module named 'sojourn'; is the same sojourn installed"):
+        RayEngine(shards(), 1, address=cluster.address)
+
+
+@pytest.fixture
+def others(cluster: Any) -> Iterator[Any]:
+    """Makes actors of somebody else, who is connected already, and waits for them."""
+    import ray
+
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    yield lambda: ray.remote(num_cpus=1)(ray_engine.RayStation).remote((0, 0), ())
+    ray.shutdown()
+
+
+def test_without_a_free_cpu_there_is_an_error_and_actors_join_when_there_is_one(
+    others: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import ray
+
+    first, second = others(), others()
+    ray.get([first.about.remote(), second.about.remote()])
+    monkeypatch.setattr(ray_engine, "PATIENCE", 1.0)
+    with pytest.raises(MachineError, match="of the 2 CPUs of Ray's cluster none was free for 1 s"):
+        RayEngine(shards(), 1)
+    assert connected()  # the connection was somebody's
+    monkeypatch.setattr(ray_engine, "PATIENCE", 60.0)
+    ray.kill(first)
+    wait_until(lambda: ray.available_resources().get("CPU", 0) == 1)
+    engine = RayEngine(shards(), 1)
+    try:
+        assert "1 of 2 actors are there" in caplog.text
+        (long,) = started(engine, 1)
+        ray.kill(second)
+        assert_same(train(engine, "sgd")[0], train(SerialEngine(shards()), "sgd")[0])
+        assert long.running()
+    finally:
+        engine.close()
+
+
+def test_while_nobody_can_train_visits_fail(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    engine = RayEngine(shards(), 1, workers=1, address=cluster.address)
+    try:
+        (minder,) = engine._minders
+        nowhere = ray.remote(num_cpus=1, resources={"nowhere": 1})(ray_engine.RayStation)
+        monkeypatch.setattr(ray_engine, "PATIENCE", 0.5)
+        minder._make = lambda: ray_engine._Actor(ray, nowhere.remote((0, 0), ()), minder._actor._shelf)
+        minder._actor.kill()
+        blobs = MemoryBlobs()
+        futures = [engine.start("dev-0", str(each), visit("sgd", blobs), blobs) for each in range(2)]
+        first, second = (future.result().event for future in futures)
+        assert first == DidNot("0", "failed", "the actor that trained it died (ActorDiedError)")
+        why = "no actor can be started: no CPU of Ray's cluster was free for 0.5 s"
+        assert second == DidNot("1", "failed", why)
+    finally:
+        engine.close()
+
+
+def test_a_node_that_dies_fails_its_visit_and_the_other_goes_on(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = RayEngine(shards(), 1, address=cluster.address)
+    try:
+        futures = started(engine, 2)
+        monkeypatch.setattr(ray_engine, "PATIENCE", 1.0)
+        (node,) = cluster.worker_nodes
+        cluster.remove_node(node, allow_graceful=False)
+        wait_until(lambda: any(future.done() for future in futures))
+        (fallen,) = (future for future in futures if future.done())
+        event = fallen.result().event
+        assert isinstance(event, DidNot)
+        assert event.reason == "failed"
+        assert "the actor that trained it died" in event.detail
+        cluster.add_node(**NODE)
+        assert_same(train(engine, "sgd")[0], train(SerialEngine(shards()), "sgd")[0])
+    finally:
+        engine.close()
+
+
+def test_a_wrong_address_is_said_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_cluster, "KNOCK", 0.5)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        nobody = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(MachineError, match=f"no cluster of Ray answers at {nobody}: .*refused"):
+            ray_cluster.join(nobody, 1, 0)
+        silent.listen()
+        with pytest.raises(MachineError, match=f"no cluster of Ray answers at {nobody}: timed out"):
+            ray_cluster.join(nobody, 1, 0)
+    for wrong in ("somewhere", "127.0.0.1:", "127.0.0.1:x"):
+        with pytest.raises(ConfigError, match="write host:port"):
+            ray_cluster.join(wrong, 1, 0)
+    with pytest.raises(ConfigError, match="Ray's client is not supported"):
+        ray_cluster.join("ray://127.0.0.1:10001", 1, 0)
+    monkeypatch.setenv("RAY_ADDRESS", "elsewhere")
+    for unsaid in ("", "auto"):
+        with pytest.raises(ConfigError, match="'elsewhere': write host:port"):
+            ray_cluster.join(unsaid, 1, 0)
+
+
+def test_who_listens_but_is_not_ray_is_told_apart() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with server.accept()[0] as caller:
+                caller.recv(64)
+                caller.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        place = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(MachineError, match=f"what listens at {place} is not a cluster of Ray"):
+            ray_cluster.join(place, 1, 0)
+
+
+def test_ray_is_picked_where_the_settings_say_so_and_never_because_of_the_environment() -> None:
+    plain: dict[str, Any] = {"engine": "auto", "trainer": "onnx", "device": "auto", "workers": 0, "size": 10}
+    has = Hardware(4, cluster="10.0.0.1:6379")
+    made = pick(**plain, has=has)
+    assert made.engine == "pool"
+    assert made.why.endswith("(RAY_ADDRESS names a cluster at 10.0.0.1:6379, which --engine ray would use)")
+    assert pick(**plain, has=has, ray="auto").engine == "ray"
+    assert pick(**plain | {"engine": "serial"}, has=has, ray="auto").engine == "serial"
+    assert pick(**plain | {"engine": "ray", "workers": 3}, has=has).workers == 3
+    for asked in ({"engine": "ray"}, {}):
+        with pytest.raises(ConfigError, match="ray runs the devices' own trainer"):
+            pick(**plain | asked | {"trainer": "torch"}, has=has, ray="auto")
+
+
+def test_without_ray_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MachineError, match=r"needs ray, which is not installed: pip install 'sojourn\[ray\]'"):
+        choose(shards(), engine="ray")
+
+
+def test_a_cluster_of_its_own_keeps_to_this_machine_and_ends_with_its_run() -> None:
+    script = """
+import os, psutil
+from fleet_sim.engines import choose
+from tests.fleet_sim.engines.shares import shards, train
+engine, why = choose(shards(), engine="ray", workers=1)
+folder = engine._cluster.folder
+try:
+    train(engine, "sgd")
+    raise KeyboardInterrupt
+except KeyboardInterrupt:
+    family = psutil.Process().children(recursive=True)
+    listening = {c.laddr.ip for p in family for c in p.net_connections("tcp") if c.status == "LISTEN"}
+finally:
+    engine.close()
+_, left = psutil.wait_procs(family, timeout=30)
+print(why, *sorted(listening), os.path.exists(folder), [each for each in left if each.status() != "zombie"], sep="|")
+"""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT, env=env)
+    why, *listening, folder, left = done.stdout.strip().split("|")
+    assert why == "ray, as asked for: 1 actor on a cluster on this machine"
+    assert {place.removeprefix("::ffff:") for place in listening} == {"127.0.0.1"}
+    assert (folder, left, done.stderr) == ("False", "[]", "")

@@ -1,0 +1,118 @@
+"""The simulation predicts a real fleet: eight agents over Mosquitto do the same job with the same bits and bytes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from fleet_sim.datasets import load
+from fleet_sim.partition import split
+from fleet_sim.report import save_model
+from fleet_sim.running import Running
+from fleet_sim.simulation import read_simulation
+from tests.live.live_fleet import LiveFleet
+
+NEAR = 0.02
+"""How far predicted bytes may be from counted ones: signs of life are given by the clock, and clocks differ."""
+FLEET = """
+rounds = 3
+threads = 1
+[model]
+options = { hidden = [256] }
+[training]
+epochs = 2
+batch = 16
+lr = 0.05
+[simulation]
+data = "digits"
+devices = 8
+sites = 2
+engine = "serial"
+profile = "raspberry-pi-5"
+[split]
+by = "dirichlet"
+alpha = 0.5
+"""
+VISIT = 'strategy = "visit"\narranger = { sets = 2, size = 4 }\nestimator = { epochs = 3 }\n'
+# Each in an encoding of its own: a device that holds a blob from the job before does not fetch it again.
+JOBS = {
+    "visit": VISIT,
+    "visit-int8": f'{VISIT}encoding = "int8"\n',
+    "fedavg-float16": 'strategy = "fedavg"\nencoding = "float16"\n',
+}
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What a simulation said, before the real fleet was asked."""
+
+    job: str
+    rows: list[dict[str, str]]
+    visits: list[dict[str, str]]
+    traffic: int
+    weights: list[np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def predicted(tmp_path_factory) -> dict[str, Predicted]:
+    return {name: simulated(name, tmp_path_factory.mktemp("simulated")) for name in JOBS}
+
+
+def simulated(name, folder) -> Predicted:
+    simulation = read_simulation(f'name = "{name}"\n{JOBS[name]}{FLEET}', name)
+    running = Running(simulation, folder)
+    try:
+        *_, course = running.courses()
+    finally:
+        running.close()
+    assert course.view.status == "done"
+    save_model(running.fleet, name, folder / "model.onnx")
+    rows, visits = (running.results.rows(table) for table in ("rounds.csv", "visits.csv"))
+    text, model = simulation.job_text(folder / "test.npz"), (folder / "model.onnx").read_bytes()
+    return Predicted(text, rows, visits, running.fleet.traffic, weights(model))
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory):
+    """Two sites with brokers of their own; each agent has the samples that the simulation gives its namesake."""
+    folder = tmp_path_factory.mktemp("live")
+    simulation = read_simulation(FLEET, "the fleet")
+    samples, data = load(simulation.fleet.data), {}
+    parts = split(simulation.split, samples, simulation.fleet.devices, simulation.read().seed)
+    for name, part in zip(simulation.fleet.names, parts, strict=True):
+        data[name] = str(folder / f"{name}.npz")
+        np.savez(data[name], x=samples.x_train[part], y=samples.y_train[part])
+    sites = {site: list(devices) for site, devices in simulation.fleet.reached.items()}
+    live = LiveFleet(folder, sites, own_brokers=True, data=data, witnessed=True)
+    yield live
+    live.stop()
+
+
+def weights(model: bytes) -> list[np.ndarray]:
+    return [numpy_helper.to_array(each) for each in onnx.load_from_string(model).graph.initializer]
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_real_fleet_does_what_was_predicted(fleet, predicted, name) -> None:
+    told = predicted[name]
+    before = fleet.witness.total() if name != next(iter(JOBS)) else 0  # the first job is counted from the first birth
+    trained = len(fleet.trained())
+    view = fleet.run(told.job, name)
+    counted = fleet.witness.total() - before
+    assert view.status == "done"
+    assert [it.accuracy for it in view.history] == [float(row["accuracy"]) for row in told.rows]
+    assert [it.visits for it in view.history] == [int(row["visits"]) for row in told.rows]
+    assert len(fleet.trained()) - trained == len(told.visits)
+    with fleet.operator() as operator:
+        found = weights(operator.export(name)[0])
+    assert all(np.array_equal(mine, theirs) for mine, theirs in zip(found, told.weights, strict=True))
+    bytes_told = [int(row["bytes"]) for row in told.rows]
+    assert bytes_told == [pytest.approx(it.traffic, rel=NEAR) for it in view.history]
+    assert told.traffic == pytest.approx(counted, rel=NEAR)
+
+
+def test_the_brokers_have_counted_what_the_witness_has(fleet) -> None:
+    """The last one: it waits until they say so."""
+    assert fleet.witness.total() + fleet.witness.mail == fleet.witness.said_by_brokers()
