@@ -12,17 +12,16 @@ python -m benchmarks.engines [--workload cnn] [--engines pool serial torch batch
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import statistics
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import nn
-from torch.nn import functional
 
+from benchmarks.rivals.plain_loop import PlainLoop
+from benchmarks.rivals.workloads import BATCH, CLASSES, RATE, WORKLOADS, data
 from coordinator.compiling import compile_kit
 from edge_agent.work import Train
 from fleet_sim.engines import Network, PoolEngine, SerialEngine, Shards
@@ -38,47 +37,13 @@ from sojourn.spec import InputSpec
 from sojourn.wire import Task, VisitId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from multiprocessing.connection import Connection
-
     from numpy.typing import NDArray
 
+    from benchmarks.rivals.workloads import Workload
     from coordinator.compiling import Compiled
     from fleet_sim.engines import Engine
 
-BATCH, RATE = 10, 0.05
-CLASSES = tuple(str(number) for number in range(10))
 PAUSE = 0.2
-SPAWN = multiprocessing.get_context("spawn")
-
-
-class Workload(NamedTuple):
-    """A model and a fleet."""
-
-    shape: tuple[int, ...]
-    users: int
-    samples: int
-    cohort: int
-    build: Callable[[], nn.Module]
-
-
-def cnn() -> nn.Module:
-    torch.manual_seed(1)
-    return nn.Sequential(
-        nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(64 * 14 * 14, 128), nn.ReLU(), nn.Linear(128, 10),
-    )  # fmt: skip
-
-
-def logistic() -> nn.Module:
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(784, 10))
-
-
-WORKLOADS = {
-    "cnn": Workload((3, 32, 32), 1000, 50, 50, cnn),
-    "logistic": Workload((784,), 1000, 60, 10, logistic),
-}
 
 
 class Fleet:
@@ -130,66 +95,6 @@ def _engine(name: str, workload: Workload, processes: int) -> Engine:
             return TorchEngine(shards, network)
         case _:
             return BatchedEngine(shards, network)
-
-
-class PlainLoop:
-    """A loop over users in each of a few processes, as anyone would write it: nothing is sent but a round's sums."""
-
-    def __init__(self, name: str, processes: int) -> None:
-        self._ends = []
-        self._model: Any = None
-        for _ in range(processes):
-            end, far = SPAWN.Pipe()
-            SPAWN.Process(target=plain_worker, args=(far, name), daemon=True).start()
-            self._ends.append(end)
-
-    def round(self, users: list[int]) -> None:
-        """Give each process its part of the users, and take the mean."""
-        for at, end in enumerate(self._ends):
-            end.send((self._model, users[at :: len(self._ends)]))
-        sums = [end.recv() for end in self._ends]
-        self._model = [sum(parts) / len(users) for parts in zip(*sums, strict=True)]
-
-    def close(self) -> None:
-        for end in self._ends:
-            end.send(None)
-
-
-def plain_worker(turns: Connection, name: str) -> None:
-    """Train users until there are no more; answer with the sums of their tensors."""
-    torch.set_num_threads(1)
-    workload = WORKLOADS[name]
-    module = workload.build()
-    images, labels = data(workload)
-    x, y = torch.from_numpy(images), torch.from_numpy(labels)
-    start = [parameter.detach().clone() for parameter in module.parameters()]
-    while (turn := turns.recv()) is not None:
-        model, users = turn
-        start = [torch.from_numpy(part) for part in model] if model else start
-        total = [torch.zeros_like(part) for part in start]
-        for user in users:
-            _train_user(module, start, x, y, range(user * workload.samples, (user + 1) * workload.samples))
-            torch._foreach_add_(total, [parameter.detach() for parameter in module.parameters()])
-        turns.send([part.numpy() for part in total])
-
-
-def _train_user(module: nn.Module, start: list[Any], x: Any, y: Any, rows: range) -> None:
-    with torch.no_grad():
-        for parameter, part in zip(module.parameters(), start, strict=True):
-            parameter.copy_(part)
-    optimiser = torch.optim.SGD(module.parameters(), lr=RATE)
-    order = torch.randperm(len(rows)) + rows.start
-    for index in order.split(BATCH):
-        optimiser.zero_grad()
-        functional.cross_entropy(module(x[index].float()), y[index]).backward()
-        optimiser.step()
-
-
-def data(workload: Workload) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Random pixels, small enough that nothing diverges."""
-    draw = np.random.default_rng(0)
-    total = workload.users * workload.samples
-    return draw.integers(0, 2, (total, *workload.shape), dtype=np.uint8), draw.integers(0, len(CLASSES), total)
 
 
 def seconds(side: Fleet | PlainLoop, users: list[int]) -> float:

@@ -82,7 +82,7 @@ def _closed(work: CloseRound, blobs: BlobStore, evaluator: Evaluator) -> RoundCl
         traffic_of(work) + state.estimation_traffic, work.seconds, state.quality,
         (*state.notices, *failures[:SAID], *forgetful(state, done)[:SAID]),
     )  # fmt: skip
-    norms = tuple(sorted(report.norm for report in done if report.norm > 0)[:: max(1, len(done) // 128)][:256])
+    norms = tuple(sorted(report.stride for report in done if report.norm > 0)[:: max(1, len(done) // 128)][:256])
     return RoundClosed(
         state.name, exact, handouts(stand.vectors, exact, strategy, job, blobs, kit), norms or state.norms, report,
         merged=ANCHOR not in stand.vectors, slots=dict(stand.slots),

@@ -78,8 +78,8 @@ class Coordinator:
         if peer.role != "edge":
             return
         self._queue.traffic += traffic
-        if spoke and (job := self.state.current):
-            self._tours.heard_from(job, peer.name, now)
+        if spoke:
+            self._tours.heard_from(peer.name, now)
 
     def wake_at(self) -> float | None:
         """The next resend, lease or end of patience."""

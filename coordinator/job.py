@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -82,7 +83,9 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
             "aggregator": self.aggregator,
             "training": self.training,
         }
-        return named(self.strategy, where).changed({part: fields for part, fields in changes.items() if fields}, where)
+        # Asked for at every turn, and always the same.
+        given = msgspec.json.encode({part: fields for part, fields in changes.items() if fields})
+        return _parts(self.strategy, given, where)
 
     @property
     def all_rounds(self) -> int:
@@ -90,6 +93,12 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         return fixed_rounds(self.parts().schedule) or self.rounds or ROUNDS
 
 
+@lru_cache(64)
+def _parts(strategy: str, changes: bytes, where: str) -> Strategy:
+    return named(strategy, where).changed(msgspec.json.decode(changes), where)
+
+
+@lru_cache(64)
 def read_job(text: str, where: str, folder: Path | None = None) -> Job:
     """The job in a TOML text, checked as far as it can be without data; file names are taken relative to `folder`."""
     job = settle(parse(text, where), Job, where)

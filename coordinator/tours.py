@@ -27,11 +27,13 @@ class Tours:
         self.progress: dict[int, TourProgress] = {}
         self._outbox = outbox
         self._leases: dict[int, float] = {}
+        """When each ends, unless its site has spoken since; and how long they are."""
+        self._terms: dict[int, float] = {}
         self._alarm: Alarm[int] = Alarm()
         self._coming: dict[int, tuple[str, Toured]] = {}
         """The results that are being fetched, and from which site."""
-        self._from: dict[str, dict[int, None]] = {}
-        """Their tours, by site."""
+        self._heard: dict[str, float] = {}
+        """When each site last spoke."""
         self._fetches: Fetches[int] = Fetches()
         self._looked_at: tuple[TourPlan, ...] = ()
         self._plans: dict[int, TourPlan] = {}
@@ -58,7 +60,7 @@ class Tours:
     def ask(self, job: JobState, tour: TourPlan, now: float) -> list[Effect]:
         """Ask a site to lead a tour."""
         settings = settings_of(job.text)
-        self._lease(tour.number, now + settings.tours.site_lease)
+        self._lease(tour.number, now, settings.tours.site_lease)
         message = tour_message(job, settings, tour)
         return [*self._outbox.ask(("tour", tour.number), Address("edge", tour.site), message, now)]
 
@@ -114,10 +116,9 @@ class Tours:
         self.progress[tour.number] = message
         self._renew(job, tour.number, now)
 
-    def heard_from(self, job: JobState, site: str, now: float) -> None:
+    def heard_from(self, site: str, now: float) -> None:
         """A site spoke: while its results are fetched, that is a sign of life too."""
-        for number in self._from.get(site, ()):
-            self._renew(job, number, now)
+        self._heard[site] = now
 
     def fetch(self, tour: TourPlan, message: Toured) -> list[Effect]:
         """A tour has ended: get its result, unless that is under way."""
@@ -125,7 +126,6 @@ class Tours:
         if tour.number in self._coming:
             return []
         self._coming[tour.number] = tour.site, message
-        self._from.setdefault(tour.site, {})[tour.number] = None
         needed = dict.fromkeys([*message.vectors.values(), message.reports])
         self._fetches.wait(tour.number, [ref.digest for ref in needed])
         return [Pull(ref, Address("edge", tour.site)) for ref in needed]
@@ -149,14 +149,16 @@ class Tours:
         self._fetch_no_more(number)
         self._alarm.forget(number)
         self._leases.pop(number, None)
+        self._terms.pop(number, None)
         self.progress.pop(number, None)
 
     def overdue(self, now: float) -> list[int]:
         """The tours whose sites gave no sign of life for too long; each is told once, until it is asked for again."""
         found = []
         for number in self._alarm.due(now):
-            if self._leases[number] > now:
-                self._alarm.set(number, self._leases[number])
+            ends = self._leases[number] = self._ends(number)
+            if ends > now:
+                self._alarm.set(number, ends)
             else:
                 found.append(number)
         return sorted(found)
@@ -171,16 +173,23 @@ class Tours:
 
     def _renew(self, job: JobState, number: int, now: float) -> None:
         if number in self._leases:
-            self._lease(number, now + settings_of(job.text).tours.site_lease)
+            self._lease(number, now, settings_of(job.text).tours.site_lease)
 
-    def _lease(self, number: int, ends: float) -> None:
-        self._leases[number] = ends
-        self._alarm.set(number, ends)
+    def _lease(self, number: int, now: float, term: float) -> None:
+        self._leases[number], self._terms[number] = now + term, term
+        self._alarm.set(number, now + term)
+
+    def _ends(self, number: int) -> float:
+        """When a tour's lease ends: while its result is fetched, every word of its site renews it."""
+        ends, coming = self._leases[number], self._coming.get(number)
+        heard = self._heard.get(coming[0]) if coming else None
+        return ends if heard is None else max(ends, heard + self._terms[number])
 
     def _fetch_no_more(self, number: int) -> None:
         self._fetches.forget(number)
-        if coming := self._coming.pop(number, None):
-            del self._from[coming[0]][number]
+        if number in self._leases:
+            self._leases[number] = self._ends(number)
+        self._coming.pop(number, None)
 
 
 def _counted(state: CoordinatorState, tour_id: TourId) -> bool:

@@ -68,7 +68,9 @@ DECLINED = "declined"
 """The key under which the last refusal waits to be heard."""
 RESTARTS = 1
 """How often a visit is begun again here when its worker died, before it is given up."""
-REASONS: tuple[VisitReason, ...] = ("memory", "disk", "data", "runtime", "unsupported", "failed")
+REASONS: tuple[VisitReason, ...] = (
+    "hot", "hours", "metered", "busy", "memory", "disk", "data", "runtime", "unsupported", "failed",
+)  # fmt: skip
 
 
 class Agent:
@@ -215,7 +217,8 @@ class Agent:
         self._lacking, self._news_at = {ref.digest for ref in needed}, now
         source = Address("edge", held.source)
         pulls: list[Effect] = [Pull(ref, source) for ref in dict.fromkeys(needed)]
-        return [Say(f"visit {held.visit.visit} from {held.source}"), *self._sign_of_life(now, at_once=True), *pulls]
+        self._next_progress = now  # unless all is here: then it is said that training has begun
+        return [Say(f"visit {held.visit.visit} from {held.source}"), *pulls]
 
     def _pulled(self, digest: bytes, now: float) -> list[Effect]:
         if self._active is not None and digest in self._lacking:
@@ -250,8 +253,8 @@ class Agent:
         memory = self.state.memory.get(visit.visit.job) if remembers(visit.task) else None
         memory = memory or Memory()
         self._patience, self._news_at = None, now
-        work = Do(work_key(visit.visit), Train(visit, memory.vectors, memory.visits))
-        return [work, *self._sign_of_life(now, at_once=True)]
+        self._next_progress = now  # unless the result is here as soon
+        return [Do(work_key(visit.visit), Train(visit, memory.vectors, memory.visits))]
 
     def _pull_failed(self, event: PullFailed, now: float) -> list[Effect]:
         if self._active is None or event.digest not in self._lacking:
@@ -259,7 +262,7 @@ class Agent:
         return self._decline("disk" if event.reason == "disk" else "gone", "could not get what the visit needs", now)
 
     def _prepare(self, edge: Address, message: Prepare) -> list[Effect]:
-        if self._active is not None:
+        if self._active is not None or self._objection():
             return []
         self._warming = message
         return [Pull(message.kit, edge)]

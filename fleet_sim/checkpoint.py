@@ -18,7 +18,7 @@ from sojourn.store import MemoryStore
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fleet_sim.fleet import Fleet
+    from fleet_sim.virtual_fleet import VirtualFleet
 
 FILE = "checkpoint.bin"
 PAUSE = 2.0
@@ -40,9 +40,10 @@ class Checkpoint(msgspec.Struct, frozen=True):
     clock: float
     nodes: dict[str, NodeKept]
     blobs: dict[bytes, bytes]
+    warm: dict[str, tuple[float, float]]
 
 
-def save(fleet: Fleet, folder: Path) -> None:
+def save(fleet: VirtualFleet, folder: Path) -> None:
     """Write all nodes down, unless that was done just now; the checkpoint of before stays until this one is whole."""
     if not (_ended(fleet) or _old(folder / FILE)):
         return
@@ -54,7 +55,7 @@ def save(fleet: Fleet, folder: Path) -> None:
         for digest in held:
             if digest not in blobs:
                 blobs[digest] = store.blobs.read(digest)
-    data = msgspec.msgpack.encode(Checkpoint(fleet.world.now, nodes, blobs))
+    data = msgspec.msgpack.encode(Checkpoint(fleet.world.now, nodes, blobs, fleet.warmth.times))
     partial = folder / f"{FILE}.part"
     with partial.open("wb") as file:
         file.write(data)
@@ -63,8 +64,16 @@ def save(fleet: Fleet, folder: Path) -> None:
     partial.replace(folder / FILE)
 
 
-def load(folder: Path) -> tuple[float, dict[str, MemoryStore]]:
-    """The clock, and every node's store."""
+class Resumed(msgspec.Struct, frozen=True):
+    """Where a fleet goes on: the clock, every node's store, and which training processes run."""
+
+    clock: float = 0.0
+    stores: dict[str, MemoryStore] = {}
+    warm: dict[str, tuple[float, float]] = {}
+
+
+def load(folder: Path) -> Resumed:
+    """The fleet as it was."""
     path = folder / FILE
     if not path.exists():
         raise ConfigError(f"{folder} has no {FILE}: no round was finished there, so begin again in another folder")
@@ -78,7 +87,7 @@ def load(folder: Path) -> tuple[float, dict[str, MemoryStore]]:
             held.put(kept.blobs[digest], digest)
         store.blobs = held
         stores[name] = store
-    return kept.clock, stores
+    return Resumed(kept.clock, stores, kept.warm)
 
 
 def _old(path: Path) -> bool:
@@ -89,7 +98,7 @@ def _old(path: Path) -> bool:
     return not 0 <= time.time() - kept.st_mtime < PAUSE + kept.st_size / BYTES_PER_SECOND
 
 
-def _ended(fleet: Fleet) -> bool:
+def _ended(fleet: VirtualFleet) -> bool:
     """Whether no more checkpoint will come."""
     machine = fleet.nodes[CLOUD].node.machine
     return isinstance(machine, Coordinator) and all(job.status in ENDED for job in machine.state.jobs.values())

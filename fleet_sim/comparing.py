@@ -143,8 +143,8 @@ def _mean(numbers: Sequence[float], told: Callable[[float], str]) -> str:
 
 def _table(rows: Sequence[Mapping[str, str]]) -> Table:
     table = Table(
-        title="\nside by side", title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0),
-        header_style="dim",
+        title="\nside by side", title_justify="left", title_style="bold", header_style="dim", box=None, pad_edge=False,
+        padding=(0, 2, 0, 0),
     )  # fmt: skip
     for heading in rows[0]:
         table.add_column(heading, justify="left" if heading == "run" else "right", no_wrap=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sojourn.broker_settings import OWN_BROKER_PAYLOAD
 from sojourn.memory_link import MemoryLink
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ class CountedLink(MemoryLink):
     """Counts payloads down and up, as the device's provider would."""
 
     def __init__(self, broker: MemoryBroker, profile: LinkProfile | None = None) -> None:
-        super().__init__(broker, profile=profile)
+        super().__init__(broker, OWN_BROKER_PAYLOAD, profile)
         self._came = self._went = 0
 
     def carry(self, topic: str, payload: bytes) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from fleet_sim.engines import Engine, Outcome
+    from fleet_sim.warmth import Warmth
     from fleet_sim.world import World
     from sojourn.blobs import BlobStore
 
@@ -28,7 +29,7 @@ class EngineTraining:
     """Starts visits at an engine, which trains them beside the simulation, and reports each when its time has come."""
 
     def __init__(
-        self, world: World, device: str, engine: Engine, blobs: BlobStore, seconds: Seconds, lost: Lost
+        self, world: World, device: str, engine: Engine, blobs: BlobStore, seconds: Seconds, lost: Lost, warmth: Warmth
     ) -> None:
         self._world = world
         self._device = device
@@ -36,15 +37,18 @@ class EngineTraining:
         self._blobs = blobs
         self._seconds = seconds
         self._lost = lost
+        self._warmth = warmth
         self._wanted: dict[str, object] = {}
 
     def start(self, key: str, work: Warm | Train, report: Callable[[Did | Doing | DidNot], None]) -> None:
         """Begin; the outcome is waited for only when the clock is there."""
+        wait = self._warmth.wait(self._device, self._world.now)
         if isinstance(work, Warm):
-            report(Did(key, Warmed(0)))
+            self._world.later(wait, lambda: report(Did(key, Warmed(0))))
             return
         self._wanted[key] = mark = object()
-        takes = self._seconds(self._device, work, self._blobs)
+        takes = wait + self._seconds(self._device, work, self._blobs)
+        self._warmth.use(self._device, self._world.now + takes)
         future = None if self._lost(self._device, key) else self._engine.start(self._device, key, work, self._blobs)
 
         def say(event: Callable[[], Did | Doing | DidNot]) -> None:

@@ -15,6 +15,7 @@ from fleet_sim.world import SimulatedNode, World
 from hierarchy.edge_server import EdgeServer
 from hierarchy.gate import perform
 from sojourn import __version__
+from sojourn.broker_settings import OWN_BROKER_PAYLOAD
 from sojourn.machine import Received
 from sojourn.memory_link import MemoryLink
 from sojourn.messages import Submit
@@ -111,7 +112,7 @@ class Fleet:
         return Node(FLEET, machine, store, links, workers(store))
 
     def _coordinator(self, broker: MemoryBroker) -> Node:
-        link = MemoryLink(broker)
+        link = MemoryLink(broker, OWN_BROKER_PAYLOAD)
         links: dict[Role, Link] = {"edge": link, "cloud": link}
         return self._node(Coordinator(CLOUD), links, lambda store: InlineWorkers(self._bench(store.blobs)))
 
@@ -119,8 +120,9 @@ class Fleet:
         return Bench(blobs, shelf=Shelf())
 
     def _edge(self, name: str, site: MemoryBroker, cloud: MemoryBroker) -> Node:
-        below = MemoryLink(site)
-        links: dict[Role, Link] = {"device": below, "cloud": below if site is cloud else MemoryLink(cloud)}
+        below = MemoryLink(site, OWN_BROKER_PAYLOAD)
+        above = below if site is cloud else MemoryLink(cloud, OWN_BROKER_PAYLOAD)
+        links: dict[Role, Link] = {"device": below, "cloud": above}
         return self._node(
             EdgeServer(name, CLOUD), links, lambda store: InlineWorkers(lambda work: perform(work, store.blobs))
         )
@@ -128,5 +130,5 @@ class Fleet:
     def _agent(self, name: str, data: DataSettings, broker: MemoryBroker) -> Node:
         # Whose data is simulated has agreed to all that can be asked.
         offer = Offer(__version__, "simulated", "onnxruntime", 1, 0, NAMES, "simulated", ("class-counts",))
-        links: dict[Role, Link] = {"edge": MemoryLink(broker)}
+        links: dict[Role, Link] = {"edge": MemoryLink(broker, OWN_BROKER_PAYLOAD)}
         return self._node(Agent(name, offer), links, lambda store: InlineTraining(Trainer(store.blobs, data)))

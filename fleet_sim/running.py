@@ -25,6 +25,7 @@ from fleet_sim.simulation import Simulation, read_simulation
 from fleet_sim.tallies import write_tallies
 from fleet_sim.timing import Timing
 from fleet_sim.virtual_fleet import VirtualFleet
+from fleet_sim.warmth import Warmth
 from sojourn.errors import JobError
 from sojourn.graphs import Graphs
 
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
     from sojourn.wire import RoundReport
 
 REFRESH = 0.3
-"""Seconds of real time between two looks at a simulation."""
+"""Seconds of real time between two looks at a simulation, at least."""
+LOOKING = 10
+"""So many times longer it runs than it is looked at."""
 
 
 @dataclass(frozen=True)
@@ -66,20 +69,21 @@ class Running:
         data = load(fleet.data)
         rows = dict(zip(fleet.names, split(simulation.split, data, fleet.devices, job.seed), strict=True))
         self.samples = {name: len(part) for name, part in rows.items()}
-        clock, stores = checkpoint.load(folder) if resume else (0.0, {})
+        before = checkpoint.load(folder) if resume else checkpoint.Resumed()
         self.results.open()
         text = simulation.job_text(_test_file(data if train else _few(data, job), folder))
         shards = engines.Shards(data.x_train, data.y_train, data.classes, rows)
         self.engine, self.why = _engine(shards, fleet, text) if train else (UntrainedEngine(shards), "a plan")
         self.fleet = VirtualFleet(
             fleet.reached, self.engine, Timing({name: it.device for name, it in boards.items()}, self.samples),
+            Warmth({name: it.device.visit_seconds for name, it in boards.items()}, before.warm),
             self.results.visit, one_broker=fleet.reach == "all",
             lost=lambda device, visit: fails(simulation.availability, device, visit, job.seed),
-            lines=lines, clock=clock, stores=stores, make=Graphs if train else UntrainedGraphs,
+            lines=lines, clock=before.clock, stores=before.stores, make=Graphs if train else UntrainedGraphs,
         )  # fmt: skip
         follow(self.fleet, simulation.availability, fleet.names, job.seed)
         if resume:
-            self.results.back_to(clock)
+            self.results.back_to(before.clock)
         else:
             self.results.begin(simulation)
             self.fleet.submit(text)
@@ -87,26 +91,34 @@ class Running:
     def courses(self) -> Iterator[Course]:
         """How it stands, a few times a second, until it has ended."""
         course = self._course()
-        told = len(course.history)
         yield course
+        written, look = len(course.history), time.monotonic() + REFRESH
         while not course.ended:
-            going = self._advance(time.monotonic() + REFRESH, told)
-            course = self._course(course.history)
-            for report in course.history[told:]:
-                self.results.round(report, self.fleet.world.now)
+            going = self._advance(look, written)
+            history = self.fleet.job(self.name).history
+            for report in history[written:]:
+                self.results.round(self._told(report), self.fleet.world.now)
                 checkpoint.save(self.fleet, self.results.path)
-            told = len(course.history)
+            written, now = len(history), time.monotonic()
+            if going and now < look and not self._ended:
+                continue
+            course = self._course(course.history)
             yield course
-            if not going and course.view.status not in ENDED:
+            look = time.monotonic() + max(REFRESH, LOOKING * (time.monotonic() - now))
+            if not going and not self._ended:
                 raise JobError(f"nothing more happens: {course.view.status}, {course.view.detail}")
 
     def _course(self, before: tuple[RoundReport, ...] = ()) -> Course:
         course = self.fleet.course(self.name, before)
-        if self._train:
-            return course
-        # How good a model is that nobody trained says nothing.
-        told = [msgspec.structs.replace(it, accuracy=math.nan, loss=math.nan) for it in course.history[len(before) :]]
-        return msgspec.structs.replace(course, history=(*before, *told))
+        return msgspec.structs.replace(course, history=(*before, *map(self._told, course.history[len(before) :])))
+
+    def _told(self, report: RoundReport) -> RoundReport:
+        """How good a model is that nobody trained says nothing."""
+        return report if self._train else msgspec.structs.replace(report, accuracy=math.nan, loss=math.nan)
+
+    @property
+    def _ended(self) -> bool:
+        return self.fleet.job(self.name).status in ENDED
 
     def close(self) -> None:
         """End what was started, and add up what was done."""
@@ -116,12 +128,12 @@ class Running:
         )
         self.results.close()
 
-    def _advance(self, until: float, told: int) -> bool:
+    def _advance(self, until: float, written: int) -> bool:
         """Let the fleet's time pass until there is news, or for a moment of ours."""
-        return self.fleet.world.run(lambda: time.monotonic() >= until or self._news(told), limit=math.inf)
-
-    def _news(self, told: int) -> bool:
-        return len(self.fleet.job(self.name).history) > told or self.fleet.job(self.name).status in ENDED
+        job = self.fleet.job(self.name)
+        return self.fleet.world.run(
+            lambda: len(job.history) > written or job.status in ENDED or time.monotonic() >= until, limit=math.inf
+        )
 
 
 def simulate(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from edge_agent.data import DataSettings
     from fleet_sim.engine_training import Lost, Seconds
     from fleet_sim.engines import Engine
+    from fleet_sim.warmth import Warmth
     from sojourn.blobs import BlobStore
     from sojourn.memory_link import MemoryBroker
     from sojourn.node import Node
@@ -62,6 +63,7 @@ class VirtualFleet(Fleet):
         sites: Mapping[str, tuple[str, ...]],
         engine: Engine,
         seconds: Seconds,
+        warmth: Warmth,
         visited: Callable[[Visited], None],
         *,
         one_broker: bool = False,
@@ -78,6 +80,7 @@ class VirtualFleet(Fleet):
         self._visited = visited
         self._lost = lost
         self._make = make
+        self.warmth = warmth
         self._lines: dict[str, CountedLink] = {}
         devices: dict[str, Any] = {device: None for reached in sites.values() for device in reached}
         super().__init__(devices, sites, one_broker=one_broker, clock=clock, stores=stores)
@@ -120,6 +123,6 @@ class VirtualFleet(Fleet):
             Agent(name, offer),
             {"edge": line},
             lambda store: EngineTraining(
-                self.world, name, self._engine, store.blobs, self._seconds, self._lost
+                self.world, name, self._engine, store.blobs, self._seconds, self._lost, self.warmth
             ),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,8 @@ from sojourn import vectors
 from sojourn.envelope import unpack_blob
 from sojourn.errors import InvalidBlob
 from sojourn.parts import Gate
-from sojourn.spec import Kit
-from sojourn.wire import Ref, Task
+from sojourn.spec import Kit, ModelSpec
+from sojourn.wire import Ref, Task, stride
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from sojourn.blobs import BlobStore
 
 
+KITS = 16
+"""So many kits' models are remembered."""
+_SPECS: dict[bytes, ModelSpec] = {}
 _BYTES = {"float32": 1, "float16": 2, "int8": 4, "raw": 1}
 """How many bytes in float32 a byte of a model stands for: of int8 at most, since its scales take some too."""
 
@@ -38,6 +42,7 @@ class Check(msgspec.Struct, frozen=True):
     gate: Gate
     norms: tuple[float, ...]
     task: Task
+    metrics: dict[str, float] = {}
 
 
 class Passed(msgspec.Struct, frozen=True):
@@ -104,55 +109,66 @@ def unfit(result: Mapping[str, Ref], task: Task, model: Ref) -> str | None:
     return None
 
 
+def spec_of(kit: Ref, blobs: BlobStore) -> ModelSpec:
+    """The model that a kit is for: every check needs it, and a kit has much more in it."""
+    known = _SPECS.get(kit.digest)
+    if known is None:
+        if len(_SPECS) >= KITS:
+            _SPECS.clear()
+        known = _SPECS[kit.digest] = unpack_blob(blobs.read(kit.digest), Kit).model
+    return known
+
+
 def check(work: Check, blobs: BlobStore) -> Passed | Failed:
     """Finite, its norm in line, its loss on the exemplars not a leap: then it is the next checkpoint."""
     if "model" not in work.result:
         # An estimate may be made on the device: then there is no model to hand on.
         return Passed({}, {}, 0.0) if work.task.kind == "estimate" else Failed("no model came back")
-    kit = unpack_blob(blobs.read(work.kit.digest), Kit)
-    before = vectors.load(blobs, work.checkpoint["model"], kit.model)
+    spec = spec_of(work.kit, blobs)
+    before = vectors.load(blobs, work.checkpoint["model"], spec)
     result = work.result["model"]
     try:
-        after = vectors.load(blobs, result, kit.model)
+        after = vectors.load(blobs, result, spec)
         if result.delta:
             after = before + after
         with np.errstate(all="ignore"):
-            norm = float(np.linalg.norm((after - before).astype(np.float64)))
-        if refusal := _refusal(work, blobs, kit, before, after, norm):
+            moved = (after - before).astype(np.float64)
+            norm = math.sqrt(moved @ moved)
+        if refusal := _refusal(work, blobs, before, after, norm):
             return Failed(refusal)
-        sums = {name: _added(name, work, blobs, kit) for name in promised(work.task)}
+        sums = {name: _added(name, work, blobs, spec) for name in promised(work.task)}
     except InvalidBlob as error:
         return Failed(str(error))
     if not result.delta and result.encoding == "float32":
         return Passed({"model": result, **sums}, {"model": result}, norm)
-    exact = vectors.save(blobs, after, "float32", kit.model)
-    handed = vectors.save(blobs, after, work.task.encoding, kit.model)
+    exact = vectors.save(blobs, after, "float32", spec)
+    handed = vectors.save(blobs, after, work.task.encoding, spec)
     return Passed({"model": exact, **sums}, {"model": handed}, norm)
 
 
-def _added(name: str, work: Check, blobs: BlobStore, kit: Kit) -> Ref:
+def _added(name: str, work: Check, blobs: BlobStore, spec: ModelSpec) -> Ref:
     """The sum over the tour's visits of a vector that came back besides the model, with this visit's."""
     if name not in work.result:
         raise InvalidBlob(f"the vector {name!r} did not come back")
-    total = vectors.load(blobs, work.result[name], kit.model)
+    total = vectors.load(blobs, work.result[name], spec)
     if name in work.checkpoint:
-        so_far = vectors.load(blobs, work.checkpoint[name], kit.model)
+        so_far = vectors.load(blobs, work.checkpoint[name], spec)
         with np.errstate(over="ignore"):
             total = np.add(so_far, total, dtype=np.float64).astype(np.float32)
     if not np.isfinite(total).all():
         raise InvalidBlob(f"{int((~np.isfinite(total)).sum())} of {len(total)} numbers of {name!r} are not finite")
-    return vectors.save(blobs, total, "float32", kit.model)
+    return vectors.save(blobs, total, "float32", spec)
 
 
 def _refusal(
-    work: Check, blobs: BlobStore, kit: Kit, before: NDArray[np.float32], after: NDArray[np.float32], norm: float
+    work: Check, blobs: BlobStore, before: NDArray[np.float32], after: NDArray[np.float32], norm: float
 ) -> str | None:
-    if not np.isfinite(after).all():
+    if not math.isfinite(norm) and not np.isfinite(after).all():  # a finite norm is of finite numbers
         return f"{int((~np.isfinite(after)).sum())} of {len(after)} numbers are not finite"
     gate = work.gate
-    if gate.norm_factor is not None and work.norms and norm > gate.norm_factor * median(work.norms):
-        usual = median(work.norms)
-        return f"the update's norm {norm:.3g} is more than {gate.norm_factor:g} times the usual {usual:.3g}"
+    went, usual = stride(norm, work.metrics), median(work.norms) if work.norms else math.inf
+    if gate.norm_factor is not None and went > gate.norm_factor * usual:
+        return f"the update's norm, {went:.3g} for its steps, is over {gate.norm_factor:g} times the usual {usual:.3g}"
     if gate.loss_factor is not None and work.exemplars is not None:
         # Imported here: onnxruntime only on an edge server that is asked to predict.
         from sojourn.exemplars import Exemplars  # noqa: PLC0415
@@ -160,7 +176,7 @@ def _refusal(
         from sojourn.scoring import accuracy_and_loss  # noqa: PLC0415
 
         exemplars = unpack_blob(blobs.read(work.exemplars.digest), Exemplars)
-        graphs = Graphs(kit, 1)
+        graphs = Graphs(unpack_blob(blobs.read(work.kit.digest), Kit), 1)
         old, new = (accuracy_and_loss(graphs, vector, exemplars)[1] for vector in (before, after))
         if not new <= gate.loss_factor * max(old, 1e-9):
             return f"the loss on the exemplars went from {old:.3g} to {new:.3g}"

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from sojourn.parts import TourPolicy
 
 HEARTBEAT = 5.0
+PAUSE = 1.0
+"""Seconds between two signs of life of a tour, when nobody asks."""
 
 
 class Stay:
@@ -36,7 +38,9 @@ class Leg:
 
     def __init__(self, policy: TourPolicy) -> None:
         self.heartbeat = min(HEARTBEAT, policy.site_lease / 4)
+        self.pause = min(PAUSE, self.heartbeat)
         self.heartbeat_at: float | None = None
+        self.told_at: float | None = None
         self.gathering = False
         """Whether what the devices will need is still being fetched."""
         self.gather_at: float | None = None
@@ -50,10 +54,10 @@ class Leg:
         self._before: tuple[int, tuple[float, ...], int] | None = None
 
     def before(self, tour: TourState) -> tuple[tuple[float, ...], int]:
-        """The usual norms, and how many visits were kept, before the present wave: whatever came first within it."""
+        """The usual strides, and how many visits were kept, before the present wave: whatever came first within it."""
         if self._before is None or self._before[0] != tour.hop:
             done = [it for it in tour.reports if it.status == "done" and it.hop < tour.hop]
-            norms = (*tour.tour.norms, *(it.norm for it in done if it.norm > 0))
+            norms = (*tour.tour.norms, *(it.stride for it in done if it.norm > 0))
             self._before = tour.hop, norms, len(done)
         return self._before[1:]
 

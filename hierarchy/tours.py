@@ -33,7 +33,7 @@ class Tours:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self.visits = Visits(site, self.go_on, self.tell)
+        self.visits = Visits(site, self.go_on, self._tell_news)
 
     def resume(self, now: float) -> list[Effect]:
         """Take up every tour where its checkpoint is."""
@@ -123,7 +123,7 @@ class Tours:
             return self._merge(key, now)
         hops = tour.wave if after is None or after not in tour.wave else (after,)
         effects = [effect for hop in hops for effect in self.visits.hand(key, hop, now)]
-        return [*effects, *self.tell(key, now)] if effects or tour.results else []
+        return [*effects, *self._tell_news(key, now)] if effects or tour.results else []
 
     def _merge(self, key: Key, now: float) -> list[Effect]:
         tour = self._site.state.tours[key]
@@ -192,10 +192,19 @@ class Tours:
                 self._site.alarm.set((key, None), when)
         return effects
 
+    def _tell_news(self, key: Key, now: float) -> list[Effect]:
+        """Something has changed: the coordinator hears of it now, or soon if it has just heard of the tour."""
+        leg = self._site.legs[key]
+        if leg.told_at is None or leg.told_at + leg.pause <= now:
+            return self.tell(key, now)
+        leg.heartbeat_at = leg.told_at + leg.pause
+        self._site.alarm.set((key, None), leg.heartbeat_at)
+        return []
+
     def tell(self, key: Key, now: float) -> list[Effect]:
         """A sign of life to the coordinator: with waves, of the device that was heard of last."""
         tour, leg = self._site.tour(key)
-        leg.heartbeat_at = now + leg.heartbeat
+        leg.told_at, leg.heartbeat_at = now, now + leg.heartbeat
         self._site.alarm.set((key, None), leg.heartbeat_at)
         hop = leg.latest if tour.tour.merges else tour.hop
         stop, stay = (tour.stops.get(hop), leg.stays.get(hop)) if hop is not None else (None, None)

@@ -94,7 +94,9 @@ class Visits:
         """A device gave a sign of life."""
         where = self.current(sender, message.visit)
         if where is None:
-            return [Send(sender, Cancel(message.visit))]
+            # One that comes late must not cancel a result that counts: a cancel may overtake what was accepted.
+            counted = self._site.state.was_accepted(message.visit, sender.name)
+            return [Send(sender, Accepted(message.visit) if counted else Cancel(message.visit))]
         key, hop = where
         tour, leg = self._site.tour(key)
         stay = leg.stays[hop]
@@ -141,7 +143,7 @@ class Visits:
         stay.lease_ends = None
         norms, _ = leg.before(tour)
         exemplars = it.vectors.get("gate")
-        work = Check(it.kit, stay.result.vectors, tour.vectors, exemplars, it.gate, norms, it.task)
+        work = Check(it.kit, stay.result.vectors, tour.vectors, exemplars, it.gate, norms, it.task, stay.result.metrics)
         return self._site.do(where, tour.stops[hop].attempt, work)
 
     def keep(self, where: Where, passed: Passed, now: float) -> list[Effect]:

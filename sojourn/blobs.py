@@ -10,6 +10,7 @@ import hashlib
 import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
+from weakref import WeakValueDictionary
 
 from sojourn.errors import DiskFull, InvalidBlob, StoreError
 from sojourn.wire import Ref
@@ -36,6 +37,8 @@ def leaf_count(size: int) -> int:
 
 def leaf_hashes(data: bytes | memoryview) -> bytes:
     """The hashes of all leaves, one after another."""
+    if 0 < len(data) <= LEAF:
+        return hashlib.sha256(data).digest()
     view = memoryview(data)
     return b"".join(hashlib.sha256(view[at : at + LEAF]).digest() for at in range(0, len(view), LEAF))
 
@@ -128,11 +131,31 @@ class MemoryPartial:
         return set(self.leaves)
 
 
+class _Content:
+    """The bytes of a blob, which all that hold it in this process share."""
+
+    __slots__ = ("__weakref__", "data")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+
+_CONTENTS: WeakValueDictionary[bytes, _Content] = WeakValueDictionary()
+"""What is held in memory, by its digest: a model that a whole fleet has is there once."""
+
+
+def _shared(digest: bytes, data: bytes | memoryview) -> _Content:
+    held = _CONTENTS.get(digest)
+    if held is None or held.data != data:  # a caller may name bytes as it likes: then they are its own
+        held = _CONTENTS[digest] = _Content(bytes(data))
+    return held
+
+
 class MemoryBlobs:
     """The twin of `FolderBlobs` for simulation and tests."""
 
     def __init__(self) -> None:
-        self._blobs: dict[bytes, bytes] = {}
+        self._blobs: dict[bytes, _Content] = {}
         self._partials: dict[bytes, MemoryPartial] = {}
 
     def has(self, digest: bytes) -> bool:
@@ -141,17 +164,17 @@ class MemoryBlobs:
 
     def read(self, digest: bytes, start: int = 0, length: int | None = None) -> bytes:
         """Its bytes, or some of them."""
-        data = self._blobs[digest]
+        data = self._blobs[digest].data
         return data if length is None and not start else data[start : None if length is None else start + length]
 
     def size(self, digest: bytes) -> int:
         """Its size."""
-        return len(self._blobs[digest])
+        return len(self._blobs[digest].data)
 
     def put(self, data: bytes | memoryview, digest: bytes | None = None) -> bytes:
         """Keep these bytes."""
         key = digest or digest_of(data)
-        self._blobs[key] = bytes(data)
+        self._blobs[key] = _shared(key, data)
         return key
 
     def partial(self, digest: bytes, size: int) -> MemoryPartial:
@@ -161,7 +184,7 @@ class MemoryBlobs:
     def complete(self, digest: bytes) -> None:
         """All leaves are here."""
         partial = self._partials.pop(digest)
-        self._blobs[digest] = b"".join(partial.leaves[leaf] for leaf in sorted(partial.leaves))
+        self._blobs[digest] = _shared(digest, b"".join(partial.leaves[leaf] for leaf in sorted(partial.leaves)))
 
     def sync(self, digest: bytes) -> None:
         """Memory survives nothing."""

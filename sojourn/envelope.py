@@ -47,7 +47,7 @@ def pack(packet: Packet) -> bytes:
 
 def unpack(data: bytes, sender: Address, to: Address) -> Packet:
     """The packet in these bytes, if it is one that this sender may send to this node."""
-    packet = _decode(data, _MESSAGES)
+    packet = _as_written_here(data, _MESSAGE) or _checked(data, _MESSAGES)
     if (sender.role, to.role) not in BETWEEN[type(packet.message)]:
         raise InvalidMessage(f"a {sender.role} may not send {kind(packet.message)!r} to a {to.role}")
     return packet
@@ -55,7 +55,7 @@ def unpack(data: bytes, sender: Address, to: Address) -> Packet:
 
 def unpack_presence(data: bytes) -> Packet:
     """The birth or death in these bytes."""
-    return _decode(data, _PRESENCES)
+    return _as_written_here(data, _PRESENCE) or _checked(data, _PRESENCES)
 
 
 def kind(message: Message | Presence | type[Message | Presence]) -> str:
@@ -68,31 +68,24 @@ class _Header(msgspec.Struct, frozen=True):
     epoch: Epoch
 
 
-class _Named(_Header, frozen=True):
-    kind: str
-
-
 _ENCODER = msgspec.msgpack.Encoder()
-_LARGEST_FIXMAP = 0x8F
+_SMALLEST_FIXMAP, _LARGEST_FIXMAP = 0x80, 0x8F
+_KIND = b"\xa4kind"
 _MESSAGES: dict[str, type[Message]] = {kind(form): form for form in get_args(Message)}
 _PRESENCES: dict[str, type[Presence]] = {kind(form): form for form in get_args(Presence)}
-_NAMED = msgspec.msgpack.Decoder(_Named)
-_DECODERS = {name: msgspec.msgpack.Decoder(form) for name, form in {**_MESSAGES, **_PRESENCES}.items()}
+_HEADER = msgspec.msgpack.Decoder(_Header)
+_MESSAGE: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+_PRESENCE: msgspec.msgpack.Decoder[Presence] = msgspec.msgpack.Decoder(Presence)
 
 
-def _decode(data: bytes, kinds: Mapping[str, type[Message | Presence]]) -> Packet:
-    return _as_written_here(data, kinds) or _checked(data, kinds)
-
-
-def _as_written_here(data: bytes, kinds: Mapping[str, type[Message | Presence]]) -> Packet | None:
+def _as_written_here(data: bytes, body: msgspec.msgpack.Decoder[Any]) -> Packet | None:
     """The packet in bytes that are just what `pack` makes of it: there is nothing else in them to look for."""
-    if len(data) > MAX_ITEMS:  # a shorter one has no room for a list or a text that is too long
-        return None
+    at = data.find(_KIND)  # where the message's own map begins
+    if len(data) > MAX_ITEMS or at < 0 or data[0] < _SMALLEST_FIXMAP + 2:
+        return None  # one that is not longer has no room for a list or a text that is too long
     try:
-        header = _NAMED.decode(data)
-        if header.kind not in kinds:
-            return None
-        packet = Packet(header.id, header.epoch, _DECODERS[header.kind].decode(data))
+        header = _HEADER.decode(b"\x82" + data[1:at])
+        packet = Packet(header.id, header.epoch, body.decode(b"%c%b" % (data[0] - 2, data[at:])))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return packet if pack(packet) == data else None

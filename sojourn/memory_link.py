@@ -63,11 +63,14 @@ class MemoryBroker:
 
     def _carry(self, link: MemoryLink, topic: str, payload: bytes, *, lossy: bool) -> None:
         faults, draw = self.faults, self._random.random
+        if not lossy or not (faults.loss or faults.repeat or faults.spread):
+            self.later(faults.delay, lambda: link.carry(topic, payload))
+            return
         copies = 1
-        if lossy and (faults.loss or faults.repeat):
+        if faults.loss or faults.repeat:
             copies = 0 if draw() < faults.loss else 1 + (draw() < faults.repeat)
         for _ in range(copies):
-            delay = faults.delay + (faults.spread * draw() if lossy and faults.spread else 0.0)
+            delay = faults.delay + (faults.spread * draw() if faults.spread else 0.0)
             self.later(delay, lambda: link.carry(topic, payload))
 
 

@@ -311,7 +311,10 @@ def refs(message: Message) -> list[Ref]:
     found: list[Ref] = []
     for field in _REFS.get(type(message), ()):
         value = getattr(message, field)
-        found += value.values() if isinstance(value, dict) else [value]
+        if type(value) is dict:
+            found += value.values()
+        else:
+            found.append(value)
     return found
 
 
@@ -320,5 +323,5 @@ def map_refs(message: Message, change: Callable[[Ref], Ref]) -> Message:
     changes: dict[str, Any] = {}
     for field in _REFS.get(type(message), ()):
         value = getattr(message, field)
-        changes[field] = {k: change(v) for k, v in value.items()} if isinstance(value, dict) else change(value)
+        changes[field] = {k: change(v) for k, v in value.items()} if type(value) is dict else change(value)
     return msgspec.structs.replace(message, **changes) if changes else message

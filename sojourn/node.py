@@ -55,7 +55,7 @@ RECORDS_PER_SNAPSHOT = 512
 SECONDS_PER_SWEEP = 30.0
 log = logging.getLogger("sojourn")
 _OF_WORK = (Did, DidNot, Doing)
-_OF_BLOBS = (Fetch, FetchHashes, Hashes, Chunk, Gone)
+_OF_BLOBS = frozenset({Fetch, FetchHashes, Hashes, Chunk, Gone})
 _LEVELS = {name.lower(): level for name, level in logging.getLevelNamesMapping().items()}
 _ENCODER = msgspec.msgpack.Encoder()
 
@@ -208,7 +208,7 @@ class Node:
         if carries and any(ref.inline is not None for ref in carries):
             message = map_refs(message, self._take_inline)
         useful = True
-        if isinstance(message, _OF_BLOBS):
+        if type(message) in _OF_BLOBS:
             outcomes, useful = self._exchange.handle(sender, message, now)
             self._events.extend(outcomes)
         else:
@@ -235,7 +235,7 @@ class Node:
     def _run(self, now: float) -> None:
         while self._events:
             self._perform(self.machine.handle(self._events.popleft(), now), now)
-        if self._since_snapshot >= RECORDS_PER_SNAPSHOT:
+        if self._since_snapshot >= RECORDS_PER_SNAPSHOT or (self._since_snapshot and self.store.crowded()):
             self._since_snapshot = 0
             self._snapshot()
 
@@ -253,38 +253,36 @@ class Node:
                     self._send(effect.to, effect.message, now)
                 case Append():
                     self._append(effect)
+                case Say():
+                    log.log(_LEVELS[effect.level], "%s", effect.text)
                 case Pull():
-                    self._events.extend(self._pull(effect, now))
+                    self._events.extend(self._exchange.pull(effect.ref, effect.source, now))
                 case Do():
                     self._working.add(effect.key)
                     self.workers.start(effect.key, effect.work, self.report)
                 case Keep():
-                    self._patiently(lambda kept=effect: self.store.blobs.put(kept.data, kept.digest))  # type: ignore[misc]
+                    self._patiently(self.store.blobs.put, effect.data, effect.digest)
                 case Undo():
                     self._working.discard(effect.key)
                     self.workers.stop(effect.key)
-                case Say():
-                    log.log(_LEVELS[effect.level], "%s", effect.text)
 
     def _append(self, effect: Append) -> None:
-        record = _ENCODER.encode(effect.record)
-
-        def write() -> None:
-            for digest in effect.blobs:
-                self.store.blobs.sync(digest)
-            self.store.append(record, sync=effect.sync)
-
-        self._patiently(write)
+        self._patiently(self._write, _ENCODER.encode(effect.record), effect)
         self._since_snapshot += 1
         for seen in self._seers:
             seen(effect.record)
 
-    def _patiently(self, write: Callable[[], object]) -> None:
+    def _write(self, record: bytes, effect: Append) -> None:
+        for digest in effect.blobs:
+            self.store.blobs.sync(digest)
+        self.store.append(record, sync=effect.sync)
+
+    def _patiently(self, write: Callable[..., object], *what: object) -> None:
         """Do not go on before it is written: nothing may leave that could be forgotten."""
         said = False
         while True:
             try:
-                write()
+                write(*what)
             except DiskFull as error:
                 if not said:
                     log.error("%s", error)  # noqa: TRY400  # the disk is full, not the code wrong
@@ -292,9 +290,6 @@ class Node:
                 self._pause(2.0)
             else:
                 return
-
-    def _pull(self, effect: Pull, now: float) -> list[Event]:
-        return list(self._exchange.pull(effect.ref, effect.source, now))
 
     def _limit(self, to: Address) -> int:
         return self.links[to.role].payload_limit
@@ -310,10 +305,14 @@ class Node:
 
         def attach(ref: Ref) -> Ref:
             nonlocal carried
-            if ref.size > INLINE or carried + ref.size > room or not self.store.blobs.has(ref.digest):
+            if ref.size > INLINE or carried + ref.size > room:
+                return ref
+            try:
+                content = self.store.blobs.read(ref.digest)
+            except KeyError:
                 return ref
             carried += ref.size
-            return Ref(ref.digest, ref.size, ref.encoding, ref.delta, self.store.blobs.read(ref.digest))
+            return Ref(ref.digest, ref.size, ref.encoding, ref.delta, content)
 
         self._publish(to, map_refs(message, attach), now)
 

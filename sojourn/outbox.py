@@ -16,7 +16,7 @@ FIRST = 1.0
 LONGEST = 15.0
 
 
-@dataclass
+@dataclass(slots=True)
 class _Request:
     number: int
     send: Send
@@ -75,7 +75,7 @@ class Outbox:
         while self._heap:
             when, number, key = self._heap[0]
             request = self._requests.get(key)
-            if request is not None and (request.due, request.number) == (when, number):
+            if request is not None and request.due == when and request.number == number:
                 return when
             heapq.heappop(self._heap)
         return None

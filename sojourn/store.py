@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+ROOM = 16 << 10
+"""Bytes of records that are nothing to speak of."""
 _SCHEMA = """
 create table if not exists journal (seq integer primary key, record blob not null);
 create table if not exists snapshot (
@@ -44,6 +46,9 @@ class Store(Protocol):
     def snapshot(self, state: bytes) -> None:
         """Replace everything so far by this state."""
 
+    def crowded(self) -> bool:
+        """Whether the records take so much room that a snapshot should take their place, however few they are."""
+
     def close(self) -> None:
         """Let go of it."""
 
@@ -56,6 +61,7 @@ class MemoryStore:
         self._boots = 0
         self._state: bytes | None = None
         self._records: list[bytes] = []
+        self._room = ROOM
 
     def boot(self) -> Epoch:
         """Count one more start."""
@@ -69,10 +75,16 @@ class MemoryStore:
     def append(self, record: bytes, *, sync: bool) -> None:  # noqa: ARG002  # memory is never synced
         """Keep one record."""
         self._records.append(record)
+        self._room -= len(record)
 
     def snapshot(self, state: bytes) -> None:
         """Replace everything so far."""
         self._state, self._records = state, []
+        self._room = max(ROOM, len(state))
+
+    def crowded(self) -> bool:
+        """There are thousands of these in a process: records take no more room than the state, or than a little."""
+        return self._room < 0
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -153,6 +165,10 @@ class FolderStore:
                 if self._db.in_transaction:  # on a full disk SQLite has rolled back by itself
                     self._db.execute("rollback")
                 raise
+
+    def crowded(self) -> bool:
+        """A disk has the room."""
+        return False
 
     def close(self) -> None:
         """Let go of the file and the lock."""

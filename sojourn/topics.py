@@ -7,6 +7,7 @@ sojourn/1/<fleet>/<role>/<node>/state       retained presence: birth, and the wi
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Literal, get_args
 
 import msgspec
@@ -46,6 +47,7 @@ def check_name(name: str, what: str = "name") -> str:
     return name
 
 
+@lru_cache(1 << 16)
 def is_name(name: str) -> bool:
     """Whether a name may stand in a topic."""
     return _NAME.fullmatch(name) is not None

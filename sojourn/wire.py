@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
 from sojourn.parts import Encoding, Estimator, Objective, Training
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9-]{1,63}\Z")]
 Text = Annotated[str, msgspec.Meta(max_length=2000)]
@@ -112,6 +116,17 @@ class VisitReport(msgspec.Struct, frozen=True):
     metrics: Annotated[dict[Text, float], msgspec.Meta(max_length=32)]
     signature: Annotated[tuple[float, ...], msgspec.Meta(max_length=4096)] | None
     seconds: float
+
+    @property
+    def stride(self) -> float:
+        """How far the model went, as it compares between devices with little and with much data."""
+        return stride(self.norm, self.metrics)
+
+
+def stride(norm: float, metrics: Mapping[str, float]) -> float:
+    """An update's norm over the root of its steps: many steps in a thousand directions go as far as their root."""
+    steps = metrics.get("steps", 1.0)
+    return norm / math.sqrt(steps) if 1.0 < steps < math.inf else norm
 
 
 class TourView(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
@@ -69,12 +70,20 @@ def _own(part: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": "own", "part": fields["name"], "settings": settings, **known}
 
 
+@cache
+def _known(part: str) -> dict[str, list[str]]:
+    """The settings of every part of a kind."""
+    return {
+        name: [field.encode_name for field in msgspec.structs.fields(form)] for name, form in FORMS[part].items()
+    }
+
+
 def _check(part: str, given: Mapping[str, Any], where: str) -> None:
     """Names that exist and settings that they have; what the settings say is checked by their types."""
     name, forms = given.get("name"), FORMS[part]
     if not isinstance(name, str) or name not in forms:
         raise ConfigError(f"{where}: there is no {part} {name!r}; {nearest(str(name), forms)}")
-    known = {other: [field.encode_name for field in msgspec.structs.fields(form)] for other, form in forms.items()}
+    known = _known(part)
     for key in [key for key in given if key not in ("name", *known[name])]:
         others = " or ".join(other for other, fields in known.items() if key in fields)
         hint = f"{name} has none, {others} has: set {part}.name" if others else nearest(key, ["name", *known[name]])

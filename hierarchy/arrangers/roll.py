@@ -59,8 +59,11 @@ class Roll:
     @cached_property
     def table(self) -> NDArray[np.bool_]:
         """Who reaches whom: a row for each device, a column for each site."""
-        columns = [[device in self.reach[site] for device in self.devices] for site in self.sites]
-        return np.array(columns, bool).reshape(len(columns), len(self.devices)).T
+        row = {device: number for number, device in enumerate(self.devices)}
+        columns = np.zeros((len(self.reach), len(row)), bool)
+        for column, site in zip(columns, self.sites, strict=True):
+            column[[row[device] for device in self.reach[site] if device in row]] = True
+        return columns.T
 
     @cached_property
     def here(self) -> NDArray[np.int64]:

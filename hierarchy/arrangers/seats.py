@@ -33,6 +33,9 @@ class Seats:
         self._promised = np.zeros(self._reached.shape, np.int64)
         self._lent: Mask = np.zeros(self._reached.shape, bool)
         self._left = np.ones(len(reach), bool)
+        order = np.argsort(self._pool, kind="stable")
+        self._members = np.split(order, np.cumsum(self._free)[:-1])
+        """The devices of each pool, lowest number first; those who were taken among them."""
         self._handy: dict[int, int] = {}
 
     def claim(self, site: int, places: int = 1) -> int:
@@ -51,16 +54,26 @@ class Seats:
             got += more
         return got
 
-    def candidates(self, site: int) -> Mask:
-        """The devices that the site may take now without breaking a promise to another."""
+    def candidates(self, site: int) -> Rows:
+        """The devices that the site may take now without breaking a promise to another, lowest number first."""
+        pools = np.flatnonzero(self._safe(site))
+        if len(pools) == 1:  # and not all devices are looked at for the few of one site
+            rows = self._members[int(pools[0])]
+            return rows[self._left[rows]]
+        safe = np.zeros(len(self._free), bool)
+        safe[pools] = True
+        return np.flatnonzero(safe[self._pool] & self._left)
+
+    def _safe(self, site: int) -> Mask:
+        """The pools that the site may take from now."""
         replaceable = (self._free > 0) | self._lent[site]
-        while True:
+        while not replaceable[self._reached[site]].all():
             refillable = (self._reached & replaceable).any(axis=1)
             wider: Mask = replaceable | self._lent[refillable].any(axis=0)
             if np.array_equal(wider, replaceable):
                 break
             replaceable = wider
-        safe: Mask = (replaceable & self._reached[site])[self._pool] & self._left
+        safe: Mask = replaceable & self._reached[site]
         return safe
 
     def take(self, site: int, device: int) -> None:

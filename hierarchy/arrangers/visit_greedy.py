@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from hierarchy.arrangers.seats import Seats
 
-    Mask = NDArray[np.bool_]
+    Rows = NDArray[np.int64]
     Table = NDArray[np.float64]
 
 TIE = 1e-12
@@ -20,12 +20,16 @@ SHORT = 1e-12
 """A squared length below this share of the longest signature's is rounding: such a sum is similar to nothing."""
 
 
+FEW = 4
+"""With less than one in so many allowed, only they are looked at; else all, which takes no copy of the table."""
+
+
 class Search(Protocol):
     """How the next device of a set is found."""
 
     signatures: Table
 
-    def closest(self, total: Table, allowed: Mask) -> int:
+    def closest(self, total: Table, allowed: Rows) -> int:
         """The allowed device whose signature brings the set's sum closest to the virtual target's direction."""
 
 
@@ -38,13 +42,12 @@ class LiteralSearch:
     def __init__(self, signatures: Table) -> None:
         self.signatures = signatures
 
-    def closest(self, total: Table, allowed: Mask) -> int:
+    def closest(self, total: Table, allowed: Rows) -> int:
         """The lowest of the best."""
-        sums = self.signatures + total
+        sums = self.signatures[allowed] + total
         lengths = np.sqrt(np.einsum("nc,nc->n", sums, sums))
         scores = np.divide(sums.sum(axis=1), lengths, out=np.zeros(len(sums)), where=lengths > 0)
-        scores[~allowed] = -np.inf
-        return int(np.argmax(scores >= scores.max() - TIE))
+        return _first_of_the_best(scores, allowed)
 
 
 class QuickSearch:
@@ -56,21 +59,31 @@ class QuickSearch:
         self._squares = np.einsum("nc,nc->n", signatures, signatures)
         self._least = SHORT * self._squares.max(initial=0.0) or 1.0
 
-    def closest(self, total: Table, allowed: Mask) -> int:
+    def closest(self, total: Table, allowed: Rows) -> int:
         """The lowest of the best."""
-        lengths = self.signatures @ (2 * total)
-        lengths += self._squares
+        if FEW * len(allowed) < len(self._sums):
+            scores = self._scores(total, self.signatures[allowed], self._squares[allowed], self._sums[allowed])
+        else:
+            scores = self._scores(total, self.signatures, self._squares, self._sums)[allowed]
+        return _first_of_the_best(scores, allowed)
+
+    def _scores(self, total: Table, signatures: Table, squares: Table, sums: Table) -> Table:
+        lengths = signatures @ (2 * total)
+        lengths += squares
         lengths += total @ total
         np.sqrt(np.maximum(lengths, self._least, out=lengths), out=lengths)
-        scores = self._sums + total.sum()
+        scores: Table = sums + total.sum()
         scores /= lengths
-        scores[~allowed] = -np.inf
-        return int(np.argmax(scores >= scores.max() - TIE))
+        return scores
+
+
+def _first_of_the_best(scores: Table, rows: Rows) -> int:
+    return int(rows[np.argmax(scores >= scores.max() - TIE)])
 
 
 def gather(search: Search, seats: Seats, site: int, size: int, starts: np.random.Generator) -> list[int]:
     """One set in order of addition (Algorithm 1, lines 13 to 20)."""
-    members = [int(starts.choice(np.flatnonzero(seats.candidates(site))))]
+    members = [int(starts.choice(seats.candidates(site)))]
     seats.take(site, members[0])
     total = search.signatures[members[0]].copy()
     while len(members) < size:

@@ -61,8 +61,8 @@ def test_a_site_that_speaks_renews_the_tours_whose_results_it_sends_and_no_other
     job, tours = a_job(0, 0, 0), Tours(Outbox())  # 0 and 2 are led by site-0
     tours.ask_all(job, 0.0)
     tours.fetch(job.tours[0], toured(job, 0, MODEL))
-    tours.heard_from(job, "site-0", 60.0)
-    tours.heard_from(job, "site-1", 60.0)
+    tours.heard_from("site-0", 60.0)
+    tours.heard_from("site-1", 60.0)
     assert tours.overdue(100.0) == [1, 2]
     assert tours.overdue(160.0) == [0]
 

@@ -251,6 +251,8 @@ def test_answers_that_are_not_current_are_settled_at_once() -> None:
     bench.passes("a")
     answer = Visited(visit_id(0), {"model": result("a")}, 5, {})
     assert sends(bench.hear(device("a"), answer)) == [Accepted(visit_id(0))]
+    late = Progress(visit_id(0), "training", 0, 0)  # a cancel could overtake what was accepted
+    assert sends(bench.hear(device("a"), late)) == [Accepted(visit_id(0))]
     bench.hear(CLOUD, TourCancel(tour_id()))
     assert sends(bench.hear(device("a"), answer)) == [Accepted(visit_id(0))]
 

@@ -11,7 +11,7 @@ from hierarchy.gate import Check, Failed, Passed, Wrap, Wrapped, perform, unfit
 from sojourn import vectors
 from sojourn.blobs import MemoryBlobs, ref_of
 from sojourn.envelope import pack_blob
-from sojourn.parts import Gate, Scaffold
+from sojourn.parts import Gate, Scaffold, Sgd
 from sojourn.spec import InputSpec, ModelSpec, TensorSpec
 from sojourn.wire import Ref, Task
 from tests.sojourn.examples import TASK, kit_without_graphs
@@ -157,3 +157,16 @@ def test_a_merge_is_kept_exact_and_handed_out_as_the_job_compresses() -> None:
     assert merged.vectors["model"].encoding == "float32"
     assert merged.handout["model"] == desk.save(exact, "float16")
     assert not np.array_equal(desk.load(merged.handout["model"]), exact)
+
+
+@pytest.mark.parametrize(
+    ("steps", "passes"), [(1, False), (3.9, False), (4.1, True), (100, True), (float("inf"), False), (None, False)]
+)
+def test_a_device_that_took_more_steps_may_go_further(steps, passes) -> None:
+    """The update's norm is 0.5 and the usual one 0.025: twice too much for one step, just right for four."""
+    desk = Desk()
+    result, before = {"model": desk.save(END)}, {"model": desk.save(START)}
+    told = {} if steps is None else {"steps": float(steps)}
+    plain = task(objective=Sgd())
+    done = perform(Check(desk.kit, result, before, None, Gate(), (0.025,), plain, told), desk.blobs)
+    assert isinstance(done, Passed if passes else Failed)

@@ -9,6 +9,7 @@ import os
 import pytest
 
 from sojourn.blobs import (
+    _CONTENTS,
     LEAF,
     FolderBlobs,
     MemoryBlobs,
@@ -208,3 +209,31 @@ def test_other_disk_errors_are_not_a_full_disk(tmp_path, monkeypatch) -> None:
     with pytest.raises(StoreError) as caught:
         FolderBlobs(tmp_path).put(b"data")
     assert not isinstance(caught.value, DiskFull)
+
+
+def test_what_many_hold_in_memory_is_there_once() -> None:
+    data = bytes(range(200)) * 10
+    first, second, third = MemoryBlobs(), MemoryBlobs(), MemoryBlobs()
+    digest = first.put(data)
+    second.put(bytearray(data), digest)
+    partial = third.partial(digest, len(data))
+    partial.write(0, data)
+    third.complete(digest)
+    assert first.read(digest) is second.read(digest) is third.read(digest)
+    first.sweep(set())
+    assert second.read(digest) == data
+
+
+def test_what_nobody_holds_any_more_is_given_back() -> None:
+    blobs = MemoryBlobs()
+    digest = blobs.put(b"held by nobody else")
+    assert digest in _CONTENTS
+    blobs.sweep(set())
+    assert digest not in _CONTENTS
+
+
+def test_other_bytes_under_the_same_name_are_not_mixed_up() -> None:
+    mine, yours = MemoryBlobs(), MemoryBlobs()
+    mine.put(b"mine", bytes(32))
+    yours.put(b"yours", bytes(32))
+    assert (mine.read(bytes(32)), yours.read(bytes(32))) == (b"mine", b"yours")

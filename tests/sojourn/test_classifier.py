@@ -9,7 +9,8 @@ import pytest
 
 from sojourn.classifier import classifier_slices, classifier_weights
 from sojourn.errors import JobError
-from sojourn.spec import InputSpec, Kit, ModelSpec, Probe, TensorSpec
+from sojourn.spec import InputSpec, Kit, ModelSpec, TensorSpec
+from tests.sojourn.examples import kit_without_graphs
 
 SPEC = ModelSpec(
     (
@@ -24,7 +25,7 @@ SPEC = ModelSpec(
 
 
 def kit(*linear: str) -> Kit:
-    return Kit(SPEC, InputSpec((3,)), ("a", "b"), (), b"", b"", Probe(b"", (), 0, 0.0, 0.0, (), ()), linear)
+    return kit_without_graphs(SPEC, InputSpec((3,)), ("a", "b"), *linear)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from sojourn.errors import DiskFull, StoreError
-from sojourn.store import FolderStore, MemoryStore
+from sojourn.store import ROOM, FolderStore, MemoryStore
 
 
 class Again:
@@ -138,3 +138,20 @@ def test_the_journal_is_readable_by_anyone_with_sqlite(tmp_path) -> None:
     store.append(b"record", sync=True)
     with sqlite3.connect(tmp_path / "journal.db") as other:
         assert other.execute("select record from journal").fetchall() == [(b"record",)]
+
+
+def test_a_store_in_memory_is_crowded_when_its_records_outgrow_its_state(tmp_path) -> None:
+    store, folder = MemoryStore(), FolderStore(tmp_path)
+    for _ in range(ROOM // 1024):
+        store.append(bytes(1024), sync=False)
+        folder.append(bytes(1024), sync=False)
+    assert not store.crowded()
+    store.append(b"x", sync=False)
+    assert store.crowded()
+    assert not folder.crowded()
+    store.snapshot(bytes(3 * ROOM))
+    store.append(bytes(3 * ROOM), sync=False)
+    assert not store.crowded()
+    store.append(b"x", sync=False)
+    assert store.crowded()
+    folder.close()

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from edge_agent.work import Warm, Warmed
-from fleet_sim.engines import PoolEngine, SerialEngine, pool
+from fleet_sim.engines import PoolEngine, SerialEngine, line, pool
 from fleet_sim.engines.frames import Order
+from fleet_sim.engines.line import Waiting
 from sojourn.blobs import MemoryBlobs
 from sojourn.machine import Did, DidNot
 from tests.fleet_sim.engines.shares import KINDS, assert_same, result, shards, train, visit
@@ -87,20 +88,20 @@ def test_what_is_gone_fails_its_visit_and_no_other(engine: PoolEngine) -> None:
 def test_blobs_that_a_worker_has_are_not_sent_again_until_it_lets_them_go(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[int] = []
     forgotten: list[int] = []
-    order = pool._Job.order
+    order = Waiting.order
 
-    def watched(job: pool._Job, blobs: dict[bytes, bytes], *rest: tuple[bytes, ...]) -> Order:
+    def watched(job: Waiting, blobs: dict[bytes, bytes], *rest: tuple[bytes, ...]) -> Order:
         sent.append(len(blobs))
-        forgotten.append(len(rest[1]))
+        forgotten.append(len(rest[0]))
         return order(job, blobs, *rest)
 
-    monkeypatch.setattr(pool._Job, "order", watched)
+    monkeypatch.setattr(Waiting, "order", watched)
     alone = PoolEngine(shards(), 1)
     try:
         first = train(alone, "dyn")[0]
         train(alone, "dyn")
         assert sent == [3, 0]  # kit, model, memory
-        monkeypatch.setattr(pool, "CACHE", 0)
+        monkeypatch.setattr(line, "CACHE", 0)
         train(alone, "sgd")
         assert sent[2:] == [0]
         assert forgotten == [0, 0, 1]  # the memory

@@ -37,6 +37,7 @@ def spread(rows: NDArray[np.float64], cluster: NDArray[np.int64]) -> float:
     return sum(float(np.var(rows[cluster == number], axis=0).sum()) for number in np.unique(cluster))
 
 
+@settings(deadline=None)
 @given(st.integers(1, 3), st.integers(1, 2), SEEDS)
 def test_no_assignment_costs_less(clusters: int, size: int, seed: int) -> None:
     costs = np.random.default_rng(seed).random((clusters * size, clusters))

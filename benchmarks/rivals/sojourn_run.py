@@ -1,0 +1,80 @@
+"""The whole of `sojourn simulate`: all roles and messages, tables, checkpoints, and the live view on a terminal.
+
+Evaluation cannot be switched off: it is done on ten samples, which is as good as nothing.
+
+python -m benchmarks.rivals.sojourn_run cnn 5 [SETTING=VALUE ...]
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.console import Console
+
+from benchmarks.rivals.workloads import BATCH, CLASSES, RATE, WARM, WORKLOADS, data, told
+from coordinator.watching import show
+from fleet_sim.running import Running
+from fleet_sim.simulate_commands import changes
+from fleet_sim.simulation import read_simulation
+from sojourn import __version__
+
+if TYPE_CHECKING:
+    from sojourn.wire import RoundReport
+
+SIMULATION = """
+name = "rivals"
+strategy = "fedavg"
+rounds = {rounds}
+model.name = "benchmarks.rivals.workloads:{model}"
+arranger.fraction = {fraction}
+training.batch = {batch}
+training.lr = {rate}
+training.epochs = 1
+data.exemplars_per_class = 1
+
+[simulation]
+data = "{file}"
+devices = {devices}
+sites = 1
+engine = "pool"
+workers = 2
+
+[split]
+by = "iid"
+"""
+
+
+def main(name: str, rounds: str, *settings: str) -> None:
+    workload, marks = WORKLOADS[name], []
+    x, y = data(workload)
+    with TemporaryDirectory() as folder, Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+        file = Path(folder) / "data.npz"
+        tested = np.arange(2 * len(CLASSES))
+        np.savez(file, x_train=x, y_train=y, x_test=x[tested], y_test=tested % len(CLASSES), classes=np.array(CLASSES))
+        text = SIMULATION.format(
+            rounds=WARM + int(rounds), model=workload.build.__name__, fraction=workload.cohort / workload.users,
+            batch=BATCH, rate=RATE, file=file, devices=workload.users,
+        )  # fmt: skip
+        running = Running(read_simulation(text, name, changes({}, list(settings))), Path(folder) / "results")
+        write = running.results.round
+
+        def written(report: RoundReport, clock: float) -> None:
+            marks.append(time.perf_counter())
+            write(report, clock)
+
+        running.results.round = written  # type: ignore[method-assign]  # the moments when rounds ended
+        try:
+            show(running.courses(), Console(file=nowhere, force_terminal=True, width=120))
+        finally:
+            running.close()
+    told(marks, __version__)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
