@@ -9,10 +9,13 @@ from typing import Annotated
 import msgspec
 import typer
 
+from edge_agent import setup_commands
 from sojourn import options
 from sojourn.overrides import broker_flags
 
 app = typer.Typer(no_args_is_help=True, help="Run the agent of a device.")
+app.command()(setup_commands.init)
+app.command()(setup_commands.preflight)
 
 
 @app.callback()

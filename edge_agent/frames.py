@@ -18,11 +18,13 @@ _READ = 64 << 10
 
 
 class Setup(msgspec.Struct, frozen=True, tag="setup"):
-    """The first frame to a worker: where it works, on what, and with how many threads."""
+    """The first frame to a worker: where it works, on what, with how many threads, cores and megabytes."""
 
     blobs: str
     data: DataSettings
     threads: int
+    cpu_share: float = 1.0
+    memory: int | None = None
 
 
 class Order(msgspec.Struct, frozen=True, tag="order"):
@@ -30,6 +32,12 @@ class Order(msgspec.Struct, frozen=True, tag="order"):
 
     key: str
     work: Warm | Train
+
+
+class Pace(msgspec.Struct, frozen=True, tag="pace"):
+    """The share of the time in which to work from now on."""
+
+    share: float
 
 
 class Advance(msgspec.Struct, frozen=True, tag="advance"):
@@ -55,7 +63,7 @@ class Failure(msgspec.Struct, frozen=True, tag="failure"):
     detail: str
 
 
-Frame = Setup | Order | Advance | Success | Failure
+Frame = Setup | Order | Pace | Advance | Success | Failure
 _decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
 
 

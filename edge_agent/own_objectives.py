@@ -11,7 +11,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from edge_agent.training_process import environment
+from edge_agent.training_child import environment
 from sojourn.errors import ConfigError
 
 if TYPE_CHECKING:

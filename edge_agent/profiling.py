@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from edge_agent.readings import temperature
 from sojourn import __version__, toml
 from sojourn.errors import ConfigError, LinkError, MachineError
 from sojourn.profile import DeviceProfile, LinkProfile, Profile
@@ -31,7 +32,7 @@ ASSUMED = "assumed: gigabit Ethernet in one building; not measured, write what y
 _STARTS = 3
 _KNOCKS = 5
 _WORKER = "import edge_agent.training; from sojourn.workload import ready; ready()"
-_THROTTLED = "devices/platform/soc/soc:firmware/get_throttled"
+_THROTTLED = "sys/devices/platform/soc/soc:firmware/get_throttled"
 """Where a Raspberry Pi tells, in bits, that it is or was slowed down by heat or by a weak power supply."""
 _SLOWED = 0xF000F
 
@@ -88,11 +89,11 @@ def machine(board: Path = Path("/proc/device-tree/model"), processor: Path = Pat
     return models[0] if models else platform.processor() or platform.machine()
 
 
-def heat(system: Path = Path("/sys")) -> str | None:
+def heat(root: Path = Path("/")) -> str | None:
     """What can be read of this machine's heat, if anything: the hottest place, and whether it was slowed down."""
-    degrees = [_number(path, 10) for path in sorted((system / "class" / "thermal").glob("thermal_zone*/temp"))]
-    told = [f"{max(known) / 1000:.0f} °C" for known in [[one for one in degrees if one is not None]] if known]
-    bits = _number(system / _THROTTLED, 16)
+    celsius = temperature(root)
+    told = [] if celsius is None else [f"{celsius:.0f} °C"]
+    bits = _bits(root / _THROTTLED)
     if bits is not None:
         told.append("slowed down by heat or power" if bits & _SLOWED else "not slowed down")
     return ", ".join(told) or None
@@ -125,9 +126,9 @@ def _timed(action: Callable[[], None]) -> float:
     return perf_counter() - began
 
 
-def _number(path: Path, base: int) -> int | None:
+def _bits(path: Path) -> int | None:
     try:
-        return int(_text(path).strip(), base)
+        return int(_text(path).strip(), 16)
     except ValueError:
         return None
 

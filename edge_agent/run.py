@@ -15,6 +15,7 @@ import msgspec
 
 from edge_agent.agent import Agent
 from edge_agent.data import describe
+from edge_agent.limits import Limits
 from edge_agent.objectives import NAMES
 from edge_agent.own_objectives import check
 from edge_agent.settings import AgentSettings
@@ -24,6 +25,7 @@ from sojourn.driver import Driver, run_until_signal
 from sojourn.errors import SojournError
 from sojourn.mqtt import MqttLink
 from sojourn.node import Node
+from sojourn.notify import Notifier
 from sojourn.overrides import read_settings, store_folder
 from sojourn.store import FolderStore
 from sojourn.wire import Offer
@@ -40,20 +42,22 @@ def offer(settings: AgentSettings, threads: int) -> Offer:
     )  # fmt: skip
 
 
-def assemble(settings: AgentSettings) -> Driver:
-    """An agent on its broker, its folder and its training process."""
+def assemble(settings: AgentSettings, notifier: Notifier | None = None) -> Driver:
+    """An agent on its broker, its folder and its training process; a full disk is no hang to the `notifier`."""
     check(settings.objectives)
     threads = settings.threads or os.cpu_count() or 1
     about = offer(settings, threads)
     log.info("%s: data: %s", settings.name, about.data)
-    agent = Agent(settings.name, about, edges=frozenset(settings.edges))
-    link = MqttLink(settings.broker, settings.name)
     folder = store_folder(settings.store, settings.fleet, settings.name)
+    limits = Limits(settings.limits, folder)
+    agent = Agent(settings.name, about, edges=frozenset(settings.edges), objection=limits.objection)
+    link = MqttLink(settings.broker, settings.name)
     store = FolderStore(folder)
     training = TrainingProcess(
-        folder / "blobs", settings.data, threads=threads, idle_seconds=settings.idle_seconds
+        folder / "blobs", settings.data, threads=threads, idle_seconds=settings.idle_seconds, limits=limits
     )
-    return Driver(Node(settings.fleet, agent, store, {"edge": link}, training))
+    pause = (notifier or Notifier()).nap
+    return Driver(Node(settings.fleet, agent, store, {"edge": link}, training, pause=pause))
 
 
 def main(flags: str, file: str | None = None) -> int:
@@ -61,7 +65,8 @@ def main(flags: str, file: str | None = None) -> int:
     given = msgspec.json.decode(flags, type=dict)
     logs.set_up(verbose=given.pop("verbose", False))
     try:
-        run_until_signal(assemble(read_settings(file, given, AgentSettings)))
+        notifier = Notifier.from_environment()
+        run_until_signal(assemble(read_settings(file, given, AgentSettings), notifier), notifier)
     except SojournError as error:
         return logs.complain(error)
     return 0

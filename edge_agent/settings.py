@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from edge_agent.data import DataSettings
+from edge_agent.limit_settings import LimitSettings
 from sojourn.broker_settings import BrokerSettings
 from sojourn.parts.part import PartName
 from sojourn.wire import Name
@@ -22,6 +23,7 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     here already, no job can bring them.
     shares: what this device may tell about its data: `class-counts`, how many samples it has of each class.
     idle_seconds: how long the training process stays, with its memory, after its last work.
+    limits: what training may take of the device, and when.
     """
 
     name: Name
@@ -34,3 +36,4 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     objectives: tuple[PartName, ...] = ()
     shares: tuple[Literal["class-counts"], ...] = ()
     idle_seconds: Annotated[float, msgspec.Meta(ge=0)] = 5.0
+    limits: LimitSettings = LimitSettings()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import sys
 import threading
 from contextlib import suppress
@@ -12,7 +13,8 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from edge_agent.frames import Advance, Failure, Order, Setup, Success, framed, frames_from, write_all
+from edge_agent.frames import Advance, Failure, Order, Pace, Setup, Success, framed, frames_from, write_all
+from edge_agent.pacing import Pacing
 from sojourn.machine import Did
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 PROGRESS_PAUSE = 0.5
 NICENESS = 5
+_STACK = 8
+"""Megabytes of address space that a thread reserves and hardly uses."""
 
 
 def main() -> None:
@@ -37,12 +41,15 @@ def main() -> None:
     setup = next(frames, None)
     if not isinstance(setup, Setup):
         return
+    if setup.memory is not None:
+        _bound_memory(setup.memory + _STACK * (max(os.cpu_count() or 1, setup.threads) + 2))
+    pacing = pacing_of(setup)
     trainer = Trainer(FolderBlobs(Path(setup.blobs)), setup.data, setup.threads)
     orders: SimpleQueue[Order] = SimpleQueue()
-    threading.Thread(target=_listen, args=(frames, orders), daemon=True).start()
+    threading.Thread(target=_listen, args=(frames, orders, pacing), daemon=True).start()
     while True:
         order = orders.get()
-        outcome = attempt(order.key, order.work, trainer, _Advances(order.key, sink))
+        outcome = attempt(order.key, order.work, trainer, _Advances(order.key, sink, pacing))
         frame = (
             Success(order.key, outcome.outcome)
             if isinstance(outcome, Did)
@@ -51,23 +58,36 @@ def main() -> None:
         write_all(sink, framed(frame))
 
 
-class _Advances:
-    """Tells the agent how far the work is, not more often than it wants to know."""
+def pacing_of(setup: Setup) -> Pacing:
+    """Pauses for the owner's share of all cores."""
+    return Pacing(setup.cpu_share * (os.cpu_count() or 1))
 
-    def __init__(self, key: str, sink: int) -> None:
-        self._key, self._sink = key, sink
+
+class _Advances:
+    """Tells the agent how far the work is, not more often than it wants to know, and rests between steps."""
+
+    def __init__(self, key: str, sink: int, pacing: Pacing) -> None:
+        self._key, self._sink, self._pacing = key, sink, pacing
         self._next = 0.0
 
     def __call__(self, step: int, steps: int) -> None:
+        self._tell(step, steps)
+        if step == 0:
+            self._pacing.begin()
+        self._pacing.rest(lambda: self._tell(step, steps))
+
+    def _tell(self, step: int, steps: int) -> None:
         if monotonic() >= self._next:
             write_all(self._sink, framed(Advance(self._key, step, steps)))
             self._next = monotonic() + PROGRESS_PAUSE
 
 
-def _listen(frames: Iterator[Frame], orders: SimpleQueue[Order]) -> None:
+def _listen(frames: Iterator[Frame], orders: SimpleQueue[Order], pacing: Pacing) -> None:
     for frame in frames:
         if isinstance(frame, Order):
             orders.put(frame)
+        elif isinstance(frame, Pace):
+            pacing.pace = frame.share
     # The agent has closed the pipe or is dead: whatever is being trained has nobody to go to.
     os._exit(0)
 
@@ -80,6 +100,17 @@ def _own_pipes() -> tuple[int, int]:
     os.close(nothing)
     os.dup2(2, 1)
     return source, sink
+
+
+def _bound_memory(megabytes: int) -> None:
+    """Have allocations beyond this fail here, before the system is short of memory.
+
+    Not the address space: onnxruntime reserves far more of it than it uses. What is private and writable counts.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = megabytes << 20
+    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def _be_modest() -> None:

@@ -196,7 +196,9 @@ def test_a_worker_that_fails_is_given_one_more_chance() -> None:
     assert sends(bench.ask(visit())) == [Declined(visit_id(), "failed", "killed")]
 
 
-@pytest.mark.parametrize("reason", ["memory", "disk", "data", "runtime", "unsupported"])
+@pytest.mark.parametrize(
+    "reason", ["hot", "hours", "metered", "busy", "memory", "disk", "data", "runtime", "unsupported"]
+)
 def test_other_failures_are_declined_at_once(reason) -> None:
     bench = Bench()
     bench.take(visit())
@@ -215,6 +217,7 @@ def test_a_blob_that_cannot_be_had_is_declined(why, said) -> None:
 def test_objections_and_what_is_not_supported() -> None:
     hot = Bench(objection=lambda: ("hot", "81 degrees"))
     assert sends(hot.ask(visit())) == [Declined(visit_id(), "hot", "81 degrees")]
+    assert hot.ask(Prepare("job", KIT, TASK)) == []
     assert hot.records == []
     wide = msgspec.structs.replace(visit(), task=msgspec.structs.replace(TASK, threads=3))
     assert [message.reason for message in sends(Bench().ask(wide))] == ["unsupported"]

@@ -21,7 +21,8 @@ IN_THE_WORKER = {
     "training", "descent", "pool", "estimates", "handover", "data_samples", "data_npz", "data_csv", "data_images"
 }  # fmt: skip
 """The modules that only the training worker loads."""
-EVERY = {module.name for module in pkgutil.iter_modules(edge_agent.__path__)} - {"commands", "__main__"}
+COMMANDS = {"commands", "setup_commands", "__main__"}
+EVERY = {module.name for module in pkgutil.iter_modules(edge_agent.__path__)} - COMMANDS
 
 
 def loaded_by(modules: set[str]) -> set[str]:

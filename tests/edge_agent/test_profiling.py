@@ -95,7 +95,7 @@ def test_latency_is_half_of_what_connecting_takes(monkeypatch) -> None:
 def test_heat_is_read_where_the_system_tells_it(tmp_path) -> None:
     assert heat(tmp_path) is None
     for number, degrees in enumerate(("41500", "nonsense", "62000")):
-        zone = tmp_path / "class" / "thermal" / f"thermal_zone{number}"
+        zone = tmp_path / "sys" / "class" / "thermal" / f"thermal_zone{number}"
         zone.mkdir(parents=True)
         (zone / "temp").write_text(degrees)
     assert heat(tmp_path) == "62 °C"

@@ -16,7 +16,8 @@ from edge_agent.limits import Limits
 from edge_agent.training import Trainer
 from edge_agent.training_process import TrainingProcess
 from edge_agent.work import Trained
-from sojourn.machine import Did, DidNot, Doing
+from edge_agent.worker import pacing_of
+from sojourn.machine import Did, DidNot
 from tests.edge_agent.fake_root import FakeRoot
 from tests.edge_agent.kits import CLASSES, visit_for
 from tests.edge_agent.test_training_process import Office, gone, until
@@ -90,6 +91,7 @@ def test_slowed_down_the_bits_are_the_same(owner) -> None:
 
 def test_the_share_of_the_cores_holds(owner) -> None:
     office = owner.office(cpu_share=0.1)
+    assert pacing_of(office.workers._setup).cores == 0.1 * (os.cpu_count() or 1)
     pid = office.begin_endless("visit")
     time.sleep(0.5)  # what starting took is behind it
     assert 0.01 < cores_used(pid, 2) / (os.cpu_count() or 1) < 0.15
@@ -133,11 +135,30 @@ def test_within_its_memory_a_visit_is_trained(owner) -> None:
     assert isinstance(office.outcome(), Did)
 
 
-def test_work_that_was_stopped_is_not_reported_as_over_its_limits(owner) -> None:
-    owner.root.heat(40)
-    office = owner.office(stop_at=80)
-    office.begin_endless("visit")
-    office.workers.stop("visit")
-    owner.root.heat(99)
-    office.train("next")
-    assert office.outcome().key == "next"
+class Meddler:
+    """Limits that are broken; and the work is stopped while they are looked at."""
+
+    settings, idle = LimitSettings(stop_at=80), False
+
+    def __init__(self) -> None:
+        self.office: Office | None = None
+
+    def judge(self, _worker: int) -> tuple[float, tuple[str, str] | None]:
+        if self.office is None:
+            return 1.0, None
+        office, self.office = self.office, None
+        office.workers.stop("visit")
+        return 1.0, ("hot", "")
+
+
+def test_work_that_is_stopped_meanwhile_is_not_reported(tmp_path) -> None:
+    meddler = Meddler()
+    office = Office(tmp_path, limits=meddler)
+    try:
+        meddler.office = office
+        office.train("visit", epochs=1_000_000)
+        until(lambda: meddler.office is None)
+        office.train("next")
+        assert office.outcome().key == "next"
+    finally:
+        office.workers.close()

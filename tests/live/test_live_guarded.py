@@ -1,0 +1,96 @@
+"""From `sojourn fleet init` to a trained model, with nothing but what the commands wrote: two guarded brokers, TLS."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from sojourn.broker import find_mosquitto
+from tests.live.live_fleet import job_text, split_digits
+from tests.sojourn.guarded_broker import free_ports
+
+PATIENCE = 150.0
+
+
+class Guarded:
+    """Commands and processes of three machines, each a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def sojourn(self, *arguments: object) -> str:
+        command = [sys.executable, "-m", "sojourn.cli", *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def start(self, name: str, *command: object) -> None:
+        with (self.folder / f"{name}.log").open("wb") as log:
+            self.processes.append(subprocess.Popen([*map(str, command)], stdout=log, stderr=log))
+
+    def serve(self, name: str, *arguments: object) -> None:
+        store = self.folder / "stores" / name
+        self.start(name, sys.executable, "-m", "sojourn.cli", *arguments, "--store", store)
+
+    def broker(self, name: str, fleet: Path) -> None:
+        conf = self.folder / f"{name}.conf"
+        # As root mosquitto becomes a user who may not read a test's private folder.
+        conf.write_text("user root\n" + (fleet / "broker" / "mosquitto.conf").read_text())
+        self.start(name, find_mosquitto(), "-c", conf)
+
+    def unpack(self, bundle: Path) -> Path:
+        folder = bundle.with_suffix(".d")
+        with tarfile.open(bundle) as tar:
+            tar.extractall(folder, filter="data")
+        return folder
+
+    def logs(self) -> str:
+        return "\n".join(f"--- {log.name}\n{log.read_text()[-2000:]}" for log in sorted(self.folder.glob("*.log")))
+
+
+@pytest.fixture
+def guarded(tmp_path: Path):
+    made = Guarded(tmp_path)
+    yield made
+    for process in reversed(made.processes):
+        process.terminate()
+    for process in made.processes:
+        process.wait(30)
+
+
+def test_three_people_follow_the_commands_and_a_model_is_trained(guarded: Guarded, tmp_path: Path) -> None:
+    cloud, site = tmp_path / "cloud", tmp_path / "site"
+    ports = free_ports(6)
+    ours = ["--port", ports[0], "--certificate-port", ports[1], "--local-port", ports[2]]
+    guarded.sojourn("fleet", "init", "--host", "localhost", "--fleet-folder", cloud, *ours)
+    bundle = tmp_path / "s1.tar.gz"
+    guarded.sojourn("fleet", "add-edge", "s1", "--certificate", "--fleet-folder", cloud, "--output", bundle)
+    theirs = ["--port", ports[3], "--certificate-port", ports[4], "--local-port", ports[5]]
+    guarded.sojourn("edge", "init", "--bundle", bundle, "--host", "localhost", "--folder", site, *theirs)
+    for name, kind in (("pi-1", []), ("pi-2", ["--certificate"])):
+        output = tmp_path / f"{name}.tar.gz"
+        guarded.sojourn("fleet", "add-device", name, *kind, "--fleet-folder", site / "fleet", "--output", output)
+    guarded.broker("cloud-broker", cloud)
+    guarded.broker("site-broker", site / "fleet")
+    guarded.serve("coordinator", "coordinator", "run", cloud / "coordinator" / "coordinator.toml")
+    guarded.serve("s1", "edge", "run", site / "edge.toml")
+    split_digits(tmp_path, ["pi-1", "pi-2"])
+    for name in ("pi-1", "pi-2"):
+        device = guarded.unpack(tmp_path / f"{name}.tar.gz")
+        guarded.serve(name, "agent", "run", device / "agent.toml", "--data", tmp_path / f"{name}.npz")
+    job = tmp_path / "job.toml"
+    job.write_text(job_text("job", rounds=1, devices=2).replace("sets = 2", "sets = 1"))
+    far = ["--broker", f"localhost:{ports[0]}", "--ca-file", cloud / "ca.pem"]
+    far += ["--password-file", cloud / "operator.password"]
+    guarded.sojourn("job", "submit", job, *far)
+    deadline = time.monotonic() + PATIENCE
+    while "job is done" not in (said := (tmp_path / "coordinator.log").read_text()):
+        assert time.monotonic() < deadline, guarded.logs()
+        time.sleep(0.2)
+    assert "2 visits, 0 failed" in said

@@ -1,0 +1,72 @@
+"""A coordinator that is replaced, or lost and restored, in the middle of a job: the same bits come out."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from tests.live.live_fleet import LiveFleet, job_text
+
+JOB = job_text("NAME", rounds=3, devices=2).replace("sets = 2", "sets = 1") + "[training]\nepochs = 40\n"
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory):
+    live = LiveFleet(tmp_path_factory.mktemp("live"), {"edge-1": ["pi-1", "pi-2"]}, own_brokers=False)
+    yield live
+    live.stop()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(fleet: LiveFleet) -> list[np.ndarray]:
+    assert fleet.run(JOB.replace("NAME", "undisturbed"), "undisturbed").status == "done"
+    return weights(fleet, "undisturbed")
+
+
+def weights(fleet: LiveFleet, name: str) -> list[np.ndarray]:
+    with fleet.operator() as operator:
+        graph = onnx.load_from_string(operator.export(name)[0]).graph
+    return [numpy_helper.to_array(tensor) for tensor in graph.initializer]
+
+
+def coordinator(fleet: LiveFleet, *arguments: str) -> str:
+    store = str(fleet.folder / "stores" / "cloud")
+    command = [sys.executable, "-m", "sojourn.cli", "coordinator", *arguments, "--store", store]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def check_same_bits(fleet: LiveFleet, name: str, expected: list[np.ndarray]) -> None:
+    view = fleet.finish(name)
+    assert (view.status, [report.visits for report in view.history]) == ("done", [2, 2, 2]), view
+    found = weights(fleet, name)
+    assert len(found) == len(expected)
+    assert all(np.array_equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
+
+
+def test_stopped_backed_up_and_started_as_another_version_the_job_goes_on(fleet, undisturbed) -> None:
+    fleet.submit(JOB.replace("NAME", "upgraded"))
+    fleet.wait_for("cloud", "job upgraded round 1: ")
+    fleet.processes["cloud"].terminate()
+    assert fleet.processes["cloud"].wait(60) == 0
+    assert "blobs" in coordinator(fleet, "backup", str(fleet.folder / "upgrade.tar"))
+    fleet.start("cloud")
+    check_same_bits(fleet, "upgraded", undisturbed)
+
+
+def test_backed_up_while_it_runs_then_lost_and_restored_the_job_goes_on(fleet, undisturbed) -> None:
+    """The backup is of the second round, the loss in the third: that much is done again, by the same randomness."""
+    fleet.submit(JOB.replace("NAME", "restored"))
+    fleet.wait_for("cloud", "job restored round 2: ")
+    coordinator(fleet, "backup", str(fleet.folder / "running.tar"))
+    fleet.wait_for("cloud", "job restored round 3: ")
+    fleet.kill("cloud")
+    shutil.rmtree(fleet.folder / "stores" / "cloud")
+    coordinator(fleet, "restore", str(fleet.folder / "running.tar"))
+    fleet.start("cloud")
+    check_same_bits(fleet, "restored", undisturbed)
