@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from math import nan
@@ -22,16 +23,18 @@ from coordinator.results import CloseRound
 from coordinator.sites import ReadRoster, read_roster
 from sojourn import vectors
 from sojourn.blobs import FolderBlobs, ref_of
+from sojourn.envelope import unpack_blob
 from sojourn.errors import Fault, JobError, SojournError
 from sojourn.graphs import Graphs
+from sojourn.spec import Kit
 from sojourn.wire import Ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from coordinator.preparing import Compiled
     from coordinator.shelf import Shelf
     from sojourn.blobs import BlobStore
-    from sojourn.spec import Kit
 
 PATIENCE = 900.0
 """Seconds that a model may take to compile."""
@@ -84,7 +87,9 @@ class Bench:
             return _elsewhere(work, self._folder)
         match work:
             case PrepareJob():
-                return prepare(work, self._blobs, self._shelf)
+                # Where torch is not loaded yet, this process stays without its 280 MB.
+                spared = self._shelf and "torch" not in sys.modules
+                return prepare(work, self._blobs, self._shelf, (lambda: _apart(work)) if spared else None)
             case PlanRound():
                 return plan_round(work, self._blobs)
             case PassLeg():
@@ -99,7 +104,7 @@ class Bench:
                 raise Fault(f"nobody knows how to do {type(work).__name__}")
 
     def _export(self, work: ExportModel) -> ModelExported:
-        from coordinator.compiling import bake  # noqa: PLC0415  # torch and onnx only where they are needed
+        from coordinator.compiling.baking import bake  # noqa: PLC0415  # onnx only where it is needed
 
         kit = self._evaluator.kit(work.job)
         data = bake(kit, vectors.load(self._blobs, work.job.vectors["model"], kit.model))
@@ -124,6 +129,17 @@ def _elsewhere(work: PrepareJob | ExportModel, folder: Path) -> JobCompiled | Mo
     if isinstance(outcome, _Failure):
         raise JobError(outcome.error)
     return outcome
+
+
+def _apart(work: PrepareJob) -> Compiled:
+    """Have a job compiled in another process."""
+    with tempfile.TemporaryDirectory(prefix="sojourn-kit-") as folder:
+        made = _elsewhere(work, Path(folder))
+        assert isinstance(made, JobCompiled)  # noqa: S101  # that is what was asked for
+        assert made.initial is not None  # noqa: S101
+        blobs = FolderBlobs(Path(folder))
+        kit = unpack_blob(blobs.read(made.kit.digest), Kit)
+        return kit, vectors.load(blobs, made.initial, kit.model)
 
 
 def main(folder: str) -> None:

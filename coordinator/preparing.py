@@ -26,6 +26,8 @@ from sojourn.spec import Kit
 from sojourn.wire import Ref
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from coordinator.coordinator_records import CoordinatorState
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
     from coordinator.shelf import Shelf
     from sojourn.blobs import BlobStore
     from sojourn.parts import Estimator
+
+    Compiled = tuple[Kit, NDArray[np.float32]]
+    """A kit, and the model that it starts from."""
 
 MOST_NUMBERS = 4096
 """As many as `messages.Visited.signature` can carry."""
@@ -64,13 +69,18 @@ def recipes(state: CoordinatorState) -> dict[str, Recipe]:
     }
 
 
-def prepare(work: PrepareJob, blobs: BlobStore, shelf: Shelf | None = None) -> JobCompiled:
-    """Read, build, compile, check; everything that came of it is in the blob folder."""
+def prepare(
+    work: PrepareJob, blobs: BlobStore, shelf: Shelf | None = None, apart: Callable[[], Compiled] | None = None
+) -> JobCompiled:
+    """Read, build, compile, check; everything that came of it is in the blob folder.
+
+    What is on the shelf is taken from there; `apart` compiles what is to be put on it, in another process.
+    """
     job = read_job(work.text, work.name)
     data = public_data(job)
     recipe = recipe_of(job, data)
     found = _recalled(work.known.get(recipe), blobs) or (shelf.find(recipe) if shelf and recipe else None)
-    kit, initial = found or _compiled(job, data)
+    kit, initial = found or (apart() if apart and recipe else _compiled(job, data))
     if shelf and recipe and not found:
         shelf.keep(recipe, kit, initial)
     check_classifier(job.parts().estimator, kit)
@@ -105,7 +115,7 @@ def _sources() -> bytes:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).digest()
 
 
-def _compiled(job: Job, data: PublicData) -> tuple[Kit, NDArray[np.float32]]:
+def _compiled(job: Job, data: PublicData) -> Compiled:
     from coordinator.compiling import compile_kit  # noqa: PLC0415  # torch takes seconds and 280 MB
     from coordinator.models import build  # noqa: PLC0415
 
@@ -114,7 +124,7 @@ def _compiled(job: Job, data: PublicData) -> tuple[Kit, NDArray[np.float32]]:
     return compiled.kit, compiled.initial
 
 
-def _recalled(known: Recipe | None, blobs: BlobStore) -> tuple[Kit, NDArray[np.float32]] | None:
+def _recalled(known: Recipe | None, blobs: BlobStore) -> Compiled | None:
     """What an earlier job compiled, if it is still there."""
     if known is None or not (blobs.has(known.kit.digest) and blobs.has(known.initial.digest)):
         return None

@@ -33,7 +33,7 @@ STYLE = (
 
 def save_model(fleet: VirtualFleet, job: str, path: Path) -> None:
     """The newest model, as plain ONNX."""
-    from coordinator.compiling import bake  # noqa: PLC0415  # torch takes seconds
+    from coordinator.compiling.baking import bake  # noqa: PLC0415  # onnx takes a while to load
 
     state, blobs = fleet.job(job), fleet.stores[CLOUD].blobs
     if state.kit is None:

@@ -82,6 +82,7 @@ class Running:
             lines=lines, clock=before.clock, stores=before.stores, make=Graphs if train else UntrainedGraphs,
         )  # fmt: skip
         follow(self.fleet, simulation.availability, fleet.names, job.seed)
+        del data, rows, shards  # the engine has what it needs of them
         if resume:
             self.results.back_to(before.clock)
         else:

@@ -53,6 +53,7 @@ def run(
         course = show(running.courses(), console)
         if not course.history:
             raise JobError(f"{_told(course)} Not one round was finished")
+        running.engine.close()  # its memory is needed no more
         save_model(running.fleet, running.name, folder / MODEL)
     except KeyboardInterrupt:
         console.print(f"Stopped. What was done is in {folder}; {again} goes on.", soft_wrap=True)

@@ -44,11 +44,19 @@ class Exemplars(msgspec.Struct, frozen=True):
 
     def arrays(self) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
         """The samples as a graph takes them, and their class numbers."""
+        x, y = self.packed()
+        return self.unpacked(x), y
+
+    def packed(self) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
+        """The samples as compact as they are, and their class numbers."""
         dtype = np.dtype(self.dtype).newbyteorder("<")
         if len(self.x) != prod(self.shape) * dtype.itemsize or self.shape[:1] != (len(self.y),):
             raise InvalidBlob(f"{len(self.x)} bytes and {len(self.y)} labels are not exemplars of shape {self.shape}")
-        x = np.frombuffer(self.x, dtype).reshape(self.shape)
-        return x.astype(np.int64 if self.dtype == "int64" else np.float32), np.array(self.y, np.int64)
+        return np.frombuffer(self.x, dtype).reshape(self.shape), np.array(self.y, np.int64)
+
+    def unpacked(self, x: NDArray[np.generic]) -> NDArray[np.generic]:
+        """Some of the samples, as a graph takes them."""
+        return x.astype(np.int64 if self.dtype == "int64" else np.float32)
 
 
 def signature(graphs: Graphs, vector: NDArray[np.float32], exemplars: Exemplars, classes: int) -> tuple[float, ...]:

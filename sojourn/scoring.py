@@ -20,11 +20,11 @@ def accuracy_and_loss(
     graphs: Graphs, vector: NDArray[np.float32], samples: Exemplars, *, cores: int = 1
 ) -> tuple[float, float]:
     """The share of right answers and the mean cross-entropy; the same numbers on however many cores."""
-    x, y = samples.arrays()
+    x, y = samples.packed()
 
     def score(at: int) -> tuple[int, float]:
         labels = y[at : at + BATCH]
-        logits = graphs.logits(vector, x[at : at + BATCH]).astype(np.float64)
+        logits = graphs.logits(vector, samples.unpacked(x[at : at + BATCH])).astype(np.float64)
         shifted = logits - logits.max(axis=1, keepdims=True)
         loss = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(labels)), labels]
         return int((logits.argmax(axis=1) == labels).sum()), float(loss.sum())

@@ -1,6 +1,19 @@
 """From a torch module to graphs that train and predict without torch."""
 
-from coordinator.compiling.baking import bake
-from coordinator.compiling.kits import Compiled, compile_kit
+from __future__ import annotations
 
-__all__ = ["Compiled", "bake", "compile_kit"]
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coordinator.compiling.kits import Compiled, compile_kit
+
+__all__ = ["Compiled", "compile_kit"]
+
+
+def __getattr__(name: str) -> Any:
+    """Torch takes seconds and 280 MB: it is loaded where something is compiled, and not where a model is baked."""
+    if name not in __all__:
+        raise AttributeError(name)
+    from coordinator.compiling import kits  # noqa: PLC0415
+
+    return getattr(kits, name)

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from coordinator.compiling import Compiled, bake, compile_kit, exporting
+from coordinator.compiling import Compiled, compile_kit, exporting
+from coordinator.compiling.baking import bake
 from coordinator.models import build
 from sojourn.errors import ModelError
 from sojourn.graphs import Graphs, check_probe

@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
-from coordinator.compiling import bake
+from coordinator.compiling.baking import bake
 from edge_agent.data import DataSettings
 from fleet_sim.fleet import CLOUD, Fleet
 from sojourn import vectors

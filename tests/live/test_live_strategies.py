@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from coordinator.compiling import bake
+from coordinator.compiling.baking import bake
 from tests.fleet_sim.small_fleet import TWO_SITES, job, kit_of_jobs, run, shards
 from tests.live.live_fleet import LiveFleet
 
