@@ -8,17 +8,22 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-input -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check clean
+.PHONY: help demo test test-deploy check clean
 
 help:  ## Say what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s%s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/demo.stamp  ## Train one model over a small fleet on this machine, over real MQTT
 	@$(VENV)/bin/sojourn demo
 
 test: $(VENV)/dev.stamp  ## Run all tests
-	@.ci/install-packages mosquitto
+	@.ci/install-packages mosquitto shellcheck systemd
 	@$(VENV)/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+
+test-deploy: $(VENV)/dev.stamp  ## Try the install scripts in a clean Debian; needs root, takes minutes
+	@.ci/install-packages mmdebstrap systemd-container
+	@tests/deploy/chroot.sh
+	@tests/deploy/booted.sh
 
 check: $(VENV)/dev.stamp  ## Look at the code: linter, types, and which package imports which
 	$(VENV)/bin/ruff check

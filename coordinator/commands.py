@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from coordinator.settings import CoordinatorSettings
     from sojourn.driver import Driver
 
+Settings = Annotated[
+    str | None, typer.Option(metavar="FILE", help="The coordinator's settings, which name its store.")
+]
 app = typer.Typer(no_args_is_help=True, help="Run the coordinator of a fleet.")
 
 
@@ -52,6 +56,41 @@ def run(
     settings = read_settings(file, flags, CoordinatorSettings)
     logs.set_up(verbose=verbose)
     run_until_signal(assemble(settings))
+
+
+@app.command()
+def backup(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The backup to write.")],
+    settings: Settings = None,
+    store: options.Store = None,
+) -> None:
+    """Copy the journal, and the models it refers to, into one file; the coordinator may go on meanwhile."""
+    from coordinator.backup import back_up
+
+    about = back_up(_store(settings, store), file)
+    typer.echo(f"{file}: {file.stat().st_size} bytes, {about.blobs} blobs, as of {about.made}")
+
+
+@app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup.")],
+    settings: Settings = None,
+    store: options.Store = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a store that is not empty.")] = False,
+) -> None:
+    """Put a backup into the store of a coordinator that does not run. Started again, it goes on from there."""
+    from coordinator.backup import restore as put_back
+
+    folder = _store(settings, store)
+    about = put_back(file, folder, force=force)
+    typer.echo(f"{folder}: {about.blobs} blobs, as of {about.made}")
+
+
+def _store(file: str | None, store: str | None) -> Path:
+    from coordinator.settings import CoordinatorSettings
+
+    settings = read_settings(file, {"store": store}, CoordinatorSettings)
+    return store_folder(settings.store, settings.fleet, settings.name)
 
 
 def assemble(settings: CoordinatorSettings) -> Driver:

@@ -17,12 +17,11 @@ AGENT_STORE = "/var/lib/sojourn-agent"
 EDGE_STORE = "/var/lib/sojourn-edge"
 COORDINATOR_STORE = "/var/lib/sojourn-coordinator"
 COORDINATOR_GROUP = "sojourn-coordinator"
-RELEASE_PUBLIC = "release.pub"
 
 
 def broker_table(fleet: Fleet, secret: Secret, stem: str) -> dict[str, Any]:
     """The `[broker]` table of a node whose files lie beside its settings."""
-    tls = {"ca_file": CA_FILE}
+    tls = {"ca_file": f"{stem}.ca.pem"}
     table: dict[str, Any] = {"host": fleet.hosts[0]}
     if secret.kind == "password":
         return {**table, "port": fleet.listeners.password, "password_file": f"{stem}.password", "tls": tls}
@@ -33,8 +32,6 @@ def broker_table(fleet: Fleet, secret: Secret, stem: str) -> dict[str, Any]:
 def agent_bundle(folder: Path, fleet: Fleet, name: str, secret: Secret, data: str) -> dict[str, bytes]:
     """The files of a device."""
     settings: dict[str, Any] = {"name": name, "fleet": fleet.fleet, "store": AGENT_STORE}
-    if fleet.release_key:
-        settings["release_key"] = fleet.release_key
     settings |= {"data": {"path": data}, "broker": broker_table(fleet, secret, "agent")}
     return _files(folder, fleet, "agent", settings, secret)
 
@@ -66,10 +63,10 @@ def write_operator(folder: Path, name: str, secret: Secret) -> Path:
 
 
 def _files(folder: Path, fleet: Fleet, stem: str, settings: dict[str, Any], secret: Secret) -> dict[str, bytes]:
-    files = {f"{stem}.toml": toml.dumps(settings).encode(), CA_FILE: (folder / CA_FILE).read_bytes()}
+    files = {f"{stem}.toml": toml.dumps(settings).encode(), f"{stem}.ca.pem": (folder / CA_FILE).read_bytes()}
     files |= {f"{stem}.{suffix}": data for suffix, data in secret.files.items()}
     if fleet.release_key:
-        files[RELEASE_PUBLIC] = f"{fleet.release_key}\n".encode()
+        files[f"{stem}.release.pub"] = f"{fleet.release_key}\n".encode()
     return files
 
 

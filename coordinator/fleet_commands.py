@@ -83,7 +83,7 @@ def add_device(
     fleet, secret = _admitted(fleet_folder, name, "device", certificate=certificate, renew=renew)
     _deliver(path, agent_bundle(fleet_folder, fleet, name, secret, data), secret, show_password=show_password)
     typer.echo(f"on the device: sudo ./install.sh --bundle {path.name}", err=True)
-    _say_reload(restart=renew)
+    _say_reload()
 
 
 @app.command("add-edge")
@@ -102,7 +102,7 @@ def add_edge(
     fleet, secret = _admitted(fleet_folder, name, "edge", certificate=certificate, renew=renew)
     _deliver(path, edge_bundle(fleet_folder, fleet, name, secret), secret, show_password=show_password)
     typer.echo(f"on the edge server: sudo sojourn edge init --bundle {path.name}", err=True)
-    _say_reload(restart=renew)
+    _say_reload()
 
 
 @app.command("list")
@@ -127,9 +127,9 @@ def revoke(name: NodeName, fleet_folder: Folder = DEFAULT) -> None:
     from sojourn import fleet_folder as folders
 
     with folders.alone(fleet_folder):
-        fleet = folders.revoke(fleet_folder, name)
+        folders.revoke(fleet_folder, name)
     typer.echo(f"{name} is revoked")
-    _say_reload(restart=fleet.members[name].kind == "certificate")
+    _say_reload()
 
 
 @app.command()
@@ -138,10 +138,9 @@ def remove(name: NodeName, fleet_folder: Folder = DEFAULT) -> None:
     from sojourn import fleet_folder as folders
 
     with folders.alone(fleet_folder):
-        kind = folders.member_of(fleet_folder, name).kind
         folders.remove(fleet_folder, name)
     typer.echo(f"{name} is removed")
-    _say_reload(restart=kind == "certificate")
+    _say_reload()
 
 
 @app.command("renew-broker")
@@ -155,7 +154,7 @@ def renew_broker(
     with folders.alone(fleet_folder):
         fleet: Fleet = folders.renew_broker(fleet_folder, host or [])
     typer.echo(f"the broker is known as {', '.join(fleet.hosts)}")
-    _say_reload(restart=False)
+    _say_reload()
 
 
 def _asked(question: str, flag: str) -> str:
@@ -197,12 +196,5 @@ def _deliver(path: Path, files: dict[str, bytes], secret: Secret, *, show_passwo
     typer.echo(f"{path} holds a secret: copy it over a safe way, and delete it here")
 
 
-def _say_reload(*, restart: bool) -> None:
-    """Mosquitto reads passwords and rules again at SIGHUP, but its list of revoked certificates only when it starts."""
+def _say_reload() -> None:
     typer.echo("the broker takes it up with: systemctl reload mosquitto (or kill -HUP its process)", err=True)
-    if restart:
-        typer.echo(
-            "an old certificate is refused at the door only after: systemctl restart mosquitto "
-            "(until then the reload leaves it nothing that it may say or hear)",
-            err=True,
-        )

@@ -32,7 +32,12 @@ def _connection(
     cloud: Annotated[str, typer.Option(help="The coordinator's name.", envvar="SOJOURN_CLOUD")] = "cloud",
     operator: Annotated[str, typer.Option(help="Your name there.", envvar="SOJOURN_OPERATOR")] = "operator",
     username: Annotated[str | None, typer.Option(help="The broker's name for you.", show_default="--operator")] = None,
-    password_file: Annotated[str | None, typer.Option(metavar="FILE", help="Holds the broker's password.")] = None,
+    password_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Holds the broker's password.", envvar="SOJOURN_PASSWORD_FILE")
+    ] = None,
+    ca_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The broker's CA: encrypt.", envvar="SOJOURN_CA_FILE")
+    ] = None,
 ) -> Operator:
     from coordinator.operator import Operator
     from sojourn.broker_settings import BrokerSettings
@@ -40,7 +45,7 @@ def _connection(
 
     # What goes wrong with the broker is in the error that ends the command.
     logging.getLogger("sojourn").addHandler(logging.NullHandler())
-    flags = broker_flags(broker, username, password_file)
+    flags = broker_flags(broker, username, password_file) | {"tls": ca_file and {"ca_file": ca_file}}
     settings = settle({key: value for key, value in flags.items() if value is not None}, BrokerSettings, "--broker")
     return Operator(settings, fleet=fleet, cloud=cloud, name=operator)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -52,6 +54,58 @@ def run(
     settings = read_settings(file, flags, EdgeSettings)
     logs.set_up(verbose=verbose)
     run_until_signal(assemble(settings))
+
+
+@app.command()
+def init(
+    bundle: Annotated[Path | None, typer.Option(metavar="FILE", help="From `sojourn fleet add-edge NAME`.")] = None,
+    name: options.Name = None,
+    fleet: Annotated[str, typer.Option(help="Without --bundle: the fleet's name.")] = "sojourn",
+    cloud_broker: Annotated[
+        str | None, typer.Option(metavar="HOST[:PORT]", help="Without --bundle: the coordinator's broker.")
+    ] = None,
+    cloud_password_file: Annotated[str | None, typer.Option(metavar="FILE", help="Without --bundle.")] = None,
+    cloud_ca_file: Annotated[str | None, typer.Option(metavar="FILE", help="Without --bundle: its CA.")] = None,
+    shared_broker: Annotated[
+        bool, typer.Option("--shared-broker", help="Devices use the coordinator's broker; none of this site's own.")
+    ] = False,
+    host: Annotated[
+        list[str] | None, typer.Option(help="Name or address at which devices reach this machine; may be repeated.")
+    ] = None,
+    port: Annotated[int, typer.Option(help="For devices with passwords (TLS).", min=1, max=65_535)] = 8883,
+    certificate_port: Annotated[int, typer.Option(help="For devices with certificates.", min=1, max=65_535)] = 8884,
+    local_port: Annotated[int, typer.Option(help="On 127.0.0.1, without TLS; 0: none.", min=0, max=65_535)] = 1883,
+    folder: Annotated[Path, typer.Option(metavar="FOLDER", help="For settings and keys.")] = Path("/etc/sojourn"),
+) -> None:
+    """Make the settings of an edge server, and the broker's configuration, keys and access rules for its site."""
+    from hierarchy import edge_setup
+    from sojourn.broker_conf import CONF, Listeners
+
+    if bundle:
+        joined = edge_setup.from_bundle(bundle)
+    else:
+        name = name or _asked("The edge server's name", "--bundle or --name")
+        cloud_broker = cloud_broker or _asked("The coordinator's broker", "--cloud-broker")
+        flags = broker_flags(cloud_broker, None, cloud_password_file)
+        joined = edge_setup.by_hand(name, fleet, flags, cloud_ca_file)
+    if shared_broker:
+        path = edge_setup.write(folder, joined.settings, joined.files)
+    else:
+        hosts = host or [_asked("Name or address at which devices reach this machine", "--host or --shared-broker")]
+        listeners = Listeners(password=port, certificate=certificate_port, local=local_port)
+        path = edge_setup.with_own_broker(joined, folder, hosts, listeners)
+        site = folder / "fleet"
+        typer.echo(f"broker: start it with mosquitto -c {site / 'broker' / CONF}")
+        typer.echo(f"devices: sojourn fleet add-device NAME --fleet-folder {site}")
+    typer.echo(f"edge server: sojourn edge run {path}")
+
+
+def _asked(question: str, flag: str) -> str:
+    from sojourn.errors import ConfigError
+
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{flag} is missing")
+    return str(typer.prompt(question))
 
 
 def assemble(settings: EdgeSettings) -> Driver:

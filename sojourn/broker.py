@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import atexit
-import base64
 import ctypes
-import hashlib
 import importlib.util
 import logging
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -23,7 +20,8 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from sojourn.broker_acl import acl_lines
 from sojourn.broker_settings import OWN_BROKER_PAYLOAD, BrokerSettings
-from sojourn.errors import BrokerError, ConfigError
+from sojourn.errors import BrokerError
+from sojourn.passwords import password_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +36,6 @@ _START_SECONDS = 15.0
 _STOP_SECONDS = 3.0
 _TRIES_FOR_A_FREE_PORT = 5
 _PR_SET_PDEATHSIG = 1
-_HASH_ROUNDS = 1000
 _CONNECT = b"\x10\x18\x00\x04MQTT\x04\x82\x00\x3c\x00\x05probe\x00\x05probe"
 """An MQTT 3.1.1 CONNECT; any answer to it will do."""
 # Debian keeps it in a folder that only root has on PATH.
@@ -163,7 +160,7 @@ def _access(settings: LocalBroker, folder: Path) -> list[str]:
     lines = []
     if settings.users:
         passwords = folder / "mosquitto.passwords"
-        _write_passwords(passwords, settings.users)
+        _write_private(passwords, password_file(settings.users))
         lines.append(f"password_file {passwords.resolve()}")
     if settings.acl is not None:
         rules = folder / "mosquitto.acl"
@@ -189,20 +186,6 @@ def _tls(settings: LocalBroker) -> list[str]:
             "use_identity_as_username true",
         ]
     return lines
-
-
-def _write_passwords(path: Path, users: dict[str, str]) -> None:
-    for user, password in users.items():
-        if not user or ":" in user or "\n" in user + password:
-            raise ConfigError(f"the user {user!r} or its password holds a character that a password file cannot hold")
-    _write_private(path, "".join(f"{user}:{_hashed(password)}\n" for user, password in users.items()))
-
-
-def _hashed(password: str) -> str:
-    """As `mosquitto_passwd` writes it, but without showing the password on a command line."""
-    salt = secrets.token_bytes(12)
-    digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _HASH_ROUNDS)
-    return f"$7${_HASH_ROUNDS}${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -14,8 +14,12 @@ _ANY = "+"
 _USER = "%u"
 
 
-def acl_lines(fleet: str, edges: Sequence[str], clouds: Sequence[str], operators: Sequence[str]) -> str:
+def acl_lines(
+    fleet: str, edges: Sequence[str], clouds: Sequence[str], operators: Sequence[str], barred: Sequence[str] = ()
+) -> str:
     """The ACL of a fleet: three patterns for every device, and a block for each server and operator.
+
+    Who is `barred` may say and hear nothing, whatever the patterns allow.
 
     It is worth as much as the usernames. A broker without passwords or client certificates takes any name that a
     client claims; the list then prevents accidents, not attacks.
@@ -25,6 +29,7 @@ def acl_lines(fleet: str, edges: Sequence[str], clouds: Sequence[str], operators
     blocks += [_block(name, _edge(fleet, check_name(name, "edge server"))) for name in edges]
     blocks += [_block(name, _cloud(fleet, check_name(name, "coordinator"))) for name in clouds]
     blocks += [_block(name, _operator(fleet, check_name(name, "operator"))) for name in operators]
+    blocks += [_block(name, ["deny #"]) for name in barred]
     return "\n".join(blocks)
 
 

@@ -1,0 +1,343 @@
+#!/bin/sh
+# Puts a Sojourn agent on this device, or takes it away again. Safe to run again: what is there is brought up to date.
+# Debian 12, Raspberry Pi OS and JetPack, 64 bit, arm64 and x86-64. `install.sh --help` says more.
+set -eu
+
+PREFIX=/opt/sojourn-agent
+CONFIG=/etc/sojourn
+STATE=/var/lib/sojourn-agent
+ACCOUNT=sojourn-agent
+UNIT=sojourn-agent.service
+UNITS=/etc/systemd/system
+LINK=/usr/local/bin/sojourn
+ROOM_KB=600000
+
+usage() {
+    cat <<'END'
+Usage: install.sh [--bundle FILE] [--wheelhouse DIR] [--python PATH] [--no-start]
+       install.sh --uninstall [--purge]
+
+  --bundle FILE      settings and credentials, made with: sojourn fleet add-device NAME
+  --wheelhouse DIR   install from the wheels in this folder; needs no internet
+  --python PATH      a Python 3.11 or newer, where the system's own is older; not below /home or /root
+  --no-start         do not start the agent now
+  --uninstall        remove the program; settings and data stay
+  --purge            with --uninstall: remove settings, credentials, data and the user, too
+
+Without --wheelhouse it installs from the checkout that this script is part of, and fetches what that needs.
+END
+}
+
+say() { printf '%s\n' "$*"; }
+fail() {
+    printf 'error: %s\n' "$*" >&2
+    exit 1
+}
+misused() {
+    printf 'error: %s\n' "$*" >&2
+    usage >&2
+    exit 2
+}
+
+bundle='' wheelhouse='' python='' uninstall='' purge='' start=yes
+for argument in "$@"; do
+    case "$argument" in -h | --help) usage && exit 0 ;; esac
+done
+
+read_arguments() {
+    while [ $# -gt 0 ]; do
+        case "$1" in
+            --bundle | --wheelhouse | --python)
+                if [ $# -lt 2 ] || [ -z "$2" ]; then misused "$1 needs a value"; fi
+                case "$1" in
+                    --bundle) bundle=$2 ;;
+                    --wheelhouse) wheelhouse=$2 ;;
+                    --python) python=$2 ;;
+                esac
+                shift 2
+                ;;
+            --uninstall) uninstall=yes && shift ;;
+            --purge) purge=yes && shift ;;
+            --no-start) start='' && shift ;;
+            *) misused "unknown argument: $1" ;;
+        esac
+    done
+    [ -z "$purge" ] || [ -n "$uninstall" ] || misused "--purge goes with --uninstall"
+    [ -z "$uninstall" ] || [ -z "$bundle$wheelhouse$python" ] || misused "--uninstall goes with --purge only"
+    [ -z "$bundle" ] || [ -r "$bundle" ] || [ "$(id -u)" -ne 0 ] || fail "--bundle: $bundle cannot be read"
+    [ -z "$wheelhouse" ] || [ -d "$wheelhouse" ] || fail "--wheelhouse: there is no folder $wheelhouse"
+    [ -z "$python" ] || [ -x "$python" ] || fail "--python: $python is not a program"
+}
+
+become_root() {
+    [ "$(id -u)" -ne 0 ] || return 0
+    [ -f "$0" ] || fail "save this script to a file first, then run it with sudo"
+    command -v sudo >/dev/null || fail "run it as root: there is no sudo here"
+    say "This needs root: asking sudo."
+    exec sudo -- sh "$0" "$@"
+}
+
+# --- checks: nothing has changed yet when one of them fails
+
+check_machine() {
+    [ "$(uname -s)" = Linux ] || fail "this is $(uname -s); the agent's service needs Linux"
+    case "$(uname -m)" in
+        x86_64 | aarch64 | arm64) ;;
+        *) fail "this system is $(uname -m): onnxruntime needs a 64-bit one (arm64 or x86-64); see firmware_notes" ;;
+    esac
+    command -v useradd >/dev/null || fail "useradd is missing: apt-get install passwd"
+    here=$(cd "$(dirname "$0")" && pwd)
+    [ -f "$here/$UNIT" ] || fail "$UNIT must lie beside this script: copy the whole folder deploy/device"
+    checkout=''
+    if [ -z "$wheelhouse" ]; then
+        checkout=$(cd "$here/../.." && pwd)
+        [ -f "$checkout/pyproject.toml" ] || fail "this is no checkout of Sojourn: name a --wheelhouse"
+    else
+        wheelhouse=$(cd "$wheelhouse" && pwd)
+        set -- "$wheelhouse"/sojourn-*.whl
+        [ -f "$1" ] || fail "--wheelhouse: $wheelhouse holds no sojourn-*.whl"
+    fi
+    parent=$PREFIX
+    while [ ! -d "$parent" ]; do parent=$(dirname "$parent"); done
+    free=$(df -Pk "$parent" | awk 'NR == 2 { print $4 }')
+    [ "$free" -ge "$ROOM_KB" ] ||
+        fail "$parent has $((free / 1000)) MB free, and $((ROOM_KB / 1000)) MB are needed: free some space"
+}
+
+new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11) or sys.maxsize < 2**32)' 2>/dev/null; }
+
+find_python() {
+    if [ -n "$python" ]; then
+        new_enough "$python" || fail "--python: $python is $("$python" --version 2>&1); a 64-bit 3.11 or newer is needed"
+        if command -v python3 >/dev/null && ! new_enough python3; then
+            say "The system's $(python3 --version 2>&1) is too old; using $python."
+        fi
+    else
+        for each in python3 python3.14 python3.13 python3.12 python3.11; do
+            if command -v "$each" >/dev/null && new_enough "$each"; then
+                python=$(command -v "$each")
+                break
+            fi
+        done
+        if [ -z "$python" ]; then
+            found=$(python3 --version 2>&1) || found='no Python'
+            fail "the system has $found, and 3.11 or newer is needed: install one beside it and name it with --python"
+        fi
+    fi
+    case "$("$python" -c 'import os, sys; print(os.path.realpath(sys.base_prefix))')/" in
+        /home/* | /root/*) fail "$python lives in a home folder, which the service cannot see: install one in /opt or /usr/local" ;;
+    esac
+    if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+        if [ -n "$wheelhouse" ] || ! command -v apt-get >/dev/null; then
+            fail "$python cannot make a virtual environment: apt-get install python3-venv"
+        fi
+        say "Installing the Debian package python3-venv."
+        DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends python3-venv >/dev/null </dev/null ||
+            fail "python3-venv could not be installed: apt-get update, and try again"
+        "$python" -c 'import ensurepip, venv' 2>/dev/null || fail "$python cannot make a virtual environment"
+    fi
+}
+
+# --- staging: beside what runs now
+
+unpack_bundle() {
+    [ -n "$bundle" ] || return 0
+    [ -r "$bundle" ] || fail "--bundle: $bundle cannot be read"
+    names=$(tar -tzf "$bundle" 2>/dev/null) || fail "--bundle: $bundle is not a whole tar.gz"
+    for name in $names; do
+        case "$name" in
+            agent.toml | agent.password | agent.pem | agent.key | agent.ca.pem | agent.release.pub) ;;
+            *) fail "--bundle: $bundle is not the bundle of a device: it holds $name" ;;
+        esac
+    done
+    case "$names" in *agent.toml*) ;; *) fail "--bundle: $bundle holds no agent.toml" ;; esac
+    mkdir "$staging/config"
+    tar -xzf "$bundle" -C "$staging/config" --no-same-owner --no-same-permissions
+    [ -z "$(find "$staging/config" -mindepth 1 ! -type f)" ] || fail "--bundle: $bundle holds more than plain files"
+}
+
+fingerprint() {
+    # What would be installed; only wheels say that without being built.
+    [ -n "$wheelhouse" ] || return 0
+    { "$python" -c 'import sys; print(sys.version, sys.base_prefix)' && cat "$wheelhouse"/*.whl; } | sha256sum
+}
+
+make_venv() {
+    wanted=$(fingerprint)
+    if [ -n "$wanted" ] && [ "$wanted" = "$(cat "$PREFIX/current/.installed" 2>/dev/null)" ] && works "$PREFIX/current"; then
+        say "The program is up to date."
+        venv=$(readlink -f "$PREFIX/current")
+        return
+    fi
+    mkdir -p "$PREFIX"
+    venv=$(mktemp -d "$PREFIX/venv-XXXXXXXX")
+    new_venv=$venv
+    chmod 0755 "$PREFIX" "$venv"
+    say "Installing into $PREFIX; on a small board this takes a few minutes."
+    # Some boards have a small /tmp in memory: wheels are unpacked on the disk.
+    mkdir "$venv/tmp"
+    "$python" -m venv "$venv" >"$staging/log" 2>&1 || told "the virtual environment could not be made"
+    if [ -n "$wheelhouse" ]; then
+        pip_install --no-index --find-links "$wheelhouse" sojourn || told "pip could not install from $wheelhouse"
+    else
+        pip_install --constraint "$checkout/constraints.txt" "$checkout" ||
+            told "pip could not install: without internet, use --wheelhouse"
+    fi
+    rm -rf "$venv/tmp"
+    works "$venv" || told "what was installed does not run on this machine"
+    printf '%s\n' "$wanted" >"$venv/.installed"
+}
+
+pip_install() {
+    TMPDIR="$venv/tmp" "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --no-cache-dir \
+        "$@" >"$staging/log" 2>&1 </dev/null
+}
+
+works() {
+    "$1/bin/sojourn" --version >"$staging/log" 2>&1 &&
+        "$1/bin/python" -c 'import edge_agent.run, numpy, onnxruntime' >>"$staging/log" 2>&1
+}
+
+told() {
+    tail -n 6 "$staging/log" | sed 's/^/  /' >&2
+    fail "$1 (see above); nothing was changed"
+}
+
+check_config() {
+    [ -n "$bundle" ] || return 0
+    "$venv/bin/python" - "$staging/config/agent.toml" >"$staging/log" 2>&1 <<'END' || told "the bundle's settings are not valid"
+import sys
+from edge_agent.settings import AgentSettings
+from sojourn.errors import SojournError
+from sojourn.overrides import read_settings
+try:
+    read_settings(sys.argv[1], {}, AgentSettings)
+except SojournError as error:
+    sys.exit(str(error))
+END
+}
+
+# --- the switch
+
+make_account() {
+    if ! getent passwd "$ACCOUNT" >/dev/null; then
+        useradd --system --user-group --home-dir "$STATE" --no-create-home --shell /usr/sbin/nologin "$ACCOUNT"
+    fi
+    install -d -m 0755 "$CONFIG"
+    install -d -m 0750 -o "$ACCOUNT" -g "$ACCOUNT" "$STATE"
+}
+
+put_config() {
+    [ -n "$bundle" ] || return 0
+    if [ -f "$CONFIG/agent.toml" ] && ! cmp -s "$CONFIG/agent.toml" "$staging/config/agent.toml"; then
+        cp -p "$CONFIG/agent.toml" "$CONFIG/agent.toml.before"
+        say "The settings that were there are kept as $CONFIG/agent.toml.before."
+    fi
+    for file in "$staging/config"/*; do
+        name=$(basename "$file")
+        install -m 0640 -o root -g "$ACCOUNT" "$file" "$CONFIG/.$name.new"
+        mv -f "$CONFIG/.$name.new" "$CONFIG/$name"
+    done
+}
+
+put_unit() {
+    install -d -m 0755 "$UNITS/$UNIT.d"
+    cores=$(nproc)
+    if [ "$cores" -eq 4 ]; then
+        rm -f "$UNITS/$UNIT.d/10-cores.conf"
+    else
+        printf '[Service]\nCPUQuota=%s%%\n' "$((cores * 75))" >"$UNITS/$UNIT.d/10-cores.conf"
+    fi
+    rmdir "$UNITS/$UNIT.d" 2>/dev/null || true
+    install -m 0644 "$here/$UNIT" "$UNITS/.$UNIT.new"
+    mv -f "$UNITS/.$UNIT.new" "$UNITS/$UNIT"
+}
+
+switch_over() {
+    if [ -n "$new_venv" ]; then
+        # A power cut must not leave a link to files that never reached the disk.
+        sync
+        ln -s "$(basename "$venv")" "$PREFIX/.current.new"
+        mv -T "$PREFIX/.current.new" "$PREFIX/current"
+        new_venv=''
+    fi
+    for old in "$PREFIX"/venv-*; do
+        [ "$old" = "$venv" ] || rm -rf "$old"
+    done
+    if [ ! -e "$LINK" ] || [ -L "$LINK" ]; then
+        mkdir -p "$(dirname "$LINK")"
+        case "$(readlink "$LINK" 2>/dev/null)" in
+            '' | "$PREFIX"/*) ln -sfn "$PREFIX/current/bin/sojourn" "$LINK" ;;
+        esac
+    fi
+}
+
+start_service() {
+    if command -v systemctl >/dev/null; then
+        systemctl --quiet enable "$UNIT" 2>/dev/null || fail "systemctl enable $UNIT failed"
+    else
+        mkdir -p "$UNITS/multi-user.target.wants"
+        ln -sfn "$UNITS/$UNIT" "$UNITS/multi-user.target.wants/$UNIT"
+    fi
+    if [ ! -d /run/systemd/system ]; then
+        say "systemd is not running here: the agent was not started; it starts at the next boot."
+    elif [ ! -f "$CONFIG/agent.toml" ]; then
+        systemctl daemon-reload
+    elif [ -z "$start" ]; then
+        systemctl daemon-reload
+        say "Start it with: systemctl restart $UNIT"
+    else
+        systemctl daemon-reload
+        systemctl restart "$UNIT" || fail "it is installed, but does not start: journalctl -u $UNIT says why"
+        say "The agent runs. What it says: journalctl -u $UNIT -f"
+    fi
+    if [ ! -f "$CONFIG/agent.toml" ]; then
+        say "It has no settings yet: run install.sh --bundle FILE, or sojourn agent init, then systemctl start $UNIT"
+    fi
+}
+
+install_all() {
+    check_machine
+    find_python
+    staging=$(mktemp -d)
+    new_venv=''
+    trap 'rm -rf "$staging"; [ -z "$new_venv" ] || rm -rf "$new_venv"; rmdir "$PREFIX" 2>/dev/null || true' EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM HUP
+    unpack_bundle
+    make_venv
+    check_config
+    make_account
+    put_config
+    put_unit
+    switch_over
+    say "Installed: $("$PREFIX/current/bin/sojourn" --version)"
+    start_service
+}
+
+uninstall_all() {
+    if [ -d /run/systemd/system ]; then
+        systemctl --quiet disable --now "$UNIT" 2>/dev/null || true
+    fi
+    rm -f "$UNITS/multi-user.target.wants/$UNIT" "$UNITS/$UNIT" "$UNITS/$UNIT.d/10-cores.conf"
+    rmdir "$UNITS/$UNIT.d" 2>/dev/null || true
+    [ ! -d /run/systemd/system ] || systemctl daemon-reload
+    case "$(readlink "$LINK" 2>/dev/null)" in "$PREFIX"/*) rm -f "$LINK" ;; esac
+    rm -rf "$PREFIX"
+    if [ -n "$purge" ]; then
+        rm -rf "$STATE" "$UNITS/$UNIT.d"
+        rm -f "$CONFIG"/agent.*
+        rmdir "$CONFIG" 2>/dev/null || true
+        if getent passwd "$ACCOUNT" >/dev/null; then userdel "$ACCOUNT"; fi
+        say "The agent, its settings and its data are removed."
+    else
+        say "The agent is removed; its settings ($CONFIG) and data ($STATE) stay. --purge removes them, too."
+    fi
+}
+
+read_arguments "$@"
+become_root "$@"
+umask 022
+exec 9>/run/sojourn-agent-install.lock
+flock -n 9 || fail "another installation is running"
+if [ -n "$uninstall" ]; then uninstall_all; else install_all; fi

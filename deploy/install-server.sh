@@ -1,0 +1,109 @@
+#!/bin/sh
+# Puts an edge server or a coordinator on a Debian 12 (or newer) machine. Safe to run again: that is how it is upgraded.
+# What runs goes on until the new one is installed; a job that is under way is taken up again.
+set -eu
+
+usage() {
+    cat <<'END'
+Usage: install-server.sh edge|coordinator [--wheelhouse DIR] [--python PATH]
+
+  --wheelhouse DIR   install from the wheels in this folder; needs no internet
+  --python PATH      a Python 3.11 or newer, where the system's own is older
+
+Without --wheelhouse it installs from the checkout that this script is part of, and fetches what that needs.
+A coordinator brings torch: about 2 GB. Then: `sojourn fleet init` or `sojourn edge init`, and systemctl start.
+END
+}
+say() { printf '%s\n' "$*"; }
+fail() {
+    printf 'error: %s\n' "$*" >&2
+    exit 1
+}
+misused() {
+    printf 'error: %s\n' "$*" >&2
+    usage >&2
+    exit 2
+}
+
+role='' wheelhouse='' python=python3
+while [ $# -gt 0 ]; do
+    case "$1" in
+        edge | coordinator) role=$1 && shift ;;
+        --wheelhouse | --python)
+            [ $# -ge 2 ] || misused "$1 needs a value"
+            if [ "$1" = --python ]; then python=$2; else wheelhouse=$2; fi
+            shift 2
+            ;;
+        -h | --help) usage && exit 0 ;;
+        *) misused "unknown argument: $1" ;;
+    esac
+done
+[ -n "$role" ] || misused "say which: edge or coordinator"
+[ "$(id -u)" -eq 0 ] || fail "run it as root, or with sudo"
+
+here=$(cd "$(dirname "$0")" && pwd)
+unit=sojourn-$role.service
+units=/etc/systemd/system
+prefix=/opt/sojourn
+[ -f "$here/$role/$unit" ] || fail "$here/$role/$unit is missing: copy the whole folder deploy"
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11) or sys.maxsize < 2**32)' 2>/dev/null ||
+    fail "$python is no 64-bit Python 3.11 or newer: name one with --python"
+"$python" -c 'import ensurepip, venv' 2>/dev/null ||
+    fail "$python cannot make a virtual environment: apt-get install python3-venv"
+command -v mosquitto >/dev/null || [ -x /usr/sbin/mosquitto ] ||
+    say "mosquitto is not installed: for a broker on this machine, apt-get install mosquitto first."
+
+what=sojourn
+[ "$role" = edge ] || what='sojourn[cloud]'
+mkdir -p "$prefix"
+venv=$(mktemp -d "$prefix/venv-XXXXXXXX")
+done=''
+trap '[ -n "$done" ] || rm -rf "$venv"; rmdir "$prefix" 2>/dev/null || true' EXIT
+chmod 0755 "$prefix" "$venv"
+mkdir "$venv/tmp"
+"$python" -m venv "$venv"
+pip() {
+    TMPDIR="$venv/tmp" "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --no-cache-dir "$@"
+}
+say "Installing $what into $prefix."
+if [ -n "$wheelhouse" ]; then
+    pip --no-index --find-links "$wheelhouse" "$what" || fail "pip could not install from $wheelhouse; nothing was changed"
+else
+    checkout=$(cd "$here/.." && pwd)
+    [ -f "$checkout/pyproject.toml" ] || fail "this is no checkout of Sojourn: name a --wheelhouse"
+    # The CPU builds of torch are a tenth of the others; they exist there for both architectures.
+    pip --extra-index-url https://download.pytorch.org/whl/cpu --constraint "$checkout/constraints.txt" \
+        "$checkout${what#sojourn}" || fail "pip could not install; nothing was changed"
+fi
+rm -rf "$venv/tmp"
+"$venv/bin/sojourn" --version >/dev/null || fail "what was installed does not run; nothing was changed"
+
+if ! getent passwd "sojourn-$role" >/dev/null; then
+    useradd --system --user-group --home-dir "/var/lib/sojourn-$role" --no-create-home --shell /usr/sbin/nologin "sojourn-$role"
+fi
+install -d -m 0755 /etc/sojourn
+install -d -m 0750 -o "sojourn-$role" -g "sojourn-$role" "/var/lib/sojourn-$role"
+install -m 0644 "$here/$role/$unit" "$units/$unit"
+install -d -m 0755 "$units/mosquitto.service.d"
+install -m 0644 "$here/edge/mosquitto.service.d/sojourn.conf" "$units/mosquitto.service.d/sojourn.conf"
+sync
+ln -s "$(basename "$venv")" "$prefix/.current.new"
+mv -T "$prefix/.current.new" "$prefix/current"
+done=yes
+mkdir -p /usr/local/bin
+if [ ! -e /usr/local/bin/sojourn ]; then ln -sfn "$prefix/current/bin/sojourn" /usr/local/bin/sojourn; fi
+
+if [ -d /run/systemd/system ]; then
+    systemctl daemon-reload
+    systemctl --quiet enable "$unit"
+    # The old program runs until here; restarted, the new one takes up what was under way.
+    systemctl try-restart "$unit"
+else
+    mkdir -p "$units/multi-user.target.wants"
+    ln -sfn "$units/$unit" "$units/multi-user.target.wants/$unit"
+    say "systemd is not running here: $unit was not started."
+fi
+for old in "$prefix"/venv-*; do
+    [ "$old" = "$venv" ] || rm -rf "$old"
+done
+say "Installed: $("$prefix/current/bin/sojourn" --version)"

@@ -1,0 +1,100 @@
+"""Ed25519 keys: who holds the private one may give orders to a fleet; with the public one anybody can tell."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from sojourn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+CONTEXT = b"sojourn-order-1"
+"""Stands before all that is signed, so that a signature for something else is never one for an order."""
+PUBLIC_BYTES = 32
+SIGNATURE_BYTES = 64
+
+
+class Signer:
+    """A private key."""
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+
+    @classmethod
+    def generate(cls, path: Path | str) -> Self:
+        """A new key in a new file that only its owner can read; a file that is there is never written over."""
+        path = Path(path)
+        key = Ed25519PrivateKey.generate()
+        text = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            raise ConfigError(f"{path} exists: a signing key is not replaced; move it away, or use it") from None
+        except OSError as error:
+            raise ConfigError(f"the signing key {path} cannot be written: {error.strerror}") from error
+        with os.fdopen(handle, "wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        return cls(key)
+
+    @classmethod
+    def load(cls, path: Path | str) -> Self:
+        """The key in a PEM file."""
+        try:
+            text = Path(path).expanduser().read_bytes()
+        except OSError as error:
+            raise ConfigError(f"the signing key {path} cannot be read: {error.strerror}") from error
+        try:
+            key = serialization.load_pem_private_key(text, password=None)
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+            raise ConfigError(f"{path} does not hold a private key in PEM that needs no password") from error
+        if not isinstance(key, Ed25519PrivateKey):
+            raise ConfigError(f"{path} holds a private key of another kind: an Ed25519 key is needed")
+        return cls(key)
+
+    @property
+    def public(self) -> str:
+        """The public key as it stands in messages and TOML files: base64 of its 32 bytes."""
+        raw = self._key.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+        return base64.b64encode(raw).decode()
+
+    def sign(self, data: Buffer) -> bytes:
+        """The signature of an order's bytes."""
+        return self._key.sign(CONTEXT + bytes(data))
+
+
+def verify(public: str, data: Buffer, signature: Buffer) -> bool:
+    """Whether the holder of the private key signed these bytes."""
+    try:
+        _key(public).verify(bytes(signature), CONTEXT + bytes(data))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def check_public(public: str, where: str) -> str:
+    """The public key, if it is one; `where` names the place it came from."""
+    try:
+        _key(public)
+    except ConfigError:
+        raise ConfigError(f"{where}: {public[:60]!r} is not the base64 of a public key of 32 bytes") from None
+    return public
+
+
+def _key(public: str) -> Ed25519PublicKey:
+    try:
+        return Ed25519PublicKey.from_public_bytes(base64.b64decode(public, validate=True))
+    except (ValueError, binascii.Error) as error:
+        raise ConfigError(f"{public[:60]!r} is not the base64 of a public key of 32 bytes") from error

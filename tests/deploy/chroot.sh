@@ -1,0 +1,177 @@
+#!/usr/bin/env bash
+# The install script of a device in a clean Debian 12 root: as root and as an ordinary user with sudo, twice in a row,
+# with everything that can go wrong; then uninstalled. Needs root, mmdebstrap, a network; takes minutes.
+#   tests/deploy/chroot.sh [ARCHITECTURE]     amd64, or arm64 under qemu-user-static where binfmt_misc knows it
+# ROOT_TAR and WHEELHOUSE, if set, name a root and wheels that are there already.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+arch=${1:-$(dpkg --print-architecture)}
+PATH="$PATH:/usr/sbin:/sbin"
+
+[ "$(id -u)" -eq 0 ] || { echo "run it as root" >&2; exit 1; }
+work=$(mktemp -d)
+root=$work/root
+mkdir "$root"
+leave() {
+    for each in opt proc; do
+        ! mountpoint -q "$root/$each" || umount --lazy "$root/$each"
+    done
+    rm -rf --one-file-system "$work"
+}
+trap leave EXIT
+
+tar=${ROOT_TAR:-$work/root.tar}
+[ -s "$tar" ] || mmdebstrap --quiet --architectures="$arch" --variant=minbase \
+    --include=python3,python3-venv,sudo,systemd,ca-certificates bookworm "$tar"
+tar -xf "$tar" -C "$root"
+mount -t proc proc "$root/proc"
+
+wheels=${WHEELHOUSE:-$work/wheels}
+if [ ! -d "$wheels" ]; then
+    machine=$([ "$arch" = arm64 ] && echo aarch64 || echo x86_64)
+    python3 -m pip wheel --quiet --no-deps --wheel-dir "$wheels" .
+    platforms=()
+    for each in 2_28 2_27 2_17; do platforms+=(--platform "manylinux_${each}_$machine"); done
+    mapfile -t needed < <(python3 -c '
+import tomllib
+print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")')
+    python3 -m pip download --quiet --only-binary=:all: "${platforms[@]}" --platform "manylinux2014_$machine" \
+        --python-version 3.11 --dest "$wheels" --constraint constraints.txt "${needed[@]}"
+fi
+cp -r "$wheels" "$root/wheels"
+cp -r deploy/device "$root/device"
+
+# A fleet with one device, made here; its bundle is copied over, as a person would.
+fleet=$work/fleet
+sojourn=${SOJOURN:-.venv/bin/sojourn}
+"$sojourn" fleet init --host broker.example --fleet-folder "$fleet" >/dev/null
+"$sojourn" fleet add-device pi-1 --fleet-folder "$fleet" --output "$root/pi-1.tar.gz" >/dev/null 2>&1
+chmod 0644 "$root/pi-1.tar.gz"
+
+run() { chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 "$@"; }
+step() { echo "--- $*"; }
+wrong() { echo "FAILED: $*" >&2; exit 1; }
+says() { # says CODE WORDS COMMAND...: it ends with this code and says these words
+    local code=$1 words=$2 got=0 said
+    shift 2
+    said=$(run "$@" 2>&1) || got=$?
+    if [ "$got" -ne "$code" ] || [[ "$said" != *"$words"* ]]; then
+        wrong "$* ended with $got (not $code) and said: $said"
+    fi
+}
+# All that belongs to the agent, so that two states can be compared.
+state() {
+    run find /opt /etc/sojourn /etc/systemd/system /usr/local/bin /var/lib/sojourn-agent \
+        -path '*/venv-*/*' -prune -o -printf '%p %m %u %g %y\n' 2>/dev/null | sed 's/venv-[^ ]*/venv/' | sort || true
+    grep sojourn-agent "$root/etc/passwd" || true
+}
+install=(sh /device/install.sh --wheelhouse /wheels)
+
+step "bad arguments change nothing"
+before=$(state)
+says 2 "unknown argument: --wrong" sh /device/install.sh --wrong
+says 2 "--bundle needs a value" sh /device/install.sh --bundle
+says 2 "--purge goes with --uninstall" sh /device/install.sh --purge
+says 1 "there is no folder /nowhere" sh /device/install.sh --wheelhouse /nowhere
+says 1 "holds no sojourn-*.whl" sh /device/install.sh --wheelhouse /etc
+says 1 "/nowhere cannot be read" "${install[@]}" --bundle /nowhere
+says 1 "is not a whole tar.gz" "${install[@]}" --bundle /etc/passwd
+says 1 "is not a program" "${install[@]}" --python /nowhere
+says 1 "no checkout of Sojourn" sh /device/install.sh
+tar -czf "$root/evil.tar.gz" -C "$root" etc/passwd
+says 1 "is not the bundle of a device: it holds etc/passwd" "${install[@]}" --bundle /evil.tar.gz
+printf 'name = "pi-1"\nwrong = 1\n' >"$work/agent.toml"
+tar -czf "$root/wrong.tar.gz" -C "$work" agent.toml
+says 1 "unknown key 'wrong'" "${install[@]}" --bundle /wrong.tar.gz
+says 0 "Usage:" sh /device/install.sh --help
+[ "$(state)" = "$before" ] || wrong "something was left behind: $(diff <(echo "$before") <(state))"
+
+step "a Python that is too old, and one that is given"
+mkdir "$root/old"
+# shellcheck disable=SC2016  # it is the script's own argument
+printf '#!/bin/sh\n[ "$1" != --version ] || { echo Python 3.9.2; exit 0; }\nexit 1\n' >"$root/old/python3"
+chmod +x "$root/old/python3"
+for each in python3.11 python3.12; do cp "$root/old/python3" "$root/old/$each"; done
+old=(env PATH=/old:/usr/sbin:/usr/bin:/sbin:/bin)
+says 1 "the system has Python 3.9.2, and 3.11 or newer is needed" "${old[@]}" "${install[@]}"
+says 1 "a 64-bit 3.11 or newer is needed" "${install[@]}" --python /old/python3
+
+step "no room on the disk"
+mount -t tmpfs -o size=50m tmpfs "$root/opt"
+says 1 "MB are needed: free some space" "${install[@]}"
+umount "$root/opt"
+sed 's/^ROOM_KB=.*/ROOM_KB=0/' "$root/device/install.sh" >"$root/device/hopeful.sh"
+mount -t tmpfs -o size=50m tmpfs "$root/opt"
+says 1 "nothing was changed" sh /device/hopeful.sh --wheelhouse /wheels
+[ -z "$(ls -A "$root/opt")" ] || wrong "left in /opt: $(ls -A "$root/opt")"
+umount "$root/opt"
+
+step "a wheelhouse that lacks something"
+mkdir "$root/few" && cp "$root"/wheels/sojourn-*.whl "$root/few"
+says 1 "pip could not install from /few" sh /device/install.sh --wheelhouse /few
+[ "$(state)" = "$before" ] || wrong "something was left behind: $(diff <(echo "$before") <(state))"
+
+step "as root, with a bundle"
+says 0 "systemd is not running here: the agent was not started" "${old[@]}" "${install[@]}" \
+    --bundle /pi-1.tar.gz --python /usr/bin/python3
+first=$(state)
+for each in "/etc/sojourn/agent.toml 640 root sojourn-agent f" "/etc/sojourn/agent.password 640 root sojourn-agent f" \
+    "/var/lib/sojourn-agent 750 sojourn-agent sojourn-agent d" "/etc/systemd/system/sojourn-agent.service 644 root root f" \
+    "/etc/systemd/system/multi-user.target.wants/sojourn-agent.service 777 root root l"; do
+    grep -qx "$each" <<<"$first" || wrong "missing: $each in $first"
+done
+
+step "again: the same, and quickly"
+says 0 "The program is up to date." "${install[@]}" --bundle /pi-1.tar.gz
+[ "$(state)" = "$first" ] || wrong "the second time differs: $(diff <(echo "$first") <(state))"
+
+step "the unit's command runs as the unit's user"
+command=$(sed -n 's/^ExecStart=//p' "$root/etc/systemd/system/sojourn-agent.service")
+# shellcheck disable=SC2086  # a command with its arguments
+said=$(run timeout --preserve-status 30 setpriv --reuid=sojourn-agent --regid=sojourn-agent --clear-groups $command 2>&1) || true
+[[ "$said" == *"trying again until it works"* ]] || wrong "the agent said: $said"
+[ -f "$root/var/lib/sojourn-agent/journal.db" ] || wrong "the agent kept no journal"
+run setpriv --reuid=nobody --regid=nogroup --clear-groups cat /etc/sojourn/agent.password 2>/dev/null &&
+    wrong "anybody can read the password"
+
+step "uninstalled: settings and data stay"
+says 0 "settings (/etc/sojourn) and data (/var/lib/sojourn-agent) stay" sh /device/install.sh --uninstall
+for each in opt/sojourn-agent etc/systemd/system/sojourn-agent.service usr/local/bin/sojourn; do
+    [ ! -e "$root/$each" ] || wrong "/$each stayed"
+done
+for each in etc/sojourn/agent.toml var/lib/sojourn-agent/journal.db; do
+    [ -e "$root/$each" ] || wrong "/$each is gone"
+done
+
+step "as an ordinary user with sudo"
+run useradd --create-home person
+printf 'person ALL=(ALL) NOPASSWD: ALL\n' >"$root/etc/sudoers.d/person"
+as_person=(setpriv --reuid=person --regid=person --init-groups env HOME=/home/person)
+says 0 "asking sudo" "${as_person[@]}" "${install[@]}" --bundle /pi-1.tar.gz
+[ "$(state | grep -v /var/lib/sojourn-agent/)" = "$first" ] || wrong "it differs: $(diff <(echo "$first") <(state))"
+says 0 "are removed" "${as_person[@]}" sh /device/install.sh --uninstall --purge
+[ "$(state)" = "$before" ] || wrong "something was left behind: $(diff <(echo "$before") <(state))"
+says 0 "are removed" sh /device/install.sh --uninstall --purge
+rm "$root/etc/sudoers.d/person"
+says 1 "" "${as_person[@]}" "${install[@]}"
+[ "$(state)" = "$before" ] || wrong "something was left behind: $(diff <(echo "$before") <(state))"
+
+step "without a bundle it tells what is missing"
+says 0 "It has no settings yet" "${install[@]}"
+says 0 "are removed" sh /device/install.sh --uninstall --purge
+
+step "an edge server, twice, and its settings"
+cp -r deploy "$root/deploy"
+"$sojourn" fleet add-edge s1 --fleet-folder "$fleet" --output "$root/s1.tar.gz" >/dev/null 2>&1
+server=(sh /deploy/install-server.sh edge --wheelhouse /wheels)
+says 2 "say which: edge or coordinator" sh /deploy/install-server.sh
+says 1 "nothing was changed" sh /deploy/install-server.sh edge --wheelhouse /few
+[ "$(state)" = "$before" ] || wrong "something was left behind: $(diff <(echo "$before") <(state))"
+says 0 "sojourn-edge.service was not started" "${server[@]}"
+says 0 "sojourn edge run /etc/sojourn/edge.toml" /usr/local/bin/sojourn edge init --bundle /s1.tar.gz --host 192.0.2.1
+says 0 "Installed: sojourn" "${server[@]}"
+[ "$(run find /opt/sojourn -mindepth 1 -maxdepth 1 | wc -l)" -eq 2 ] || wrong "left in /opt/sojourn: $(ls -A "$root/opt/sojourn")"
+said=$(run timeout --preserve-status 30 setpriv --reuid=sojourn-edge --regid=sojourn-edge --clear-groups \
+    /opt/sojourn/current/bin/sojourn edge run /etc/sojourn/edge.toml 2>&1) || true
+[[ "$said" == *"trying again until it works"* ]] || wrong "the edge server said: $said"
+echo "all is well on $arch"

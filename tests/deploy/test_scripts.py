@@ -1,0 +1,117 @@
+"""The scripts and files of deploy/, looked at without an engine or a machine to run them on."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+SCRIPTS = [*sorted(DEPLOY.rglob("*.sh")), *sorted((ROOT / "tests" / "deploy").glob("*.sh"))]
+DOCKERFILES = sorted(DEPLOY.rglob("Dockerfile"))
+
+
+def cloud_init() -> dict:
+    return yaml.safe_load((DEPLOY / "coordinator" / "cloud-init.yaml").read_text())
+
+
+def written(path: str) -> str:
+    return next(each["content"] for each in cloud_init()["write_files"] if each["path"] == path)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_shellcheck_finds_nothing(script: Path) -> None:
+    done = subprocess.run(["shellcheck", str(script)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert script.stat().st_mode & 0o111
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--wrong",), "error: unknown argument: --wrong"),
+        (("--bundle",), "error: --bundle needs a value"),
+        (("--purge",), "error: --purge goes with --uninstall"),
+        (("--uninstall", "--bundle", "x"), "error: --uninstall goes with --purge only"),
+    ],
+)
+def test_the_install_script_refuses_what_it_does_not_know(arguments: tuple[str, ...], said: str) -> None:
+    script = str(DEPLOY / "device" / "install.sh")
+    done = subprocess.run(["sh", script, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(said)
+
+
+def test_the_cloud_init_file_is_one_and_its_script_is_sound(tmp_path: Path) -> None:
+    assert (DEPLOY / "coordinator" / "cloud-init.yaml").read_text().startswith("#cloud-config\n")
+    made = cloud_init()
+    assert {"mosquitto", "python3-venv", "curl"} <= set(made["packages"])
+    assert made["runcmd"] == [["/usr/local/sbin/sojourn-setup"]]
+    script = tmp_path / "setup"
+    script.write_text(written("/usr/local/sbin/sojourn-setup"))
+    done = subprocess.run(["shellcheck", "-e", "SC1091", str(script)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "/deploy/install-server.sh" in script.read_text()
+    env = dict(line.split("=", 1) for line in written("/etc/sojourn/site.env").splitlines() if not line.startswith("#"))
+    assert set(env) == {"SOURCE", "HOST", "FLEET"}
+
+
+def test_compose_starts_the_broker_after_the_keys_and_lets_nobody_in_unencrypted() -> None:
+    made = yaml.safe_load((DEPLOY / "coordinator" / "docker-compose.yml").read_text())
+    services = made["services"]
+    assert set(services) == {"keys", "broker", "coordinator"}
+    assert services["broker"]["depends_on"] == {"keys": {"condition": "service_completed_successfully"}}
+    assert services["broker"]["ports"] == ["8883:8883", "8884:8884"]
+    assert services["coordinator"]["network_mode"] == "service:broker"
+    used = {each.partition(":")[0] for service in services.values() for each in service["volumes"]}
+    assert used - {"./bundles"} == set(made["volumes"])
+    build = made["x-sojourn"]["build"]
+    assert (DEPLOY / "coordinator" / build["context"] / build["dockerfile"]).resolve() in DOCKERFILES
+    for service in services.values():
+        assert service["read_only"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+
+
+def instructions(file: Path) -> list[tuple[str, str]]:
+    text = re.sub(r"\\\n\s*", " ", file.read_text())
+    lines = [line.split(None, 1) for line in text.splitlines() if line and not line.startswith("#")]
+    return [(word, rest) for word, rest in lines]
+
+
+@pytest.mark.parametrize("file", DOCKERFILES, ids=lambda file: file.parent.name)
+def test_a_dockerfile_copies_what_exists_and_ends_as_an_ordinary_user(file: Path, tmp_path: Path) -> None:
+    made = instructions(file)
+    words = [word for word, _ in made]
+    assert set(words) <= {
+        "FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "VOLUME", "STOPSIGNAL", "ENTRYPOINT", "CMD",
+    }  # fmt: skip
+    for word, rest in made:
+        if word == "FROM":
+            assert re.fullmatch(r"\S+:\S+( AS \w+)?", rest), "an image without a version"
+            assert not rest.startswith("--platform"), "it would be of one architecture only"
+        if word == "COPY" and not rest.startswith("--from"):
+            assert all((ROOT / source).exists() for source in rest.split()[:-1])
+        if word == "RUN":
+            script = tmp_path / "run.sh"
+            script.write_text(f"#!/bin/sh\n{rest}\n")
+            done = subprocess.run(["shellcheck", str(script)], capture_output=True, text=True, check=False)
+            assert (done.returncode, done.stdout) == (0, "")
+    packages = set(re.findall(r'"(\w+)", "\1\.\*"', (ROOT / "pyproject.toml").read_text()))
+    assert packages <= {source for word, rest in made if word == "COPY" for source in rest.split()}
+    assert words.index("USER") > len(words) - 1 - words[::-1].index("RUN"), "root after the user was set"
+    assert '["sojourn"]' in dict(made)["ENTRYPOINT"]
+
+
+@pytest.mark.parametrize("file", DOCKERFILES, ids=lambda file: file.parent.name)
+def test_a_dockerfile_installs_as_the_install_script_does(file: Path) -> None:
+    """Their steps are the ones that the clean root tries for real."""
+    install = next(rest for word, rest in instructions(file) if word == "RUN")
+    arguments = shlex.split(install)
+    assert arguments[:4] == ["python", "-m", "venv", "/opt/sojourn"]
+    assert arguments[arguments.index("--constraint") + 1] == "constraints.txt"
+    assert arguments[arguments.index("--constraint") + 2] == (".[cloud]" if file.parent.name == "coordinator" else ".")

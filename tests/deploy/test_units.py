@@ -1,0 +1,76 @@
+"""What systemd says of the units, without being asked to run them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+UNITS = sorted(DEPLOY.glob("*/sojourn-*.service"))
+DEBIAN_MOSQUITTO = """
+[Service]
+Type=notify
+NotifyAccess=main
+ExecStart=/bin/true
+ExecReload=/bin/kill -HUP $MAINPID
+ExecStartPre=/bin/mkdir -m 740 -p /run/mosquitto
+ExecStartPre=/bin/chown mosquitto: /run/mosquitto
+"""
+
+
+def settings(unit: Path) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for line in unit.read_text().splitlines():
+        key, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def test_there_is_a_unit_for_each_role() -> None:
+    assert [unit.name for unit in UNITS] == [
+        "sojourn-coordinator.service", "sojourn-agent.service", "sojourn-edge.service",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_a_unit_is_understood_and_leaves_little_exposed(unit: Path, tmp_path: Path) -> None:
+    """The program is not installed here: another one stands in for it."""
+    copy = tmp_path / unit.name
+    copy.write_text(re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/true", unit.read_text()))
+    done = subprocess.run(["systemd-analyze", "verify", str(copy)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    command = ["systemd-analyze", "security", "--offline=true", "--threshold=20", str(copy)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_a_unit_is_watched_restarted_and_bounded(unit: Path) -> None:
+    found = settings(unit)
+    assert found["Type"] == ["notify"]
+    assert found["Restart"] == ["on-failure"]
+    assert found["StartLimitIntervalSec"] == ["0"]
+    assert int(found["WatchdogSec"][0]) >= 60
+    assert found["MemoryMax"][0].endswith("%")
+    role = unit.stem.removeprefix("sojourn-")
+    assert found["User"] == [f"sojourn-{role}"]
+    # What a snapshot at the end takes must not be cut off.
+    assert int(found["TimeoutStopSec"][0]) >= 60
+
+
+def test_the_drop_in_of_mosquitto_fits_debians_unit(tmp_path: Path) -> None:
+    text = (DEPLOY / "edge" / "mosquitto.service.d" / "sojourn.conf").read_text()
+    folder = tmp_path / "mosquitto.service.d"
+    folder.mkdir()
+    program = shutil.which("true")
+    (folder / "sojourn.conf").write_text(re.sub(r"(?m)^ExecStart=/usr/sbin/mosquitto", f"ExecStart={program}", text))
+    (tmp_path / "mosquitto.service").write_text(DEBIAN_MOSQUITTO)
+    command = ["systemd-analyze", "verify", str(tmp_path / "mosquitto.service")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "/etc/sojourn/fleet/broker/mosquitto.conf" in text
