@@ -20,6 +20,7 @@ from coordinator.evaluation import Evaluator
 from coordinator.planning import PlanRound, plan_round
 from coordinator.preparing import PrepareJob, prepare
 from coordinator.results import CloseRound
+from coordinator.shelf import Shelf
 from coordinator.sites import ReadRoster, read_roster
 from sojourn import vectors
 from sojourn.blobs import FolderBlobs, ref_of
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from coordinator.preparing import Compiled
-    from coordinator.shelf import Shelf
     from sojourn.blobs import BlobStore
 
 PATIENCE = 900.0
@@ -64,8 +64,8 @@ class _Failure(msgspec.Struct, frozen=True, tag="failure"):
 class Bench:
     """Performs work here and now. `folder` is where blobs are files, so that another process can share them.
 
-    With a shelf, kits that were compiled before are taken from there. `make` makes the graphs that models are tested
-    with.
+    With a shelf, kits that were compiled before are taken from there; others are compiled `apart`, in another process.
+    `make` makes the graphs that models are tested with.
     """
 
     def __init__(
@@ -74,11 +74,12 @@ class Bench:
         folder: Path | None = None,
         *,
         shelf: Shelf | None = None,
+        apart: bool = True,
         make: Callable[[Kit, int], Graphs] = Graphs,
     ) -> None:
         self._blobs = blobs
         self._folder = folder
-        self._shelf = shelf
+        self._shelf, self._apart = shelf, apart
         self._evaluator = Evaluator(blobs, make)
 
     def __call__(self, work: Any) -> Any:
@@ -88,7 +89,7 @@ class Bench:
         match work:
             case PrepareJob():
                 # Where torch is not loaded yet, this process stays without its 280 MB.
-                spared = self._shelf and "torch" not in sys.modules
+                spared = self._shelf and self._apart and "torch" not in sys.modules
                 return prepare(work, self._blobs, self._shelf, (lambda: _apart(work)) if spared else None)
             case PlanRound():
                 return plan_round(work, self._blobs)
@@ -150,7 +151,7 @@ def main(folder: str) -> None:
     os.dup2(2, 1)
     work = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=PrepareJob | ExportModel)
     try:
-        outcome = Bench(FolderBlobs(Path(folder)))(work)
+        outcome = Bench(FolderBlobs(Path(folder)), shelf=Shelf(), apart=False)(work)
     except SojournError as error:
         outcome = _Failure(str(error))
     with os.fdopen(answer, "wb") as out:

@@ -14,6 +14,7 @@ from sojourn.overrides import broker_flags, read_settings, store_folder
 if TYPE_CHECKING:
     from coordinator.settings import CoordinatorSettings
     from sojourn.driver import Driver
+    from sojourn.notify import Notifier
 
 Settings = Annotated[
     str | None, typer.Option(metavar="FILE", help="The coordinator's settings, which name its store.")
@@ -44,6 +45,7 @@ def run(
     """Take jobs and have the sites of a fleet do them, until told to stop."""
     from coordinator.settings import CoordinatorSettings
     from sojourn.driver import run_until_signal
+    from sojourn.notify import Notifier
 
     need("cloud", "a coordinator")
     flags = {
@@ -55,7 +57,8 @@ def run(
     }
     settings = read_settings(file, flags, CoordinatorSettings)
     logs.set_up(verbose=verbose)
-    run_until_signal(assemble(settings))
+    notifier = Notifier.from_environment()
+    run_until_signal(assemble(settings, notifier), notifier)
 
 
 @app.command()
@@ -93,13 +96,14 @@ def _store(file: str | None, store: str | None) -> Path:
     return store_folder(settings.store, settings.fleet, settings.name)
 
 
-def assemble(settings: CoordinatorSettings) -> Driver:
-    """A coordinator on its broker, its folder and its workbench."""
+def assemble(settings: CoordinatorSettings, notifier: Notifier | None = None) -> Driver:
+    """A coordinator on its broker, its folder and its workbench; a full disk is no hang to the `notifier`."""
     from coordinator.bench import Bench
     from coordinator.coordinator import Coordinator
     from sojourn.driver import Driver
     from sojourn.mqtt import MqttLink
     from sojourn.node import Node
+    from sojourn.notify import Notifier
     from sojourn.store import FolderStore
     from sojourn.workers import ThreadWorkers
 
@@ -108,4 +112,5 @@ def assemble(settings: CoordinatorSettings) -> Driver:
     folder = store_folder(settings.store, settings.fleet, settings.name)
     store = FolderStore(folder)
     workers = ThreadWorkers(Bench(store.blobs, folder / "blobs"))
-    return Driver(Node(settings.fleet, machine, store, {"edge": link, "cloud": link}, workers))
+    pause = (notifier or Notifier()).nap
+    return Driver(Node(settings.fleet, machine, store, {"edge": link, "cloud": link}, workers, pause=pause))

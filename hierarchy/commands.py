@@ -14,6 +14,7 @@ from sojourn.overrides import broker_flags, read_settings, store_folder
 if TYPE_CHECKING:
     from hierarchy.settings import EdgeSettings
     from sojourn.driver import Driver
+    from sojourn.notify import Notifier
 
 app = typer.Typer(no_args_is_help=True, help="Run the edge server of a site.")
 
@@ -42,6 +43,7 @@ def run(
     """Lead models along the devices of a site until told to stop."""
     from hierarchy.settings import EdgeSettings
     from sojourn.driver import run_until_signal
+    from sojourn.notify import Notifier
 
     flags = {
         "name": name,
@@ -53,7 +55,8 @@ def run(
     }
     settings = read_settings(file, flags, EdgeSettings)
     logs.set_up(verbose=verbose)
-    run_until_signal(assemble(settings))
+    notifier = Notifier.from_environment()
+    run_until_signal(assemble(settings, notifier), notifier)
 
 
 @app.command()
@@ -108,13 +111,14 @@ def _asked(question: str, flag: str) -> str:
     return str(typer.prompt(question))
 
 
-def assemble(settings: EdgeSettings) -> Driver:
-    """An edge server on its brokers and its folder."""
+def assemble(settings: EdgeSettings, notifier: Notifier | None = None) -> Driver:
+    """An edge server on its brokers and its folder; a full disk is no hang to the `notifier`."""
     from hierarchy.edge_server import EdgeServer
     from hierarchy.gate import perform
     from sojourn.driver import Driver
     from sojourn.mqtt import MqttLink
     from sojourn.node import Node
+    from sojourn.notify import Notifier
     from sojourn.store import FolderStore
     from sojourn.workers import ThreadWorkers
 
@@ -124,4 +128,5 @@ def assemble(settings: EdgeSettings) -> Driver:
         cloud = MqttLink(settings.cloud_broker, settings.name)
     store = FolderStore(store_folder(settings.store, settings.fleet, settings.name))
     workers = ThreadWorkers(lambda work: perform(work, store.blobs))
-    return Driver(Node(settings.fleet, machine, store, {"device": site, "cloud": cloud}, workers))
+    pause = (notifier or Notifier()).nap
+    return Driver(Node(settings.fleet, machine, store, {"device": site, "cloud": cloud}, workers, pause=pause))

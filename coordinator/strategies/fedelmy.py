@@ -9,8 +9,8 @@ alpha·s·d1 + beta·s·d2, alpha = 0.06, beta = 1, with d1 the mean squared dis
 received, and s one order of magnitude below l. It keeps the best epoch on a tenth of its data and hands on the pool's
 mean. Adam, weight decay 1e-4, batch 128. The paper's lr = 5e-5 is for ResNet-18; 1e-3 is what the authors' code takes
 for their small CNN, and the models here are of that size. These are for CIFAR-10; on Office-Caltech-10 the paper takes
-S = 10, alpha = beta = 0.001 and E_w = 20: there a beta of 1 holds each device so near to what it received that the plain
-pass does better.
+S = 10, alpha = beta = 0.001 and E_w = 20: there a beta of 1 holds each device so near to what it received that the
+plain pass does better.
 
 A lost visit, whatever its reason, is skipped: the next device receives the model of the last visit that counted, and
 what the device learnt is missing for good, for there is no second round. Where the first visit is lost the next device

@@ -1,0 +1,29 @@
+"""Nothing that runs here reports to anybody."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+LOOK = """
+import time
+from sojourn.graphs import Graphs, check_probe
+from sojourn.workload import built_in
+kit = built_in()
+assert check_probe(kit, Graphs(kit)) is None
+time.sleep(0.5)
+from pathlib import Path
+print([str(each.resolve()) for each in Path("/proc/self/fd").iterdir()])
+"""
+
+
+def test_onnxruntime_keeps_no_record_of_its_use(tmp_path) -> None:
+    """Its telemetry opens a database below the home folder as soon as a session is made."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("ORT_", "XDG_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK], env={**clean, "HOME": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert ".onnxruntime" not in done.stdout
+    assert not [path for path in tmp_path.rglob("*") if "onnxruntime" in path.name.lower()]
