@@ -28,9 +28,10 @@ from fleet_sim.engines import Network, PoolEngine, SerialEngine, Shards
 from fleet_sim.engines.batched import BatchedEngine
 from fleet_sim.engines.torch_graphs import TorchEngine
 from sojourn import vectors
-from sojourn.blobs import MemoryBlobs, ref_of
+from sojourn.blobs import ref_of
 from sojourn.envelope import pack_blob
 from sojourn.machine import Did
+from sojourn.memory_blobs import MemoryBlobs
 from sojourn.messages import Visit
 from sojourn.parts import Sgd, Training
 from sojourn.spec import InputSpec

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from sojourn import topics
-from sojourn.blobs import MemoryBlobs, verified
+from sojourn.blobs import verified
 from sojourn.envelope import Packet, pack, unpack
 from sojourn.errors import InvalidBlob, InvalidMessage, JobError, LinkError
 from sojourn.exchange import Exchange
 from sojourn.machine import Linked, Pulled
+from sojourn.memory_blobs import MemoryBlobs
 from sojourn.messages import Chunk, Export, Exported, Gone, Hashes, Inspect, Jobs, Refused, Stop, Submit
 from sojourn.mqtt import MqttLink
 from sojourn.outbox import Outbox

@@ -11,8 +11,8 @@ import msgspec
 from coordinator.coordinator import Coordinator
 from coordinator.coordinator_records import ENDED
 from fleet_sim.fleet import CLOUD
-from sojourn.blobs import MemoryBlobs
 from sojourn.errors import ConfigError
+from sojourn.memory_blobs import MemoryBlobs
 from sojourn.store import MemoryStore
 
 if TYPE_CHECKING:

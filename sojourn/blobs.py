@@ -10,7 +10,6 @@ import hashlib
 import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
-from weakref import WeakValueDictionary
 
 from sojourn.errors import DiskFull, InvalidBlob, StoreError
 from sojourn.wire import Ref
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 LEAF = 28 << 10
 """Two leaves and their envelope fit into 60,000 bytes, which every broker takes."""
 HASH = 32
+_AT_ONCE = 32
 _PREFIX = b"sojourn-blob-1"
 _BESIDE = ".new"
 
@@ -70,6 +70,9 @@ class Partial(Protocol):
     def forget_hashes(self) -> None:
         """The list is wrong: begin it anew."""
 
+    def known(self, leaf: int) -> memoryview | None:
+        """What this leaf must be, if this process has proven it already: comparing is cheaper than hashing."""
+
     def write(self, leaf: int, data: bytes | memoryview) -> None:
         """Keep one verified leaf."""
 
@@ -89,6 +92,9 @@ class BlobStore(Protocol):
     def size(self, digest: bytes) -> int:
         """Its size. A missing blob is a KeyError."""
 
+    def hashes(self, digest: bytes, first: int, stop: int) -> bytes:
+        """The hashes of some of its leaves. A missing blob is a KeyError."""
+
     def put(self, data: bytes | memoryview, digest: bytes | None = None) -> bytes:
         """Keep these bytes; returns their digest."""
 
@@ -103,99 +109,6 @@ class BlobStore(Protocol):
 
     def sweep(self, live: AbstractSet[bytes]) -> int:
         """Delete every blob and partial that is not live; returns how many."""
-
-
-class MemoryPartial:
-    """A partial blob in memory."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.hashes = bytearray()
-        self.leaves: dict[int, bytes] = {}
-
-    def add_hashes(self, first: int, hashes: bytes) -> None:
-        """Take the next hashes of the list."""
-        if first * HASH == len(self.hashes):
-            self.hashes += hashes
-
-    def forget_hashes(self) -> None:
-        """The list is wrong: begin it anew."""
-        self.hashes.clear()
-
-    def write(self, leaf: int, data: bytes | memoryview) -> None:
-        """Keep one verified leaf."""
-        self.leaves[leaf] = bytes(data)
-
-    def held(self) -> set[int]:
-        """The leaves that are here."""
-        return set(self.leaves)
-
-
-class _Content:
-    """The bytes of a blob, which all that hold it in this process share."""
-
-    __slots__ = ("__weakref__", "data")
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-
-
-_CONTENTS: WeakValueDictionary[bytes, _Content] = WeakValueDictionary()
-"""What is held in memory, by its digest: a model that a whole fleet has is there once."""
-
-
-def _shared(digest: bytes, data: bytes | memoryview) -> _Content:
-    held = _CONTENTS.get(digest)
-    if held is None or held.data != data:  # a caller may name bytes as it likes: then they are its own
-        held = _CONTENTS[digest] = _Content(bytes(data))
-    return held
-
-
-class MemoryBlobs:
-    """The twin of `FolderBlobs` for simulation and tests."""
-
-    def __init__(self) -> None:
-        self._blobs: dict[bytes, _Content] = {}
-        self._partials: dict[bytes, MemoryPartial] = {}
-
-    def has(self, digest: bytes) -> bool:
-        """Whether the whole blob is here."""
-        return digest in self._blobs
-
-    def read(self, digest: bytes, start: int = 0, length: int | None = None) -> bytes:
-        """Its bytes, or some of them."""
-        data = self._blobs[digest].data
-        return data if length is None and not start else data[start : None if length is None else start + length]
-
-    def size(self, digest: bytes) -> int:
-        """Its size."""
-        return len(self._blobs[digest].data)
-
-    def put(self, data: bytes | memoryview, digest: bytes | None = None) -> bytes:
-        """Keep these bytes."""
-        key = digest or digest_of(data)
-        self._blobs[key] = _shared(key, data)
-        return key
-
-    def partial(self, digest: bytes, size: int) -> MemoryPartial:
-        """Begin or go on receiving a blob."""
-        return self._partials.setdefault(digest, MemoryPartial(size))
-
-    def complete(self, digest: bytes) -> None:
-        """All leaves are here."""
-        partial = self._partials.pop(digest)
-        self._blobs[digest] = _shared(digest, b"".join(partial.leaves[leaf] for leaf in sorted(partial.leaves)))
-
-    def sync(self, digest: bytes) -> None:
-        """Memory survives nothing."""
-
-    def sweep(self, live: AbstractSet[bytes]) -> int:
-        """Delete what is not live."""
-        dead = (self._blobs.keys() | self._partials.keys()) - live
-        for digest in dead:
-            self._blobs.pop(digest, None)
-            self._partials.pop(digest, None)
-        return len(dead)
 
 
 @contextmanager
@@ -237,6 +150,9 @@ class FolderPartial:
         """The list is wrong: begin it anew."""
         self.hashes.clear()
         self._hash_path.unlink(missing_ok=True)
+
+    def known(self, leaf: int) -> None:
+        """Nothing is, before it is hashed."""
 
     def write(self, leaf: int, data: bytes | memoryview) -> None:
         """Keep one verified leaf."""
@@ -304,6 +220,12 @@ class FolderBlobs:
             return self.path(digest).stat().st_size
         except FileNotFoundError:
             raise KeyError(digest) from None
+
+    def hashes(self, digest: bytes, first: int, stop: int) -> bytes:
+        """The hashes of some of its leaves, read a few at a time: a list of them covers tens of megabytes."""
+        starts = range(first, stop, _AT_ONCE)
+        parts = (self.read(digest, at * LEAF, min(_AT_ONCE, stop - at) * LEAF) for at in starts)
+        return b"".join(leaf_hashes(part) for part in parts)
 
     def put(self, data: bytes | memoryview, digest: bytes | None = None) -> bytes:
         """Keep these bytes."""

@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sojourn.blobs import HASH, LEAF, digest_of_hashes, leaf_count, leaf_hashes
+from sojourn.blobs import HASH, LEAF, digest_of_hashes, leaf_count
 from sojourn.errors import DiskFull
 from sojourn.machine import Pulled, PullFailed
 from sojourn.messages import Chunk, Fetch, FetchHashes, Gone, Hashes
@@ -128,10 +128,7 @@ class Exchange:
             return False
         if isinstance(message, FetchHashes):
             stop = min(leaves, message.first + (self._limit(to) - OVERHEAD) // HASH)
-            # A window at a time: a list of hashes covers tens of megabytes.
-            starts = range(message.first, stop, WINDOW)
-            parts = (self._blobs.read(digest, at * LEAF, min(WINDOW, stop - at) * LEAF) for at in starts)
-            self._send(to, Hashes(digest, message.first, b"".join(leaf_hashes(part) for part in parts)))
+            self._send(to, Hashes(digest, message.first, self._blobs.hashes(digest, message.first, stop)))
             return True
         stop = min(leaves, message.first + min(message.count, 2 * WINDOW))
         # One read for all: opening a file for every chunk costs as much as sending it.
@@ -227,6 +224,8 @@ def _continues(transfer: _Transfer, message: Hashes) -> bool:
 
 
 def _fits(transfer: _Transfer, leaf: int, piece: memoryview) -> bool:
+    if (known := transfer.partial.known(leaf)) is not None:
+        return piece == known
     found = hashlib.sha256(piece).digest()
     if leaf_count(transfer.ref.size) == 1:
         return digest_of_hashes(transfer.ref.size, found) == transfer.ref.digest

@@ -8,8 +8,9 @@ import sqlite3
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from sojourn.blobs import BlobStore, FolderBlobs, MemoryBlobs, disk_errors
+from sojourn.blobs import BlobStore, FolderBlobs, disk_errors
 from sojourn.errors import DiskFull, StoreError
+from sojourn.memory_blobs import MemoryBlobs
 from sojourn.wire import Epoch
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ from fleet_sim.engines.engine import Outcome, brought, outcome_of, trains
 from fleet_sim.engines.lockstep import Runner, descend_together
 from fleet_sim.engines.station import Station
 from fleet_sim.engines.torch_graphs import TorchGraphs
-from sojourn.blobs import MemoryBlobs
 from sojourn.errors import SojournError
 from sojourn.machine import Did, DidNot
+from sojourn.memory_blobs import MemoryBlobs
 from sojourn.parts import Elmy, OwnObjective, Sgd
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from edge_agent.reasons import RuntimeDiffers
 from edge_agent.training import attempt, train_visit
 from edge_agent.work import Warm, Warmed
 from fleet_sim.engines.engine import kit_of, outcome_of
-from sojourn.blobs import MemoryBlobs
 from sojourn.envelope import unpack_blob
 from sojourn.graphs import Graphs, check_probe
+from sojourn.memory_blobs import MemoryBlobs
 from sojourn.spec import Kit
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ from edge_agent.reasons import Unsupported
 from edge_agent.training import attempt, told_visit
 from edge_agent.work import Train, Trained, Warm, Warmed
 from fleet_sim.engines.engine import Outcome, brought, outcome_of, trains
-from sojourn.blobs import MemoryBlobs
 from sojourn.envelope import unpack_blob
 from sojourn.errors import DataError, Fault
 from sojourn.graphs import Graphs
+from sojourn.memory_blobs import MemoryBlobs
 from sojourn.parts import Elmy, name_of
 from sojourn.spec import Kit
 

@@ -10,8 +10,9 @@ from coordinator.planning import PlanRound, plan_round
 from coordinator.preparing import PrepareJob
 from coordinator.results import CloseRound
 from coordinator.sites import ReadRoster, RosterRead
-from sojourn.blobs import MemoryBlobs, ref_of
+from sojourn.blobs import ref_of
 from sojourn.machine import Append, Did, Do, Present, Pulled, Received, Undo
+from sojourn.memory_blobs import MemoryBlobs
 from sojourn.messages import Birth, Roster, Submit, Toured
 from sojourn.topics import Address
 from sojourn.wire import Epoch, Member, Offer, RoundReport, TourId

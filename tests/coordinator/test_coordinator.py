@@ -23,8 +23,8 @@ from coordinator.planning import NotYet, PlanRound, plan_round
 from coordinator.preparing import PrepareJob
 from coordinator.results import CloseRound
 from coordinator.sites import ReadRoster, RosterRead
-from sojourn.blobs import MemoryBlobs
 from sojourn.machine import Append, Did, DidNot, Do, Linked, Present, Pull, Pulled, PullFailed, Send, Woke
+from sojourn.memory_blobs import MemoryBlobs
 from sojourn.messages import (
     Birth,
     Death,

@@ -12,11 +12,12 @@ import pytest
 from coordinator.following import course
 from coordinator.operator import Operator
 from sojourn import topics
-from sojourn.blobs import LEAF, MemoryBlobs, ref_of
+from sojourn.blobs import LEAF, ref_of
 from sojourn.broker_settings import BrokerSettings
 from sojourn.envelope import Packet, pack, unpack
 from sojourn.errors import JobError, LinkError
 from sojourn.exchange import Exchange
+from sojourn.memory_blobs import MemoryBlobs
 from sojourn.messages import Export, Exported, Fetch, FetchHashes, Inspect, Jobs, Refused, Submit
 from sojourn.topics import Address
 from sojourn.wire import Epoch, JobView, RoundReport

@@ -15,9 +15,9 @@ from coordinator.job import read_job
 from coordinator.job_data import public_data
 from coordinator.preparing import PrepareJob, prepare, recipe_of, recipes
 from sojourn import vectors
-from sojourn.blobs import MemoryBlobs
 from sojourn.envelope import unpack_blob
 from sojourn.errors import DataError
+from sojourn.memory_blobs import MemoryBlobs
 from sojourn.spec import Kit
 from tests.fleet_sim.small_fleet import job
 

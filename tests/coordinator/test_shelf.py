@@ -12,8 +12,8 @@ from coordinator.job import read_job
 from coordinator.job_data import public_data
 from coordinator.preparing import PrepareJob, prepare, recipe_of
 from coordinator.shelf import Shelf
-from sojourn.blobs import MemoryBlobs
 from sojourn.errors import Fault
+from sojourn.memory_blobs import MemoryBlobs
 from sojourn.spec import InputSpec, ModelSpec, TensorSpec
 from tests.sojourn.examples import kit_without_graphs
 

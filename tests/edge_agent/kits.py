@@ -14,8 +14,9 @@ from coordinator.compiling import Compiled, compile_kit
 from edge_agent.data import DataSettings
 from edge_agent.training import Trainer
 from edge_agent.work import Train, Trained
-from sojourn.blobs import BlobStore, MemoryBlobs, ref_of
+from sojourn.blobs import BlobStore, ref_of
 from sojourn.envelope import pack_blob
+from sojourn.memory_blobs import MemoryBlobs
 from sojourn.messages import Visit
 from sojourn.parts import Sgd, Training
 from sojourn.spec import InputSpec

@@ -12,12 +12,13 @@ import torch
 from edge_agent import estimates
 from edge_agent.reasons import Unsupported
 from sojourn import parts
-from sojourn.blobs import MemoryBlobs, ref_of
+from sojourn.blobs import ref_of
 from sojourn.classifier import classifier_weights
 from sojourn.envelope import pack_blob, unpack_blob
 from sojourn.errors import InvalidBlob
 from sojourn.exemplars import Exemplars, signature
 from sojourn.graphs import Graphs
+from sojourn.memory_blobs import MemoryBlobs
 from tests.edge_agent.kits import CLASSES, MEAN, STD, Bench, compiled, network, visit_for, with_vectors
 
 if TYPE_CHECKING:

@@ -28,9 +28,9 @@ from edge_agent.work import Train, Trained, Warm, Warmed
 from fleet_sim.fleet import CLOUD, Fleet
 from hierarchy.edge_records import VisitKept
 from sojourn import vectors
-from sojourn.blobs import MemoryBlobs
 from sojourn.envelope import unpack_blob
 from sojourn.machine import Did, DidNot, Doing
+from sojourn.memory_blobs import MemoryBlobs
 from sojourn.memory_link import MemoryLink
 from sojourn.spec import Kit
 from sojourn.wire import Offer

@@ -9,8 +9,9 @@ import pytest
 from hierarchy.edge_merge import Merge, Merged
 from hierarchy.gate import Check, Failed, Passed, Wrap, Wrapped, perform, unfit
 from sojourn import vectors
-from sojourn.blobs import MemoryBlobs, ref_of
+from sojourn.blobs import ref_of
 from sojourn.envelope import pack_blob
+from sojourn.memory_blobs import MemoryBlobs
 from sojourn.parts import Gate, Scaffold, Sgd
 from sojourn.spec import InputSpec, ModelSpec, TensorSpec
 from sojourn.wire import Ref, Task

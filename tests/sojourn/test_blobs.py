@@ -9,18 +9,18 @@ import os
 import pytest
 
 from sojourn.blobs import (
-    _CONTENTS,
+    HASH,
     LEAF,
     FolderBlobs,
-    MemoryBlobs,
     digest_of,
     digest_of_hashes,
     leaf_count,
     leaf_hashes,
     ref_of,
     verified,
-)  # fmt: skip
+)
 from sojourn.errors import DiskFull, InvalidBlob, StoreError
+from sojourn.memory_blobs import _CONTENTS, MemoryBlobs
 from sojourn.wire import Ref
 
 
@@ -237,3 +237,28 @@ def test_other_bytes_under_the_same_name_are_not_mixed_up() -> None:
     mine.put(b"mine", bytes(32))
     yours.put(b"yours", bytes(32))
     assert (mine.read(bytes(32)), yours.read(bytes(32))) == (b"mine", b"yours")
+
+
+def test_a_blob_that_was_proven_in_this_process_is_compared_and_not_hashed_again() -> None:
+    data = bytes(range(256)) * 400
+    sender, receiver = MemoryBlobs(), MemoryBlobs()
+    digest = sender.put(data)
+    assert receiver.partial(digest, len(data)).known(0) is None  # nobody has hashed it yet
+    leaves = leaf_count(len(data))
+    assert sender.hashes(digest, 0, leaves) == leaf_hashes(data)
+    assert sender.hashes(digest, 1, 3) == leaf_hashes(data)[HASH : 3 * HASH]
+    partial = receiver.partial(digest, len(data))
+    for leaf in range(leaves):
+        known = partial.known(leaf)
+        assert known == data[leaf * LEAF : (leaf + 1) * LEAF]
+        partial.write(leaf, known)
+    receiver.complete(digest)
+    assert receiver.read(digest) == data
+
+
+def test_bytes_under_a_name_that_is_not_theirs_prove_nothing() -> None:
+    liar, receiver, data = MemoryBlobs(), MemoryBlobs(), b"another" * 9000
+    digest = digest_of(b"one" * 21000)
+    liar.put(data, digest)
+    liar.hashes(digest, 0, leaf_count(len(data)))
+    assert receiver.partial(digest, len(data)).known(0) is None

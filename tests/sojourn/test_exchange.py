@@ -7,10 +7,11 @@ import random
 
 import pytest
 
-from sojourn.blobs import LEAF, FolderBlobs, MemoryBlobs, digest_of, leaf_hashes, ref_of
+from sojourn.blobs import LEAF, FolderBlobs, digest_of, leaf_hashes, ref_of
 from sojourn.errors import DiskFull
 from sojourn.exchange import LARGEST, WINDOW, Exchange
 from sojourn.machine import Pulled, PullFailed
+from sojourn.memory_blobs import MemoryBlobs
 from sojourn.messages import Chunk, Fetch, FetchHashes, Gone, Hashes
 from sojourn.topics import Address
 from sojourn.wire import Ref

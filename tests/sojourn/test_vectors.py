@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from sojourn.blobs import MemoryBlobs
 from sojourn.errors import InvalidBlob
+from sojourn.memory_blobs import MemoryBlobs
 from sojourn.spec import ModelSpec, TensorSpec
 from sojourn.vectors import AT_ONCE, BLOCK, decode, encode, load, mean, save, wide_mean
 

@@ -11,10 +11,11 @@ import numpy as np
 
 from edge_agent.work import Train, Trained
 from fleet_sim.engines import Network, Shards
-from sojourn.blobs import MemoryBlobs, ref_of
+from sojourn.blobs import ref_of
 from sojourn.envelope import pack_blob
 from sojourn.exemplars import Exemplars
 from sojourn.machine import Did
+from sojourn.memory_blobs import MemoryBlobs
 from sojourn.parts import (
     ClassCountEstimator,
     ClassifierEstimator,

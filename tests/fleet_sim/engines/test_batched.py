@@ -9,8 +9,8 @@ import pytest
 from edge_agent.work import Warm, Warmed
 from fleet_sim.engines import SerialEngine, batched
 from fleet_sim.engines.batched import BatchedEngine
-from sojourn.blobs import MemoryBlobs
 from sojourn.machine import Did, DidNot
+from sojourn.memory_blobs import MemoryBlobs
 from tests.fleet_sim.engines.shares import KINDS, assert_close, net, result, shards, train, visit
 
 DEVICES = ("dev-0", "dev-1", "dev-2", "dev-3", "dev-1")

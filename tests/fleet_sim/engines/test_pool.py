@@ -18,8 +18,8 @@ from edge_agent.work import Warm, Warmed
 from fleet_sim.engines import PoolEngine, SerialEngine, line, pool
 from fleet_sim.engines.frames import Order
 from fleet_sim.engines.line import Waiting
-from sojourn.blobs import MemoryBlobs
 from sojourn.machine import Did, DidNot
+from sojourn.memory_blobs import MemoryBlobs
 from tests.fleet_sim.engines.shares import KINDS, assert_same, result, shards, train, visit
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from fleet_sim.engines.choosing import Hardware, pick
 from fleet_sim.engines.ray_engine import RayEngine
 from fleet_sim.running import Running
 from fleet_sim.simulation import read_simulation
-from sojourn.blobs import MemoryBlobs
 from sojourn.errors import ConfigError, MachineError
 from sojourn.machine import Did, DidNot
+from sojourn.memory_blobs import MemoryBlobs
 from tests.fleet_sim.engines.shares import KINDS, assert_same, result, shards, train, visit
 from tests.fleet_sim.engines.test_pool import long_visit
 

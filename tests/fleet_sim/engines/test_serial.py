@@ -14,8 +14,8 @@ from edge_agent.training import Trainer
 from edge_agent.work import Trained, Warm, Warmed
 from fleet_sim.engines import Outcome, SerialEngine
 from fleet_sim.engines.engine import outcome_of
-from sojourn.blobs import MemoryBlobs
 from sojourn.machine import Did, DidNot
+from sojourn.memory_blobs import MemoryBlobs
 from tests.fleet_sim.engines.shares import KINDS, NAMES, assert_same, result, shards, train, visit
 
 if TYPE_CHECKING:

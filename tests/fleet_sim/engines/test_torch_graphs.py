@@ -16,10 +16,11 @@ from coordinator.compiling import Compiled, compile_kit
 from fleet_sim.engines import Network, SerialEngine
 from fleet_sim.engines.batched import BatchedEngine
 from fleet_sim.engines.torch_graphs import TorchEngine, TorchGraphs
-from sojourn.blobs import MemoryBlobs, ref_of
+from sojourn.blobs import ref_of
 from sojourn.envelope import pack_blob
 from sojourn.graphs import Graphs, check_probe
 from sojourn.machine import DidNot
+from sojourn.memory_blobs import MemoryBlobs
 from sojourn.spec import InputSpec
 from sojourn.vectors import load, save
 from tests.edge_agent.kits import CLASSES, MEAN, STD, compiled
