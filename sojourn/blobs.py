@@ -70,7 +70,7 @@ class Partial(Protocol):
     def forget_hashes(self) -> None:
         """The list is wrong: begin it anew."""
 
-    def known(self, leaf: int) -> memoryview | None:
+    def known(self, leaf: int) -> bytes | None:
         """What this leaf must be, if this process has proven it already: comparing is cheaper than hashing."""
 
     def write(self, leaf: int, data: bytes | memoryview) -> None:

@@ -225,7 +225,7 @@ def _continues(transfer: _Transfer, message: Hashes) -> bool:
 
 def _fits(transfer: _Transfer, leaf: int, piece: memoryview) -> bool:
     if (known := transfer.partial.known(leaf)) is not None:
-        return piece == known
+        return bytes(piece) == known  # views are compared number by number
     found = hashlib.sha256(piece).digest()
     if leaf_count(transfer.ref.size) == 1:
         return digest_of_hashes(transfer.ref.size, found) == transfer.ref.digest

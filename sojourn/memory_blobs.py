@@ -30,14 +30,14 @@ class MemoryPartial:
         """The list is wrong: begin it anew."""
         self.hashes.clear()
 
-    def known(self, leaf: int) -> memoryview | None:
+    def known(self, leaf: int) -> bytes | None:
         """What this leaf must be, if the blob was proven to be what its digest says somewhere in this process."""
         if self._whole is None:
             found = _CONTENTS.get(self._digest)
             if found is None or not found.proven(self._digest):
                 return None
             self._whole = found
-        return memoryview(self._whole.data)[leaf * LEAF : (leaf + 1) * LEAF]
+        return self._whole.data[leaf * LEAF : (leaf + 1) * LEAF]
 
     def write(self, leaf: int, data: bytes | memoryview) -> None:
         """Keep one verified leaf."""
