@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fleet_sim.engines.engine import trains
 from fleet_sim.profiles import counted_cost, training_seconds
 from sojourn.envelope import unpack_blob
 from sojourn.parts import Elmy
@@ -41,8 +42,8 @@ class Timing:
 def passes_of(work: Train) -> int:
     """How often a visit goes through the device's samples."""
     task = work.visit.task
-    if task.kind == "estimate" and getattr(task.estimator, "epochs", 0) == 0:
-        return 0  # nothing is trained for it
+    if not trains(task):
+        return 0
     if isinstance(task.objective, Elmy) and task.kind == "train":
         first = task.objective.warmup if work.visit.earlier == 0 else 0
         return first + task.objective.models * task.training.epochs

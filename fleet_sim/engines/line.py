@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from edge_agent.work import Train
-from fleet_sim.engines.engine import brought, kit_of
+from fleet_sim.engines.engine import Outcome, brought, kit_of
 from fleet_sim.engines.frames import Order
+from sojourn.errors import DataError
+from sojourn.machine import DidNot
 from sojourn.messages import map_refs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from edge_agent.work import Warm
-    from fleet_sim.engines.engine import Outcome, Shards
+    from fleet_sim.engines.engine import Shards
     from sojourn.blobs import BlobStore
     from sojourn.wire import Ref
 
@@ -56,6 +59,36 @@ class Waiting:
     def order(self, blobs: dict[bytes, bytes], forget: tuple[bytes, ...]) -> Order:
         """What a worker is sent."""
         return Order(self.device, self.key, self.rows, self.work, blobs, self.needs, forget)
+
+
+class Line:
+    """Visits wait in one line; whoever is free takes the next."""
+
+    def __init__(self) -> None:
+        self._waiting: SimpleQueue[Waiting | None] = SimpleQueue()
+
+    def add(self, shards: Shards, device: str, key: str, work: Train | Warm, blobs: BlobStore) -> Future[Outcome]:
+        """Put a visit into the line; one of a device without a share of the data set is over at once."""
+        try:
+            visit = Waiting.of(shards, device, key, work, blobs)
+        except DataError as error:
+            refused: Future[Outcome] = Future()
+            refused.set_result(Outcome(DidNot(key, "data", str(error))))
+            return refused
+        self._waiting.put(visit)
+        return visit.future
+
+    def get(self, timeout: float | None = None) -> Waiting | None:
+        """The next visit, waited for; None when there will be no more. After so many seconds `queue.Empty`."""
+        return self._waiting.get(timeout=timeout)
+
+    def end(self, takers: int) -> None:
+        """Nobody wants the visits that wait, and so many need not wait for others."""
+        while not self._waiting.empty():
+            if visit := self._waiting.get():
+                visit.future.cancel()
+        for _ in range(takers):
+            self._waiting.put(None)
 
 
 class Held:

@@ -8,23 +8,22 @@ import socket
 import subprocess
 import sys
 import threading
-from concurrent.futures import Future
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from fleet_sim.engines.engine import Outcome
 from fleet_sim.engines.frames import Answer, Setup, event_of
-from fleet_sim.engines.line import Held, Waiting
+from fleet_sim.engines.line import Held, Line, Waiting
 from fleet_sim.engines.shared import SharedArrays, seen
-from sojourn.errors import DataError
 from sojourn.machine import DidNot
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from edge_agent.work import Train, Warm
     from fleet_sim.engines.engine import Shards
     from sojourn.blobs import BlobStore
@@ -43,7 +42,7 @@ class PoolEngine:
         self.shards = replace(shards, x=x, y=y)
         """The same, in the shared memory: who drops their own has the data set once."""
         setup = msgspec.msgpack.encode(Setup(self._data.layouts, shards.classes))
-        self._line: SimpleQueue[Waiting | None] = SimpleQueue()
+        self._line = Line()
         self._minders = [_Minder(self._line, setup, self._data.descriptor) for _ in range(workers)]
 
     @property
@@ -53,24 +52,13 @@ class PoolEngine:
 
     def start(self, device: str, key: str, work: Train | Warm, blobs: BlobStore) -> Future[Outcome]:
         """Put the visit into the line."""
-        try:
-            visit = Waiting.of(self.shards, device, key, work, blobs)
-        except DataError as error:
-            future: Future[Outcome] = Future()
-            future.set_result(Outcome(DidNot(key, "data", str(error))))
-            return future
-        self._line.put(visit)
-        return visit.future
+        return self._line.add(self.shards, device, key, work, blobs)
 
     def close(self) -> None:
         """End all processes; visits that wait are cancelled, those under way fail."""
-        while not self._line.empty():
-            if job := self._line.get():
-                job.future.cancel()
+        self._line.end(len(self._minders))
         for minder in self._minders:
             minder.end()
-        for _ in self._minders:
-            self._line.put(None)
         for minder in self._minders:
             minder.join()
         if self._minders:
@@ -81,7 +69,7 @@ class PoolEngine:
 class _Minder(threading.Thread):
     """Hands visits to one worker and waits for it, as long as the engine is open."""
 
-    def __init__(self, line: SimpleQueue[Waiting | None], setup: bytes, data: int) -> None:
+    def __init__(self, line: Line, setup: bytes, data: int) -> None:
         super().__init__(name="pool", daemon=True)
         self._line, self._setup, self._data, self._open = line, setup, data, True
         self._lock = threading.Lock()

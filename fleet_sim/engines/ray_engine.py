@@ -10,9 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from concurrent.futures import Future
 from contextlib import ExitStack
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,14 +19,15 @@ import numpy as np
 
 from fleet_sim.engines.engine import Outcome
 from fleet_sim.engines.frames import Answer, event_of
-from fleet_sim.engines.line import CACHE, Held, Waiting
+from fleet_sim.engines.line import CACHE, Held, Line, Waiting
 from fleet_sim.engines.ray_cluster import join
 from fleet_sim.engines.ray_station import RayStation, versions
-from sojourn.errors import DataError, MachineError
+from sojourn.errors import MachineError
 from sojourn.machine import DidNot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from concurrent.futures import Future
 
     from edge_agent.work import Train, Warm
     from fleet_sim.engines.engine import Shards
@@ -50,7 +50,7 @@ class RayEngine:
     def __init__(self, shards: Shards, cores: int, workers: int = 0, address: str = "") -> None:
         """Take `workers` CPUs of the cluster at `address`, or all; a cluster of its own has `cores` of them."""
         self._shards = shards
-        self._line: SimpleQueue[Waiting | None] = SimpleQueue()
+        self._line = Line()
         self._minders: list[_Minder] = []
         self._cluster = join(address, workers or cores, shards.x.nbytes + shards.y.nbytes)
         with ExitStack() as undo:
@@ -65,24 +65,13 @@ class RayEngine:
 
     def start(self, device: str, key: str, work: Train | Warm, blobs: BlobStore) -> Future[Outcome]:
         """Put the visit into the line."""
-        try:
-            visit = Waiting.of(self._shards, device, key, work, blobs)
-        except DataError as error:
-            refused: Future[Outcome] = Future()
-            refused.set_result(Outcome(DidNot(key, "data", str(error))))
-            return refused
-        self._line.put(visit)
-        return visit.future
+        return self._line.add(self._shards, device, key, work, blobs)
 
     def close(self) -> None:
         """End all actors; visits that wait are cancelled, those under way fail."""
-        while not self._line.empty():
-            if visit := self._line.get():
-                visit.future.cancel()
+        self._line.end(len(self._minders))
         for minder in self._minders:
             minder.end()
-        for _ in self._minders:
-            self._line.put(None)
         for minder in self._minders:
             minder.join()
         self._minders.clear()
@@ -182,7 +171,7 @@ class _Actor:
 class _Minder(threading.Thread):
     """Hands visits to one actor and waits for it, as long as the engine is open."""
 
-    def __init__(self, line: SimpleQueue[Waiting | None], make: Callable[[], _Actor], crew: set[_Minder]) -> None:
+    def __init__(self, line: Line, make: Callable[[], _Actor], crew: set[_Minder]) -> None:
         """`crew` are the minders whose actors are there."""
         super().__init__(name="ray", daemon=True)
         self._line, self._make, self._crew, self._open = line, make, crew, True

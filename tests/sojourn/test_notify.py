@@ -104,6 +104,7 @@ def test_where_nobody_listens_nothing_happens(tmp_path) -> None:
         notifier.alive(0.0)
         notifier.close()
         notifier.stopping()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_waiting_on_purpose_is_no_hang(tmp_path) -> None:
