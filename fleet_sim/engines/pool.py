@@ -36,7 +36,7 @@ class PoolEngine:
     """Visits wait in one line; each worker takes the next. A worker that dies fails its visit and is replaced."""
 
     def __init__(self, shards: Shards, workers: int) -> None:
-        """Start as many processes as `workers` says."""
+        """Train in as many processes as `workers` says; they start with the first visits, not beside the compiler."""
         self._data = SharedArrays(shards.x, shards.y)
         x, y = seen(self._data.descriptor, self._data.layouts)
         self.shards = replace(shards, x=x, y=y)
@@ -48,7 +48,7 @@ class PoolEngine:
     @property
     def processes(self) -> list[int]:
         """The process numbers of the workers."""
-        return [minder.worker.process.pid for minder in self._minders]
+        return [minder.worker.process.pid for minder in self._minders if minder.worker]
 
     def start(self, device: str, key: str, work: Train | Warm, blobs: BlobStore) -> Future[Outcome]:
         """Put the visit into the line."""
@@ -73,7 +73,7 @@ class _Minder(threading.Thread):
         super().__init__(name="pool", daemon=True)
         self._line, self._setup, self._data, self._open = line, setup, data, True
         self._lock = threading.Lock()
-        self.worker = _Worker(setup, data)
+        self.worker: _Worker | None = None
         self.start()
 
     def run(self) -> None:
@@ -82,28 +82,39 @@ class _Minder(threading.Thread):
             if not job.future.set_running_or_notify_cancel():
                 continue
             try:
-                outcome = self._trained(job)
-            except OSError as error:  # no other worker could be started; the next visit tries again
+                worker = self._at_work()
+            except OSError as error:  # the next visit tries again
                 outcome = Outcome(DidNot(job.key, "failed", f"no worker can be started: {error}"))
+            else:
+                outcome = self._trained(job, worker)
             job.future.set_result(outcome)
 
     def end(self) -> None:
         """End the worker, whatever it does, and start no other."""
         with self._lock:
             self._open = False
-            self.worker.kill()
+            if self.worker:
+                self.worker.kill()
 
-    def _trained(self, job: Waiting) -> Outcome:
+    def _at_work(self) -> _Worker:
+        """The worker, started when there is work."""
+        with self._lock:
+            if not self._open:
+                raise OSError("the engine is closed")
+            self.worker = self.worker or _Worker(self._setup, self._data)
+            return self.worker
+
+    def _trained(self, job: Waiting, worker: _Worker) -> Outcome:
         try:
-            return self.worker.train(job)
+            return worker.train(job)
         except KeyError as error:
             return Outcome(DidNot(job.key, "failed", f"a blob is gone: {error}"))
         except (EOFError, OSError):
             with self._lock:
-                status = self.worker.kill()
+                status = worker.kill()
+                self.worker = None
                 if self._open:
                     log.warning("%s: the worker died (%s), another takes its place", job.key, status)
-                    self.worker = _Worker(self._setup, self._data)
             return Outcome(DidNot(job.key, "failed", f"the worker that trained it died ({status})"))
 
 
