@@ -107,7 +107,7 @@ def assemble(settings: CoordinatorSettings, notifier: Notifier | None = None) ->
     from sojourn.store import FolderStore
     from sojourn.workers import ThreadWorkers
 
-    machine = Coordinator(settings.name, frozenset(settings.operators))
+    machine = Coordinator(settings.name, frozenset(settings.operators), fleet=settings.fleet)
     link = MqttLink(settings.broker, settings.name)
     folder = store_folder(settings.store, settings.fleet, settings.name)
     store = FolderStore(folder)

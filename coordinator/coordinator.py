@@ -12,14 +12,31 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from coordinator.bench import ModelExported
+from coordinator.bench import ModelExported, ReleaseBuilt
 from coordinator.coordinator_records import CoordinatorState, Record
 from coordinator.desk import Desk
 from coordinator.job_queue import JobQueue
+from coordinator.release_desk import ReleaseDesk
+from coordinator.rollouts import Rollouts
 from coordinator.sites import RosterRead, Sites
 from coordinator.tours import Tours
 from sojourn.machine import Did, DidNot, Linked, Present, Pulled, PullFailed, Received, Say, Send, Woke, soonest
-from sojourn.messages import Birth, Export, Inspect, Roster, RosterAsk, Stop, Submit, Toured, TourProgress
+from sojourn.messages import (
+    Birth,
+    DeviceReport,
+    Export,
+    Inspect,
+    InspectReleases,
+    MakeRelease,
+    Rollout,
+    Roster,
+    RosterAsk,
+    Steer,
+    Stop,
+    Submit,
+    Toured,
+    TourProgress,
+)
 from sojourn.outbox import Outbox
 from sojourn.topics import Address
 
@@ -35,7 +52,9 @@ if TYPE_CHECKING:
 class Coordinator:
     """The state machine of the cloud."""
 
-    def __init__(self, name: str, operators: frozenset[str] = frozenset({"operator"})) -> None:
+    def __init__(
+        self, name: str, operators: frozenset[str] = frozenset({"operator"}), *, fleet: str = "sojourn"
+    ) -> None:
         self.address = Address("cloud", name)
         self.offer: Offer | None = None
         self.watches: tuple[Role, ...] = ("edge",)
@@ -46,6 +65,8 @@ class Coordinator:
         self._tours = Tours(self._outbox)
         self._queue = JobQueue(self.sites, self._tours)
         self._desk = Desk(self._queue, self.sites, self._tours)
+        self._rollouts = Rollouts(self.sites, self.state)
+        self._release_desk = ReleaseDesk(self._rollouts, fleet)
 
     @property
     def state(self) -> CoordinatorState:
@@ -58,7 +79,7 @@ class Coordinator:
 
     def restore(self, snapshot: bytes) -> None:
         """Take the durable state from a snapshot."""
-        self._queue.state = msgspec.msgpack.decode(snapshot, type=CoordinatorState)
+        self._queue.state = self._rollouts.state = msgspec.msgpack.decode(snapshot, type=CoordinatorState)
 
     def snapshot(self) -> bytes:
         """The durable state."""
@@ -69,9 +90,10 @@ class Coordinator:
         self.state.apply(record)
 
     def live(self) -> AbstractSet[bytes]:
-        """All that a job, a result on its way, a roster or an export refers to."""
-        live = self.sites.live() | self._desk.exported | self._tours.live()
-        return live.union(*(job.live() for job in self.state.jobs.values()))
+        """All that a job, a result on its way, a roster, a release or an export refers to."""
+        live = self.sites.live() | self._desk.exported | self._tours.live() | self._release_desk.live()
+        lines = self.state.lines.values()
+        return live.union(*(job.live() for job in self.state.jobs.values()), *(line.live() for line in lines))
 
     def heard(self, peer: Address, traffic: int, now: float, *, spoke: bool) -> None:
         """Count the bytes between the cloud and the sites; a site that sends its result is alive."""
@@ -83,10 +105,13 @@ class Coordinator:
 
     def wake_at(self) -> float | None:
         """The next resend, lease or end of patience."""
-        return soonest(self._outbox.wake_at(), self._tours.wake_at(), self._queue.wake_at())
+        return soonest(
+            self._outbox.wake_at(), self._tours.wake_at(), self._queue.wake_at(), self._rollouts.wake_at()
+        )
 
     def start(self, now: float) -> list[Effect]:
-        """Take up the job that was under way."""
+        """Take up the job and the rollouts that were under way."""
+        self._rollouts.start(now)
         return self._queue.start(now)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -108,7 +133,7 @@ class Coordinator:
             case Linked():
                 return [*self._outbox.hasten(now)]
             case Woke():
-                return [*self._outbox.due(now), *self._queue.woke(now)]
+                return [*self._outbox.due(now), *self._queue.woke(now), *self._rollouts.woke(now)]
             case _:
                 return []
 
@@ -121,14 +146,27 @@ class Coordinator:
                 return self._tours.progressed(self.state, sender, message, now)
             case Toured():
                 return self._tours.toured(self.state, sender, message)
+            case DeviceReport():
+                return self._rollouts.reported(message, now)
             case Submit():
                 return self._desk.submit(sender, message, now)
             case Inspect():
                 return [Send(sender, self._desk.tell(message))]
             case Stop():
                 return self._desk.stop(sender, message, now)
-            case Export():
-                return self._desk.export(sender, message)
+            case Export() | MakeRelease():
+                return self._desk.make(sender, message)
+            case _:
+                return self._of_releases(sender, message, now)
+
+    def _of_releases(self, sender: Address, message: Message, now: float) -> list[Effect]:
+        match message:
+            case Rollout():
+                return self._release_desk.rollout(sender, message)
+            case Steer():
+                return self._release_desk.steer(sender, message, now)
+            case InspectReleases():
+                return self._release_desk.tell(sender, message)
             case _:
                 return []
 
@@ -143,10 +181,12 @@ class Coordinator:
         job = self.state.current
         if job and born:
             effects += self._tours.ask_again(job, site, now)
+        if born:
+            effects += self._rollouts.fleet_changed(now)
         return [*effects, *self._queue.reconsider(now)]
 
     def _pulled(self, digest: bytes, now: float) -> list[Effect]:
-        effects = self.sites.pulled(digest)
+        effects = [*self.sites.pulled(digest), *self._release_desk.pulled(digest, now)]
         for toured in self._tours.pulled(digest):
             effects += self._queue.arrived(toured, now)
         return effects
@@ -154,13 +194,15 @@ class Coordinator:
     def _pull_failed(self, event: PullFailed) -> list[Effect]:
         self.sites.pull_failed(event.digest)
         self._tours.pull_failed(event.digest)
+        self._release_desk.pull_failed(event.digest)
         return [Say(f"a blob could not be fetched ({event.reason})", "warning")]
 
     def _did(self, event: Did, now: float) -> list[Effect]:
         match event.outcome:
-            case ModelExported():
+            case ModelExported() | ReleaseBuilt():
                 return self._desk.finish(event.outcome)
             case RosterRead():
-                return [*self.sites.take(event.outcome), *self._queue.reconsider(now)]
+                effects = [*self.sites.take(event.outcome), *self._queue.reconsider(now)]
+                return [*effects, *self._rollouts.fleet_changed(now)]
             case _:
                 return self._queue.did(event, now)

@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from coordinator import rollout_records
+from coordinator.rollout_records import LineState, RolloutRecord
 from hierarchy.arrangement import ClientSet, Memo
 from sojourn.messages import Toured
 from sojourn.wire import JobStatus, Ref, RoundReport, TourId
@@ -153,10 +155,11 @@ class JobEnded(msgspec.Struct, frozen=True, tag="job-ended/1"):
     detail: str
 
 
-Record = (
+JobRecord = (
     JobSubmitted | JobStarted | JobCompiled | JobWaits | RoundPlanned | LegPassed | TourArrived | TourMoved
     | TourGivenUp | DevicesEstimated | RoundClosed | JobEnded
 )  # fmt: skip
+Record = JobRecord | RolloutRecord
 
 
 class JobState(msgspec.Struct):
@@ -252,7 +255,7 @@ class JobState(msgspec.Struct):
             kept += [*toured.vectors.values(), toured.reports]
         return {ref.digest for ref in kept}
 
-    def apply(self, record: Record) -> None:  # noqa: C901, PLR0912  # one short case for each record
+    def apply(self, record: JobRecord) -> None:  # noqa: C901, PLR0912  # one short case for each record
         """Change by one record."""
         match record:
             case JobStarted():
@@ -318,13 +321,16 @@ class JobState(msgspec.Struct):
 
 
 class CoordinatorState(msgspec.Struct):
-    """The durable state of a coordinator: its jobs, oldest first."""
+    """The durable state of a coordinator: its jobs, oldest first, and its model lines."""
 
     jobs: dict[str, JobState] = {}
+    lines: dict[str, LineState] = {}
 
     def apply(self, record: Record) -> None:
         """Change by one record."""
-        if isinstance(record, JobSubmitted):
+        if isinstance(record, RolloutRecord):
+            rollout_records.apply(self.lines, record)
+        elif isinstance(record, JobSubmitted):
             self.jobs[record.job] = JobState(record.job, record.text, record.ticket)
         else:
             self.jobs[record.job].apply(record)

@@ -33,6 +33,8 @@ def agent_bundle(folder: Path, fleet: Fleet, name: str, secret: Secret, data: st
     """The files of a device."""
     settings: dict[str, Any] = {"name": name, "fleet": fleet.fleet, "store": AGENT_STORE}
     settings |= {"data": {"path": data}, "broker": broker_table(fleet, secret, "agent")}
+    if fleet.release_key:
+        settings["release"] = {"key_file": "agent.release.pub"}
     return _files(folder, fleet, "agent", settings, secret)
 
 

@@ -20,6 +20,7 @@ from edge_agent.agent_records import (
     Held,
     Key,
     Memory,
+    Record,
     VisitEnded,
     VisitTaken,
     VisitTrained,
@@ -27,6 +28,8 @@ from edge_agent.agent_records import (
     supersedes,
     work_key,
 )
+from edge_agent.release_work import Usage
+from edge_agent.releases import Releases
 from edge_agent.terms import remembers, unsupported
 from edge_agent.work import Train, Trained, Warm
 from sojourn.machine import (
@@ -43,11 +46,12 @@ from sojourn.machine import (
     Received,
     Say,
     Send,
+    Told,
     Undo,
     Woke,
     soonest,
 )  # fmt: skip
-from sojourn.messages import Accepted, Cancel, Declined, Discarded, Prepare, Progress, Visit, Visited
+from sojourn.messages import Accepted, Cancel, Declined, Discarded, Prepare, Progress, Release, Visit, Visited
 from sojourn.outbox import Outbox
 from sojourn.topics import Address
 
@@ -77,15 +81,22 @@ class Agent:
     """The state machine of a device."""
 
     def __init__(
-        self, name: str, offer: Offer, *, edges: frozenset[str] = frozenset(), objection: Objection | None = None
+        self,
+        name: str,
+        offer: Offer,
+        *,
+        edges: frozenset[str] = frozenset(),
+        objection: Objection | None = None,
+        releases: Releases | None = None,
     ) -> None:
         self.address = Address("device", name)
         self.offer: Offer | None = offer
         self.watches: tuple[Role, ...] = ()
-        self.record_form: Any = VisitTaken | VisitTrained | VisitEnded
+        self.record_form: Any = Record
         self.state = AgentState()
         self._edges = edges
         self._objection = objection or (lambda: None)
+        self._releases = releases or Releases("", "")
         self._outbox = Outbox()
         self._active: Key | None = None
         self._lacking: set[bytes] = set()
@@ -110,7 +121,7 @@ class Agent:
         """The durable state."""
         return msgspec.msgpack.encode(self.state)
 
-    def apply(self, record: VisitTaken | VisitTrained | VisitEnded) -> None:
+    def apply(self, record: Record) -> None:
         """Change the durable state by one record."""
         self.state.apply(record)
 
@@ -126,11 +137,12 @@ class Agent:
 
     def wake_at(self) -> float | None:
         """The next resend or sign of life."""
-        return soonest(self._outbox.wake_at(), self._next_progress, self._patience)
+        patience = None if self._releases.trying else self._patience  # what waits for a trial goes on when that ends
+        return soonest(self._outbox.wake_at(), self._next_progress, patience)
 
     def start(self, now: float) -> list[Effect]:
         """Offer finished results again; begin an interrupted visit again, with the same randomness."""
-        effects: list[Effect] = []
+        effects: list[Effect] = self._releases.start(self.state)
         for key, held in list(self.state.held.items()):
             if held.answer:
                 effects += self._outbox.ask(key, Address("edge", held.source), held.answer, now)
@@ -139,11 +151,12 @@ class Agent:
                 effects += self._decline("unsupported", objection, now)
             else:
                 effects += self._begin(key, held, now)
-        return effects
+        return [*effects, *self._releases.go_on(busy=self._active is not None)]
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """React."""
-        return [*self._react(event, now), *self._train_if_settled(now)]
+        effects = [*self._react(event, now), *self._train_if_settled(now)]
+        return [*effects, *self._releases.go_on(busy=self._active is not None)]
 
     def _react(self, event: Event, now: float) -> list[Effect]:
         match event:
@@ -160,8 +173,10 @@ class Agent:
                 return self._did(event, now)
             case DidNot():
                 return self._did_not(event, now)
+            case Told() if isinstance(event.what, Usage):
+                return self._releases.used(event.what, self.state)
             case Linked():
-                return [*self._outbox.hasten(now)]
+                return [*self._outbox.hasten(now), *self._releases.linked(self.state)]
             case Woke():
                 return [*self._outbox.due(now), *self._sign_of_life(now)]
             case _:
@@ -177,6 +192,8 @@ class Agent:
                 return self._settle(edge, message.visit, accepted=True)
             case Discarded() | Cancel():
                 return self._settle(edge, message.visit, accepted=False)
+            case Release():
+                return self._releases.ordered(self.state, edge, message)
             case _:
                 return []
 
@@ -221,6 +238,7 @@ class Agent:
         return [Say(f"visit {held.visit.visit} from {held.source}"), *pulls]
 
     def _pulled(self, digest: bytes, now: float) -> list[Effect]:
+        self._releases.pulled(digest, self.state)
         if self._active is not None and digest in self._lacking:
             self._lacking.discard(digest)
             return [] if self._lacking else self._wait(now)
@@ -237,7 +255,7 @@ class Agent:
         return [Say(f"visit {visit.visit} waits until {', '.join(waits)} is settled"), *self._outbox.hasten(now)]
 
     def _train_if_settled(self, now: float) -> list[Effect]:
-        if self._patience is None:
+        if self._patience is None or self._releases.trying:
             return []
         visit = self.state.held[self._key()].visit
         effects: list[Effect] = []
@@ -257,9 +275,11 @@ class Agent:
         return [Do(work_key(visit.visit), Train(visit, memory.vectors, memory.visits))]
 
     def _pull_failed(self, event: PullFailed, now: float) -> list[Effect]:
+        failed = self._releases.pull_failed(event.digest, event.reason, self.state)
         if self._active is None or event.digest not in self._lacking:
-            return []
-        return self._decline("disk" if event.reason == "disk" else "gone", "could not get what the visit needs", now)
+            return failed
+        reason: VisitReason = "disk" if event.reason == "disk" else "gone"
+        return failed + self._decline(reason, "could not get what the visit needs", now)
 
     def _prepare(self, edge: Address, message: Prepare) -> list[Effect]:
         if self._active is not None or self._objection():
@@ -268,6 +288,9 @@ class Agent:
         return [Pull(message.kit, edge)]
 
     def _did(self, event: Did, now: float) -> list[Effect]:
+        released = self._releases.did(event, self.state)
+        if released is not None:
+            return released
         if not isinstance(event.outcome, Trained) or self._active is None:
             return []
         key, outcome = self._active, event.outcome
@@ -281,6 +304,9 @@ class Agent:
         return [Append(record, sync=True, blobs=blobs), *ask, Say(f"trained {held.visit.visit}: {_told(outcome)}")]
 
     def _did_not(self, event: DidNot, now: float) -> list[Effect]:
+        released = self._releases.did_not(event, self.state)
+        if released is not None:
+            return released
         if self._active is None or event.key == "warm":
             return []
         if event.reason == "failed" and self._restarts < RESTARTS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from sojourn.messages import Visit, Visited
+from sojourn.release import ENDS, Goods, Health, Order, ReleaseState
 from sojourn.wire import Ref, VisitId
 
 Key = str
@@ -37,6 +38,25 @@ class VisitEnded(msgspec.Struct, frozen=True, tag="visit-ended/1"):
     accepted: bool
 
 
+class ReleaseOrdered(msgspec.Struct, frozen=True, tag="release-ordered/1"):
+    """An order was taken: trusted, and newer than any before it."""
+
+    source: str
+    order: Order
+
+
+class ReleaseEnded(msgspec.Struct, frozen=True, tag="release-ended/1"):
+    """What became of a line's newest order, or later of what it made the device serve."""
+
+    line: str
+    state: ReleaseState
+    detail: str
+    health: Health | None
+
+
+Record = VisitTaken | VisitTrained | VisitEnded | ReleaseOrdered | ReleaseEnded
+
+
 class Held(msgspec.Struct):
     """A visit that is under way, or whose result waits."""
 
@@ -53,6 +73,55 @@ class Memory(msgspec.Struct):
     visits: int = 0
 
 
+class Served(msgspec.Struct, frozen=True):
+    """A release that programs are given."""
+
+    version: int
+    goods: Goods
+
+    @property
+    def parts(self) -> tuple[int, Goods]:
+        """Both of them."""
+        return self.version, self.goods
+
+
+class ReleaseLine(msgspec.Struct):
+    """A model line: its newest order and what became of it, what is served, and what was served before that."""
+
+    source: str
+    order: Order
+    state: ReleaseState = "fetching"
+    detail: str = ""
+    health: Health | None = None
+    serving: Served | None = None
+    previous: Served | None = None
+    unsure: bool = False
+    """Whether something else may be on the disk than `serving` says: work on it was begun whose end is not known."""
+
+    @property
+    def serves_as_ordered(self) -> bool:
+        """Whether what is served is just what the order wants."""
+        goods = self.order.goods
+        return goods is not None and self.serving == Served(self.order.version, goods)
+
+    def end(self, record: ReleaseEnded) -> None:
+        """Change by the end of the order."""
+        self.state, self.detail, self.health = record.state, record.detail, record.health
+        if record.state == "fell-back":
+            self.serving, self.previous, self.unsure = self.previous, None, True
+            return
+        goods = self.order.goods
+        if record.state == "serving" and goods:
+            new: Served | None = Served(self.order.version, goods)
+        elif record.state == "withdrawn":
+            new = None
+        else:
+            return
+        if new is None or self.serving is None or new.goods != self.serving.goods:
+            self.previous = self.serving
+        self.serving, self.unsure = new, False
+
+
 class AgentState(msgspec.Struct):
     """The durable state of an agent."""
 
@@ -60,10 +129,15 @@ class AgentState(msgspec.Struct):
     fences: dict[Key, tuple[int, int]] = {}
     memory: dict[str, Memory] = {}
     kits: list[Ref] = []
+    lines: dict[str, ReleaseLine] = {}
 
-    def apply(self, record: VisitTaken | VisitTrained | VisitEnded) -> None:
+    def apply(self, record: Record) -> None:
         """Change by one record."""
         match record:
+            case ReleaseOrdered():
+                self._order(record)
+            case ReleaseEnded():
+                self.lines[record.line].end(record)
             case VisitTaken():
                 self.held[key_of(record.visit.visit)] = Held(record.source, record.visit)
                 self.kits = [record.visit.kit, *(kit for kit in self.kits if kit != record.visit.kit)][:2]
@@ -78,6 +152,14 @@ class AgentState(msgspec.Struct):
                     del self.fences[next(iter(self.fences))]
                 if record.accepted and held.memory:
                     self._remember(held)
+
+    def _order(self, record: ReleaseOrdered) -> None:
+        known = self.lines.get(record.order.line)
+        new = ReleaseLine(record.source, record.order)
+        if known:
+            new.serving, new.previous, new.health = known.serving, known.previous, known.health
+            new.unsure = known.state not in ("serving", "withdrawn")
+        self.lines[record.order.line] = new
 
     def unsettled(self, job: str) -> list[Key]:
         """The results that would change what is remembered for a job, if they were accepted."""
@@ -105,7 +187,9 @@ class AgentState(msgspec.Struct):
             kept += held.answer.vectors.values() if held.answer else ()
         for memory in self.memory.values():
             kept += memory.vectors.values()
-        return {ref.digest for ref in kept}
+        ordered = [line.order.goods for line in self.lines.values() if line.state not in ENDS and line.order.goods]
+        goods = {digest for it in ordered for digest in (it.graph.digest, it.card.digest)}
+        return {ref.digest for ref in kept} | goods
 
 
 def key_of(visit: VisitId) -> Key:

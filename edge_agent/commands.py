@@ -9,13 +9,14 @@ from typing import Annotated
 import msgspec
 import typer
 
-from edge_agent import setup_commands
+from edge_agent import inference_commands, setup_commands
 from sojourn import options
 from sojourn.overrides import broker_flags
 
 app = typer.Typer(no_args_is_help=True, help="Run the agent of a device.")
 app.command()(setup_commands.init)
 app.command()(setup_commands.preflight)
+app.command()(inference_commands.predict)
 
 
 @app.callback()
@@ -42,6 +43,9 @@ def run(
     share: Annotated[
         list[str] | None, typer.Option(metavar="WHAT", help="Let jobs know this of the data: class-counts.")
     ] = None,
+    release_key: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Serve the releases of those who have its private half.")
+    ] = None,
     verbose: options.Verbose = False,
 ) -> None:
     """Take visits from the edge servers of a fleet until told to stop."""
@@ -55,6 +59,7 @@ def run(
         "edges": edge or None,
         "objectives": objective or None,
         "shares": share or None,
+        "release": {"key_file": release_key},
         "verbose": verbose,
     }
     # This process becomes the agent: typer and rich leave the memory with the old program.

@@ -6,7 +6,7 @@ This module stays without numpy, so that the agent itself can describe its data;
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
@@ -14,10 +14,22 @@ from sojourn.errors import DataError
 
 if TYPE_CHECKING:
     from edge_agent.data_samples import Samples
-    from sojourn.spec import Kit
+    from sojourn.spec import InputSpec
 
 Format = Literal["npz", "images", "csv"]
 _SUFFIXES: dict[str, Format] = {".npz": "npz", ".csv": "csv"}
+
+
+class Form(Protocol):
+    """What samples must fit: the kit of a job, or the card of a release."""
+
+    @property
+    def input(self) -> InputSpec:
+        """One sample."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes, in their order."""
 
 
 class DataSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -63,8 +75,8 @@ def describe(settings: DataSettings) -> str:
         return f"no data: {error}"
 
 
-def load_data(settings: DataSettings, kit: Kit) -> Samples:
-    """Read the samples that fit a job."""
+def load_data(settings: DataSettings, form: Form) -> Samples:
+    """Read the samples that fit a job or a release."""
     # Not at the top: numpy comes with these, and Pillow with images.
     from edge_agent.data_samples import of_job  # noqa: PLC0415
 
@@ -80,5 +92,5 @@ def load_data(settings: DataSettings, kit: Kit) -> Samples:
         case "images":
             from edge_agent.data_images import read_images  # noqa: PLC0415
 
-            content = read_images(settings, kit)
-    return of_job(content, settings, kit)
+            content = read_images(settings, form)
+    return of_job(content, settings, form)

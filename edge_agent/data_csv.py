@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from array import array
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ from sojourn.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from edge_agent.data import DataSettings
 
 _DELIMITERS = ",;\t"
@@ -22,14 +25,36 @@ _DELIMITERS = ",;\t"
 
 def read_csv(settings: DataSettings) -> Content:
     """What a CSV file holds; rows that are ragged or hold no number where one is due are left out and said."""
+    with _rows(settings.path) as rows:
+        return _read(rows, settings)
+
+
+def read_features(settings: DataSettings, features: int) -> NDArray[np.float32]:
+    """The numbers of every row, to predict from; in a file with one column more that one is the label, and left out."""
+    with _rows(settings.path) as rows:
+        head = next(rows, [])
+        if len(head) not in (features, features + 1):
+            raise DataError(f"{settings.path} has {len(head)} columns, the model expects {features} numbers")
+        labelled = len(head) > features
+        at, headed = _label_column(head, settings) if labelled else (None, not all(map(_is_number, head)))
+        values = array("f")
+        for line, row in enumerate(_from(head, rows, headed), start=2 if headed else 1):
+            cells = [cell for place, cell in enumerate(row) if place != at]
+            if row and (len(row) != len(head) or not all(map(_is_number, cells))):
+                raise DataError(f"{settings.path}, line {line}: {features} numbers are expected")
+            values.extend(map(float, cells))
+    return np.frombuffer(values, dtype=np.float32).reshape(-1, features)
+
+
+@contextmanager
+def _rows(path: str) -> Iterator[Iterator[list[str]]]:
     try:
-        with Path(settings.path).open(encoding="utf-8-sig", newline="") as file:
+        with Path(path).open(encoding="utf-8-sig", newline="") as file:
             first = file.readline()
             file.seek(0)
-            delimiter = max(_DELIMITERS, key=first.count)
-            return _read(csv.reader(file, delimiter=delimiter), settings)
+            yield csv.reader(file, delimiter=max(_DELIMITERS, key=first.count))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{settings.path} cannot be read as CSV: {error}") from error
+        raise DataError(f"{path} cannot be read as CSV: {error}") from error
 
 
 def _read(rows: Iterator[list[str]], settings: DataSettings) -> Content:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from edge_agent.data import DataSettings
-    from sojourn.spec import InputSpec, Kit
+    from edge_agent.data import DataSettings, Form
+    from sojourn.spec import InputSpec
 
 NAMED = 10
 """How many skipped things are named before the rest is only counted."""
@@ -51,11 +51,11 @@ class Samples:
         return np.ascontiguousarray(self.x[index], dtype=dtype), self.y[index]
 
 
-def of_job(content: Content, settings: DataSettings, kit: Kit) -> Samples:
+def of_job(content: Content, settings: DataSettings, form: Form) -> Samples:
     """The samples of the job's classes, in the graph's shape, without rows that hold NaN or infinity."""
     source = settings.path
-    names = named(content.labels, settings.class_names or content.names, kit.classes, source)
-    number = {name: at for at, name in enumerate(kit.classes)}
+    names = named(content.labels, settings.class_names or content.names, form.classes, source)
+    number = {name: at for at, name in enumerate(form.classes)}
     y = np.array([number.get(name, -1) for name in names], dtype=np.int64)[content.which]
     skipped = list(content.skipped)
     listed = y >= 0
@@ -63,14 +63,14 @@ def of_job(content: Content, settings: DataSettings, kit: Kit) -> Samples:
         absent = shorten(name for name in names if name not in number)
         skipped.append(f"{np.count_nonzero(~listed)} samples of classes that the job does not list: {absent}")
     if not listed.any():
-        raise _nothing(source, kit, skipped)
-    x = shaped(_numeric(content.x, kit.input, source), kit.input.shape, source)
+        raise _nothing(source, form, skipped)
+    x = shaped(_numeric(content.x, form.input, source), form.input.shape, source)
     finite = _finite(x)
     if not finite[listed].all():
         skipped.append(f"{np.count_nonzero(~finite[listed])} samples with NaN or infinite values")
     keep = listed & finite
     if not keep.any():
-        raise _nothing(source, kit, skipped)
+        raise _nothing(source, form, skipped)
     return Samples(x if keep.all() else x[keep], y[keep], tuple(skipped))
 
 
@@ -99,7 +99,7 @@ def shaped(x: NDArray[np.generic], shape: tuple[int, ...], source: str) -> NDArr
         return x.reshape(len(x), *shape)
     if len(found) == len(shape) == 3 and (found[2], found[0], found[1]) == shape:
         return np.moveaxis(x, 3, 1)
-    raise DataError(f"{source} has samples of shape {found}, the job expects {shape}")
+    raise DataError(f"{source} has samples of shape {found}, the model expects {shape}")
 
 
 def shorten(names: Iterable[str]) -> str:
@@ -109,14 +109,14 @@ def shorten(names: Iterable[str]) -> str:
     return ", ".join(every[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _nothing(source: str, kit: Kit, skipped: Sequence[str]) -> DataError:
+def _nothing(source: str, form: Form, skipped: Sequence[str]) -> DataError:
     reasons = f" ({'; '.join(skipped)})" if skipped else ""
-    return DataError(f"{source} holds no sample of the job's classes {shorten(kit.classes)}{reasons}")
+    return DataError(f"{source} holds no sample of the job's classes {shorten(form.classes)}{reasons}")
 
 
 def _numeric(x: NDArray[np.generic], wanted: InputSpec, source: str) -> NDArray[np.generic]:
     if x.dtype.kind not in "buif" or (wanted.dtype == "int64" and x.dtype.kind == "f"):
-        raise DataError(f"{source} has samples of type {x.dtype}, the job expects {wanted.dtype}")
+        raise DataError(f"{source} has samples of type {x.dtype}, the model expects {wanted.dtype}")
     if x.dtype.kind == "f" and x.dtype.itemsize > 4:
         with np.errstate(over="ignore"):
             return x.astype(np.float32)

@@ -9,26 +9,37 @@ import logging
 import os
 import platform
 import sys
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from edge_agent.agent import Agent
 from edge_agent.data import describe
+from edge_agent.device_workers import DeviceWorkers
+from edge_agent.endpoint_process import EndpointProcess
+from edge_agent.installing import Installer
 from edge_agent.limits import Limits
 from edge_agent.objectives import NAMES
 from edge_agent.own_objectives import check
+from edge_agent.releases import Releases
 from edge_agent.settings import AgentSettings
 from edge_agent.training_process import TrainingProcess
+from edge_agent.usage_listener import UsageListener
 from sojourn import __version__, logs
 from sojourn.driver import Driver, run_until_signal
 from sojourn.errors import SojournError
+from sojourn.machine import Told
 from sojourn.mqtt import MqttLink
 from sojourn.node import Node
 from sojourn.notify import Notifier
 from sojourn.overrides import read_settings, store_folder
 from sojourn.store import FolderStore
 from sojourn.wire import Offer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 log = logging.getLogger("sojourn")
 
@@ -50,14 +61,35 @@ def assemble(settings: AgentSettings, notifier: Notifier | None = None) -> Drive
     log.info("%s: data: %s", settings.name, about.data)
     folder = store_folder(settings.store, settings.fleet, settings.name)
     limits = Limits(settings.limits, folder)
-    agent = Agent(settings.name, about, edges=frozenset(settings.edges), objection=limits.objection)
+    releases = Releases(settings.fleet, _release_key(settings))
+    agent = Agent(
+        settings.name, about, edges=frozenset(settings.edges), objection=limits.objection, releases=releases
+    )
     link = MqttLink(settings.broker, settings.name)
     store = FolderStore(folder)
     training = TrainingProcess(
         folder / "blobs", settings.data, threads=threads, idle_seconds=settings.idle_seconds, limits=limits
     )
     pause = (notifier or Notifier()).nap
-    return Driver(Node(settings.fleet, agent, store, {"edge": link}, training, pause=pause))
+    workers = DeviceWorkers(training, Installer(folder, folder / "blobs", settings.data))
+    return Driver(Node(settings.fleet, agent, store, {"edge": link}, workers, pause=pause))
+
+
+@contextmanager
+def serving(settings: AgentSettings, driver: Driver) -> Iterator[None]:
+    """Hear what programs do with the releases here, and answer them over HTTP where that is wanted."""
+    folder = store_folder(settings.store, settings.fleet, settings.name)
+    with ExitStack() as parts:
+        if settings.release.key_file is not None:
+            listener = UsageListener(
+                folder, lambda usage: driver.report(Told(usage)), pause=settings.release.report_seconds
+            )
+            parts.callback(listener.close)
+        if settings.release.endpoint_port is not None:
+            endpoint = EndpointProcess(folder, settings.release.endpoint_port)
+            endpoint.start()
+            parts.callback(endpoint.close)
+        yield
 
 
 def main(flags: str, file: str | None = None) -> int:
@@ -66,10 +98,22 @@ def main(flags: str, file: str | None = None) -> int:
     logs.set_up(verbose=given.pop("verbose", False))
     try:
         notifier = Notifier.from_environment()
-        run_until_signal(assemble(read_settings(file, given, AgentSettings), notifier), notifier)
+        settings = read_settings(file, given, AgentSettings)
+        driver = assemble(settings, notifier)
+        with serving(settings, driver):
+            run_until_signal(driver, notifier)
     except SojournError as error:
         return logs.complain(error)
     return 0
+
+
+def _release_key(settings: AgentSettings) -> str:
+    """The public key of those whose releases are served here; empty for nobody."""
+    if settings.release.key_file is None:
+        return ""
+    from sojourn.signing import read_public  # noqa: PLC0415  # cryptography's megabytes only where releases are served
+
+    return read_public(settings.release.key_file)
 
 
 def _runtime() -> str:

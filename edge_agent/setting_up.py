@@ -39,6 +39,7 @@ class Answers:
     hours: tuple[str, ...] = ()
     metered: tuple[str, ...] = ()
     battery: int | None = None
+    release_key: str | None = None
 
 
 def own_name() -> str:
@@ -58,6 +59,7 @@ def table_of(answers: Answers) -> dict[str, Any]:
     table = {
         "name": answers.name, "fleet": answers.fleet, "store": _absolute(answers.store), "threads": answers.threads,
         "data": {"path": _absolute(answers.data)}, "broker": _given(broker), "limits": _given(limits),
+        "release": _given({"key_file": _absolute(answers.release_key)}) or None,
     }  # fmt: skip
     return _given(table)
 

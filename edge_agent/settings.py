@@ -13,6 +13,19 @@ from sojourn.parts.part import PartName
 from sojourn.wire import Name
 
 
+class ReleaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the device serves to programs.
+
+    key_file: holds the public key of those whose releases it serves; without one it serves none.
+    report_seconds: how often it tells how programs use a release, at most; errors are told at once.
+    endpoint_port: answer predictions over HTTP on 127.0.0.1 at this port; unless told, there is no such endpoint.
+    """
+
+    key_file: str | None = None
+    report_seconds: Annotated[float, msgspec.Meta(ge=1, le=86_400)] = 60.0
+    endpoint_port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] | None = None
+
+
 class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A device.
 
@@ -24,6 +37,7 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     shares: what this device may tell about its data: `class-counts`, how many samples it has of each class.
     idle_seconds: how long the training process stays, with its memory, after its last work.
     limits: what training may take of the device, and when.
+    release: which releases the device serves, and how.
     """
 
     name: Name
@@ -37,3 +51,4 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     shares: tuple[Literal["class-counts"], ...] = ()
     idle_seconds: Annotated[float, msgspec.Meta(ge=0)] = 5.0
     limits: LimitSettings = LimitSettings()
+    release: ReleaseSettings = ReleaseSettings()

@@ -30,6 +30,9 @@ def init(
         list[str] | None, typer.Option(metavar="INTERFACE", help="Not while reached over this one; repeatable.")
     ] = None,
     battery: Annotated[int | None, typer.Option(metavar="PERCENT", help="Least charge on battery.")] = None,
+    release_key: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The public key of those whose releases are served here.")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; take the defaults.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
     check: Annotated[bool, typer.Option(help="Try the broker and read the data first.")] = True,
@@ -59,7 +62,7 @@ def init(
         or None,
         data=ask("The data: an NPZ or CSV file, or a folder of images", data, None, "--data"),
         username=username, store=store, threads=threads, memory=memory, cpu_share=cpu_share,
-        hours=tuple(hours or ()), metered=tuple(metered or ()), battery=battery,
+        hours=tuple(hours or ()), metered=tuple(metered or ()), battery=battery, release_key=release_key,
     )  # fmt: skip
     table = setting_up.table_of(answers)
     wrong = setting_up.objections(setting_up.settings_of(table)) if check else []

@@ -15,6 +15,7 @@ from hierarchy.edge_merge import Merged
 from hierarchy.edge_records import EdgeState, Record
 from hierarchy.gate import Failed, Passed, Wrapped
 from hierarchy.roster import SiteRoster
+from hierarchy.shipping import Shipping
 from hierarchy.site import Site
 from hierarchy.tours import Tours
 from sojourn.machine import Did, DidNot, Linked, Present, Pulled, PullFailed, Received, Send, Woke, soonest
@@ -22,8 +23,10 @@ from sojourn.messages import (
     Cancel,
     Declined,
     Progress,
+    ReleaseReport,
     RosterAsk,
     RosterSeen,
+    Ship,
     Tour,
     TourAccepted,
     TourCancel,
@@ -56,6 +59,7 @@ class EdgeServer:
         self.site = Site(Address("cloud", cloud))
         self._tours = Tours(self.site)
         self._visits = self._tours.visits
+        self._shipping = Shipping(self.site.cloud)
 
     @property
     def state(self) -> EdgeState:
@@ -79,8 +83,8 @@ class EdgeServer:
         self.state.apply(record)
 
     def live(self) -> AbstractSet[bytes]:
-        """All that a tour, a result on its way, or the roster refers to."""
-        return self.site.live() | ({self.roster.blob} if self.roster.blob else set())
+        """All that a tour, a result on its way, a release or the roster refers to."""
+        return self.site.live() | self._shipping.live() | ({self.roster.blob} if self.roster.blob else set())
 
     def heard(self, peer: Address, traffic: int, now: float, *, spoke: bool) -> None:
         """Count bytes towards the tour that is at the device; speaking renews its lease."""
@@ -130,6 +134,10 @@ class EdgeServer:
                 self.site.outbox.settle("roster")
             case Visited() | Progress() | Declined() if not self._visits.unready(message.visit):
                 return self._answered(sender, message, now)
+            case Ship():
+                return self._shipping.take(message, self.roster.members)
+            case ReleaseReport():
+                return self._shipping.reported(sender, message)
         return []
 
     def _answered(self, sender: Address, message: Visited | Progress | Declined, now: float) -> list[Effect]:
@@ -152,13 +160,13 @@ class EdgeServer:
         return self._visits.lose(where, "declined", reason, now, "retry" if behind else None)
 
     def _pulled(self, digest: bytes, now: float) -> list[Effect]:
-        effects: list[Effect] = []
+        effects = self._shipping.pulled(digest)
         for key, hop in self.site.fetches.arrived(digest):
             effects += self._tours.gathered(key, now) if hop is None else self._visits.check((key, hop))
         return effects
 
     def _pull_failed(self, event: PullFailed, now: float) -> list[Effect]:
-        effects: list[Effect] = []
+        effects = self._shipping.pull_failed(event.digest, event.reason)
         for key, hop in self.site.fetches.waiting(event.digest):
             if hop is None:
                 said = f"what it needs could not be fetched ({event.reason})"

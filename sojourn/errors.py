@@ -5,7 +5,8 @@ SojournError
 │   ├── ConfigError      a config or job file that does not say what it should
 │   ├── DataError        data that cannot be read or does not fit the job
 │   ├── ModelError       a model that cannot be compiled, or compiles to something else
-│   └── JobError         a job that cannot be done, or is unknown
+│   ├── JobError         a job that cannot be done, or is unknown
+│   └── NoRelease        a model line of which this machine serves no release
 ├── PeerError          what another node sent us
 │   ├── InvalidMessage   not a message, too large, of the wrong type, from the wrong role
 │   └── InvalidBlob      bytes that do not match their digest or their encoding
@@ -40,6 +41,10 @@ class ModelError(UserError):
 
 class JobError(UserError):
     """A job that cannot be done, or is unknown."""
+
+
+class NoRelease(UserError):
+    """A model line of which this machine serves no release."""
 
 
 class PeerError(SojournError):

@@ -72,6 +72,12 @@ class DidNot(msgspec.Struct, frozen=True):
     detail: str
 
 
+class Told(msgspec.Struct, frozen=True):
+    """A program on this machine told something that the role knows how to take."""
+
+    what: Any
+
+
 class Linked(msgspec.Struct, frozen=True):
     """A link is up, for the first time or again: what was asked in the meantime was not heard."""
 
@@ -80,7 +86,7 @@ class Woke(msgspec.Struct, frozen=True):
     """The time that the machine asked to be woken at has come."""
 
 
-Event = Received | Present | Pulled | PullFailed | Did | Doing | DidNot | Linked | Woke
+Event = Received | Present | Pulled | PullFailed | Did | Doing | DidNot | Told | Linked | Woke
 
 
 class Send(msgspec.Struct, frozen=True):

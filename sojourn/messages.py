@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from sojourn.parts import Gate, TourPolicy, Weighting
+from sojourn.release import Health, HealthRules, LineView, ReleaseState, Share, SignedOrder, Version
 from sojourn.wire import (
     Digest,
     JobView,
@@ -263,6 +264,99 @@ class Exported(msgspec.Struct, frozen=True, tag="exported", tag_field="kind"):
     accuracy: float
 
 
+class MakeRelease(msgspec.Struct, frozen=True, tag="make-release", tag_field="kind"):
+    """Make a release of a job's newest model: its prediction graph and a card."""
+
+    ticket: Name
+    job: Name
+    line: Name
+    version: Version
+    encoding: Literal["float32", "int8"] = "float32"
+    notes: Text = ""
+    max_loss: Share = 0.05
+    """How much accuracy the encoding may cost: 0.01 is one point."""
+
+
+class ReleaseMade(msgspec.Struct, frozen=True, tag="release-made", tag_field="kind"):
+    """The answer to `make-release`."""
+
+    ticket: Name
+    graph: Ref
+    card: Ref
+
+
+class Rollout(msgspec.Struct, frozen=True, tag="rollout", tag_field="kind"):
+    """Bring a release to the fleet in stages, by the order `forward`; `back` undoes it, whoever asks for that."""
+
+    ticket: Name
+    forward: SignedOrder
+    back: SignedOrder
+    graph: Ref
+    card: Ref
+    stages: Annotated[tuple[Share, ...], msgspec.Meta(min_length=1, max_length=20)]
+    rules: HealthRules
+    undo: bool = True
+    """Whether an ill stage is undone at once; else the rollout only halts."""
+
+
+class Steer(msgspec.Struct, frozen=True, tag="steer", tag_field="kind"):
+    """Pause, resume or undo the rollout of a line."""
+
+    ticket: Name
+    line: Name
+    action: Literal["pause", "resume", "rollback"]
+
+
+class InspectReleases(msgspec.Struct, frozen=True, tag="inspect-releases", tag_field="kind"):
+    """Tell about one model line with its devices, or about all lines."""
+
+    ticket: Name
+    line: Name | None = None
+
+
+class Releases(msgspec.Struct, frozen=True, tag="releases", tag_field="kind"):
+    """The answer to `inspect-releases`, `rollout` and `steer`."""
+
+    ticket: Name
+    lines: tuple[LineView, ...]
+
+
+class Ship(msgspec.Struct, frozen=True, tag="ship", tag_field="kind"):
+    """Hand this order to these devices of yours, and its goods when they ask."""
+
+    order: SignedOrder
+    graph: Ref | None
+    card: Ref | None
+    devices: Annotated[tuple[Name, ...], msgspec.Meta(min_length=1, max_length=400)]
+
+
+class Release(msgspec.Struct, frozen=True, tag="release", tag_field="kind"):
+    """An order for this device: fetch the goods, try them, serve them."""
+
+    order: SignedOrder
+    graph: Ref | None
+    card: Ref | None
+
+
+class ReleaseReport(msgspec.Struct, frozen=True, tag="release-report", tag_field="kind"):
+    """Where the device is with the newest order of a line, and how the release does."""
+
+    line: Name
+    serial: Number
+    version: Number
+    """What it serves now; 0 for none."""
+    state: ReleaseState
+    detail: Text = ""
+    health: Health | None = None
+
+
+class DeviceReport(msgspec.Struct, frozen=True, tag="device-report", tag_field="kind"):
+    """What a device of the site reported."""
+
+    device: Name
+    report: ReleaseReport
+
+
 class Refused(msgspec.Struct, frozen=True, tag="refused", tag_field="kind"):
     """What an operator asked for cannot be done."""
 
@@ -277,6 +371,8 @@ Message = (
     | RosterAsk | Roster | RosterSeen
     | Tour | TourCancel | TourAccepted | TourDiscarded | TourProgress | Toured
     | Submit | Inspect | Stop | Export | Jobs | Exported | Refused
+    | MakeRelease | ReleaseMade | Rollout | Steer | InspectReleases | Releases
+    | Ship | Release | ReleaseReport | DeviceReport
 )  # fmt: skip
 
 BETWEEN: dict[type, frozenset[tuple[str, str]]] = {
@@ -284,13 +380,18 @@ BETWEEN: dict[type, frozenset[tuple[str, str]]] = {
         (Fetch, FetchHashes, Hashes, Chunk, Gone),
         frozenset({("device", "edge"), ("edge", "device"), ("edge", "cloud"), ("cloud", "edge"), ("cloud", "cloud")}),
     ),
-    **dict.fromkeys((Prepare, Visit, Cancel, Accepted, Discarded), frozenset({("edge", "device")})),
-    **dict.fromkeys((Progress, Declined, Visited), frozenset({("device", "edge")})),
+    **dict.fromkeys((Prepare, Visit, Cancel, Accepted, Discarded, Release), frozenset({("edge", "device")})),
+    **dict.fromkeys((Progress, Declined, Visited, ReleaseReport), frozenset({("device", "edge")})),
     **dict.fromkeys(
-        (RosterAsk, RosterSeen, Tour, TourCancel, TourAccepted, TourDiscarded), frozenset({("cloud", "edge")})
+        (RosterAsk, RosterSeen, Tour, TourCancel, TourAccepted, TourDiscarded, Ship), frozenset({("cloud", "edge")})
     ),
-    **dict.fromkeys((Roster, TourProgress, Toured), frozenset({("edge", "cloud")})),
-    **dict.fromkeys((Submit, Inspect, Stop, Export, Jobs, Exported, Refused), frozenset({("cloud", "cloud")})),
+    **dict.fromkeys((Roster, TourProgress, Toured, DeviceReport), frozenset({("edge", "cloud")})),
+    **dict.fromkeys(
+        (Submit, Inspect, Stop, Export, Jobs, Exported, Refused), frozenset({("cloud", "cloud")})
+    ),
+    **dict.fromkeys(
+        (MakeRelease, ReleaseMade, Rollout, Steer, InspectReleases, Releases), frozenset({("cloud", "cloud")})
+    ),
 }
 """From which role to which role each kind may go."""
 
@@ -303,6 +404,7 @@ _REFS: dict[type, tuple[str, ...]] = {
     Toured: ("vectors", "reports"),
     Roster: ("members",),
     Exported: ("model",),
+    **dict.fromkeys((ReleaseMade, Rollout, Ship, Release), ("graph", "card")),
 }
 
 
@@ -313,7 +415,7 @@ def refs(message: Message) -> list[Ref]:
         value = getattr(message, field)
         if type(value) is dict:
             found += value.values()
-        else:
+        elif value is not None:
             found.append(value)
     return found
 
@@ -323,5 +425,6 @@ def map_refs(message: Message, change: Callable[[Ref], Ref]) -> Message:
     changes: dict[str, Any] = {}
     for field in _REFS.get(type(message), ()):
         value = getattr(message, field)
-        changes[field] = {k: change(v) for k, v in value.items()} if type(value) is dict else change(value)
+        if value is not None:
+            changes[field] = {k: change(v) for k, v in value.items()} if type(value) is dict else change(value)
     return msgspec.structs.replace(message, **changes) if changes else message

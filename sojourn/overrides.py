@@ -17,6 +17,7 @@ _BROKER_PATHS = {"password_file": None, "tls": {"ca_file": None, "certificate_fi
 _PATHS: dict[str, Any] = {
     "store": None,
     "data": {"path": None},
+    "release": {"key_file": None},
     "broker": _BROKER_PATHS,
     "cloud_broker": _BROKER_PATHS,
 }

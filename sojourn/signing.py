@@ -93,6 +93,16 @@ def check_public(public: str, where: str) -> str:
     return public
 
 
+def read_public(path: Path | str) -> str:
+    """The public key in a file."""
+    try:
+        text = Path(path).expanduser().read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ConfigError(f"the release key {path} cannot be read: {why}") from error
+    return check_public(text, str(path))
+
+
 def _key(public: str) -> Ed25519PublicKey:
     try:
         return Ed25519PublicKey.from_public_bytes(base64.b64decode(public, validate=True))

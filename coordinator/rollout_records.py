@@ -1,0 +1,154 @@
+"""What a coordinator must not forget of its releases: each line's newest rollout, and the records that change it."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from math import ceil
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sojourn.messages import ReleaseReport
+from sojourn.release import ENDS, HealthRules, Order, RolloutStatus, SignedOrder
+from sojourn.wire import Ref
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Cargo(msgspec.Struct, frozen=True):
+    """An order and where its goods are."""
+
+    order: SignedOrder
+    graph: Ref | None
+    card: Ref | None
+
+    @property
+    def read(self) -> Order:
+        """What it orders; it was read before it was kept."""
+        return _read(self.order)
+
+    @property
+    def refs(self) -> list[Ref]:
+        """Its blobs."""
+        return [ref for ref in (self.graph, self.card) if ref is not None]
+
+
+@lru_cache(256)
+def _read(order: SignedOrder) -> Order:
+    return msgspec.msgpack.decode(order.order, type=Order)
+
+
+class RolloutBegun(msgspec.Struct, frozen=True, tag="rollout-begun/1"):
+    """A release is to go to the fleet; `back` leads to what the fleet was meant to serve before."""
+
+    line: str
+    ticket: str
+    forward: Cargo
+    back: Cargo
+    stages: tuple[float, ...]
+    rules: HealthRules
+    undo: bool
+
+
+class DevicesJoined(msgspec.Struct, frozen=True, tag="devices-joined/1"):
+    """These devices are to have the release too, from this stage on."""
+
+    line: str
+    stage: int
+    devices: tuple[str, ...]
+
+
+class DeviceTold(msgspec.Struct, frozen=True, tag="device-told/1"):
+    """A device got on with an order, or is no longer well with it."""
+
+    line: str
+    device: str
+    report: ReleaseReport
+
+
+class RolloutTurned(msgspec.Struct, frozen=True, tag="rollout-turned/1"):
+    """The rollout goes another way, or has ended."""
+
+    line: str
+    status: RolloutStatus
+    detail: str
+
+
+RolloutRecord = RolloutBegun | DevicesJoined | DeviceTold | RolloutTurned
+
+
+class LineState(msgspec.Struct):
+    """A model line."""
+
+    line: str
+    ticket: str
+    forward: Cargo
+    back: Cargo
+    stages: tuple[float, ...]
+    rules: HealthRules
+    undo: bool
+    status: RolloutStatus = "running"
+    detail: str = ""
+    stage: int = 0
+    """The stage that is under way; the first is 1."""
+    members: dict[str, int] = {}
+    """The devices that were told to serve the release, and in which stage."""
+    reports: dict[str, ReleaseReport] = {}
+
+    @property
+    def cargo(self) -> Cargo:
+        """The order that devices should be under now."""
+        return self.back if self.status in ("rolling-back", "rolled-back") else self.forward
+
+    @property
+    def serves(self) -> Cargo:
+        """What the fleet as a whole is meant to serve, if the rollout went no further."""
+        return self.forward if self.status == "done" else self.back
+
+    @property
+    def over(self) -> bool:
+        """Whether another rollout may begin."""
+        return self.status in ("done", "rolled-back")
+
+    def ended(self, device: str) -> bool:
+        """Whether a device has done what it can with the order that it should be under."""
+        report = self.reports.get(device)
+        return report is not None and report.serial >= self.cargo.read.serial and report.state in ENDS
+
+    def chosen(self, stage: int, devices: Iterable[str]) -> list[str]:
+        """The devices that a stage brings the release to, in an order that nobody chose and everybody can check."""
+        ranked = sorted({*devices, *self.members}, key=self._rank)
+        count = max(1, ceil(self.stages[stage - 1] * len(ranked) - 1e-9))
+        return [device for device in ranked[:count] if device not in self.members]
+
+    def _rank(self, device: str) -> bytes:
+        return hashlib.sha256(f"{self.line}/{self.forward.read.version}/{device}".encode()).digest()
+
+    def live(self) -> set[bytes]:
+        """The goods of both orders."""
+        return {ref.digest for cargo in (self.forward, self.back) for ref in cargo.refs}
+
+    def apply(self, record: DevicesJoined | DeviceTold | RolloutTurned) -> None:
+        """Change by one record."""
+        match record:
+            case DevicesJoined():
+                self.stage = record.stage
+                self.members |= dict.fromkeys(record.devices, record.stage)
+            case DeviceTold():
+                self.reports[record.device] = record.report
+            case RolloutTurned():
+                self.status, self.detail = record.status, record.detail
+
+
+def apply(lines: dict[str, LineState], record: RolloutRecord) -> None:
+    """Change one line by one record; what devices said of an earlier rollout still tells what they serve."""
+    if isinstance(record, RolloutBegun):
+        known = lines.get(record.line)
+        lines[record.line] = LineState(
+            record.line, record.ticket, record.forward, record.back, record.stages, record.rules, record.undo,
+            reports=known.reports if known else {},
+        )  # fmt: skip
+    else:
+        lines[record.line].apply(record)
