@@ -26,7 +26,9 @@ from sojourn import vectors
 from sojourn.blobs import FolderBlobs, ref_of
 from sojourn.envelope import unpack_blob
 from sojourn.errors import Fault, JobError, SojournError
+from sojourn.exemplars import Exemplars
 from sojourn.graphs import Graphs
+from sojourn.messages import MakeRelease
 from sojourn.spec import Kit
 from sojourn.wire import Ref
 
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from sojourn.blobs import BlobStore
 
 PATIENCE = 900.0
-"""Seconds that a model may take to compile."""
+"""Seconds that a model may take to compile, or to be made a release of."""
 
 
 class ExportModel(msgspec.Struct, frozen=True, tag="export-model"):
@@ -57,8 +59,30 @@ class ModelExported(msgspec.Struct, frozen=True, tag="model-exported"):
     accuracy: float
 
 
+class BuildRelease(msgspec.Struct, frozen=True, tag="build-release"):
+    """Make a release of a job's newest model, as an operator asked for it."""
+
+    ticket: str
+    operator: str
+    job: JobState
+    asked: MakeRelease
+
+
+class ReleaseBuilt(msgspec.Struct, frozen=True, tag="release-built"):
+    """The release, as two blobs."""
+
+    ticket: str
+    operator: str
+    graph: Ref
+    card: Ref
+
+
 class _Failure(msgspec.Struct, frozen=True, tag="failure"):
     error: str
+
+
+Heavy = PrepareJob | ExportModel | BuildRelease
+"""What needs torch or onnx."""
 
 
 class Bench:
@@ -84,7 +108,7 @@ class Bench:
 
     def __call__(self, work: Any) -> Any:
         """Do one piece of work."""
-        if self._folder and isinstance(work, PrepareJob | ExportModel):
+        if self._folder and isinstance(work, Heavy):
             return _elsewhere(work, self._folder)
         match work:
             case PrepareJob():
@@ -99,6 +123,8 @@ class Bench:
                 return close_round(work, self._blobs, self._evaluator)
             case ExportModel():
                 return self._export(work)
+            case BuildRelease():
+                return self._release(work)
             case ReadRoster():
                 return read_roster(work, self._blobs)
             case _:
@@ -109,13 +135,25 @@ class Bench:
 
         kit = self._evaluator.kit(work.job)
         data = bake(kit, vectors.load(self._blobs, work.job.vectors["model"], kit.model))
+        accuracy = work.job.history[-1].accuracy if work.job.history else nan
+        return ModelExported(work.ticket, work.operator, self._keep(data), accuracy)
+
+    def _release(self, work: BuildRelease) -> ReleaseBuilt:
+        from coordinator.release_making import from_job  # noqa: PLC0415  # torch and onnx only where they are needed
+
+        kit = self._evaluator.kit(work.job)
+        vector = vectors.load(self._blobs, work.job.vectors["model"], kit.model)
+        test = unpack_blob(self._blobs.read(work.job.test.digest), Exemplars) if work.job.test else None
+        made = from_job(work.job, work.asked, kit, vector, self._evaluator.exemplars(work.job), test)
+        return ReleaseBuilt(work.ticket, work.operator, self._keep(made.graph), self._keep(made.card_bytes))
+
+    def _keep(self, data: bytes) -> Ref:
         ref = ref_of(data)
         self._blobs.put(data, ref.digest)
-        accuracy = work.job.history[-1].accuracy if work.job.history else nan
-        return ModelExported(work.ticket, work.operator, ref, accuracy)
+        return ref
 
 
-def _elsewhere(work: PrepareJob | ExportModel, folder: Path) -> JobCompiled | ModelExported:
+def _elsewhere(work: Heavy, folder: Path) -> JobCompiled | ModelExported | ReleaseBuilt:
     """Do work with torch in another process: its memory goes back, and a user's model cannot take the service down."""
     done = subprocess.run(
         [sys.executable, "-m", "coordinator.bench", str(folder)],
@@ -123,9 +161,9 @@ def _elsewhere(work: PrepareJob | ExportModel, folder: Path) -> JobCompiled | Mo
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     )  # fmt: skip
     if done.returncode:
-        raise JobError(f"compiling ended with exit code {done.returncode}: see the coordinator's log")
-    outcome: JobCompiled | ModelExported | _Failure = msgspec.msgpack.decode(
-        done.stdout, type=JobCompiled | ModelExported | _Failure
+        raise JobError(f"the work on the model ended with exit code {done.returncode}: see the coordinator's log")
+    outcome: JobCompiled | ModelExported | ReleaseBuilt | _Failure = msgspec.msgpack.decode(
+        done.stdout, type=JobCompiled | ModelExported | ReleaseBuilt | _Failure
     )
     if isinstance(outcome, _Failure):
         raise JobError(outcome.error)
@@ -149,7 +187,7 @@ def main(folder: str) -> None:
     # What libraries print must not mix with the answer.
     answer = os.dup(1)
     os.dup2(2, 1)
-    work = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=PrepareJob | ExportModel)
+    work = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Heavy)
     try:
         outcome = Bench(FolderBlobs(Path(folder)), shelf=Shelf(), apart=False)(work)
     except SojournError as error:

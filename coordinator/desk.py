@@ -1,55 +1,51 @@
-"""Where operators are answered: jobs submitted and stopped, views of them, and exports that are being made."""
+"""Where operators are answered: jobs submitted and stopped, views of them, exports and releases that are made."""
 
 from __future__ import annotations
 
-from itertools import accumulate
 from math import nan
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from coordinator.bench import ExportModel
+from coordinator.bench import BuildRelease, ExportModel, ModelExported
 from coordinator.coordinator_records import ENDED, JobSubmitted
+from coordinator.fitting import fitting
 from coordinator.itinerary import copy_of, settings_of
 from coordinator.job import read_job
 from sojourn.errors import SojournError
 from sojourn.machine import Do, Say, Send
-from sojourn.messages import Exported, Inspect, Jobs, Refused
+from sojourn.messages import Export, Exported, Inspect, Jobs, Refused, ReleaseMade, refs
 from sojourn.topics import Address
 from sojourn.wire import JobView, TourView
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from coordinator.bench import ModelExported
+    from coordinator.bench import ReleaseBuilt
     from coordinator.coordinator_records import JobState, TourPlan
     from coordinator.job_queue import JobQueue
     from coordinator.sites import Sites
     from coordinator.tours import Tours
     from sojourn.machine import DidNot, Effect
-    from sojourn.messages import Export, Stop, Submit, TourProgress
+    from sojourn.messages import MakeRelease, Stop, Submit, TourProgress
     from sojourn.wire import RoundReport
 
-_T = TypeVar("_T")
 HISTORY = 100
 """Rounds told at once, if they fit; who wants more asks again from where this ended."""
 TOURS = 100
 JOBS = 100
 """The newest jobs are told when all are asked for."""
-ROOM = 15_000
-"""Bytes for the tours, and as many for the history: with the longest detail they still fit in any broker's packet."""
+KEPT = 4
+"""So many of what was made last can still be fetched."""
 
 
 class Desk:
     """Volatile: an operator whose question got no answer asks again."""
 
     def __init__(self, queue: JobQueue, sites: Sites, tours: Tours) -> None:
-        self.exported: set[bytes] = set()
         self._queue = queue
         self._sites = sites
         self._tours = tours
-        self._answers: dict[str, Exported] = {}
-        self._exports: dict[str, ExportModel] = {}
+        self._answers: dict[str, Exported | ReleaseMade] = {}
+        self._making: dict[str, ExportModel | BuildRelease] = {}
 
     def submit(self, operator: Address, message: Submit, now: float) -> list[Effect]:
         """Queue a job, unless it says nonsense or there is another one of its name."""
@@ -74,8 +70,8 @@ class Desk:
         effects = self._queue.end(job, "stopped", "stopped by an operator", now) if job and going_on else []
         return [*effects, self._view_for(operator, message.ticket, message.job)]
 
-    def export(self, operator: Address, message: Export) -> list[Effect]:
-        """Have a job's model exported, unless that is under way or done."""
+    def make(self, operator: Address, message: Export | MakeRelease) -> list[Effect]:
+        """Have an export or a release made of a job's model, unless that is under way or done."""
         if said := self._answers.get(message.ticket):
             return [Send(operator, said)]
         job = self._queue.state.jobs.get(message.job)
@@ -84,24 +80,38 @@ class Desk:
         if job.kit is None:
             reason = f"job {job.name!r} is {job.status}: it has no model yet"
             return [Send(operator, Refused(message.ticket, reason))]
-        key = f"export {message.ticket}"
-        if key in self._exports:
+        key = f"make {message.ticket}"
+        if key in self._making:
             return []
-        self._exports[key] = ExportModel(message.ticket, operator.name, copy_of(job))
-        return [Do(key, self._exports[key])]
+        self._making[key] = (
+            ExportModel(message.ticket, operator.name, copy_of(job))
+            if isinstance(message, Export)
+            else BuildRelease(message.ticket, operator.name, copy_of(job), message)
+        )
+        return [Do(key, self._making[key])]
 
-    def finish(self, outcome: ModelExported) -> list[Effect]:
-        """The exported model is here."""
-        self._exports.pop(f"export {outcome.ticket}", None)
-        answer = Exported(outcome.ticket, outcome.model, outcome.accuracy)
-        self.exported = {outcome.model.digest}
-        self._answers = {outcome.ticket: answer}
+    def finish(self, outcome: ModelExported | ReleaseBuilt) -> list[Effect]:
+        """What was made is here."""
+        self._making.pop(f"make {outcome.ticket}", None)
+        answer: Exported | ReleaseMade = (
+            Exported(outcome.ticket, outcome.model, outcome.accuracy)
+            if isinstance(outcome, ModelExported)
+            else ReleaseMade(outcome.ticket, outcome.graph, outcome.card)
+        )
+        self._answers[outcome.ticket] = answer
+        for old in list(self._answers)[:-KEPT]:
+            del self._answers[old]
         return [Send(Address("cloud", outcome.operator), answer)]
 
     def failed(self, event: DidNot) -> Effect | None:
-        """An export failed, if it was one."""
-        work = self._exports.pop(event.key, None)
+        """Something could not be made, if that is what failed."""
+        work = self._making.pop(event.key, None)
         return Send(Address("cloud", work.operator), Refused(work.ticket, event.detail)) if work else None
+
+    @property
+    def exported(self) -> set[bytes]:
+        """The blobs that operators may still fetch."""
+        return {ref.digest for answer in self._answers.values() for ref in refs(answer)}
 
     def tell(self, message: Inspect) -> Jobs | Refused:
         """What there is to say of one job, or of all."""
@@ -114,19 +124,12 @@ class Desk:
             known = ", ".join(jobs) or "none"
             return Refused(message.ticket, f"there is no job {message.job!r}; the jobs are: {known}")
         job, progress = jobs[message.job], self._tours.progress
-        tours = _fitting(_tour(job, tour, progress.get(tour.number)) for tour in job.tours[:TOURS])
-        history = _fitting(job.history[message.since : message.since + HISTORY])
+        tours = fitting(_tour(job, tour, progress.get(tour.number)) for tour in job.tours[:TOURS])
+        history = fitting(job.history[message.since : message.since + HISTORY])
         return Jobs(message.ticket, (_view(job, sites, tours, history),))
 
     def _view_for(self, operator: Address, ticket: str, job: str) -> Send:
         return Send(operator, self.tell(Inspect(ticket, job)))
-
-
-def _fitting(items: Iterable[_T]) -> tuple[_T, ...]:
-    """The first items that fit in the room there is, at least one."""
-    sized = [(len(msgspec.msgpack.encode(item)), item) for item in items]
-    ends = accumulate(size for size, _ in sized)
-    return tuple(item for (size, item), end in zip(sized, ends, strict=True) if end <= max(ROOM, size))
 
 
 def _view(

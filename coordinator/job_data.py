@@ -33,7 +33,9 @@ class PublicData:
 
 
 @dataclass(frozen=True)
-class _Labelled:
+class Labelled:
+    """Samples as they were read, and what they were read from."""
+
     source: str
     x: NDArray[np.generic]
     y: NDArray[np.generic]
@@ -50,7 +52,7 @@ def public_data(job: Job) -> PublicData:
     shape = data.input or _shape(first, data)
     if test and shown is None:
         test, shown = _cut(test, data.exemplars_per_class, job.seed)
-    mean, std = (data.mean, data.std) if data.mean or data.std else _normalisation(shown, shape, data)
+    mean, std = (data.mean, data.std) if data.mean or data.std else normalisation(shown, shape, data)
     return PublicData(
         InputSpec(shape, data.dtype), classes, mean, std, _packed(shown, shape, classes, data),
         _packed(test, shape, classes, data),
@@ -72,24 +74,24 @@ def digits_split(*, train: bool) -> tuple[NDArray[np.float32], NDArray[np.int64]
     return (x[~tested], y[~tested]) if train else (x[tested], y[tested])
 
 
-def _read(name: str, *, train: bool) -> _Labelled:
+def _read(name: str, *, train: bool) -> Labelled:
     if name == DIGITS:
         x, y = digits_split(train=train)
-        return _Labelled(name, x, y, tuple(str(digit) for digit in range(10)))
+        return Labelled(name, x, y, tuple(str(digit) for digit in range(10)))
     with open_npz(name, "the coordinator's machine") as file:
         keys = ("x_train", "y_train") if train and "x_train" in file else ("x_test", "y_test")
         x_key, y_key = keys if keys[0] in file else ("x", "y")
         classes = tuple(str(one) for one in file["classes"]) if "classes" in file else None
-        return _Labelled(name, array_of(name, file, x_key), array_of(name, file, y_key), classes)
+        return Labelled(name, array_of(name, file, x_key), array_of(name, file, y_key), classes)
 
 
-def _counted(*files: _Labelled | None) -> tuple[str, ...]:
+def _counted(*files: Labelled | None) -> tuple[str, ...]:
     """Class names from the labels themselves, where nobody gave any."""
     labels = [str(label) for each in files if each is not None for label in np.unique(each.y)]
     return tuple(sorted(set(labels), key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name)))
 
 
-def _shape(first: _Labelled | None, data: JobData) -> tuple[int, ...]:
+def _shape(first: Labelled | None, data: JobData) -> tuple[int, ...]:
     if first is None:
         raise DataError("data.input is not given, and there is no file to take it from")
     shape = first.x.shape[1:]
@@ -102,7 +104,7 @@ def _shape(first: _Labelled | None, data: JobData) -> tuple[int, ...]:
     return tuple(int(size) for size in shape)
 
 
-def _cut(test: _Labelled, each: int, seed: int) -> tuple[_Labelled, _Labelled]:
+def _cut(test: Labelled, each: int, seed: int) -> tuple[Labelled, Labelled]:
     """Some samples of each class as exemplars, the others for testing."""
     order = generator(seed, "exemplars").permutation(len(test.y))
     chosen = np.concatenate([order[test.y[order] == label][:each] for label in np.unique(test.y)])
@@ -111,12 +113,12 @@ def _cut(test: _Labelled, each: int, seed: int) -> tuple[_Labelled, _Labelled]:
         raise DataError(
             f"{test.source}: {each} exemplars of each class leave nothing to test on; lower data.exemplars_per_class"
         )
-    pick = [_Labelled(test.source, test.x[at], test.y[at], test.classes) for at in (rest, np.sort(chosen))]
+    pick = [Labelled(test.source, test.x[at], test.y[at], test.classes) for at in (rest, np.sort(chosen))]
     return pick[0], pick[1]
 
 
-def _normalisation(
-    shown: _Labelled | None, shape: tuple[int, ...], data: JobData
+def normalisation(
+    shown: Labelled | None, shape: tuple[int, ...], data: JobData
 ) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
     """Mean and deviation of the exemplars by channel (images) or over all (flat data)."""
     if shown is None or data.dtype == "int64":
@@ -129,7 +131,7 @@ def _normalisation(
     return tuple(float(m) for m in mean), tuple(float(s) or 1.0 for s in std)
 
 
-def _shaped(samples: _Labelled, shape: tuple[int, ...]) -> NDArray[np.generic]:
+def _shaped(samples: Labelled, shape: tuple[int, ...]) -> NDArray[np.generic]:
     found = samples.x.shape[1:]
     if found == shape:
         return samples.x
@@ -141,7 +143,7 @@ def _shaped(samples: _Labelled, shape: tuple[int, ...]) -> NDArray[np.generic]:
 
 
 def _packed(
-    samples: _Labelled | None, shape: tuple[int, ...], classes: tuple[str, ...], data: JobData
+    samples: Labelled | None, shape: tuple[int, ...], classes: tuple[str, ...], data: JobData
 ) -> Exemplars | None:
     if samples is None:
         return None
@@ -150,7 +152,7 @@ def _packed(
     return Exemplars.of(x.astype(wanted), _numbers(samples, classes))
 
 
-def _numbers(samples: _Labelled, classes: tuple[str, ...]) -> NDArray[np.int64]:
+def _numbers(samples: Labelled, classes: tuple[str, ...]) -> NDArray[np.int64]:
     """Labels as class numbers, by name."""
     number = {name: at for at, name in enumerate(classes)}
     own = samples.classes

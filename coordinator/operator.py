@@ -10,35 +10,66 @@ import os
 import queue
 import secrets
 import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 import msgspec
 
 from sojourn import topics
-from sojourn.blobs import verified
+from sojourn.blobs import ref_of, verified
 from sojourn.envelope import Packet, pack, unpack
 from sojourn.errors import InvalidBlob, InvalidMessage, JobError, LinkError
 from sojourn.exchange import Exchange
 from sojourn.machine import Linked, Pulled
 from sojourn.memory_blobs import MemoryBlobs
-from sojourn.messages import Chunk, Export, Exported, Gone, Hashes, Inspect, Jobs, Refused, Stop, Submit
+from sojourn.messages import (
+    Chunk,
+    Export,
+    Exported,
+    Fetch,
+    FetchHashes,
+    Gone,
+    Hashes,
+    Inspect,
+    InspectReleases,
+    Jobs,
+    MakeRelease,
+    Refused,
+    ReleaseMade,
+    Releases,
+    Rollout,
+    Steer,
+    Stop,
+    Submit,
+)
 from sojourn.mqtt import MqttLink
 from sojourn.outbox import Outbox
 from sojourn.topics import Address
 from sojourn.wire import Epoch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
+    from coordinator.release_file import ReleaseFile
+    from coordinator.release_making import Wanted
     from sojourn.broker_settings import BrokerSettings
     from sojourn.link import Link
     from sojourn.messages import Message
+    from sojourn.release import HealthRules, LineView, SignedOrder
     from sojourn.wire import JobView, Ref
+
+    Question = Inspect | Submit | Stop | Export | MakeRelease | Rollout | Steer | InspectReleases
 
 PATIENCE = 10.0
 """Seconds for a coordinator that is there to answer."""
 EXPORT_PATIENCE = 300.0
 """Seconds for an export: the model is put together and checked first."""
+RELEASE_PATIENCE = 900.0
+"""Seconds for a release: it is compared with torch, and measured on the whole test set."""
+ROLLOUT_PATIENCE = 60.0
+"""Seconds for a coordinator to fetch the next piece of a release, or to say that it begins."""
+_Answer = TypeVar("_Answer", Jobs, Exported, ReleaseMade, Releases)
+_ANSWERS = (Jobs, Exported, ReleaseMade, Releases, Refused)
 log = logging.getLogger(__name__)
 
 
@@ -48,7 +79,7 @@ class Operator:
     def __init__(
         self, broker: BrokerSettings, *, fleet: str, cloud: str, name: str = "operator", link: Link | None = None
     ) -> None:
-        self._fleet = topics.check_name(fleet, "fleet")
+        self.fleet = topics.check_name(fleet, "fleet")
         self._cloud = Address("cloud", topics.check_name(cloud, "coordinator"))
         self._me = Address("cloud", topics.check_name(name, "operator"))
         self._broker = broker
@@ -89,10 +120,45 @@ class Operator:
     def export(self, name: str) -> tuple[bytes, float]:
         """The newest model of a job as ONNX, and its accuracy."""
         self.job(name)  # whether it is there is known at once; an export takes its time
-        answer = self._ask(Export(_ticket(), name), EXPORT_PATIENCE)
-        if not isinstance(answer, Exported):
-            raise LinkError(f"coordinator {self._cloud.name!r} answered with {type(answer).__name__}")
+        answer = self._ask(Export(_ticket(), name), Exported, EXPORT_PATIENCE)
         return self._fetch(answer.model), answer.accuracy
+
+    def make_release(self, job: str, wanted: Wanted) -> ReleaseFile:
+        """A release of a job's newest model, as the coordinator makes it."""
+        from coordinator.release_file import put_together  # noqa: PLC0415  # only who makes one needs it
+
+        self.job(job)
+        question = MakeRelease(
+            _ticket(), job, wanted.line, wanted.version, wanted.encoding, wanted.notes, wanted.max_loss
+        )
+        answer = self._ask(question, ReleaseMade, RELEASE_PATIENCE)
+        return put_together(self._fetch(answer.card), self._fetch(answer.graph), f"the release of {job}")
+
+    def releases(self, line: str | None = None) -> tuple[LineView, ...]:
+        """All model lines, or one with its devices if there is one of that name."""
+        return self._ask(InspectReleases(_ticket(), line), Releases, PATIENCE).lines
+
+    def steer(self, line: str, action: Literal["pause", "resume", "rollback"]) -> LineView:
+        """Pause, resume or undo the rollout of a line."""
+        return self._ask_line(Steer(_ticket(), line, action), PATIENCE)
+
+    def rollout(
+        self,
+        forward: SignedOrder,
+        back: SignedOrder,
+        release: ReleaseFile,
+        stages: Sequence[float],
+        rules: HealthRules,
+        *,
+        undo: bool = True,
+    ) -> LineView:
+        """Begin to bring a release to the fleet; until the coordinator has all of it, it is served from here."""
+        graph, card = ref_of(release.graph), ref_of(release.card_bytes)
+        self._blobs.put(release.graph, graph.digest)
+        self._blobs.put(release.card_bytes, card.digest)
+        self._exchange.grant(self._cloud, [graph.digest, card.digest])
+        question = Rollout(_ticket(), forward, back, graph, card, tuple(stages), rules, undo)
+        return self._ask_line(question, ROLLOUT_PATIENCE)
 
     # --- what the link tells, on its own thread
 
@@ -108,7 +174,7 @@ class Operator:
 
     def arrived(self, link: Link, topic: str, payload: bytes) -> None:  # noqa: ARG002
         """A message came; only the coordinator's are of interest."""
-        route = topics.read(self._fleet, topic)
+        route = topics.read(self.fleet, topic)
         if route is None or route.node != self._me or route.sender != self._cloud.name:
             return
         try:
@@ -119,30 +185,46 @@ class Operator:
     # --- asking
 
     def _ask_jobs(self, question: Inspect | Submit | Stop, patience: float) -> tuple[JobView, ...]:
-        answer = self._ask(question, patience)
-        if not isinstance(answer, Jobs) or not (answer.jobs or isinstance(question, Inspect)):
-            raise LinkError(f"coordinator {self._cloud.name!r} answered with {type(answer).__name__}")
+        answer = self._ask(question, Jobs, patience)
+        if not (answer.jobs or isinstance(question, Inspect)):
+            raise LinkError(f"coordinator {self._cloud.name!r} answered without a job")
         return answer.jobs
 
-    def _ask(self, question: Inspect | Submit | Stop | Export, patience: float) -> Jobs | Exported:
-        """Ask until the answer with our ticket is here."""
+    def _ask_line(self, question: Rollout | Steer, patience: float) -> LineView:
+        answer = self._ask(question, Releases, patience)
+        if not answer.lines:
+            raise LinkError(f"coordinator {self._cloud.name!r} answered without a model line")
+        return answer.lines[0]
+
+    def _ask(self, question: Question, form: type[_Answer], patience: float) -> _Answer:
+        """Ask until the answer with our ticket is here; what is fetched of us meanwhile is a sign of life."""
         if not self._open:
             self._open = True
-            self._link.open(self, [topics.inbox_filter(self._fleet, self._me)], None)
+            self._link.open(self, [topics.inbox_filter(self.fleet, self._me)], None)
         outbox, deadline = Outbox(), time.monotonic() + patience
         sends = outbox.ask("it", self._cloud, question, time.monotonic())
         while True:
             for send in sends:
                 self._send(send.to, send.message)
             answer = self._next(min(deadline, outbox.wake_at() or deadline))
-            if isinstance(answer, Jobs | Exported | Refused) and answer.ticket == question.ticket:
+            if isinstance(answer, _ANSWERS) and answer.ticket == question.ticket:
                 break
             now = time.monotonic()
+            if self._serve(answer, now):
+                deadline = now + patience
             self._give_up_if_in_vain(now > deadline, patience)
             sends = outbox.hasten(now) if isinstance(answer, Linked) else outbox.due(now)
         if isinstance(answer, Refused):
             raise JobError(answer.reason)
+        if not isinstance(answer, form):
+            raise LinkError(f"coordinator {self._cloud.name!r} answered with {type(answer).__name__}")
         return answer
+
+    def _serve(self, message: Message | Linked | None, now: float) -> bool:
+        """Send what is fetched; what another operator of our name has is theirs to send."""
+        if not isinstance(message, Fetch | FetchHashes) or not self._blobs.has(message.digest):
+            return False
+        return self._exchange.handle(self._cloud, message, now)[1]
 
     def _next(self, until: float) -> Message | Linked | None:
         """What happens next; None when time is up or the link is down."""
@@ -157,7 +239,7 @@ class Operator:
         if late:
             raise LinkError(
                 f"no answer from coordinator {self._cloud.name!r} at {self._broker.address} in {patience:g} s: is it "
-                f"running, in the fleet {self._fleet!r}, with {self._me.name!r} among its operators?"
+                f"running, in the fleet {self.fleet!r}, with {self._me.name!r} among its operators?"
             )
 
     def _fetch(self, ref: Ref) -> bytes:
@@ -175,13 +257,13 @@ class Operator:
             self._exchange.tick(now)
             self._give_up_if_in_vain(now > deadline, PATIENCE)
         if not isinstance(outcomes[0], Pulled):
-            raise InvalidBlob("the coordinator no longer has the model that it exported: export it again")
+            raise InvalidBlob("the coordinator no longer has what it made: ask for it again")
         return self._blobs.read(ref.digest)
 
     def _send(self, to: Address, message: Message) -> None:
         self._number += 1
         payload = pack(Packet(self._number, self._epoch, message))
-        self._link.publish(topics.inbox(self._fleet, to, self._me.name), payload)
+        self._link.publish(topics.inbox(self.fleet, to, self._me.name), payload)
 
 
 def _ticket() -> str:
