@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import msgspec
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from docs.vectors.cast import (
     CLOUD,
@@ -40,6 +41,7 @@ from sojourn.messages import (
     Chunk,
     Death,
     Declined,
+    DeviceReport,
     Discarded,
     Export,
     Exported,
@@ -48,13 +50,22 @@ from sojourn.messages import (
     Gone,
     Hashes,
     Inspect,
+    InspectReleases,
     Jobs,
+    MakeRelease,
     Prepare,
     Progress,
     Refused,
+    Release,
+    ReleaseMade,
+    ReleaseReport,
+    Releases,
+    Rollout,
     Roster,
     RosterAsk,
     RosterSeen,
+    Ship,
+    Steer,
     Stop,
     Submit,
     Tour,
@@ -78,6 +89,8 @@ from sojourn.parts import (
     Training,
 )
 from sojourn.randomness import derive
+from sojourn.release import DeviceView, Goods, Health, HealthRules, LineView, Order, Pace, Parcel, SignedOrder
+from sojourn.signing import CONTEXT
 from sojourn.wire import JobView, Ref, RoundReport, Task, TourView
 
 if TYPE_CHECKING:
@@ -98,7 +111,7 @@ RESULT = _inline(vectors.encode(END, "float32", SPEC), "float32")
 
 def make() -> dict[str, Any]:
     """All of them, by the keys that they have in vectors.json."""
-    sent = [*_presence(), *_visits(), *_pulls(), *_answers(), *_tours(), *_requests()]
+    sent = [*_presence(), *_visits(), *_pulls(), *_answers(), *_tours(), *_requests(), *_releases()]
     return {"topics": _topics(), "packets": [_packet(*each) for each in sent]}
 
 
@@ -235,6 +248,43 @@ def _requests() -> list[Sent]:
         ("export", OPERATOR, CLOUD, Export("t-4", "digits")),
         ("exported", CLOUD, OPERATOR, Exported("t-4", KIT, 0.9375)),
         ("refused", CLOUD, OPERATOR, Refused("t-5", "there is no job 'digit'; the jobs are: digits")),
+    ]
+
+
+def _order(serial: int, version: int, goods: Goods | None, *, rollback: bool = False) -> SignedOrder:
+    """An order with the signature of the key whose 32 private bytes are 0, 1, 2 ..."""
+    data = msgspec.msgpack.encode(Order(FLEET, "digits", serial, version, goods, rollback))
+    return SignedOrder(data, Ed25519PrivateKey.from_private_bytes(bytes(range(32))).sign(CONTEXT + data))
+
+
+def _releases() -> list[Sent]:
+    """A release on its way to a device, and what comes back."""
+    graph, card = KIT, _inline(b"a card")
+    goods = Goods(Parcel(graph.digest, graph.size), Parcel(card.digest, card.size))
+    forward, back = _order(1, 1, goods), _order(2, 0, None, rollback=True)
+    health = Health(
+        rows=60, pace=Pace(81.5, 120.0), pace_before=Pace(80.0, 118.0), accuracy=0.9375, accuracy_before=0.875,
+        drift=0.0625, predictions=2, live=Pace(82.0, 121.0), mix=(0.5, 0.5),
+    )  # fmt: skip
+    report = ReleaseReport("digits", 1, 1, "serving", "", health)
+    device = DeviceView("pi-1", 1, 1, 1, "serving", "", health)
+    line = LineView(
+        line="digits", status="running", detail="", serial=2, version=1, before=0, serves=0, goods=None,
+        stages=(0.5, 1.0), stage=1, counts={"serving": 1}, devices=(device,),
+    )  # fmt: skip
+    return [
+        ("make-release", OPERATOR, CLOUD, MakeRelease("t-6", "digits", "digits", 1, "int8", "for the shelf")),
+        ("release-made", CLOUD, OPERATOR, ReleaseMade("t-6", graph, card)),
+        ("rollout", OPERATOR, CLOUD, Rollout("t-7", forward, back, graph, card, (0.5, 1.0), HealthRules())),
+        ("ship", CLOUD, EDGE, Ship(forward, graph, card, ("pi-1", "pi-2"))),
+        ("release", EDGE, DEVICE, Release(forward, graph, card)),
+        ("release-of-nothing", EDGE, DEVICE, Release(back, None, None)),
+        ("release-report", DEVICE, EDGE, report),
+        ("release-report-of-a-refusal", DEVICE, EDGE, ReleaseReport("digits", 1, 0, "refused", "it is not signed")),
+        ("device-report", EDGE, CLOUD, DeviceReport("pi-1", report)),
+        ("steer", OPERATOR, CLOUD, Steer("t-8", "digits", "pause")),
+        ("inspect-releases", OPERATOR, CLOUD, InspectReleases("t-9", "digits")),
+        ("releases", CLOUD, OPERATOR, Releases("t-9", (line,))),
     ]
 
 

@@ -2,7 +2,8 @@
 # The install script of a device in a clean Debian 12 root: as root and as an ordinary user with sudo, twice in a row,
 # with everything that can go wrong; then uninstalled. Needs root, mmdebstrap, a network; takes minutes.
 #   tests/deploy/chroot.sh [ARCHITECTURE]     amd64, or arm64 under qemu-user-static where binfmt_misc knows it
-# ROOT_TAR and WHEELHOUSE, if set, name a root and wheels that are there already.
+# ROOT_TAR and WHEELHOUSE, if set, name a root and wheels that are there already. With COORDINATOR=1 a coordinator is
+# installed, too, and a small fleet trains one round with it: that fetches torch.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 arch=${1:-$(dpkg --print-architecture)}
@@ -13,7 +14,7 @@ work=$(mktemp -d)
 root=$work/root
 mkdir "$root"
 leave() {
-    for each in opt proc; do
+    for each in opt proc dev; do
         ! mountpoint -q "$root/$each" || umount --lazy "$root/$each"
     done
     rm -rf --one-file-system "$work"
@@ -22,19 +23,23 @@ trap leave EXIT
 
 tar=${ROOT_TAR:-$work/root.tar}
 [ -s "$tar" ] || mmdebstrap --quiet --architectures="$arch" --variant=minbase \
-    --include=python3,python3-venv,sudo,systemd,ca-certificates bookworm "$tar"
+    --include=python3,python3-venv,sudo,systemd,ca-certificates,mosquitto bookworm "$tar"
 tar -xf "$tar" -C "$root"
 mount -t proc proc "$root/proc"
 
 wheels=${WHEELHOUSE:-$work/wheels}
 if [ ! -d "$wheels" ]; then
     machine=$([ "$arch" = arm64 ] && echo aarch64 || echo x86_64)
+    extras=()
+    [ -z "${COORDINATOR:-}" ] || extras+=(cloud)
     python3 -m pip wheel --quiet --no-deps --wheel-dir "$wheels" .
     platforms=()
     for each in 2_28 2_27 2_17; do platforms+=(--platform "manylinux_${each}_$machine"); done
     mapfile -t needed < <(python3 -c '
-import tomllib
-print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")')
+import sys, tomllib
+project = tomllib.load(open("pyproject.toml", "rb"))["project"]
+extras = [each for extra in sys.argv[1:] for each in project["optional-dependencies"][extra]]
+print(*project["dependencies"], *extras, sep="\n")' "${extras[@]}")
     python3 -m pip download --quiet --only-binary=:all: "${platforms[@]}" --platform "manylinux2014_$machine" \
         --python-version 3.11 --dest "$wheels" --constraint constraints.txt "${needed[@]}"
 fi
@@ -174,4 +179,17 @@ says 0 "Installed: sojourn" "${server[@]}"
 said=$(run timeout --preserve-status 30 setpriv --reuid=sojourn-edge --regid=sojourn-edge --clear-groups \
     /opt/sojourn/current/bin/sojourn edge run /etc/sojourn/edge.toml 2>&1) || true
 [[ "$said" == *"trying again until it works"* ]] || wrong "the edge server said: $said"
+
+if [ -n "${COORDINATOR:-}" ]; then
+    step "a coordinator beside it, which the edge server's next installation leaves whole"
+    mount --bind /dev "$root/dev"
+    says 0 "sojourn-coordinator.service was not started" sh /deploy/install-server.sh coordinator --wheelhouse /wheels
+    says 0 "coordinator.toml" /usr/local/bin/sojourn fleet init --host 192.0.2.1 --fleet-folder /etc/sojourn/cloud
+    says 0 "Installed: sojourn" "${server[@]}"
+    run /opt/sojourn/current/bin/python -c 'import torch' || wrong "torch is gone"
+    said=$(run timeout --preserve-status 30 setpriv --reuid=sojourn-coordinator --regid=sojourn-coordinator --clear-groups \
+        /opt/sojourn/current/bin/sojourn coordinator run /etc/sojourn/cloud/coordinator/coordinator.toml 2>&1) || true
+    [[ "$said" == *"trying again until it works"* ]] || wrong "the coordinator said: $said"
+    says 0 "accuracy" timeout 300 /opt/sojourn/current/bin/sojourn demo --rounds 1
+fi
 echo "all is well on $arch"

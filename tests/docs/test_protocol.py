@@ -14,12 +14,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator import desk, results
+from coordinator import desk, fitting, results, rollouts
 from docs import make_vectors
 from docs.vectors.cast import DEVICE, EDGE
 from docs.vectors.examples import short
 from docs.vectors.telling import told
-from edge_agent import agent_records
+from edge_agent import agent_records, releases
 from hierarchy.edge_server import STALE
 from sojourn import (
     WIRE,
@@ -30,7 +30,9 @@ from sojourn import (
     node,
     outbox,
     parts,
+    release,
     scoring,
+    signing,
     spec,
     topics,
     vectors,
@@ -59,6 +61,9 @@ STRUCTURES: dict[str, type] = {
     **{form.__name__: form for form in (spec.InputSpec, spec.Probe, Exemplars, wire.Epoch, wire.Ref)},
     **{form.__name__: form for form in (wire.TourId, wire.VisitId, wire.Task, wire.Offer, Member)},
     **{form.__name__: form for form in (VisitReport, wire.TourView, wire.RoundReport, wire.JobView)},
+    **{form.__name__: form for form in (release.SignedOrder, release.Order, release.Goods, release.Parcel)},
+    **{form.__name__: form for form in (release.Card, release.ProbeCheck, release.Health, release.Pace)},
+    **{form.__name__: form for form in (release.HealthRules, release.LineView, release.DeviceView)},
     **{f"Objective `{form.__struct_config__.tag}`": form for form in get_args(parts.Objective)},
     **{f"Estimator `{form.__struct_config__.tag}`": form for form in get_args(parts.Estimator)},
 }
@@ -118,7 +123,7 @@ def told_default(field: msgspec.structs.FieldInfo) -> str:
     match field.default:
         case None:
             return "nil"
-        case () | msgspec.NODEFAULT:  # the latter: made anew each time, an empty map
+        case () | "" | msgspec.NODEFAULT:  # the latter: made anew each time, an empty map
             return "empty"
         case bool() as value:
             return str(value).lower()
@@ -335,7 +340,7 @@ def test_the_page_says_which_structures_are_arrays_and_which_are_closed(name):
 def test_no_structure_was_forgotten():
     forms = {
         form
-        for module in (messages, spec, wire, parts.visits)
+        for module in (messages, release, spec, wire, parts.visits)
         for form in vars(module).values()
         if isinstance(form, type) and issubclass(form, msgspec.Struct) and form.__module__ == module.__name__
     }
@@ -372,6 +377,8 @@ def test_words_of_fixed_lists_are_described():
     assert all(f"`{word}`" in section("`declined`") for word in get_args(wire.VisitReason))
     assert all(f"`{word}`" in section("VisitReport") for word in get_args(wire.VisitStatus))
     assert all(f"`{word}`" in section("JobView") for word in get_args(wire.JobStatus))
+    assert all(f"`{word}`" in section("`release-report`") for word in get_args(release.ReleaseState))
+    assert all(f"`{word}`" in section("LineView") for word in get_args(release.RolloutStatus))
 
 
 def test_who_may_send_what_to_whom():
@@ -397,6 +404,10 @@ def test_limits_and_settings_are_told_as_they_are():
         "three attempts at this hop": STALE == 3,
         f"at most {desk.TOURS} and at most {desk.ROOM:,} bytes": desk.TOURS == desk.HISTORY,
         f"(the newest {desk.JOBS})": True,
+        f"at most {fitting.ROOM:,} bytes of them, but at least one": fitting.ROOM == desk.ROOM,
+        f"array of name, 1 to {rollouts.TOGETHER}": True,
+        f"it has {releases.LINES} lines already": True,
+        f"the {len(signing.CONTEXT)} bytes `{signing.CONTEXT.decode()}`": True,
         f"{HASH} bytes each": HASH == 32,
         f"at most {node.INLINE:,} bytes": True,
         f"at most {exchange.WINDOW} leaves": True,
@@ -436,8 +447,8 @@ def depth(value: Any) -> int:
 def test_how_deep_structures_nest_is_told():
     packets = {vector["name"]: depth(msgpack.unpackb(bytes.fromhex(vector["hex"]))) for vector in VECTORS["packets"]}
     blobs = {vector["name"]: depth(msgpack.unpackb(bytes.fromhex(vector["hex"]))) for vector in VECTORS["blobs"]}
-    assert max(*packets.values(), *blobs.values()) == 6
-    assert "Nothing here nests deeper than 6 arrays and maps" in PAGE
+    assert max(*packets.values(), *blobs.values()) == 7
+    assert "Nothing here nests deeper than 7 arrays and maps" in PAGE
     received = [vector["name"] for vector in VECTORS["packets"] if vector["to"] == str(DEVICE)]
     own = packets["visit-with-an-own-objective"]
     assert own == 4

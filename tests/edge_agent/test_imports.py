@@ -18,10 +18,11 @@ FORBIDDEN = {
 }  # fmt: skip
 HEAVY = {"numpy", "onnxruntime", "PIL"}
 IN_THE_WORKER = {
-    "training", "descent", "pool", "estimates", "handover", "data_samples", "data_npz", "data_csv", "data_images"
+    "training", "descent", "pool", "estimates", "handover", "data_samples", "data_npz", "data_csv", "data_images",
+    "release_trial", "predictor", "serving", "model", "inputs", "answers", "endpoint",
 }  # fmt: skip
-"""The modules that only the training worker loads."""
-COMMANDS = {"commands", "setup_commands", "__main__"}
+"""The modules that only the training worker, the trial of a release, or a program that predicts loads."""
+COMMANDS = {"commands", "setup_commands", "inference_commands", "__main__"}
 EVERY = {module.name for module in pkgutil.iter_modules(edge_agent.__path__)} - COMMANDS
 
 

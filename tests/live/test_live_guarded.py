@@ -94,3 +94,25 @@ def test_three_people_follow_the_commands_and_a_model_is_trained(guarded: Guarde
         assert time.monotonic() < deadline, guarded.logs()
         time.sleep(0.2)
     assert "2 visits, 0 failed" in said
+    _the_model_goes_back(guarded, tmp_path, cloud, far)
+
+
+def _the_model_goes_back(guarded: Guarded, folder: Path, cloud: Path, far: list[object]) -> None:
+    """What was learnt is a release now: made, signed, served by both devices, and asked."""
+    release = folder / "digits-1.release"
+    made = guarded.sojourn("release", "create", "job", "--line", "digits", "-o", release, *far)
+    assert "digits" in made
+    assert "torch" in guarded.sojourn("release", "show", release)
+    said = guarded.sojourn(
+        "release", "rollout", release, "--stages", "50%,100%", "--soak", 0, "--watch",
+        "--key", cloud / "release.key", *far,
+    )  # fmt: skip
+    assert "digits 1 is done; 2 serving" in said
+    table = guarded.sojourn("release", "status", "digits", *far)
+    assert table.count("serving") == 3  # the summary, and one row for each device
+    store = folder / "stores" / "pi-1"
+    answers = guarded.sojourn("agent", "predict", "digits", folder / "pi-1.npz", "--store", store)
+    assert len(answers.splitlines()) > 10
+    assert "digits 1" in guarded.sojourn("release", "status", *far)
+    undone = guarded.sojourn("release", "rollback", "digits", "--watch", *far)
+    assert "digits 1 is rolled-back; 2 withdrawn; rollback by operator" in undone

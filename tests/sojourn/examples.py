@@ -7,6 +7,7 @@ from sojourn.messages import (
     Cancel,
     Chunk,
     Declined,
+    DeviceReport,
     Discarded,
     Export,
     Exported,
@@ -15,13 +16,22 @@ from sojourn.messages import (
     Gone,
     Hashes,
     Inspect,
+    InspectReleases,
     Jobs,
+    MakeRelease,
     Prepare,
     Progress,
     Refused,
+    Release,
+    ReleaseMade,
+    ReleaseReport,
+    Releases,
+    Rollout,
     Roster,
     RosterAsk,
     RosterSeen,
+    Ship,
+    Steer,
     Stop,
     Submit,
     Tour,
@@ -34,6 +44,7 @@ from sojourn.messages import (
     Visited,
 )
 from sojourn.parts import Gate, Sgd, TourPolicy, Training
+from sojourn.release import DeviceView, Goods, Health, HealthRules, LineView, Pace, Parcel, SignedOrder
 from sojourn.spec import InputSpec, Kit, ModelSpec, Probe
 from sojourn.wire import JobView, Ref, RoundReport, Task, TourId, TourView, VisitId
 
@@ -43,6 +54,14 @@ TASK = Task("train", Training(), Sgd(), "float32", 1)
 VISIT, TOUR = VisitId("job", 1, 0, 2, (1, 3)), TourId("job", 1, 0, 1)
 REPORT = RoundReport(1, 0.5, 1.5, 2, 4, 0, 1000, 2.5, {"vts": 0.9}, ("dev: lost, silent",))
 TOUR_VIEW = TourView(0, "site", ("a", "b"), 1, "b", 3, 4, 0, False)
+ORDER = SignedOrder(b"an order", bytes(64))
+HEALTH = Health(rows=5, pace=Pace(1.5, 2.5), accuracy=0.5, accuracy_before=0.75, live=Pace(1.0, 2.0), mix=(0.25, 0.75))
+RELEASE_REPORT = ReleaseReport("line", 7, 3, "serving", "", HEALTH)
+LINE_VIEW = LineView(
+    line="line", status="running", detail="", serial=8, version=3, before=2, serves=2,
+    goods=Goods(Parcel(D, 1), Parcel(D, 2)), stages=(0.5, 1.0), stage=1, counts={"serving": 1},
+    devices=(DeviceView("d", 1, 7, 3, "serving", "", HEALTH),),
+)  # fmt: skip
 
 EXAMPLES = (
     Fetch(D, 0, 5),
@@ -74,6 +93,16 @@ EXAMPLES = (
     Jobs("ticket", (JobView("job", "visit", "mlp", "running", "", 1, 5, "train", 0.5, 4, (TOUR_VIEW,), (REPORT,)),)),
     Exported("ticket", REF, 0.75),
     Refused("ticket", "no"),
+    MakeRelease("ticket", "job", "line", 3, "int8", "for the shelf", 0.01),
+    ReleaseMade("ticket", REF, REF),
+    Rollout("ticket", ORDER, ORDER, REF, REF, (0.05, 0.25, 1.0), HealthRules(soak=5.0), undo=False),
+    Steer("ticket", "line", "rollback"),
+    InspectReleases("ticket", "line"),
+    Releases("ticket", (LINE_VIEW,)),
+    Ship(ORDER, REF, None, ("a", "b")),
+    Release(ORDER, REF, Ref(D, 3, inline=b"abc")),
+    RELEASE_REPORT,
+    DeviceReport("d", RELEASE_REPORT),
 )
 
 

@@ -1,0 +1,310 @@
+"""A fleet that serves releases: real machines in virtual time, with disks and programs that may misbehave."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from copy import deepcopy
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from coordinator.coordinator import Coordinator
+from coordinator.sites import read_roster
+from edge_agent.agent import Agent
+from edge_agent.agent_records import ReleaseEnded, ReleaseOrdered
+from edge_agent.release_work import Install, Installed, Usage, Withdraw, Withdrawn
+from edge_agent.releases import Releases
+from fleet_sim.fleet import CLOUD, FLEET, Fleet
+from sojourn.blobs import ref_of
+from sojourn.machine import Did, DidNot, Received, Told
+from sojourn.memory_link import MemoryLink
+from sojourn.messages import Rollout, Steer
+from sojourn.release import Goods, Health, HealthRules, Order, Pace, Parcel, sign
+from sojourn.signing import Signer
+from sojourn.topics import Address
+from sojourn.wire import Epoch, Offer
+from sojourn.workers import InlineWorkers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from coordinator.rollout_records import LineState
+    from sojourn.blobs import BlobStore
+    from sojourn.memory_link import Faults, MemoryBroker
+    from sojourn.messages import Message
+    from sojourn.node import Node
+    from sojourn.store import Store
+
+SITES = {"site-a": tuple(f"dev-{n}" for n in range(5)), "site-b": tuple(f"dev-{n}" for n in range(5, 10))}
+DEVICES = tuple(name for there in SITES.values() for name in there)
+NODES = (*DEVICES, *SITES, CLOUD)
+SIGNER = Signer(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
+OPERATOR = Address("cloud", "operator")
+RULES = HealthRules(soak=5.0, patience=300.0)
+STAGES = (0.1, 0.5, 1.0)
+TRIAL = 2.0
+"""Virtual seconds that a trial takes; making a known release current takes a tenth."""
+USES = (0.5, 2.0, 8.0, 32.0)
+"""When programs tell how they fare with a release, in seconds after it came or after they started."""
+ILL: dict[str, Health] = {
+    "slow": Health(rows=9, pace=Pace(1.0, 50.0), pace_before=Pace(1.0, 10.0)),
+    "inaccurate": Health(rows=9, accuracy=0.5, accuracy_before=0.9),
+    "adrift": Health(rows=9, drift=0.9),
+}
+ILL_IN_USE: dict[str, Health] = {
+    "slow in use": Health(predictions=99, live=Pace(1.0, 50.0), live_before=Pace(1.0, 10.0)),
+    "adrift in use": Health(predictions=99, live_drift=0.9),
+    "wrong": Health(predictions=99, errors=4),
+}
+KINDS = ("fails", "does not load", *ILL, *ILL_IN_USE)
+FINE = Health(rows=9, pace=Pace(1.0, 10.0), pace_before=Pace(1.0, 10.0), accuracy=0.9, accuracy_before=0.9)
+
+
+class Disk:
+    """What a device serves, whatever becomes of its agent."""
+
+    def __init__(self) -> None:
+        self.current = 0
+        self.previous = 0
+
+    def serve(self, version: int) -> None:
+        """As `edge_agent.release_folder` does."""
+        if version != self.current:
+            self.previous, self.current = self.current, version
+
+
+class Installing:
+    """The installer of one device's agent, while that lives: what is tried takes time, and the swap is one step."""
+
+    def __init__(self, fleet: ReleaseFleet, name: str, blobs: BlobStore) -> None:
+        self._fleet, self._name, self._blobs = fleet, name, blobs
+        self._wanted: dict[str, object] = {}
+        self._lines: dict[str, str] = {}
+
+    def start(self, key: str, work: Install | Withdraw, report: Callable[[Did | DidNot], None]) -> None:
+        assert key not in self._wanted, "work of this name is under way"
+        assert work.line not in self._lines.values(), "two pieces of work on one line at once"
+        self._wanted[key] = mark = object()
+        self._lines[key] = work.line
+        quick = isinstance(work, Withdraw) or work.known
+        seconds = TRIAL * self._fleet.pace / (10 if quick else 1)
+
+        def finish() -> None:
+            if self._wanted.get(key) is mark:
+                said = self._done(key, work)
+                # Between the swap and the word of it there is time to be killed, or for another order.
+                self._fleet.world.later(self._fleet.lag, lambda: tell(said))
+
+        def tell(said: Did | DidNot) -> None:
+            if self._wanted.get(key) is mark:
+                del self._wanted[key], self._lines[key]
+                report(said)
+
+        self._fleet.world.later(seconds, finish)
+
+    def stop(self, key: str) -> None:
+        self._wanted.pop(key, None)
+        self._lines.pop(key, None)
+
+    def close(self) -> None:
+        self._wanted.clear()
+        self._lines.clear()
+
+    def _done(self, key: str, work: Install | Withdraw) -> Did | DidNot:
+        fleet, disk = self._fleet, self._fleet.disks[self._name]
+        if isinstance(work, Withdraw):
+            disk.current = disk.previous = 0
+            return Did(key, Withdrawn())
+        if work.known and work.version in (disk.current, disk.previous):
+            fleet.swap(self._name, work.version)
+            return Did(key, Installed(Health()))
+        digests = (work.goods.graph.digest, work.goods.card.digest)
+        if not all(self._blobs.has(digest) for digest in digests):
+            assert work.known, "goods that were fetched were not kept"
+            return DidNot(key, "failed", "the goods are not here")
+        kind = fleet.kind_of(self._name, work.version)
+        if kind == "fails":
+            return DidNot(key, "failed", "it gives other logits than its card says")
+        fleet.swap(self._name, work.version)
+        return Did(key, Installed(ILL.get(kind, FINE)))
+
+
+class ReleaseFleet(Fleet):
+    """Ten devices on two sites. `bad` says of a version how it is, on which devices."""
+
+    def __init__(self, faults: Faults | None = None, stores: Mapping[str, Store] | None = None) -> None:
+        self.disks: dict[str, Disk] = defaultdict(Disk)
+        self.bad: dict[int, tuple[str, tuple[str, ...]]] = {}
+        self.pace, self.lag = 1.0, 0.0
+        self.orders: dict[str, list[int]] = defaultdict(list)
+        """The serial numbers that each device obeyed, over all its lives."""
+        self.ended: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        self._installing: dict[str, Installing] = {}
+        self._tickets = 0
+        super().__init__(dict.fromkeys(DEVICES), SITES, faults, stores=stores)  # type: ignore[arg-type]
+
+    def kind_of(self, device: str, version: int) -> str:
+        """How a version is on a device."""
+        kind, where = self.bad.get(version, ("good", ()))
+        return kind if device in where else "good"
+
+    def loads(self, device: str, version: int) -> bool:
+        """Whether programs can load it."""
+        return version > 0 and self.kind_of(device, version) != "does not load"
+
+    def swap(self, device: str, version: int) -> None:
+        """Serve another version; whatever comes, programs have something to go on with."""
+        disk = self.disks[device]
+        had = self.works(device)
+        disk.serve(version)
+        assert self.works(device) or not had, f"{device} has no working model any more"
+        self.use(device)
+
+    def works(self, device: str) -> bool:
+        """Whether a program that starts now finds a release that it can load."""
+        disk = self.disks[device]
+        return self.loads(device, disk.current) or self.loads(device, disk.previous)
+
+    def use(self, device: str) -> None:
+        """Programs tell of what is served now, some times."""
+        for after in USES:
+            self.world.later(after, lambda: self._tell_use(device))
+
+    def _tell_use(self, device: str) -> None:
+        version, node = self.disks[device].current, self.nodes[device]
+        if not version or not node._alive:
+            return
+        kind = self.kind_of(device, version)
+        failure = "" if self.loads(device, version) else "no such operator"
+        node.report(Told(Usage("l", version, ILL_IN_USE.get(kind, Health(predictions=99)), failure)))  # type: ignore[arg-type]
+
+    def start(self, name: str) -> None:
+        super().start(name)
+        if name in DEVICES:
+            self.use(name)
+
+    def kill(self, name: str) -> None:
+        super().kill(name)
+        if name in self._installing:
+            self._installing[name].close()
+
+    def ask(self, message: Message) -> None:
+        """An operator asks, if the coordinator is there."""
+        node = self.nodes[CLOUD]
+        if node._alive:
+            node.report(Received(OPERATOR, Epoch(1, bytes(8)), message))  # type: ignore[arg-type]
+
+    def steer(self, action: Any) -> None:
+        self._tickets += 1
+        self.ask(Steer(f"s-{self._tickets}", "l", action))
+
+    def rollout(
+        self, version: int, *, stages: tuple[float, ...] = STAGES, rules: HealthRules = RULES, undo: bool = True
+    ) -> None:
+        """An operator rolls a version out; its goods are with the coordinator already."""
+        known = self.machine.state.lines.get("l")
+        blobs = [f"{what} {version} ".encode() * 3000 for what in ("graph", "card")]
+        for data in blobs:
+            self.stores[CLOUD].blobs.put(data, ref_of(data).digest)
+        graph, card = (ref_of(data) for data in blobs)
+        goods = Goods(Parcel(graph.digest, graph.size), Parcel(card.digest, card.size))
+        serial = known.back.read.serial if known else 0
+        forward = Order(FLEET, "l", serial + 1, version, goods)
+        serves = known.serves.read if known else None
+        back = Order(FLEET, "l", serial + 2, serves.version if serves else 0, serves and serves.goods, rollback=True)
+        self.ask(Rollout(f"t-{version}", sign(forward, SIGNER), sign(back, SIGNER), graph, card, stages, rules, undo))
+        lines = self.machine.state.lines
+        self.world.run(lambda: "l" in lines and self.line.forward.read.version == version, self.world.now + 1)
+        assert self.line.forward.read.version == version
+
+    @property
+    def machine(self) -> Coordinator:
+        machine = self.nodes[CLOUD].node.machine
+        assert isinstance(machine, Coordinator)
+        return machine
+
+    @property
+    def line(self) -> LineState:
+        return self.machine.state.lines["l"]
+
+    def agent(self, device: str) -> Agent:
+        machine = self.nodes[device].node.machine
+        assert isinstance(machine, Agent)
+        return machine
+
+    def settle(self, limit: float = 3000.0) -> None:
+        """Let time pass until the rollout is over and every device has ended with the order that counts."""
+        self.world.run(
+            lambda: self.line.over and all(self.line.ended(device) for device in self.line.members),
+            self.world.now + limit,
+        )
+        end = self.world.now + USES[-1] + 20
+        self.world.run(lambda: False, end)
+        line = self.line
+        assert line.over, (line.status, line.detail)
+        assert set(line.members) == set(DEVICES) or line.status == "rolled-back"
+
+    def check(self) -> None:
+        """All devices agree with the line's status, with their disks, and with what the coordinator knows of them."""
+        line = self.line
+        wanted = line.cargo.read
+        for device in DEVICES:
+            mine, disk = self.agent(device).state.lines.get("l"), self.disks[device]
+            version = mine.serving.version if mine and mine.serving else 0
+            assert version == disk.current, f"{device} says {version} and serves {disk.current}"
+            if device not in line.members:
+                assert wanted.goods is None  # whoever is there gets what the fleet serves
+                assert version == 0
+                continue
+            assert mine is not None
+            heard = line.reports[device]
+            assert (heard.serial, heard.version, heard.state) == (mine.order.serial, version, mine.state), device
+            assert mine.order.serial == wanted.serial
+            if mine.state in ("serving", "withdrawn"):
+                assert version == wanted.version, device
+            assert self.orders[device] == sorted(set(self.orders[device])), "an order was obeyed twice, or late"
+            assert len(set(self.ended[device])) == len(self.ended[device]), "an order ended twice in one way"
+
+    def _coordinator(self, broker: MemoryBroker) -> Node:
+        link = MemoryLink(broker)
+        machine = Coordinator(CLOUD, fleet=FLEET)
+        return self._node(
+            machine, {"edge": link, "cloud": link}, lambda store: InlineWorkers(lambda it: read_roster(it, store.blobs))
+        )
+
+    def _agent(self, name: str, data: Any, broker: MemoryBroker) -> Node:
+        offer = Offer("1", "simulated", "onnxruntime", 1, 0, ("sgd",), "simulated")
+        agent = Agent(name, offer, releases=Releases(FLEET, SIGNER.public))
+
+        def workers(store: Store) -> Installing:
+            self._installing[name] = Installing(self, name, store.blobs)
+            return self._installing[name]
+
+        node = self._node(agent, {"edge": MemoryLink(broker)}, workers)
+        node.heed(lambda record: self._noted(name, agent, record))
+        return node
+
+    def _noted(self, name: str, agent: Agent, record: Any) -> None:
+        if isinstance(record, ReleaseOrdered):
+            self.orders[name].append(record.order.serial)
+        elif isinstance(record, ReleaseEnded):
+            self.ended[name].append((agent.state.lines["l"].order.serial, record.state))
+
+
+@cache
+def _served() -> tuple[dict[str, Store], dict[str, Disk]]:
+    fleet = ReleaseFleet()
+    fleet.rollout(1, stages=(1.0,), rules=HealthRules(soak=0.0))
+    fleet.settle()
+    assert fleet.line.status == "done"
+    return fleet.stores, dict(fleet.disks)
+
+
+def serving(faults: Faults | None = None) -> ReleaseFleet:
+    """A fleet all of whose devices serve version 1."""
+    stores, disks = _served()
+    fleet = ReleaseFleet(faults, deepcopy(stores))
+    fleet.disks.update(deepcopy(disks))
+    fleet.world.run(lambda: fleet.machine.sites.count() == len(DEVICES), fleet.world.now + 100)
+    return fleet

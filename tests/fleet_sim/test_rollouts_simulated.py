@@ -1,0 +1,236 @@
+"""Rollouts over a simulated fleet: good releases reach all, bad ones none, whatever links and nodes do.
+
+`CHAOS_SEEDS=5000 pytest tests/fleet_sim/test_rollouts_simulated.py` runs longer.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from sojourn import node as node_module
+from sojourn.memory_link import Faults
+from sojourn.release import HealthRules
+from tests.fleet_sim.release_fleet import DEVICES, KINDS, NODES, STAGES, ReleaseFleet, serving
+from tests.fleet_sim.test_kills import after, wait
+
+SEEDS = int(os.environ.get("CHAOS_SEEDS", "200"))
+
+
+def currents(fleet: ReleaseFleet) -> dict[str, int]:
+    return {device: fleet.disks[device].current for device in DEVICES}
+
+
+def all_at(version: int) -> dict[str, int]:
+    return dict.fromkeys(DEVICES, version)
+
+
+def test_the_first_release_reaches_all_devices_stage_by_stage() -> None:
+    fleet = ReleaseFleet()
+    fleet.world.run(lambda: fleet.machine.sites.count() == len(DEVICES))
+    fleet.rollout(1)
+    sizes = []
+    while not fleet.line.over:
+        stage = fleet.line.stage
+        sizes.append(len(fleet.line.members))
+        assert fleet.world.run(lambda stage=stage: fleet.line.stage != stage or fleet.line.over)
+    assert sizes == [1, 5, 10]
+    fleet.settle()
+    assert fleet.line.status == "done"
+    assert currents(fleet) == all_at(1)
+    fleet.check()
+
+
+def test_a_good_release_takes_the_place_of_the_one_before() -> None:
+    fleet = serving()
+    fleet.rollout(2)
+    fleet.settle()
+    assert fleet.line.status == "done"
+    assert currents(fleet) == all_at(2)
+    fleet.check()
+
+
+def test_goods_that_do_not_ride_along_are_fetched(monkeypatch) -> None:
+    monkeypatch.setattr(node_module, "INLINE", 0)
+    test_a_good_release_takes_the_place_of_the_one_before()
+
+
+@pytest.mark.parametrize("undo", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bad_release_goes_no_further_than_its_stage_and_all_return(kind, undo) -> None:
+    fleet = serving()
+    fleet.bad[2] = (kind, DEVICES)
+    fleet.rollout(2, undo=undo)
+    if not undo:
+        fleet.world.run(lambda: fleet.line.status == "halted", fleet.world.now + 100)
+        assert fleet.line.status == "halted"
+        fleet.steer("rollback")
+    fleet.settle()
+    assert (fleet.line.status, fleet.line.stage) == ("rolled-back", 1)
+    assert currents(fleet) == all_at(1)
+    touched = [device for device in DEVICES if 3 in fleet.orders[device]]
+    assert len(touched) == 1
+    fleet.check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_bad_on_one_device_only_is_found_when_its_stage_comes(kind) -> None:
+    fleet = serving()
+    fleet.rollout(2)
+    first = next(iter(fleet.line.members))
+    (victim, *_) = [device for device in DEVICES if device != first]
+    fleet.bad[2] = (kind, (victim,))
+    fleet.settle()
+    assert fleet.line.status == "rolled-back"
+    assert victim in fleet.line.detail
+    assert currents(fleet) == all_at(1)
+    fleet.check()
+
+
+def test_a_first_release_that_is_bad_is_withdrawn() -> None:
+    fleet = ReleaseFleet()
+    fleet.world.run(lambda: fleet.machine.sites.count() == len(DEVICES))
+    fleet.bad[1] = ("inaccurate", DEVICES)
+    fleet.rollout(1)
+    fleet.settle()
+    assert fleet.line.status == "rolled-back"
+    assert currents(fleet) == all_at(0)
+    fleet.check()
+
+
+def test_after_a_release_was_undone_the_next_one_reaches_all() -> None:
+    fleet = serving()
+    fleet.bad[2] = ("slow", DEVICES)
+    fleet.rollout(2)
+    fleet.settle()
+    fleet.rollout(3)
+    fleet.settle()
+    assert fleet.line.status == "done"
+    assert currents(fleet) == all_at(3)
+    fleet.steer("rollback")
+    wait(fleet, 1.0)
+    fleet.settle()
+    assert currents(fleet) == all_at(1)
+    fleet.check()
+
+
+def test_a_device_that_sleeps_through_a_rollout_has_the_release_when_it_wakes() -> None:
+    fleet = serving()
+    fleet.kill("dev-3")
+    wait(fleet, 5)
+    fleet.rollout(2)
+    fleet.world.run(lambda: fleet.line.over)
+    assert fleet.disks["dev-3"].current == 1
+    fleet.start("dev-3")
+    wait(fleet, 5)
+    fleet.settle()
+    assert currents(fleet) == all_at(2)
+    fleet.check()
+
+
+def test_a_device_that_sleeps_through_the_way_back_goes_back_when_it_wakes() -> None:
+    fleet = serving()
+    fleet.rollout(2)
+    fleet.world.run(lambda: fleet.line.status == "done")
+    fleet.kill("dev-3")
+    fleet.steer("rollback")
+    fleet.world.run(lambda: fleet.line.status == "rolled-back")
+    assert fleet.disks["dev-3"].current == 2
+    fleet.start("dev-3")
+    wait(fleet, 5)
+    fleet.settle()
+    assert currents(fleet) == all_at(1)
+    fleet.check()
+
+
+def test_a_device_whose_disk_was_replaced_is_given_what_the_fleet_serves() -> None:
+    fleet = serving()
+    fleet.kill("dev-3")
+    wait(fleet, 5)
+    del fleet.stores["dev-3"], fleet.disks["dev-3"]
+    fleet.orders["dev-3"].clear()
+    fleet.start("dev-3")
+    wait(fleet, 60)
+    assert currents(fleet) == all_at(1)
+    fleet.check()
+
+
+@pytest.mark.parametrize("name", ["dev-0", "site-a", "cloud"])
+@pytest.mark.parametrize("kind", ["good", "does not load", "slow"])
+def test_a_node_killed_at_any_moment(kind, name) -> None:
+    ends = {"good": ("done", 2)}.get(kind, ("rolled-back", 1))
+    for moment in range(1, 420, 31):
+        fleet = serving()
+        fleet.lag = 0.05
+        fleet.bad[2] = (kind, DEVICES)
+        fleet.rollout(2, stages=(1.0,))
+        after(fleet, moment)
+        fleet.kill(name)
+        wait(fleet, 3)
+        fleet.start(name)
+        wait(fleet, 1)
+        fleet.settle()
+        assert fleet.line.status == ends[0], (moment, fleet.line.detail)
+        assert currents(fleet) == all_at(ends[1]), moment
+        fleet.check()
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_chaos(seed, monkeypatch) -> None:
+    draw = random.Random(seed)
+    monkeypatch.setattr(node_module, "INLINE", draw.choice([0, 128 << 10]))
+    monkeypatch.setattr(node_module, "RECORDS_PER_SNAPSHOT", draw.choice([1, 5, 512]))
+    monkeypatch.setattr(node_module, "SECONDS_PER_SWEEP", draw.choice([0.5, 30.0]))
+    fleet = serving()
+    kind = disturbed(fleet, draw)
+    recovered(fleet)
+    fleet.check()
+    if fleet.line.status == "rolled-back":
+        assert currents(fleet) == all_at(1)
+    elif kind == "good":
+        assert currents(fleet) == all_at(2)
+
+
+def disturbed(fleet: ReleaseFleet, draw: random.Random) -> str:
+    """A rollout over bad links, with nodes that die and come back, and people who interfere."""
+    faults = Faults(draw.random() * 0.3, draw.random() * 0.3, 0.01, draw.random() * 3)
+    for broker in fleet.brokers.values():
+        broker.faults = faults
+        broker._random.seed(draw.random())
+    fleet.pace, fleet.lag = draw.choice([0.1, 1.0, 10.0]), draw.choice([0.0, 0.1, 5.0])
+    kind = draw.choice(["good"] * len(KINDS) + [*KINDS])
+    where = draw.choice([DEVICES, tuple(draw.sample(DEVICES, draw.randint(1, 3)))])
+    fleet.bad[2] = (kind, where)
+    rules = HealthRules(soak=draw.choice([0.0, 5.0, 40.0]), patience=draw.choice([20.0, 300.0]))
+    fleet.rollout(2, stages=draw.choice([STAGES, (1.0,)]), rules=rules, undo=draw.random() < 0.8)
+    for _ in range(draw.randint(1, 6)):
+        after(fleet, draw.randint(1, 150))
+        if draw.random() < 0.2:
+            fleet.steer(draw.choice(["pause", "resume", "rollback"]))
+        down = draw.sample(NODES, draw.randint(1, 3))
+        for name in down:
+            fleet.kill(name)
+        wait(fleet, draw.choice([0.0, 0.1, 2.0, 20.0]))
+        for name in down:
+            fleet.start(name)
+    return kind
+
+
+def recovered(fleet: ReleaseFleet) -> None:
+    """Links are good again, all nodes are there, and somebody attends to what waits for a person."""
+    for broker in fleet.brokers.values():
+        broker.faults = Faults()
+    for device in DEVICES:
+        fleet.use(device)
+    wait(fleet, 30.0)
+    for _ in range(20):
+        if fleet.line.status == "paused":
+            fleet.steer("resume")
+        elif fleet.line.status == "halted":
+            fleet.steer("rollback")
+        wait(fleet, 400.0)
+        if fleet.line.over:
+            break
+    fleet.settle()

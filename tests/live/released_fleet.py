@@ -1,0 +1,76 @@
+"""Ten agents that serve releases, as processes on a real Mosquitto."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coordinator.rollout_orders import orders_for
+from edge_agent.model import Model
+from edge_agent.release_folder import ReleaseFolder
+from sojourn.release import HealthRules
+from sojourn.signing import Signer
+from tests.live.live_fleet import FLEET, LiveFleet
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from coordinator.release_file import ReleaseFile
+
+DEVICES = [f"pi-{number}" for number in range(10)]
+SITES = {"edge-1": DEVICES[:5], "edge-2": DEVICES[5:]}
+STAGES = (0.05, 0.25, 1.0)
+RULES = HealthRules(soak=0.2, patience=60.0)
+OVER = ("done", "rolled-back", "halted", "paused")
+
+
+class ReleasedFleet(LiveFleet):
+    """A fleet whose devices serve releases that are signed with its key."""
+
+    def __init__(self, folder: Path) -> None:
+        self.signer = Signer.generate(folder / "release.key")
+        (folder / "release.pub").write_text(self.signer.public)
+        (folder / "agent.toml").write_text("[release]\nkey_file = 'release.pub'\nreport_seconds = 1\n")
+        super().__init__(folder, SITES, own_brokers=False, flags=(str(folder / "agent.toml"),))
+        self._asking = self.operator()
+        self._asking.jobs(patience=60.0)
+        for device in DEVICES:
+            self.wait_for(device, "connected")
+
+    def begin(self, release: ReleaseFile, *, signer: Signer | None = None, rules: HealthRules = RULES) -> None:
+        with self.operator() as operator:
+            known = next(iter(operator.releases(release.card.line)), None)
+            forward, back = orders_for(release, known, FLEET, signer or self.signer)
+            operator.rollout(forward, back, release, STAGES, rules, undo=True)
+
+    def end(self):
+        """What the coordinator says when the rollout is over."""
+        self.wait(lambda: self.view().status in OVER, "the end of the rollout")
+        return self.view()
+
+    def view(self):
+        """What the coordinator says now."""
+        return self._asking.releases("digits")[0]
+
+    def roll_out(self, release: ReleaseFile, **how):
+        self.begin(release, **how)
+        return self.end()
+
+    def store(self, device: str) -> Path:
+        return self.folder / "stores" / device
+
+    def current(self) -> set[int | None]:
+        """The versions that are current on the devices' disks."""
+        served = [ReleaseFolder(self.store(device), "digits").current() for device in DEVICES]
+        return {it.version if it else None for it in served}
+
+    def all_predict(self, version: int) -> None:
+        """Every device answers with this version, from what is on its disk."""
+        for device in DEVICES:
+            with Model("digits", self.store(device)) as model:
+                assert model.version == version, device
+                assert model.predict([[0.0] * 64]).shape == (1, 10)
+
+    def stop(self) -> None:
+        """End everything."""
+        self._asking.__exit__(None, None, None)
+        super().stop()

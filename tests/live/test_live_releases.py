@@ -1,0 +1,133 @@
+"""Ten agents as processes: good releases reach all of them in stages, each kind of bad one ends as the rules say."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from edge_agent.model import Model
+from sojourn.release import HealthRules
+from sojourn.signing import Signer
+from tests.live.release_goods import broken, digits_release, forgetful, slow
+from tests.live.released_fleet import DEVICES, ReleasedFleet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from coordinator.release_file import ReleaseFile
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory):
+    live = ReleasedFleet(tmp_path_factory.mktemp("released"))
+    yield live
+    live.stop()
+
+
+def test_a_first_release_reaches_all_devices_in_stages(fleet: ReleasedFleet) -> None:
+    view = fleet.roll_out(digits_release(1))
+    assert (view.status, view.serves, view.counts) == ("done", 1, {"serving": 10})
+    assert sorted(device.stage for device in view.devices) == [1, 2, 2, *[3] * 7]  # 5 % is one, 25 % are three
+    assert [fleet.log("cloud").count(f"release digits 1: stage {n} of 3") for n in (1, 2, 3)] == [1, 1, 1]
+    fleet.all_predict(1)
+
+
+def test_a_better_release_takes_its_place_while_a_program_uses_it(fleet: ReleasedFleet) -> None:
+    with Model("digits", fleet.store("pi-3")) as model:
+        assert model.version == 1
+        view = fleet.roll_out(digits_release(2))
+        fleet.wait(lambda: model.version == 2, "the hot swap")
+        for _ in range(60):
+            model.predict([[0.0] * 64])
+        with fleet.operator() as operator:
+            fleet.wait(lambda: _health(operator, "pi-3").predictions >= 60, "what the program did")
+    assert (view.status, view.before, view.serves) == ("done", 1, 2)
+    health = view.devices[0].health
+    assert health.rows > 0
+    assert health.accuracy == health.accuracy_before > 0.9
+    fleet.all_predict(2)
+
+
+@pytest.mark.parametrize(
+    ("make", "version", "why"),
+    [(forgetful, 3, "accuracy fell"), (slow, 4, "times as slow as before"), (broken, 5, "failed: ")],
+    ids=["less accurate", "slower", "does not load"],
+)
+def test_a_bad_release_stops_at_the_first_device_and_comes_back(
+    fleet: ReleasedFleet, make: Callable[[int], ReleaseFile], version: int, why: str
+) -> None:
+    view = fleet.roll_out(make(version))
+    assert (view.status, view.serves, view.stage) == ("rolled-back", 2, 1)
+    assert why in view.detail
+    assert fleet.current() == {2}
+    fleet.all_predict(2)
+
+
+def test_a_release_that_somebody_else_signed_is_refused(fleet: ReleasedFleet, tmp_path: Path) -> None:
+    thief = Signer.generate(tmp_path / "thief.key")
+    view = fleet.roll_out(digits_release(6), signer=thief)
+    assert view.status == "rolled-back"
+    assert "refused: the order is not signed with the fleet's release key" in view.detail
+    assert fleet.current() == {2}
+
+
+def test_a_program_that_reports_errors_has_the_release_taken_back(fleet: ReleasedFleet) -> None:
+    fleet.begin(digits_release(7), rules=HealthRules(soak=30.0, patience=60.0))
+    first = _first(fleet, 7)
+    with Model("digits", fleet.store(first)) as model:
+        fleet.wait(lambda: model.version == 7, "the new version in the program")
+        model.report_error("this is a three")
+        view = fleet.end()
+        fleet.wait(lambda: model.version == 2, "the old version in the program")
+    assert view.status == "rolled-back"
+    assert "1 errors were reported" in view.detail
+    assert fleet.current() == {2}
+
+
+def test_agents_that_are_killed_in_the_middle_end_with_the_release(fleet: ReleasedFleet) -> None:
+    fleet.begin(digits_release(8, weight=2_000_000))
+    first = _first(fleet, 8)
+    fleet.wait(lambda: "release digits 8" in fleet.log(first), "the order")
+    for device in DEVICES:
+        fleet.kill(device)
+        assert fleet.current() <= {2, 8}
+    for device in DEVICES:
+        fleet.start(device)
+    view = fleet.end()
+    assert (view.status, view.serves) == ("done", 8)
+    fleet.all_predict(8)
+
+
+def test_a_release_that_is_everywhere_is_undone_by_one_command(fleet: ReleasedFleet) -> None:
+    with fleet.operator() as operator:
+        operator.steer("digits", "rollback")
+        view = fleet.end()
+        fleet.wait(lambda: operator.releases("digits")[0].counts == {"serving": 10}, "all devices")
+    assert (view.status, view.serves) == ("rolled-back", 2)
+    assert fleet.current() == {2}
+    fleet.all_predict(2)
+
+
+def test_no_device_ever_tried_what_it_was_not_told_to(fleet: ReleasedFleet) -> None:
+    """What is left on the disks: the version that is served, and the one before."""
+    for device in DEVICES:
+        folder = fleet.store(device) / "release" / "digits"
+        named = json.loads((folder / "current").read_text())["version"]
+        assert named == 2
+        assert len(list(folder.glob("*.onnx"))) <= 2
+
+
+def _first(fleet: ReleasedFleet, version: int) -> str:
+    """The device of the first stage."""
+    with fleet.operator() as operator:
+        fleet.wait(lambda: operator.releases("digits")[0].version == version, "the rollout")
+        fleet.wait(lambda: operator.releases("digits")[0].devices, "its first device")
+        return operator.releases("digits")[0].devices[0].device
+
+
+def _health(operator, device: str):
+    view = next(each for each in operator.releases("digits")[0].devices if each.device == device)
+    return view.health
