@@ -17,6 +17,7 @@ from coordinator.following import follow
 from coordinator.job_data import digits_split
 from coordinator.operator import Operator
 from coordinator.watching import BARS, percent, result_table, show
+from fleet_sim import demo_release
 from fleet_sim.demo_job import demo_job
 from fleet_sim.partition import dirichlet
 from fleet_sim.processes import Processes
@@ -69,11 +70,12 @@ class Demo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(demo: Demo, folder: Path, console: Console) -> None:
-    """Run all of it, from dealing out the data to a checked model; everything is written below `folder`."""
+    """Run all of it, from dealing out the data to a model that all devices serve; all is written below `folder`."""
     began = time.monotonic()
     who = f"{demo.devices} devices at {demo.edges} sites"
     console.print(f"[bold]{who} train one model.[/] The model travels; the data stays.")
     parts = _deal_out(demo, folder)
+    demo_release.make_key(folder)
     processes = Processes(folder)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, processes.interrupt)
@@ -89,8 +91,9 @@ def run(demo: Demo, folder: Path, console: Console) -> None:
         _start_agents(demo, brokers, processes, folder)
         last = show(follow(operator, JOB, processes.check), console)
         _tell_end(last, console)
+        release = demo_release.ship(operator, JOB, folder, console, processes.check)
         model = folder / "digits.onnx"
-        model.write_bytes(operator.export(JOB)[0])
+        model.write_bytes(release.graph)
         _try_out(model, console)
         console.print(f"[dim]Ending {len(processes)} processes ...[/]")
     console.print(f"That took {time.monotonic() - began:.0f} seconds.")
@@ -143,6 +146,7 @@ def _start_agents(demo: Demo, brokers: dict[str, Broker], processes: Processes, 
     for number, name in enumerate(demo.device_names):
         broker = _address(_at(brokers, demo.site_of(number)))
         told = {"threads": 1, "broker": broker, "data": {"path": f"{name}.npz"}, "shares": ["class-counts"]}
+        told["release"] = {"key_file": demo_release.PUBLIC}
         _start(processes, folder, "agent", name, told)
         time.sleep(STAGGER)
 
@@ -225,9 +229,9 @@ def _try_out(model: Path, console: Console) -> None:
 
 
 def tidy(folder: Path) -> None:
-    """Leave the model and the job file; the rest has served."""
+    """Leave the model, its release and the job file; the rest has served."""
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
-        elif path.name not in ("digits.onnx", "job.toml"):
+        elif path.name not in ("digits.onnx", "digits-1.release", "job.toml"):
             path.unlink()
