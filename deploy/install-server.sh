@@ -53,8 +53,9 @@ prefix=/opt/sojourn
 command -v mosquitto >/dev/null || [ -x /usr/sbin/mosquitto ] ||
     say "mosquitto is not installed: for a broker on this machine, apt-get install mosquitto first."
 
-what=sojourn
-[ "$role" = edge ] || what='sojourn[cloud]'
+# Both may live on one machine, in one place: an edge server must not take from a coordinator what it needs.
+what='sojourn[cloud]'
+if [ "$role" = edge ] && [ ! -f "$units/sojourn-coordinator.service" ]; then what=sojourn; fi
 mkdir -p "$prefix"
 venv=$(mktemp -d "$prefix/venv-XXXXXXXX")
 done=''

@@ -1,0 +1,105 @@
+"""An agent that waits for work, with the unit's command and environment: its memory and its processor time.
+
+python -m benchmarks.idle_agent [--minutes 10]
+
+It is connected to a Mosquitto with an edge server on it, has limits to look at, trusts a release key and serves a
+release, so that all its parts are there. Processor time is that of the process and all it started, from /proc.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.agent_memory import PROC, sample, tree
+from coordinator.job_data import digits_split
+from coordinator.rollout_orders import orders_for
+from sojourn.release import HealthRules
+from sojourn.signing import Signer
+from tests.live.live_fleet import FLEET, LiveFleet
+from tests.live.release_goods import digits_release
+
+UNIT = Path(__file__).parents[1] / "deploy" / "device" / "sojourn-agent.service"
+SETTLE = 30.0
+PAUSE = 5.0
+
+
+def unit() -> tuple[list[str], dict[str, str]]:
+    """The words after the program in the unit's command, and what it adds to the environment."""
+    lines = [line.partition("=") for line in UNIT.read_text().splitlines() if "=" in line and line[0] != "#"]
+    command = next(shlex.split(value) for key, _, value in lines if key == "ExecStart")
+    added = [value.partition("=") for key, _, value in lines if key == "Environment"]
+    return command[1:-1], {name: value for name, _, value in added}
+
+
+def processor_seconds(pids: list[int]) -> float:
+    """What these processes have used so far, and their children that ended."""
+    used = 0
+    for pid in pids:
+        fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        used += sum(int(field) for field in fields[11:15])
+    return used / os.sysconf("SC_CLK_TCK")
+
+
+def start(folder: Path, fleet: LiveFleet, key: Path) -> subprocess.Popen[bytes]:
+    """The agent as systemd starts it."""
+    x, y = digits_split(train=True)
+    np.savez(folder / "data.npz", x=x, y=y)
+    file = folder / "agent.toml"
+    broker = fleet.brokers["cloud"]
+    file.write_text(
+        f'name = "one"\nfleet = "{FLEET}"\nstore = "{folder / "one"}"\n'
+        f'[broker]\nhost = "{broker.host}"\nport = {broker.port}\n[data]\npath = "{folder / "data.npz"}"\n'
+        f'[release]\nkey_file = "{key}"\n[limits]\nthrottle_at = 70\nstop_at = 80\nfree_memory = 64\nfree_disk = 256\n'
+    )
+    words, added = unit()
+    plain = {name: os.environ[name] for name in ("PATH", "LANG", "PYTHONPATH") if name in os.environ}
+    return subprocess.Popen([sys.executable, "-m", "sojourn.cli", *words, file], env=plain | added)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--minutes", type=float, default=10.0)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        signer = Signer.generate(folder / "release.key")
+        (folder / "release.pub").write_text(signer.public)
+        fleet = LiveFleet(folder, {"edge-1": []}, own_brokers=False)
+        process = start(folder, fleet, folder / "release.pub")
+        try:
+            with fleet.operator() as operator:
+                operator.jobs(patience=60)
+                release = digits_release(1)
+                forward, back = orders_for(release, None, FLEET, signer)
+                operator.rollout(forward, back, release, (1.0,), HealthRules(soak=0))
+                fleet.wait(lambda: operator.releases("digits")[0].status == "done", "the release on the device")
+            time.sleep(SETTLE)
+            before, begun = processor_seconds(tree(process.pid)), time.monotonic()
+            taken = []
+            while time.monotonic() - begun < 60 * asked.minutes:
+                time.sleep(PAUSE)
+                taken.append(sample(process.pid))
+            used, passed = processor_seconds(tree(process.pid)) - before, time.monotonic() - begun
+        finally:
+            process.terminate()
+            process.wait()
+            fleet.stop()
+    pss, alone = ([each[number] for each in taken] for number in (0, 1))
+    print(f"{passed / 60:.0f} minutes, {len(taken)} samples, {max(each.processes for each in taken)} process")
+    middle = statistics.median(pss)
+    print(f"summed PSS median {middle:.1f} MB, most {max(pss):.1f} MB (reach 65); alone {max(alone):.1f} MB")
+    print(f"processor {used:.2f} s: {100 * used / passed:.3f} % of one core (reach 0.5)")
+
+
+if __name__ == "__main__":
+    main()

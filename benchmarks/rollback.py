@@ -1,0 +1,117 @@
+"""From the first report that breaks a rule to the old model serving on every device that had the new one.
+
+python -m benchmarks.rollback [--repeats 5]
+
+Ten agents, two edge servers and a coordinator as processes on one Mosquitto. A release that answers wrongly goes to
+all ten at once (the first stage is the whole fleet), so every device has to come back. The time of the first failing
+report is that at which a subscriber of the broker hears it; a device serves the old model when its `current` file
+names it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paho.mqtt.client import Client
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+
+from coordinator.rollout_orders import orders_for
+from sojourn.envelope import unpack
+from sojourn.messages import ReleaseReport
+from sojourn.release import HealthRules, complaint
+from sojourn.topics import Address, read
+from tests.live.live_fleet import FLEET
+from tests.live.release_goods import digits_release, forgetful
+from tests.live.released_fleet import DEVICES, ReleasedFleet
+from tests.live.witness import NAME
+
+if TYPE_CHECKING:
+    from paho.mqtt.client import MQTTMessage
+
+    from coordinator.release_file import ReleaseFile
+
+RULES = HealthRules(soak=0.0, patience=60.0)
+
+
+class FirstComplaint:
+    """Hears when a device first says of a version what breaks a rule."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.heard = threading.Event()
+        self.at = 0.0
+        self.version = 0
+        self._client = Client(CallbackAPIVersion.VERSION2, NAME, protocol=MQTTProtocolVersion.MQTTv5)
+        self._client.username_pw_set(NAME)
+        self._client.on_message = self._message
+        self._client.on_connect = lambda client, *_: client.subscribe("#", qos=1)
+        self._client.connect(host, port)
+        self._client.loop_start()
+
+    def wait_for(self, version: int) -> None:
+        """Listen for the next one."""
+        self.version = version
+        self.heard.clear()
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def _message(self, _client: Client, _data: object, message: MQTTMessage) -> None:
+        route = read(FLEET, message.topic)
+        if route is None or route.node.role != "edge" or route.sender not in DEVICES or self.heard.is_set():
+            return
+        said = unpack(message.payload, Address("device", route.sender), route.node).message
+        ours = isinstance(said, ReleaseReport) and said.version == self.version
+        if ours and said.health and complaint(said.health, RULES):
+            self.at = time.monotonic()
+            self.heard.set()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--repeats", type=int, default=5)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        fleet = ReleasedFleet(Path(folder))
+        broker = fleet.brokers["cloud"]
+        listening = FirstComplaint(broker.host, broker.port)
+        try:
+            _begin(fleet, digits_release(1))
+            fleet.wait(lambda: fleet.current() == {1}, "the good release everywhere")
+            fleet.end()
+            times = [_measured(fleet, listening, 2 + number) for number in range(asked.repeats)]
+        finally:
+            listening.close()
+            fleet.stop()
+    told = ", ".join(f"{each:.2f}" for each in times)
+    print(f"{len(DEVICES)} devices had the bad release; seconds until all served the old one: {told}")
+    print(f"median {statistics.median(times):.2f} s, at most {max(times):.2f} s (reach 5)")
+
+
+def _measured(fleet: ReleasedFleet, listening: FirstComplaint, version: int) -> float:
+    listening.wait_for(version)
+    _begin(fleet, forgetful(version))
+    fleet.wait(listening.heard.is_set, "a report that breaks a rule")
+    # A device whose trial is still under way takes the order back before it serves anything.
+    while fleet.current() != {1} or fleet.view().status != "rolled-back":
+        time.sleep(0.002)
+    done = time.monotonic()
+    return done - listening.at
+
+
+def _begin(fleet: ReleasedFleet, release: ReleaseFile) -> None:
+    with fleet.operator() as operator:
+        known = next(iter(operator.releases(release.card.line)), None)
+        forward, back = orders_for(release, known, FLEET, fleet.signer)
+        operator.rollout(forward, back, release, (1.0,), RULES)
+
+
+if __name__ == "__main__":
+    main()
