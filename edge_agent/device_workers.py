@@ -30,7 +30,12 @@ class DeviceWorkers:
         """Begin; returns at once."""
         if isinstance(work, Install | Withdraw):
             self._lines[key] = work.line
-            self._installing.start(key, work, report)
+
+            def ended(event: Did | Doing | DidNot) -> None:
+                self._lines.pop(key, None)
+                report(event)
+
+            self._installing.start(key, work, ended)
         else:
             self._training.start(key, work, report)
 
