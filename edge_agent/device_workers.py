@@ -35,6 +35,7 @@ class DeviceWorkers:
                 self._lines.pop(key, None)
                 report(event)
 
+            self._installer.expect(work)
             self._installing.start(key, work, ended)
         else:
             self._training.start(key, work, report)
