@@ -37,6 +37,9 @@ def rollout(
     max_accuracy_drop: Annotated[float, typer.Option(metavar="SHARE", min=0, max=1, help="0.02: two points.")] = 0.02,
     max_drift: Annotated[float, typer.Option(metavar="SHARE", min=0, max=1, help="Of the predicted classes.")] = 0.3,
     max_errors: Annotated[int, typer.Option(min=0, help="That programs report, on one device.")] = 0,
+    after: Annotated[
+        int, typer.Option(metavar="SERIAL", min=0, help="Devices know orders up to this one: after a restored backup.")
+    ] = 0,
     halt: Annotated[bool, typer.Option("--halt", help="Stop when a stage is ill, instead of rolling back.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Watch it until it ends.")] = False,
 ) -> None:
@@ -55,7 +58,7 @@ def rollout(
     )  # fmt: skip
     line = release.card.line
     known = next(iter(operator.releases(line)), None)
-    forward, back = orders_for(release, known, operator.fleet, signer)
+    forward, back = orders_for(release, known, operator.fleet, signer, after=after)
     view = operator.rollout(forward, back, release, shares, rules, undo=not halt)
     undone = f"{line} {view.before}" if view.before else "nothing: this line is new"
     typer.echo(f"{line} {view.version}: {len(shares)} stages begin; a rollback leads to {undone}")

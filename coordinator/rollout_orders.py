@@ -15,11 +15,14 @@ if TYPE_CHECKING:
 
 
 def orders_for(
-    release: ReleaseFile, known: LineView | None, fleet: str, signer: Signer
+    release: ReleaseFile, known: LineView | None, fleet: str, signer: Signer, *, after: int = 0
 ) -> tuple[SignedOrder, SignedOrder]:
-    """Forward to the release, and back to what the fleet is meant to serve now, with serial numbers that follow."""
+    """Forward to the release, and back to what the fleet is meant to serve now, with serial numbers that follow.
+
+    `after` is a serial number that devices have seen and the coordinator has not: its journal is an older one.
+    """
     card = release.card
-    serial = known.serial if known else 0
+    serial = max(known.serial if known else 0, after)
     forward = Order(fleet, card.line, serial + 1, card.version, release.goods)
     version, goods = (known.serves, known.goods) if known else (0, None)
     back = Order(fleet, card.line, serial + 2, version, goods, rollback=True)
