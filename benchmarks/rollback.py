@@ -24,8 +24,8 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from coordinator.rollout_orders import orders_for
 from sojourn.envelope import unpack
-from sojourn.messages import ReleaseReport
 from sojourn.release import HealthRules, complaint
+from sojourn.release_messages import ReleaseReport
 from sojourn.topics import Address, read
 from tests.live.live_fleet import FLEET
 from tests.live.release_goods import digits_release, forgetful

@@ -28,7 +28,7 @@ from sojourn.envelope import unpack_blob
 from sojourn.errors import Fault, JobError, SojournError
 from sojourn.exemplars import Exemplars
 from sojourn.graphs import Graphs
-from sojourn.messages import MakeRelease
+from sojourn.release_messages import MakeRelease
 from sojourn.spec import Kit
 from sojourn.wire import Ref
 

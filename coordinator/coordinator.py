@@ -21,23 +21,9 @@ from coordinator.rollouts import Rollouts
 from coordinator.sites import RosterRead, Sites
 from coordinator.tours import Tours
 from sojourn.machine import Did, DidNot, Linked, Present, Pulled, PullFailed, Received, Say, Send, Woke, soonest
-from sojourn.messages import (
-    Birth,
-    DeviceReport,
-    Export,
-    Inspect,
-    InspectReleases,
-    MakeRelease,
-    Rollout,
-    Roster,
-    RosterAsk,
-    Steer,
-    Stop,
-    Submit,
-    Toured,
-    TourProgress,
-)
+from sojourn.messages import Birth, Export, Inspect, Roster, RosterAsk, Stop, Submit, Toured, TourProgress
 from sojourn.outbox import Outbox
+from sojourn.release_messages import DeviceReport, InspectReleases, MakeRelease, Rollout, Steer
 from sojourn.topics import Address
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from coordinator.itinerary import copy_of, settings_of
 from coordinator.job import read_job
 from sojourn.errors import SojournError
 from sojourn.machine import Do, Say, Send
-from sojourn.messages import Export, Exported, Inspect, Jobs, Refused, ReleaseMade, refs
+from sojourn.messages import Export, Exported, Inspect, Jobs, Refused, refs
+from sojourn.release_messages import ReleaseMade
 from sojourn.topics import Address
 from sojourn.wire import JobView, TourView
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from coordinator.sites import Sites
     from coordinator.tours import Tours
     from sojourn.machine import DidNot, Effect
-    from sojourn.messages import MakeRelease, Stop, Submit, TourProgress
+    from sojourn.messages import Stop, Submit, TourProgress
+    from sojourn.release_messages import MakeRelease
     from sojourn.wire import RoundReport
 
 HISTORY = 100

@@ -30,19 +30,14 @@ from sojourn.messages import (
     Gone,
     Hashes,
     Inspect,
-    InspectReleases,
     Jobs,
-    MakeRelease,
     Refused,
-    ReleaseMade,
-    Releases,
-    Rollout,
-    Steer,
     Stop,
     Submit,
 )
 from sojourn.mqtt import MqttLink
 from sojourn.outbox import Outbox
+from sojourn.release_messages import InspectReleases, MakeRelease, ReleaseMade, Releases, Rollout, Steer
 from sojourn.topics import Address
 from sojourn.wire import Epoch
 

@@ -9,7 +9,8 @@ import msgspec
 
 from coordinator.rollout_records import Cargo, RolloutBegun
 from sojourn.machine import Append, Pull, Say, Send
-from sojourn.messages import InspectReleases, Refused, Releases, Rollout, Steer
+from sojourn.messages import Refused
+from sojourn.release_messages import InspectReleases, Releases, Rollout, Steer
 from sojourn.topics import Address
 
 if TYPE_CHECKING:

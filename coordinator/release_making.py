@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from coordinator.coordinator_records import JobState
     from coordinator.release_file import ReleaseFile
     from sojourn.exemplars import Exemplars
-    from sojourn.messages import MakeRelease
+    from sojourn.release_messages import MakeRelease
     from sojourn.spec import InputSpec, Kit
 
 TOLERANCE = 1e-3

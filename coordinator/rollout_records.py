@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sojourn.messages import ReleaseReport
 from sojourn.release import ENDS, HealthRules, Order, RolloutStatus, SignedOrder
+from sojourn.release_messages import ReleaseReport
 from sojourn.wire import Ref
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from coordinator.rollout_records import LineState
-    from sojourn.messages import ReleaseReport
+    from sojourn.release_messages import ReleaseReport
 
 
 def view_of(

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from coordinator.rollout_records import DevicesJoined, DeviceTold, RolloutTurned
 from coordinator.rollout_view import view_of
 from sojourn.machine import Append, Say, Send, soonest
-from sojourn.messages import Ship
 from sojourn.release import BAD, ENDS, complaint
+from sojourn.release_messages import Ship
 from sojourn.topics import Address
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from coordinator.rollout_records import LineState, RolloutRecord
     from coordinator.sites import Sites
     from sojourn.machine import Effect
-    from sojourn.messages import DeviceReport, ReleaseReport
     from sojourn.release import LineView, RolloutStatus
+    from sojourn.release_messages import DeviceReport, ReleaseReport
 
 FIRST = 1.0
 LONGEST = 15.0

@@ -51,8 +51,9 @@ from sojourn.machine import (
     Woke,
     soonest,
 )  # fmt: skip
-from sojourn.messages import Accepted, Cancel, Declined, Discarded, Prepare, Progress, Release, Visit, Visited
+from sojourn.messages import Accepted, Cancel, Declined, Discarded, Prepare, Progress, Visit, Visited
 from sojourn.outbox import Outbox
+from sojourn.release_messages import Release
 from sojourn.topics import Address
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import msgspec
 from edge_agent.agent_records import ReleaseEnded, ReleaseOrdered, Served
 from edge_agent.release_work import Install, Installed, Withdraw
 from sojourn.machine import Append, Do, Pull, Say, Send, Undo
-from sojourn.messages import ReleaseReport
 from sojourn.release import ENDS, Health
+from sojourn.release_messages import ReleaseReport
 from sojourn.topics import Address
 from sojourn.wire import Ref
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from edge_agent.agent_records import AgentState, ReleaseLine
     from edge_agent.release_work import Usage
     from sojourn.machine import Did, DidNot, Effect
-    from sojourn.messages import Release
     from sojourn.release import Order, ReleaseState
+    from sojourn.release_messages import Release
 
 LINES = 16
 """A device serves at most so many model lines."""

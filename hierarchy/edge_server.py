@@ -23,16 +23,15 @@ from sojourn.messages import (
     Cancel,
     Declined,
     Progress,
-    ReleaseReport,
     RosterAsk,
     RosterSeen,
-    Ship,
     Tour,
     TourAccepted,
     TourCancel,
     TourDiscarded,
     Visited,
 )
+from sojourn.release_messages import ReleaseReport, Ship
 from sojourn.topics import Address
 
 if TYPE_CHECKING:

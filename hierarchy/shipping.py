@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sojourn.machine import Pull, Say, Send
-from sojourn.messages import DeviceReport, Release
+from sojourn.release_messages import DeviceReport, Release
 from sojourn.topics import Address
 
 if TYPE_CHECKING:
     from collections.abc import Container
 
     from sojourn.machine import Effect
-    from sojourn.messages import ReleaseReport, Ship
+    from sojourn.release_messages import ReleaseReport, Ship
     from sojourn.wire import Ref
 
 KEPT = 32

@@ -41,7 +41,6 @@ from sojourn.messages import (
     Chunk,
     Death,
     Declined,
-    DeviceReport,
     Discarded,
     Export,
     Exported,
@@ -50,22 +49,13 @@ from sojourn.messages import (
     Gone,
     Hashes,
     Inspect,
-    InspectReleases,
     Jobs,
-    MakeRelease,
     Prepare,
     Progress,
     Refused,
-    Release,
-    ReleaseMade,
-    ReleaseReport,
-    Releases,
-    Rollout,
     Roster,
     RosterAsk,
     RosterSeen,
-    Ship,
-    Steer,
     Stop,
     Submit,
     Tour,
@@ -90,6 +80,18 @@ from sojourn.parts import (
 )
 from sojourn.randomness import derive
 from sojourn.release import DeviceView, Goods, Health, HealthRules, LineView, Order, Pace, Parcel, SignedOrder
+from sojourn.release_messages import (
+    DeviceReport,
+    InspectReleases,
+    MakeRelease,
+    Release,
+    ReleaseMade,
+    ReleaseReport,
+    Releases,
+    Rollout,
+    Ship,
+    Steer,
+)
 from sojourn.signing import CONTEXT
 from sojourn.wire import JobView, Ref, RoundReport, Task, TourView
 

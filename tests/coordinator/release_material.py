@@ -21,7 +21,7 @@ from sojourn.envelope import unpack_blob
 from sojourn.exemplars import Exemplars
 from sojourn.graphs import Graphs
 from sojourn.memory_blobs import MemoryBlobs
-from sojourn.messages import MakeRelease
+from sojourn.release_messages import MakeRelease
 from sojourn.spec import Kit
 
 ASKED = MakeRelease("t", "job", "digits", 3, notes="for the test")

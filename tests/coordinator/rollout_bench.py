@@ -8,8 +8,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from coordinator.coordinator import Coordinator
 from sojourn.blobs import ref_of
 from sojourn.machine import Pulled, Send, Woke
-from sojourn.messages import DeviceReport, InspectReleases, ReleaseReport, Rollout, Ship, Steer
 from sojourn.release import Goods, Health, HealthRules, Order, Parcel, sign
+from sojourn.release_messages import DeviceReport, InspectReleases, ReleaseReport, Rollout, Ship, Steer
 from sojourn.signing import Signer
 from sojourn.wire import Ref
 from tests.coordinator.cloud_bench import OPERATOR, Bench, site

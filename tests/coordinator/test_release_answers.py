@@ -17,24 +17,9 @@ from sojourn.errors import JobError, LinkError
 from sojourn.exchange import Exchange
 from sojourn.machine import DidNot
 from sojourn.memory_blobs import MemoryBlobs
-from sojourn.messages import (
-    Chunk,
-    Export,
-    Fetch,
-    FetchHashes,
-    Gone,
-    Hashes,
-    InspectReleases,
-    Jobs,
-    MakeRelease,
-    Refused,
-    ReleaseMade,
-    Releases,
-    Rollout,
-    Steer,
-    Submit,
-)
+from sojourn.messages import Chunk, Export, Fetch, FetchHashes, Gone, Hashes, Jobs, Refused, Submit
 from sojourn.release import HealthRules, LineView, SignedOrder
+from sojourn.release_messages import InspectReleases, MakeRelease, ReleaseMade, Releases, Rollout, Steer
 from tests.coordinator.cloud_bench import MODEL, OPERATOR, Bench, text
 from tests.coordinator.test_operator import ME, VIEW, FakeLink, operator
 from tests.coordinator.test_release_file import release

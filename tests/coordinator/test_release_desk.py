@@ -9,8 +9,9 @@ from coordinator.release_desk import LINES
 from sojourn.envelope import Packet, pack
 from sojourn.link import PORTABLE_PAYLOAD
 from sojourn.machine import Append, Pull, Pulled, PullFailed
-from sojourn.messages import Refused, Releases, Rollout, Steer
+from sojourn.messages import Refused
 from sojourn.release import HealthRules, Order, SignedOrder, sign
+from sojourn.release_messages import Releases, Rollout, Steer
 from sojourn.topics import Address
 from tests.coordinator.cloud_bench import BOOT, OPERATOR
 from tests.coordinator.rollout_bench import RULES, SIGNER, RolloutBench, goods, refs, rollout

@@ -10,8 +10,8 @@ import pytest
 from coordinator.fitting import ROOM, fitting
 from sojourn.envelope import Packet, pack
 from sojourn.link import PORTABLE_PAYLOAD
-from sojourn.messages import Releases
 from sojourn.release import Health, HealthRules, Pace
+from sojourn.release_messages import Releases
 from tests.coordinator.cloud_bench import BOOT
 from tests.coordinator.rollout_bench import RolloutBench, goods
 from tests.coordinator.test_rollouts import TEN, bench

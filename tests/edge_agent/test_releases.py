@@ -15,8 +15,8 @@ from edge_agent.releases import LINES, Releases
 from edge_agent.work import Train
 from sojourn.blobs import ref_of
 from sojourn.machine import Append, Did, DidNot, Do, Linked, Pull, Pulled, PullFailed, Received, Send, Told, Undo, Woke
-from sojourn.messages import Release, ReleaseReport
 from sojourn.release import Goods, Health, Order, Pace, Parcel, SignedOrder, sign
+from sojourn.release_messages import Release, ReleaseReport
 from sojourn.signing import Signer
 from sojourn.topics import Address
 from sojourn.wire import Ref

@@ -19,8 +19,8 @@ from fleet_sim.fleet import CLOUD, FLEET, Fleet
 from sojourn.blobs import ref_of
 from sojourn.machine import Did, DidNot, Received, Told
 from sojourn.memory_link import MemoryLink
-from sojourn.messages import Rollout, Steer
 from sojourn.release import Goods, Health, HealthRules, Order, Pace, Parcel, sign
+from sojourn.release_messages import Rollout, Steer
 from sojourn.signing import Signer
 from sojourn.topics import Address
 from sojourn.wire import Epoch, Offer

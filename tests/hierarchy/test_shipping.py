@@ -7,8 +7,9 @@ import pytest
 from hierarchy.shipping import KEPT
 from sojourn.blobs import ref_of
 from sojourn.machine import Present, Pull, Pulled, PullFailed, Send
-from sojourn.messages import Birth, Death, DeviceReport, Release, ReleaseReport, Ship
+from sojourn.messages import Birth, Death
 from sojourn.release import Health, SignedOrder
+from sojourn.release_messages import DeviceReport, Release, ReleaseReport, Ship
 from tests.hierarchy.site_bench import CLOUD, EPOCH, Bench, device
 from tests.sojourn.replays import sends
 

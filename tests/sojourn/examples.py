@@ -7,7 +7,6 @@ from sojourn.messages import (
     Cancel,
     Chunk,
     Declined,
-    DeviceReport,
     Discarded,
     Export,
     Exported,
@@ -16,22 +15,13 @@ from sojourn.messages import (
     Gone,
     Hashes,
     Inspect,
-    InspectReleases,
     Jobs,
-    MakeRelease,
     Prepare,
     Progress,
     Refused,
-    Release,
-    ReleaseMade,
-    ReleaseReport,
-    Releases,
-    Rollout,
     Roster,
     RosterAsk,
     RosterSeen,
-    Ship,
-    Steer,
     Stop,
     Submit,
     Tour,
@@ -45,6 +35,18 @@ from sojourn.messages import (
 )
 from sojourn.parts import Gate, Sgd, TourPolicy, Training
 from sojourn.release import DeviceView, Goods, Health, HealthRules, LineView, Pace, Parcel, SignedOrder
+from sojourn.release_messages import (
+    DeviceReport,
+    InspectReleases,
+    MakeRelease,
+    Release,
+    ReleaseMade,
+    ReleaseReport,
+    Releases,
+    Rollout,
+    Ship,
+    Steer,
+)
 from sojourn.spec import InputSpec, Kit, ModelSpec, Probe
 from sojourn.wire import JobView, Ref, RoundReport, Task, TourId, TourView, VisitId
 

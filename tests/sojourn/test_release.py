@@ -14,8 +14,9 @@ from coordinator.rollouts import TOGETHER
 from sojourn.envelope import Packet, pack, unpack
 from sojourn.errors import InvalidMessage
 from sojourn.link import PORTABLE_PAYLOAD
-from sojourn.messages import Release, ReleaseReport, Ship, map_refs, refs
+from sojourn.messages import map_refs, refs
 from sojourn.release import Goods, Health, HealthRules, Order, Pace, Parcel, SignedOrder, complaint, sign
+from sojourn.release_messages import Release, ReleaseReport, Ship
 from sojourn.signing import Signer
 from sojourn.topics import Address
 from sojourn.wire import Epoch, Ref
