@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The agent's unit under a real systemd, in a container that boots: it starts and says that it is ready, trains inside
-# of its sandbox, comes back after kill -9 and when it hangs, and is gone after --uninstall.
+# of its sandbox, serves a release to a program of its group and to no other, comes back after kill -9 and when it hangs,
+# and is gone after --uninstall.
 # Needs root, systemd-nspawn (systemd-container), mmdebstrap and a network, or ROOT_TAR and WHEELHOUSE as chroot.sh has them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -11,7 +12,7 @@ mkdir "$root"
 trap 'rm -rf "$work"' EXIT
 
 tar=${ROOT_TAR:-$work/root.tar}
-[ -s "$tar" ] || mmdebstrap --quiet --variant=minbase --include=python3,python3-venv,sudo,systemd bookworm "$tar"
+[ -s "$tar" ] || mmdebstrap --quiet --variant=minbase --include=python3,python3-venv,sudo,systemd,ca-certificates,mosquitto bookworm "$tar"
 tar -xf "$tar" -C "$root"
 wheels=${WHEELHOUSE:-$work/wheels}
 if [ ! -d "$wheels" ]; then
@@ -26,6 +27,28 @@ cp -r deploy/device "$root/device"
 sojourn=${SOJOURN:-.venv/bin/sojourn}
 "$sojourn" fleet init --host broker.example --fleet-folder "$work/fleet" >/dev/null
 "$sojourn" fleet add-device pi-1 --fleet-folder "$work/fleet" --output "$root/pi-1.tar.gz" >/dev/null 2>&1
+.venv/bin/python - "$root" <<'END'
+import sys
+from pathlib import Path
+import numpy as np
+from coordinator.release_file import write_release
+from tests.live.release_goods import digits_release
+root = Path(sys.argv[1])
+write_release(root / "digits-1.release", digits_release(1))
+np.savez(root / "rows.npz", x=np.zeros((2, 64), np.float32))
+END
+cat >"$root/serve.py" <<'END'
+from pathlib import Path
+from coordinator.release_file import read_release
+from edge_agent.data import DataSettings
+from edge_agent.installing import Installer
+from edge_agent.release_work import Install
+from sojourn.blobs import FolderBlobs
+store, release = Path("/var/lib/sojourn-agent"), read_release(Path("/digits-1.release"))
+for blob in (release.graph, release.card_bytes):
+    FolderBlobs(store / "blobs").put(blob)
+print(Installer(store, store / "blobs", DataSettings(path="/nowhere"))(Install("digits", 1, release.goods)))
+END
 
 cat >"$root/trial.sh" <<'END'
 #!/bin/bash
@@ -67,6 +90,19 @@ systemctl start trial-profile.service || { journalctl --unit trial-profile.servi
 grep --quiet flops /var/lib/sojourn-agent/profile.toml
 echo "PASSED onnxruntime trains inside of the sandbox"
 
+sed -e 's|^ExecStart=.*|ExecStart=/opt/sojourn-agent/current/bin/python /serve.py|' \
+    /run/systemd/system/trial-profile.service >/run/systemd/system/trial-release.service
+systemctl daemon-reload
+systemctl start trial-release.service || { journalctl --unit trial-release.service; exit 1; }
+useradd --groups sojourn-agent app
+useradd stranger
+predict="/opt/sojourn-agent/current/bin/sojourn agent predict digits /rows.npz --store /var/lib/sojourn-agent"
+[ "$(runuser --user app -- $predict | wc --lines)" = 2 ]
+if runuser --user stranger -- $predict; then exit 1; fi
+[ "$(stat --format '%a %G' /var/lib/sojourn-agent/release/usage.sock)" = "660 sojourn-agent" ]
+if runuser --user app -- cat /var/lib/sojourn-agent/journal.db; then exit 1; fi
+echo "PASSED a release is tried inside of the sandbox, and programs of its group use it"
+
 third=$(pid)
 sh /device/install.sh --wheelhouse /wheels
 wait_for is_new "$third"
@@ -91,4 +127,4 @@ timeout 900 systemd-nspawn --quiet --directory "$root" --register=no --keep-unit
     tail -n 5 "$work/console" >&2
 cat "$root/trial.log"
 if grep --quiet FAILED "$root/trial.log"; then exit 1; fi
-[ "$(grep --count PASSED "$root/trial.log")" -eq 6 ]
+[ "$(grep --count PASSED "$root/trial.log")" -eq 7 ]
