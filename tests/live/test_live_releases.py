@@ -10,6 +10,7 @@ import pytest
 from edge_agent.model import Model
 from sojourn.release import HealthRules
 from sojourn.signing import Signer
+from tests.live.live_fleet import job_text
 from tests.live.release_goods import broken, digits_release, forgetful, slow
 from tests.live.released_fleet import DEVICES, ReleasedFleet
 
@@ -109,6 +110,19 @@ def test_a_release_that_is_everywhere_is_undone_by_one_command(fleet: ReleasedFl
     assert (view.status, view.serves) == ("rolled-back", 2)
     assert fleet.current() == {2}
     fleet.all_predict(2)
+
+
+def test_a_job_and_a_release_share_the_devices(fleet: ReleasedFleet) -> None:
+    fleet.submit(job_text("job", rounds=4, devices=10).replace("size = 2", "size = 5"))
+    fleet.wait_for("cloud", "job job: 10 devices estimated")
+    view = fleet.roll_out(digits_release(9))
+    job = fleet.finish("job")
+    assert (view.status, job.status) == ("done", "done")
+    assert [(report.visits, report.lost) for report in job.history] == [(10, 0)] * 4
+    fleet.all_predict(9)
+    with fleet.operator() as operator:
+        operator.steer("digits", "rollback")
+        fleet.wait(lambda: fleet.view().counts == {"serving": 10} and fleet.current() == {2}, "the way back")
 
 
 def test_no_device_ever_tried_what_it_was_not_told_to(fleet: ReleasedFleet) -> None:
