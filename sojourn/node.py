@@ -49,8 +49,10 @@ if TYPE_CHECKING:
     from sojourn.wire import Epoch
     from sojourn.workers import Workers
 
-INLINE = 16 << 10
-"""Blobs up to this size ride inside the message that refers to them."""
+INLINE = 64 << 10
+"""Blobs up to this size ride inside the first message to a node that refers to them; a repeated one is small again."""
+RODE = 256
+"""So many of them are remembered."""
 RECORDS_PER_SNAPSHOT = 512
 SECONDS_PER_SWEEP = 30.0
 log = logging.getLogger("sojourn")
@@ -92,6 +94,8 @@ class Node:
         self._since_snapshot = 0
         self._seers: list[Callable[[Any], None]] = []
         self._next_sweep = 0.0
+        self._rode: dict[tuple[Address, bytes], None] = {}
+        """The blobs that rode along, and to whom: who has lost one may fetch it."""
         self._next_invalid: set[tuple[str, str]] = set()
         self._exchange = Exchange(store.blobs, self._send_plain, self._limit)
 
@@ -305,13 +309,16 @@ class Node:
 
         def attach(ref: Ref) -> Ref:
             nonlocal carried
-            if ref.size > INLINE or carried + ref.size > room:
+            if ref.size > INLINE or carried + ref.size > room or (to, ref.digest) in self._rode:
                 return ref
             try:
                 content = self.store.blobs.read(ref.digest)
             except KeyError:
                 return ref
             carried += ref.size
+            self._rode[to, ref.digest] = None
+            if len(self._rode) > RODE:
+                del self._rode[next(iter(self._rode))]
             return Ref(ref.digest, ref.size, ref.encoding, ref.delta, content)
 
         self._publish(to, map_refs(message, attach), now)

@@ -409,7 +409,7 @@ def test_limits_and_settings_are_told_as_they_are():
         f"it has {releases.LINES} lines already": True,
         f"the {len(signing.CONTEXT)} bytes `{signing.CONTEXT.decode()}`": True,
         f"{HASH} bytes each": HASH == 32,
-        f"at most {node.INLINE:,} bytes": True,
+        f"attach a blob of at most {node.INLINE:,} bytes": True,
         f"at most {exchange.WINDOW} leaves": True,
         f"at most {2 * exchange.WINDOW}\n  leaves": True,
         f"{PORTABLE_PAYLOAD:,} bytes": True,

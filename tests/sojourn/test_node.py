@@ -7,6 +7,7 @@ import random
 
 import msgpack
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.coordinator import Coordinator
 from edge_agent.agent import Agent
@@ -31,6 +32,9 @@ from sojourn.messages import (
     Visited,
 )
 from sojourn.node import Node
+from sojourn.release import Order, sign
+from sojourn.release_messages import Release, Ship
+from sojourn.signing import Signer
 from sojourn.store import FolderStore, MemoryStore
 from sojourn.topics import Address
 from sojourn.wire import Epoch, Offer, Ref, VisitId
@@ -306,6 +310,21 @@ def test_small_blobs_ride_along_and_are_verified() -> None:
     wrong = visit((1, 2))
     wrong.vectors["model"] = Ref(digest_of(b"model"), 5, "float32", inline=b"Model")
     check_untouched(bed, lambda: bed.say("e", wrong))
+
+
+def test_a_blob_rides_to_a_node_once_and_is_fetched_if_it_was_lost() -> None:
+    bed = edge()
+    for name in ("d1", "d2"):
+        bed.presence(Address("device", name), Birth(OFFER))
+    goods = [Ref(ref.digest, ref.size, inline=data) for data in (b"graph", b"card") for ref in [ref_of(data)]]
+    order = sign(Order("f", "digits", 1, 1, None), Signer(Ed25519PrivateKey.generate()))
+    for devices in (("d1",), ("d1", "d2")):
+        bed.say("c", Ship(order, *goods, devices))
+    rode = [(each.graph.inline, each.card.inline) for each in bed.sent() if isinstance(each, Release)]
+    assert rode == [(b"graph", b"card"), (None, None), (b"graph", b"card")]
+    bed.wire.published.clear()
+    bed.say("d1", Fetch(goods[0].digest, 0, 1))
+    assert [message.data for message in bed.sent()] == [b"graph"]
 
 
 def test_large_blobs_are_asked_for() -> None:
