@@ -36,7 +36,8 @@ by = "dirichlet"
 alpha = 0.5
 """
 VISIT = 'strategy = "visit"\narranger = { sets = 2, size = 4 }\nestimator = { epochs = 3 }\n'
-# Each in an encoding of its own: a device that holds a blob from the job before does not fetch it again.
+# Each with a model of its own: a device that holds a blob from the job before does not get it again.
+HIDDEN = {"visit": 256, "visit-int8": 252, "fedavg-float16": 248}
 JOBS = {
     "visit": VISIT,
     "visit-int8": f'{VISIT}encoding = "int8"\n',
@@ -61,7 +62,8 @@ def predicted(tmp_path_factory) -> dict[str, Predicted]:
 
 
 def simulated(name, folder) -> Predicted:
-    simulation = read_simulation(f'name = "{name}"\n{JOBS[name]}{FLEET}', name)
+    fleet = FLEET.replace("[256]", f"[{HIDDEN[name]}]")
+    simulation = read_simulation(f'name = "{name}"\n{JOBS[name]}{fleet}', name)
     running = Running(simulation, folder)
     try:
         *_, course = running.courses()
