@@ -74,7 +74,7 @@ DECLINED = "declined"
 RESTARTS = 1
 """How often a visit is begun again here when its worker died, before it is given up."""
 REASONS: tuple[VisitReason, ...] = (
-    "hot", "hours", "metered", "busy", "memory", "disk", "data", "runtime", "unsupported", "failed",
+    "hot", "hours", "metered", "power", "busy", "memory", "disk", "data", "runtime", "unsupported", "failed",
 )  # fmt: skip
 
 

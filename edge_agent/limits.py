@@ -64,7 +64,7 @@ def refusal(settings: LimitSettings, seen: Readings, now: dt.time, *, hot: bool)
     if seen.said_metered:
         return "metered", f"{settings.metered_file} says that the connection is metered"
     if settings.battery is not None and seen.charge is not None and seen.charge < settings.battery:
-        return "busy", f"on battery with {seen.charge} % left; works on mains, or from {settings.battery} %"
+        return "power", f"on battery with {seen.charge} % left; works on mains, or from {settings.battery} %"
     return _want_of_room(settings, seen)
 
 

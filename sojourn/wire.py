@@ -19,8 +19,9 @@ Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 VectorName = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 VisitReason = Literal[
-    "busy", "hot", "metered", "hours", "memory", "disk", "data", "runtime", "unsupported", "stale", "gone", "failed"
-]
+    "busy", "hot", "metered", "power", "hours", "memory", "disk", "data", "runtime", "unsupported", "stale", "gone",
+    "failed",
+]  # fmt: skip
 VisitStatus = Literal["done", "declined", "lost", "refused"]
 """How a visit ended: kept, declined by the device, silent past its lease, or stopped by the gate."""
 JobStatus = Literal["queued", "compiling", "waiting", "running", "done", "stopped", "refused"]

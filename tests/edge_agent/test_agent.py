@@ -197,7 +197,7 @@ def test_a_worker_that_fails_is_given_one_more_chance() -> None:
 
 
 @pytest.mark.parametrize(
-    "reason", ["hot", "hours", "metered", "busy", "memory", "disk", "data", "runtime", "unsupported"]
+    "reason", ["hot", "hours", "metered", "power", "busy", "memory", "disk", "data", "runtime", "unsupported"]
 )
 def test_other_failures_are_declined_at_once(reason) -> None:
     bench = Bench()

@@ -85,7 +85,7 @@ def test_where_all_is_fine_nothing_is_declined() -> None:
         (seen(free_memory=63.9), "memory", "free_memory"),
         (seen(free_disk=99.0), "disk", "free_disk"),
         (seen(routes=("eth0", "wwan0")), "metered", "metered_interfaces"),
-        (seen(charge=29), "busy", "battery"),
+        (seen(charge=29), "power", "battery"),
     ],
 )
 def test_each_limit_declines_with_its_word_unless_it_is_lifted(found, word, lifted) -> None:
