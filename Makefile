@@ -8,13 +8,15 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-input -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deploy check clean
+.PHONY: help demo install test test-deploy check clean
 
 help:  ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/demo.stamp  ## Train one model over a small fleet on this machine, over real MQTT
 	@$(VENV)/bin/sojourn demo
+
+install: $(VENV)/dev.stamp  ## Install Sojourn and all that its tests and checks need
 
 test: $(VENV)/dev.stamp  ## Run all tests
 	@.ci/install-packages mosquitto shellcheck systemd

@@ -1,14 +1,27 @@
-"""What all tests share: kits that simulations compile are kept beside the other caches, not in a person's own."""
+"""What all tests share: one new folder for compiled kits, so that a run compiles each once and inherits none."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pytest
 
+_KITS: list[str] = []
+"""The folder that this process made, and has to take away."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Point at the folder before anything is imported that reads it."""
-    os.environ["XDG_CACHE_HOME"] = str(config.rootpath / ".pytest_cache" / "kits")
+    """Make the folder before anything is imported that reads where it is; workers inherit it from the first process."""
+    if not hasattr(config, "workerinput"):
+        _KITS.append(tempfile.mkdtemp(prefix="sojourn-tests-"))
+        os.environ["XDG_CACHE_HOME"] = _KITS[0]
+
+
+def pytest_unconfigure() -> None:
+    """Take the folder away."""
+    for folder in _KITS:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -83,8 +83,7 @@ def join(address: str, cpus: int, data: int) -> Cluster:
     folder = ""
     how: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if place == LOCAL:
-        # A socket's path has at most 103 characters, and the usual folder of macOS leaves too few of them.
-        folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+        folder = _own_folder()
         how |= {"num_cpus": cpus, "num_gpus": 0, "object_store_memory": data + ROOM, "_temp_dir": folder}
         how |= {"include_dashboard": False}
     cluster = Cluster(ray, place, ours=True, folder=folder)
@@ -98,6 +97,19 @@ def join(address: str, cpus: int, data: int) -> Cluster:
         cluster.leave()
         raise
     return Cluster(ray, ray.get_runtime_context().gcs_address, ours=True, folder=folder)
+
+
+def _own_folder() -> str:
+    """A new folder for a cluster of our own: in the one that Ray's variable names, which need not exist yet."""
+    # A socket's path has at most 103 characters, and the usual folder of macOS leaves too few of them.
+    place = os.environ.get("RAY_TMPDIR") or "/tmp"  # noqa: S108  # mkdtemp makes a private folder in it
+    try:
+        os.makedirs(place, exist_ok=True)  # noqa: PTH103  # Ray itself takes the path as it stands
+        return tempfile.mkdtemp(prefix="ray-", dir=place)
+    except OSError as error:
+        raise MachineError(
+            f"Ray cannot keep its files in {place!r}: {error.strerror}; name another folder in RAY_TMPDIR"
+        ) from error
 
 
 def _named(address: str) -> str:

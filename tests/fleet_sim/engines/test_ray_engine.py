@@ -51,15 +51,19 @@ alpha = 0.5
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """Two nodes of one CPU each, on the loopback interface."""
+    """Two nodes of one CPU each, on the loopback interface.
+
+    RAY_TMPDIR and not `temp_dir`: Ray makes only the folder that it was told, and writes its address file into the
+    one that the environment names, which need not exist.
+    """
     before = dict(os.environ)
     ray = ray_cluster._ray(local=True)
     from ray.cluster_utils import Cluster
 
-    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+    folder = os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     made = Cluster()
     try:
-        made.add_node(**NODE, temp_dir=folder, include_dashboard=False)
+        made.add_node(**NODE, include_dashboard=False)
         made.add_node(**NODE)
         yield made
     finally:
@@ -344,7 +348,19 @@ def test_without_ray_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch)
         choose(shards(), engine="ray")
 
 
-def test_a_cluster_of_its_own_keeps_to_this_machine_and_ends_with_its_run() -> None:
+def test_a_folder_of_ones_own_is_made_and_one_that_cannot_be_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "not" / "there" / "yet"))
+    assert Path(ray_cluster._own_folder()).parent == tmp_path / "not" / "there" / "yet"
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "file"))
+    with pytest.raises(MachineError, match=r"Ray cannot keep its files in '.*file': .* name another folder in RAY_TM"):
+        ray_cluster._own_folder()
+
+
+@pytest.mark.parametrize("folder_of_ones_own", [False, True])
+def test_a_cluster_of_its_own_keeps_to_this_machine_and_ends_with_its_run(folder_of_ones_own: bool) -> None:
     script = """
 import os, psutil
 from fleet_sim.engines import choose
@@ -363,7 +379,11 @@ _, left = psutil.wait_procs(family, timeout=30)
 print(why, *sorted(listening), os.path.exists(folder), [each for each in left if each.status() != "zombie"], sep="|")
 """
     env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT, env=env)
+    with tempfile.TemporaryDirectory(prefix="own-", dir="/tmp") as folder:
+        env |= {"RAY_TMPDIR": f"{folder}/new"} if folder_of_ones_own else {}
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT, env=env
+        )
     why, *listening, folder, left = done.stdout.strip().split("|")
     assert why == "ray, as asked for: 1 actor on a cluster on this machine"
     assert {place.removeprefix("::ffff:") for place in listening} == {"127.0.0.1"}
