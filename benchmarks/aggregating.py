@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.aggregators import Contribution, Merge, Vector, aggregate, first_state
+from coordinator.aggregators.aggregating import Contribution, Merge, Vector, aggregate, first_state
 from sojourn.parts import (
     Adagrad,
     Adam,

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hierarchy.arrangers.icg import icg_groups
-from hierarchy.arrangers.visit import visit_sets
-from hierarchy.measures import cpd, vts
+from hierarchy.arranging.icg import icg_groups
+from hierarchy.arranging.measures import cpd, vts
+from hierarchy.arranging.visit import visit_sets
 from sojourn.parts import IcgArranger, VisitArranger
 from sojourn.randomness import generator
 

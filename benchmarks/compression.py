@@ -20,15 +20,15 @@ from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from benchmarks.site import CLASSES, EDGE, FLEET, PATIENCE, Model, Site
-from coordinator.job_data import digits_split
-from edge_agent.data import DataSettings
+from coordinator.jobs.data import digits_split
 from fleet_sim.fleet import Fleet
 from fleet_sim.partition import dirichlet
-from sojourn import topics
-from sojourn.topics import Address
+from sojourn.data.source import DataSettings
+from sojourn.protocol import topics
+from sojourn.protocol.topics import Address
 
 if TYPE_CHECKING:
-    from sojourn.broker_settings import BrokerSettings
+    from sojourn.links.settings import BrokerSettings
     from sojourn.parts import Encoding
 
 ENCODINGS: tuple[Encoding, ...] = ("float32", "float16", "int8")

@@ -23,19 +23,19 @@ import torch
 from benchmarks.rivals.plain_loop import PlainLoop
 from benchmarks.rivals.workloads import BATCH, CLASSES, RATE, WORKLOADS, data
 from coordinator.compiling import compile_kit
-from edge_agent.work import Train
+from edge_agent.training.work import Train
 from fleet_sim.engines import Network, PoolEngine, SerialEngine, Shards
 from fleet_sim.engines.batched import BatchedEngine
 from fleet_sim.engines.torch_graphs import TorchEngine
-from sojourn import vectors
-from sojourn.blobs import ref_of
-from sojourn.envelope import pack_blob
-from sojourn.machine import Did
-from sojourn.memory_blobs import MemoryBlobs
-from sojourn.messages import Visit
+from sojourn.model import vectors
+from sojourn.node.machine import Did
 from sojourn.parts import Sgd, Training
-from sojourn.spec import InputSpec
-from sojourn.wire import Task, VisitId
+from sojourn.protocol.envelope import pack_blob
+from sojourn.protocol.messages import Visit
+from sojourn.protocol.spec import InputSpec
+from sojourn.protocol.wire import Task, VisitId
+from sojourn.store.blobs import ref_of
+from sojourn.store.memory_blobs import MemoryBlobs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -21,23 +21,23 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from benchmarks.site import CLASSES, FLEET, PATIENCE, Model, Site
 from edge_agent.agent import Agent
-from edge_agent.data import DataSettings
-from edge_agent.objectives import NAMES
-from edge_agent.training_process import TrainingProcess
-from hierarchy.edge_records import VisitKept
-from sojourn.driver import Driver
-from sojourn.machine import Doing
-from sojourn.mqtt import MqttLink
-from sojourn.node import Node
+from edge_agent.training.objectives import NAMES
+from edge_agent.training.process import TrainingProcess
+from hierarchy.edge.records import VisitKept
+from sojourn.data.source import DataSettings
+from sojourn.links.mqtt import MqttLink
+from sojourn.node.driver import Driver
+from sojourn.node.machine import Doing
+from sojourn.node.node import Node
 from sojourn.parts import Training
-from sojourn.store import FolderStore
-from sojourn.wire import Offer
+from sojourn.protocol.wire import Offer
+from sojourn.store.journal import FolderStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
 
-    from sojourn.broker_settings import BrokerSettings
+    from sojourn.links.settings import BrokerSettings
 
 SAMPLES, EPOCHS = 400, 10
 TRIPS = 200

@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.agent_memory import PROC, sample, tree
-from coordinator.job_data import digits_split
-from coordinator.rollout_orders import orders_for
-from sojourn.release import HealthRules
-from sojourn.signing import Signer
+from coordinator.jobs.data import digits_split
+from coordinator.releases.orders import orders_for
+from sojourn.protocol.release import HealthRules
+from sojourn.protocol.signing import Signer
 from tests.live.live_fleet import FLEET, LiveFleet
 from tests.live.release_goods import digits_release
 

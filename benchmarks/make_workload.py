@@ -1,4 +1,4 @@
-"""Makes sojourn/workload.kit: the kit with which `sojourn agent profile` measures a machine.
+"""Makes sojourn/model/workload.kit: the kit with which `sojourn agent profile` measures a machine.
 
 python -m benchmarks.make_workload
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 from coordinator.compiling import compile_kit
 from coordinator.models import build
-from sojourn.envelope import pack_blob
-from sojourn.spec import InputSpec
+from sojourn.protocol.envelope import pack_blob
+from sojourn.protocol.spec import InputSpec
 
 INPUT = InputSpec((1, 28, 28))
 CLASSES = tuple(str(number) for number in range(10))
-PLACE = Path(__file__).parents[1] / "sojourn" / "workload.kit"
+PLACE = Path(__file__).parents[1] / "sojourn" / "model" / "workload.kit"
 
 
 def main() -> None:

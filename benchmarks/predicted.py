@@ -17,26 +17,26 @@ from typing import TYPE_CHECKING
 import msgpack
 import numpy as np
 
-from edge_agent import profiling
+from edge_agent.setup import profiling
 from fleet_sim.datasets import load
-from fleet_sim.demo import Demo
-from fleet_sim.demo_job import demo_job
+from fleet_sim.demo.fleet import Demo
+from fleet_sim.demo.job import demo_job
 from fleet_sim.fleet import FLEET
 from fleet_sim.partition import split
 from fleet_sim.profiles import find_profile
 from fleet_sim.running import Running
 from fleet_sim.simulation import read_simulation
-from sojourn.memory_link import MemoryLink
+from sojourn.links.memory import MemoryLink
+from sojourn.model.workload import speed
 from sojourn.toml import dumps
-from sojourn.workload import speed
 from tests.live.live_fleet import LiveFleet
 from tests.live.witness import OPERATOR
 
 if TYPE_CHECKING:
     from fleet_sim.simulation import Simulation
-    from sojourn.link import Link
-    from sojourn.memory_link import MemoryBroker
-    from sojourn.wire import RoundReport
+    from sojourn.links.link import Link
+    from sojourn.links.memory import MemoryBroker
+    from sojourn.protocol.wire import RoundReport
 
 JOB, DEVICES, SITES, ALPHA = "predicted", 8, 2, 0.5
 HIDDEN = [128]

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edge_agent import Model
-from edge_agent.predictor import made_of
-from edge_agent.release_folder import ReleaseFolder, Served
-from edge_agent.usage_listener import UsageListener
-from sojourn.blobs import FolderBlobs
-from sojourn.envelope import pack_blob
-from sojourn.release import Card, Goods, Parcel, ProbeCheck
-from sojourn.spec import InputSpec
+from edge_agent.inference.predictor import made_of
+from edge_agent.inference.usage_listener import UsageListener
+from edge_agent.releases.folder import ReleaseFolder, Served
+from sojourn.protocol.envelope import pack_blob
+from sojourn.protocol.release import Card, Goods, Parcel, ProbeCheck
+from sojourn.protocol.spec import InputSpec
+from sojourn.store.blobs import FolderBlobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

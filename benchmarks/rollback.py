@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from coordinator.rollout_orders import orders_for
-from sojourn.envelope import unpack
-from sojourn.release import HealthRules, complaint
-from sojourn.release_messages import ReleaseReport
-from sojourn.topics import Address, read
+from coordinator.releases.orders import orders_for
+from sojourn.protocol.envelope import unpack
+from sojourn.protocol.release import HealthRules, complaint
+from sojourn.protocol.release_messages import ReleaseReport
+from sojourn.protocol.topics import Address, read
 from tests.live.live_fleet import FLEET
 from tests.live.release_goods import digits_release, forgetful
 from tests.live.released_fleet import DEVICES, ReleasedFleet
@@ -35,7 +35,7 @@ from tests.live.witness import NAME
 if TYPE_CHECKING:
     from paho.mqtt.client import MQTTMessage
 
-    from coordinator.release_file import ReleaseFile
+    from coordinator.releases.file import ReleaseFile
 
 RULES = HealthRules(soak=0.0, patience=60.0)
 

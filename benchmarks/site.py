@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from hierarchy.edge_records import Record
-from hierarchy.edge_server import EdgeServer
-from hierarchy.gate import perform
-from sojourn import vectors
-from sojourn.blobs import ref_of
-from sojourn.broker import start_broker
-from sojourn.broker_settings import LocalBroker
-from sojourn.driver import Driver
-from sojourn.envelope import pack_blob
-from sojourn.machine import Pull, Pulled, Received, Send
-from sojourn.messages import Roster, RosterSeen, Tour, TourAccepted, Toured
-from sojourn.mqtt import MqttLink
-from sojourn.node import Node
+from hierarchy.edge.gate import perform
+from hierarchy.edge.records import Record
+from hierarchy.edge.server import EdgeServer
+from sojourn.brokers.run import start_broker
+from sojourn.links.mqtt import MqttLink
+from sojourn.links.settings import LocalBroker
+from sojourn.model import vectors
+from sojourn.node.driver import Driver
+from sojourn.node.machine import Pull, Pulled, Received, Send
+from sojourn.node.node import Node
+from sojourn.node.workers import InlineWorkers, ThreadWorkers
 from sojourn.parts import Gate, Sgd, TourPolicy, Training
-from sojourn.spec import InputSpec
-from sojourn.store import FolderStore
-from sojourn.topics import Address
-from sojourn.wire import Task, TourId
-from sojourn.workers import InlineWorkers, ThreadWorkers
+from sojourn.protocol.envelope import pack_blob
+from sojourn.protocol.messages import Roster, RosterSeen, Tour, TourAccepted, Toured
+from sojourn.protocol.spec import InputSpec
+from sojourn.protocol.topics import Address
+from sojourn.protocol.wire import Task, TourId
+from sojourn.store.blobs import ref_of
+from sojourn.store.journal import FolderStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from sojourn.machine import Effect
+    from sojourn.node.machine import Effect
     from sojourn.parts import Encoding
-    from sojourn.topics import Role
+    from sojourn.protocol.topics import Role
 
 FLEET, EDGE, CLOUD = "benchmark", Address("edge", "edge"), Address("cloud", "cloud")
 CLASSES = tuple(str(digit) for digit in range(10))

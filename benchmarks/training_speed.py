@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from sojourn.graphs import Graphs
-from sojourn.spec import InputSpec
+from sojourn.model.graphs import Graphs
+from sojourn.protocol.spec import InputSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from sojourn.spec import Kit
+    from sojourn.protocol.spec import Kit
 
 MODELS = {"cnn": (1, 28, 28), "resnet8": (3, 32, 32)}
 CLASSES = tuple(str(n) for n in range(10))

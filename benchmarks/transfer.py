@@ -19,28 +19,28 @@ import msgspec
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from sojourn.blobs import ref_of
-from sojourn.broker import start_broker
-from sojourn.broker_settings import BrokerSettings, LocalBroker
-from sojourn.driver import Driver
-from sojourn.link import PORTABLE_PAYLOAD
-from sojourn.machine import Pull, Pulled, Received, Send
-from sojourn.messages import Prepare
-from sojourn.mqtt import MqttLink
-from sojourn.node import Node
+from sojourn.brokers.run import start_broker
+from sojourn.links.link import PORTABLE_PAYLOAD
+from sojourn.links.mqtt import MqttLink
+from sojourn.links.settings import BrokerSettings, LocalBroker
+from sojourn.node.driver import Driver
+from sojourn.node.machine import Pull, Pulled, Received, Send
+from sojourn.node.node import Node
+from sojourn.node.workers import InlineWorkers
 from sojourn.parts import Sgd, Training
-from sojourn.store import FolderStore
-from sojourn.topics import Address
-from sojourn.wire import Ref, Task
-from sojourn.workers import InlineWorkers
+from sojourn.protocol.messages import Prepare
+from sojourn.protocol.topics import Address
+from sojourn.protocol.wire import Ref, Task
+from sojourn.store.blobs import ref_of
+from sojourn.store.journal import FolderStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
 
-    from sojourn.broker import Broker
-    from sojourn.machine import Effect
-    from sojourn.topics import Role
+    from sojourn.brokers.run import Broker
+    from sojourn.node.machine import Effect
+    from sojourn.protocol.topics import Role
 
 TOPIC = "benchmark/raw"
 SENDER, RECEIVER = Address("edge", "sender"), Address("device", "receiver")

@@ -1,6 +1,6 @@
 """How long 25 MB take from one process to another: through our link, and as one raw publish with paho.
 
-    python -m benchmarks.transport_raw [megabytes] [repeats]
+python -m benchmarks.transport_raw [megabytes] [repeats]
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from sojourn.broker import start_broker
-from sojourn.broker_settings import BrokerSettings, LocalBroker
-from sojourn.mqtt import MqttLink
+from sojourn.brokers.run import start_broker
+from sojourn.links.mqtt import MqttLink
+from sojourn.links.settings import BrokerSettings, LocalBroker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
 
-    from sojourn.link import Link
+    from sojourn.links.link import Link
 
 TOPIC = "benchmark"
 VERSIONS = {"5": MQTTProtocolVersion.MQTTv5, "3.1.1": MQTTProtocolVersion.MQTTv311}

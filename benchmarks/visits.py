@@ -15,36 +15,36 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coordinator.bench import Bench
-from coordinator.coordinator import Coordinator
-from coordinator.coordinator_records import DevicesEstimated, JobCompiled, RoundPlanned
-from coordinator.planning import PlanRound
-from coordinator.preparing import PrepareJob
+from coordinator.machine.coordinator import Coordinator
+from coordinator.machine.work import Bench
+from coordinator.records import DevicesEstimated, JobCompiled, RoundPlanned
+from coordinator.rounds.planning import PlanRound
+from coordinator.rounds.preparing import PrepareJob
 from edge_agent.agent import Agent
-from edge_agent.data import DataSettings
-from edge_agent.objectives import NAMES
-from edge_agent.work import Train, Trained, Warm, Warmed
+from edge_agent.training.objectives import NAMES
+from edge_agent.training.work import Train, Trained, Warm, Warmed
 from fleet_sim.fleet import CLOUD, Fleet
-from sojourn import vectors
-from sojourn.blobs import ref_of
-from sojourn.envelope import pack_blob
-from sojourn.machine import Did
-from sojourn.memory_link import MemoryLink
+from sojourn.data.source import DataSettings
+from sojourn.links.memory import MemoryLink
+from sojourn.model import vectors
+from sojourn.node.machine import Did
+from sojourn.node.workers import InlineWorkers
+from sojourn.protocol.envelope import pack_blob
+from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, Probe, TensorSpec
+from sojourn.protocol.wire import Offer
 from sojourn.randomness import generator
-from sojourn.spec import InputSpec, Kit, ModelSpec, Probe, TensorSpec
-from sojourn.wire import Offer
-from sojourn.workers import InlineWorkers
+from sojourn.store.blobs import ref_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from sojourn.blobs import BlobStore
-    from sojourn.machine import DidNot, Doing
-    from sojourn.memory_link import MemoryBroker
-    from sojourn.node import Node
-    from sojourn.wire import Ref
+    from sojourn.links.memory import MemoryBroker
+    from sojourn.node.machine import DidNot, Doing
+    from sojourn.node.node import Node
+    from sojourn.protocol.wire import Ref
+    from sojourn.store.blobs import BlobStore
 
 SIZES = (100, 1_000, 10_000)
 PER_SITE = 100
@@ -148,7 +148,7 @@ def measured(count: int, profile: cProfile.Profile | None) -> tuple[float, float
     coordinator = fleet.nodes[CLOUD].node.machine
     assert isinstance(coordinator, Coordinator)
     fleet.world.run(lambda: False, limit=5.0)
-    assert coordinator.sites.count() == count
+    assert coordinator.machine.sites.count() == count
     before = sum(node.node._number for node in fleet.nodes.values())  # noqa: SLF001
     started, busy = time.perf_counter(), time.process_time()
     if profile:

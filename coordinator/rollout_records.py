@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sojourn.release import ENDS, HealthRules, Order, RolloutStatus, SignedOrder
-from sojourn.release_messages import ReleaseReport
-from sojourn.wire import Ref
+from sojourn.protocol.release import ENDS, HealthRules, Order, RolloutStatus, SignedOrder
+from sojourn.protocol.release_messages import ReleaseReport
+from sojourn.protocol.wire import Ref
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,6 +1,6 @@
 """The agent: takes visits from edge servers, has them trained, and holds the results until they are accepted.
 
-A machine without I/O (`sojourn.machine`). One visit is worked on at a time; trained results wait for `Accepted` or
+A machine without I/O (`sojourn.node.machine`). One visit is worked on at a time; trained results wait for `Accepted` or
 `Discarded`, across restarts. What is durable changes only in `apply`.
 
 An objective may remember vectors from one visit of a job to the next, and only `Accepted` commits them. So a visit with
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from edge_agent.agent_records import (
+from edge_agent.offer_check import remembers, unsupported
+from edge_agent.records import (
     KEPT,
     AgentState,
     Held,
@@ -28,11 +29,10 @@ from edge_agent.agent_records import (
     supersedes,
     work_key,
 )
-from edge_agent.release_work import Usage
-from edge_agent.releases import Releases
-from edge_agent.terms import remembers, unsupported
-from edge_agent.work import Train, Trained, Warm
-from sojourn.machine import (
+from edge_agent.releases.machine import Releases
+from edge_agent.releases.work import Usage
+from edge_agent.training.work import Train, Trained, Warm
+from sojourn.node.machine import (
     Append,
     Did,
     DidNot,
@@ -51,19 +51,19 @@ from sojourn.machine import (
     Woke,
     soonest,
 )  # fmt: skip
-from sojourn.messages import Accepted, Cancel, Declined, Discarded, Prepare, Progress, Visit, Visited
-from sojourn.outbox import Outbox
-from sojourn.release_messages import Release
-from sojourn.topics import Address
+from sojourn.node.outbox import Outbox
+from sojourn.protocol.messages import Accepted, Cancel, Declined, Discarded, Prepare, Progress, Visit, Visited
+from sojourn.protocol.release_messages import Release
+from sojourn.protocol.topics import Address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from collections.abc import Set as AbstractSet
 
-    from sojourn.machine import Event
-    from sojourn.messages import Message
-    from sojourn.topics import Role
-    from sojourn.wire import Offer, VisitId, VisitReason
+    from sojourn.node.machine import Event
+    from sojourn.protocol.messages import Message
+    from sojourn.protocol.topics import Role
+    from sojourn.protocol.wire import Offer, VisitId, VisitReason
 
     Objection = Callable[[], tuple[VisitReason, str] | None]
     """Why this device will not work now, if it will not: heat, hours, power ..."""

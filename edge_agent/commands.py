@@ -9,14 +9,15 @@ from typing import Annotated
 import msgspec
 import typer
 
-from edge_agent import inference_commands, setup_commands
+from edge_agent.inference.commands import predict
+from edge_agent.setup.commands import init, preflight
 from sojourn import options
 from sojourn.overrides import broker_flags
 
 app = typer.Typer(no_args_is_help=True, help="Run the agent of a device.")
-app.command()(setup_commands.init)
-app.command()(setup_commands.preflight)
-app.command()(inference_commands.predict)
+app.command()(init)
+app.command()(preflight)
+app.command()(predict)
 
 
 @app.callback()
@@ -79,9 +80,9 @@ def profile(
     ] = None,
 ) -> None:
     """Measure how fast this machine trains, for the simulation: the profile is a TOML file."""
-    from edge_agent import profiling
-    from sojourn.topics import check_name
-    from sojourn.workload import speed
+    from edge_agent.setup import profiling
+    from sojourn.model.workload import speed
+    from sojourn.protocol.topics import check_name
 
     check_name(name, "--name")
     if output is not None:

@@ -16,27 +16,27 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from edge_agent.agent import Agent
-from edge_agent.data import describe
-from edge_agent.device_workers import DeviceWorkers
-from edge_agent.endpoint_process import EndpointProcess
-from edge_agent.installing import Installer
-from edge_agent.limits import Limits
-from edge_agent.objectives import NAMES
-from edge_agent.own_objectives import check
-from edge_agent.releases import Releases
+from edge_agent.inference.endpoint_process import EndpointProcess
+from edge_agent.inference.usage_listener import UsageListener
+from edge_agent.limits.rules import Limits
+from edge_agent.releases.installing import Installer
+from edge_agent.releases.machine import Releases
 from edge_agent.settings import AgentSettings
-from edge_agent.training_process import TrainingProcess
-from edge_agent.usage_listener import UsageListener
+from edge_agent.training.objectives import NAMES
+from edge_agent.training.own_objectives import check
+from edge_agent.training.process import TrainingProcess
+from edge_agent.workers import DeviceWorkers
 from sojourn import __version__, logs
-from sojourn.driver import Driver, run_until_signal
+from sojourn.data.source import describe
 from sojourn.errors import SojournError
-from sojourn.machine import Told
-from sojourn.mqtt import MqttLink
-from sojourn.node import Node
+from sojourn.links.mqtt import MqttLink
+from sojourn.node.driver import Driver, run_until_signal
+from sojourn.node.machine import Told
+from sojourn.node.node import Node
 from sojourn.notify import Notifier
 from sojourn.overrides import read_settings, store_folder
-from sojourn.store import FolderStore
-from sojourn.wire import Offer
+from sojourn.protocol.wire import Offer
+from sojourn.store.journal import FolderStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,9 +62,7 @@ def assemble(settings: AgentSettings, notifier: Notifier | None = None) -> Drive
     folder = store_folder(settings.store, settings.fleet, settings.name)
     limits = Limits(settings.limits, folder)
     releases = Releases(settings.fleet, _release_key(settings))
-    agent = Agent(
-        settings.name, about, edges=frozenset(settings.edges), objection=limits.objection, releases=releases
-    )
+    agent = Agent(settings.name, about, edges=frozenset(settings.edges), objection=limits.objection, releases=releases)
     link = MqttLink(settings.broker, settings.name)
     store = FolderStore(folder)
     training = TrainingProcess(
@@ -111,7 +109,7 @@ def _release_key(settings: AgentSettings) -> str:
     """The public key of those whose releases are served here; empty for nobody."""
     if settings.release.key_file is None:
         return ""
-    from sojourn.signing import read_public  # noqa: PLC0415  # cryptography's megabytes only where releases are served
+    from sojourn.protocol.signing import read_public  # noqa: PLC0415  # cryptography's megabytes only where releases are served
 
     return read_public(settings.release.key_file)
 

@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from edge_agent.data import DataSettings
-from edge_agent.limit_settings import LimitSettings
-from sojourn.broker_settings import BrokerSettings
+from edge_agent.limits.settings import LimitSettings
+from sojourn.data.source import DataSettings
+from sojourn.links.settings import BrokerSettings
 from sojourn.parts.part import PartName
-from sojourn.wire import Name
+from sojourn.protocol.wire import Name
 
 
 class ReleaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from coordinator.coordinator import Coordinator
-from coordinator.coordinator_records import ENDED
+from coordinator.machine.coordinator import Coordinator
+from coordinator.records import ENDED
 from fleet_sim.fleet import CLOUD
 from sojourn.errors import ConfigError
-from sojourn.memory_blobs import MemoryBlobs
-from sojourn.store import MemoryStore
+from sojourn.store.journal import MemoryStore
+from sojourn.store.memory_blobs import MemoryBlobs
 
 if TYPE_CHECKING:
     from pathlib import Path

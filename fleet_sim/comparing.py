@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from coordinator.watching import percent
+from coordinator.console.watching import percent
 from fleet_sim.plots import accuracy_plot
 from fleet_sim.report import MODEL, write_page
 from fleet_sim.results import CONFIG, ROUNDS, ResultFolder

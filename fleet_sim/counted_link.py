@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sojourn.broker_settings import OWN_BROKER_PAYLOAD
-from sojourn.memory_link import MemoryLink
+from sojourn.links.memory import MemoryLink
+from sojourn.links.settings import OWN_BROKER_PAYLOAD
 
 if TYPE_CHECKING:
-    from sojourn.memory_link import MemoryBroker
+    from sojourn.links.memory import MemoryBroker
     from sojourn.profile import LinkProfile
 
 

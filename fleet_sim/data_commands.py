@@ -41,7 +41,7 @@ def show(
     from rich.console import Console
 
     from sojourn import extras
-    from sojourn.config import settle
+    from sojourn.settings import settle
 
     extras.need("cloud", "a split")
     from fleet_sim.datasets import load

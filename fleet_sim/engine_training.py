@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edge_agent.work import Train, Warm, Warmed
-from sojourn.machine import Did, DidNot, Doing
+from edge_agent.training.work import Train, Warm, Warmed
+from sojourn.node.machine import Did, DidNot, Doing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
     from fleet_sim.engines import Engine, Outcome
-    from fleet_sim.warmth import Warmth
+    from fleet_sim.worker_starts import Warmth
     from fleet_sim.world import World
-    from sojourn.blobs import BlobStore
+    from sojourn.store.blobs import BlobStore
 
     Seconds = Callable[[str, Train, BlobStore], float]
     """How long a device needs for a visit."""

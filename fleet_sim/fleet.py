@@ -4,39 +4,39 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coordinator.bench import Bench
-from coordinator.coordinator import Coordinator
-from coordinator.coordinator_records import ENDED
-from coordinator.shelf import Shelf
+from coordinator.machine.coordinator import Coordinator
+from coordinator.machine.work import Bench
+from coordinator.records import ENDED
+from coordinator.rounds.kit_cache import Shelf
 from edge_agent.agent import Agent
-from edge_agent.objectives import NAMES
-from edge_agent.training import InlineTraining, Trainer
+from edge_agent.training.objectives import NAMES
+from edge_agent.training.trainer import InlineTraining, Trainer
 from fleet_sim.world import SimulatedNode, World
-from hierarchy.edge_server import EdgeServer
-from hierarchy.gate import perform
+from hierarchy.edge.gate import perform
+from hierarchy.edge.server import EdgeServer
 from sojourn import __version__
-from sojourn.broker_settings import OWN_BROKER_PAYLOAD
-from sojourn.machine import Received
-from sojourn.memory_link import MemoryLink
-from sojourn.messages import Submit
-from sojourn.node import Node
-from sojourn.store import MemoryStore
-from sojourn.topics import Address
-from sojourn.wire import Epoch, Offer
-from sojourn.workers import InlineWorkers
+from sojourn.links.memory import MemoryLink
+from sojourn.links.settings import OWN_BROKER_PAYLOAD
+from sojourn.node.machine import Received
+from sojourn.node.node import Node
+from sojourn.node.workers import InlineWorkers
+from sojourn.protocol.messages import Submit
+from sojourn.protocol.topics import Address
+from sojourn.protocol.wire import Epoch, Offer
+from sojourn.store.journal import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from coordinator.coordinator_records import JobState
-    from edge_agent.data import DataSettings
-    from sojourn.blobs import BlobStore
-    from sojourn.link import Link
-    from sojourn.machine import Machine
-    from sojourn.memory_link import Faults, MemoryBroker
-    from sojourn.store import Store
-    from sojourn.topics import Role
-    from sojourn.workers import Workers
+    from coordinator.records import JobState
+    from sojourn.data.source import DataSettings
+    from sojourn.links.link import Link
+    from sojourn.links.memory import Faults, MemoryBroker
+    from sojourn.node.machine import Machine
+    from sojourn.node.workers import Workers
+    from sojourn.protocol.topics import Role
+    from sojourn.store.blobs import BlobStore
+    from sojourn.store.journal import Store
 
 FLEET = "simulated"
 CLOUD = "cloud"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.progress import Progress
 from rich.table import Table
 
-from coordinator.pace import progress
+from coordinator.console.pace import progress
 from fleet_sim.results import ROUNDS
 from fleet_sim.running import Running
 from fleet_sim.simulating import clock_of, read
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from coordinator.following import Course
+    from coordinator.console.following import Course
     from fleet_sim.tallies import Tally
 
 MOST = 8

@@ -6,7 +6,7 @@ from collections import Counter
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from coordinator.watching import MEASURES
+from coordinator.console.watching import MEASURES
 from sojourn.errors import ConfigError
 
 if TYPE_CHECKING:

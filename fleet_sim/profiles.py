@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fleet_sim.profile_table import LINKS, PROFILES
-from sojourn.config import nearest, read_file
 from sojourn.errors import ConfigError
+from sojourn.model.workload import counted_cost, measure
 from sojourn.profile import DeviceProfile, LinkProfile, Profile
-from sojourn.workload import counted_cost, measure
+from sojourn.settings import nearest, read_file
 
 if TYPE_CHECKING:
-    from sojourn.spec import Kit
+    from sojourn.protocol.spec import Kit
 
 __all__ = [
     "LINKS", "PROFILES", "DeviceProfile", "LinkProfile", "Profile",

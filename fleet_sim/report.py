@@ -9,9 +9,9 @@ from fleet_sim.fleet import CLOUD
 from fleet_sim.plots import accuracy_plot, participation_plot, quality_plot
 from fleet_sim.results import CONFIG, ROUNDS, VISITS
 from fleet_sim.tallies import DEVICES, SITES
-from sojourn import vectors
-from sojourn.envelope import unpack_blob
-from sojourn.spec import Kit
+from sojourn.model import vectors
+from sojourn.protocol.envelope import unpack_blob
+from sojourn.protocol.spec import Kit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

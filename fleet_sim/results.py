@@ -7,7 +7,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, TextIO
 
-from coordinator.watching import MEASURES
+from coordinator.console.watching import MEASURES
 from sojourn import __version__
 from sojourn.errors import ConfigError
 from sojourn.toml import dumps
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from fleet_sim.simulation import Simulation
     from fleet_sim.virtual_fleet import Visited
-    from sojourn.wire import RoundReport
+    from sojourn.protocol.wire import RoundReport
 
 ROUNDS, VISITS, CONFIG = "rounds.csv", "visits.csv", "config.toml"
 COLUMNS = {

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from coordinator.coordinator_records import ENDED
-from coordinator.job import read_job
-from coordinator.job_data import public_data
+from coordinator.jobs.data import public_data
+from coordinator.jobs.settings import read_job
+from coordinator.records import ENDED
 from fleet_sim import checkpoint, engines
 from fleet_sim.availability import fails, follow
 from fleet_sim.datasets import load
@@ -25,18 +25,18 @@ from fleet_sim.simulation import Simulation, read_simulation
 from fleet_sim.tallies import write_tallies
 from fleet_sim.timing import Timing
 from fleet_sim.virtual_fleet import VirtualFleet
-from fleet_sim.warmth import Warmth
+from fleet_sim.worker_starts import Warmth
 from sojourn.errors import JobError
-from sojourn.graphs import Graphs
+from sojourn.model.graphs import Graphs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from coordinator.following import Course
-    from coordinator.job import Job
+    from coordinator.console.following import Course
+    from coordinator.jobs.settings import Job
     from fleet_sim.datasets import DataSet
     from fleet_sim.simulation import SimulationSettings
-    from sojourn.wire import RoundReport
+    from sojourn.protocol.wire import RoundReport
 
 REFRESH = 0.3
 """Seconds of real time between two looks at a simulation, at least."""

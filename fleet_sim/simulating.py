@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coordinator.watching import result_table, show
+from coordinator.console.watching import result_table, show
 from fleet_sim.report import MODEL, draw, save_model
 from fleet_sim.results import CONFIG
 from fleet_sim.running import Running
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from coordinator.following import Course
+    from coordinator.console.following import Course
     from fleet_sim.simulation import Simulation
 
 HOME = Path("simulations")

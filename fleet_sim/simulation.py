@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from coordinator.job import read_job
+from coordinator.jobs.settings import read_job
 from fleet_sim.availability import Availability
 from fleet_sim.partition import Split
-from sojourn.config import parse, settle
 from sojourn.errors import ConfigError
 from sojourn.parts import Count, Natural
+from sojourn.settings import parse, settle
 from sojourn.toml import dumps
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from coordinator.job import Job
+    from coordinator.jobs.settings import Job
 
 OneOrMore = str | Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
 

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from fleet_sim.engines.engine import trains
 from fleet_sim.profiles import counted_cost, training_seconds
-from sojourn.envelope import unpack_blob
 from sojourn.parts import Elmy
-from sojourn.spec import Kit
+from sojourn.protocol.envelope import unpack_blob
+from sojourn.protocol.spec import Kit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from edge_agent.work import Train
-    from sojourn.blobs import BlobStore
+    from edge_agent.training.work import Train
     from sojourn.profile import DeviceProfile
+    from sojourn.store.blobs import BlobStore
 
 
 class Timing:

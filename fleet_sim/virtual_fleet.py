@@ -5,37 +5,37 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from coordinator.bench import Bench
-from coordinator.coordinator import Coordinator
-from coordinator.following import Course
-from coordinator.shelf import Shelf
+from coordinator.console.following import Course
+from coordinator.machine.coordinator import Coordinator
+from coordinator.machine.work import Bench
+from coordinator.rounds.kit_cache import Shelf
 from edge_agent.agent import Agent
-from edge_agent.objectives import NAMES
+from edge_agent.training.objectives import NAMES
 from fleet_sim.counted_link import CountedLink
 from fleet_sim.engine_training import EngineTraining
 from fleet_sim.fleet import CLOUD, Fleet
-from hierarchy.edge_records import VisitKept, VisitMissed
+from hierarchy.edge.records import VisitKept, VisitMissed
 from sojourn import __version__
-from sojourn.graphs import Graphs
-from sojourn.machine import Received, Send
-from sojourn.messages import Inspect, Jobs
-from sojourn.topics import Address
-from sojourn.wire import Epoch, Offer
+from sojourn.model.graphs import Graphs
+from sojourn.node.machine import Received, Send
+from sojourn.protocol.messages import Inspect, Jobs
+from sojourn.protocol.topics import Address
+from sojourn.protocol.wire import Epoch, Offer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from edge_agent.data import DataSettings
     from fleet_sim.engine_training import Lost, Seconds
     from fleet_sim.engines import Engine
-    from fleet_sim.warmth import Warmth
-    from sojourn.blobs import BlobStore
-    from sojourn.memory_link import MemoryBroker
-    from sojourn.node import Node
+    from fleet_sim.worker_starts import Warmth
+    from sojourn.data.source import DataSettings
+    from sojourn.links.memory import MemoryBroker
+    from sojourn.node.node import Node
     from sojourn.profile import LinkProfile
-    from sojourn.spec import Kit
-    from sojourn.store import Store
-    from sojourn.wire import RoundReport, VisitReport
+    from sojourn.protocol.spec import Kit
+    from sojourn.protocol.wire import RoundReport, VisitReport
+    from sojourn.store.blobs import BlobStore
+    from sojourn.store.journal import Store
 
 OPERATOR = Address("cloud", "operator")
 

@@ -8,14 +8,14 @@ from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from sojourn.memory_link import Faults, MemoryBroker, MemoryLink
+from sojourn.links.memory import Faults, MemoryBroker, MemoryLink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sojourn.link import Link
-    from sojourn.machine import Event
-    from sojourn.node import Node
+    from sojourn.links.link import Link
+    from sojourn.node.machine import Event
+    from sojourn.node.node import Node
 
     Happening = tuple[float, int, Callable[[], None]]
     """When, as which of all, and what."""
@@ -84,7 +84,7 @@ class World:
 
 
 class SimulatedNode:
-    """Runs a node on a world's clock, as `sojourn.driver.Driver` does in real time."""
+    """Runs a node on a world's clock, as `sojourn.node.driver.Driver` does in real time."""
 
     def __init__(self, world: World, node: Node) -> None:
         self.world = world

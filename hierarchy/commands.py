@@ -13,7 +13,7 @@ from sojourn.overrides import broker_flags, read_settings, store_folder
 
 if TYPE_CHECKING:
     from hierarchy.settings import EdgeSettings
-    from sojourn.driver import Driver
+    from sojourn.node.driver import Driver
     from sojourn.notify import Notifier
 
 app = typer.Typer(no_args_is_help=True, help="Run the edge server of a site.")
@@ -42,7 +42,7 @@ def run(
 ) -> None:
     """Lead models along the devices of a site until told to stop."""
     from hierarchy.settings import EdgeSettings
-    from sojourn.driver import run_until_signal
+    from sojourn.node.driver import run_until_signal
     from sojourn.notify import Notifier
 
     flags = {
@@ -81,22 +81,22 @@ def init(
     folder: Annotated[Path, typer.Option(metavar="FOLDER", help="For settings and keys.")] = Path("/etc/sojourn"),
 ) -> None:
     """Make the settings of an edge server, and the broker's configuration, keys and access rules for its site."""
-    from hierarchy import edge_setup
-    from sojourn.broker_conf import CONF, Listeners
+    from hierarchy import setup
+    from sojourn.brokers.configuration import CONF, Listeners
 
     if bundle:
-        joined = edge_setup.from_bundle(bundle)
+        joined = setup.from_bundle(bundle)
     else:
         name = name or _asked("The edge server's name", "--bundle or --name")
         cloud_broker = cloud_broker or _asked("The coordinator's broker", "--cloud-broker")
         flags = broker_flags(cloud_broker, None, cloud_password_file)
-        joined = edge_setup.by_hand(name, fleet, flags, cloud_ca_file)
+        joined = setup.by_hand(name, fleet, flags, cloud_ca_file)
     if shared_broker:
-        path = edge_setup.write(folder, joined.settings, joined.files)
+        path = setup.write(folder, joined.settings, joined.files)
     else:
         hosts = host or [_asked("Name or address at which devices reach this machine", "--host or --shared-broker")]
         listeners = Listeners(password=port, certificate=certificate_port, local=local_port)
-        path = edge_setup.with_own_broker(joined, folder, hosts, listeners)
+        path = setup.with_own_broker(joined, folder, hosts, listeners)
         site = folder / "fleet"
         typer.echo(f"broker: start it with mosquitto -c {site / 'broker' / CONF}")
         typer.echo(f"devices: sojourn fleet add-device NAME --fleet-folder {site}")
@@ -113,14 +113,14 @@ def _asked(question: str, flag: str) -> str:
 
 def assemble(settings: EdgeSettings, notifier: Notifier | None = None) -> Driver:
     """An edge server on its brokers and its folder; a full disk is no hang to the `notifier`."""
-    from hierarchy.edge_server import EdgeServer
-    from hierarchy.gate import perform
-    from sojourn.driver import Driver
-    from sojourn.mqtt import MqttLink
-    from sojourn.node import Node
+    from hierarchy.edge.gate import perform
+    from hierarchy.edge.server import EdgeServer
+    from sojourn.links.mqtt import MqttLink
+    from sojourn.node.driver import Driver
+    from sojourn.node.node import Node
+    from sojourn.node.workers import ThreadWorkers
     from sojourn.notify import Notifier
-    from sojourn.store import FolderStore
-    from sojourn.workers import ThreadWorkers
+    from sojourn.store.journal import FolderStore
 
     machine = EdgeServer(settings.name, settings.cloud)
     site = cloud = MqttLink(settings.broker, settings.name)

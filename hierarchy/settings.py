@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from sojourn.broker_settings import BrokerSettings
-from sojourn.wire import Name
+from sojourn.links.settings import BrokerSettings
+from sojourn.protocol.wire import Name
 
 
 class EdgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sojourn.config import read_file, settle
 from sojourn.errors import ConfigError
+from sojourn.settings import read_file, settle
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from sojourn.wire import Name
+from sojourn.protocol.wire import Name
 
 Rate = Annotated[float, msgspec.Meta(gt=0, le=1e18)]
 Duration = Annotated[float, msgspec.Meta(ge=0, le=1e6)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,12 @@ _KITS: list[str] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the folder before anything is imported that reads where it is; workers inherit it from the first process."""
+    """Make the folder before anything is imported that reads where it is; workers inherit it from the first process.
+
+    Ctrl-C means something again: a shell that starts a program in the background has it ignored, and so would all the
+    processes that tests start and interrupt.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):
         _KITS.append(tempfile.mkdtemp(prefix="sojourn-tests-"))
         os.environ["XDG_CACHE_HOME"] = _KITS[0]

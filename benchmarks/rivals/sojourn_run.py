@@ -18,14 +18,14 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks.rivals.workloads import BATCH, CLASSES, RATE, WARM, WORKLOADS, data, told
-from coordinator.watching import show
+from coordinator.console.watching import show
 from fleet_sim.running import Running
 from fleet_sim.simulate_commands import changes
 from fleet_sim.simulation import read_simulation
 from sojourn import __version__
 
 if TYPE_CHECKING:
-    from sojourn.wire import RoundReport
+    from sojourn.protocol.wire import RoundReport
 
 SIMULATION = """
 name = "rivals"

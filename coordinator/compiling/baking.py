@@ -14,7 +14,7 @@ from sojourn.errors import ModelError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from sojourn.spec import Kit
+    from sojourn.protocol.spec import Kit
 
 
 def bake(kit: Kit, vector: NDArray[np.float32]) -> bytes:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sojourn.errors import ModelError
-from sojourn.graphs import REFUSED, Graphs
+from sojourn.model.graphs import REFUSED, Graphs
 from sojourn.randomness import generator
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from coordinator.compiling.samples import Batch, Samples
     from coordinator.compiling.tracing import Trainee
-    from sojourn.spec import Kit
+    from sojourn.protocol.spec import Kit
 
 BATCHES = (1, 3, 16)
 STEPS = 4

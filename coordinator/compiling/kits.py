@@ -19,8 +19,8 @@ from coordinator.compiling.samples import Samples, like
 from coordinator.compiling.survey import Survey, check_layers, linear_weights, take_survey
 from coordinator.compiling.tracing import TRACED_BATCH, Trainee
 from sojourn.errors import ModelError
+from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, TensorSpec
 from sojourn.randomness import derive
-from sojourn.spec import InputSpec, Kit, ModelSpec, TensorSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from sojourn.errors import ModelError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sojourn.spec import InputSpec
+    from sojourn.protocol.spec import InputSpec
 
 IMAGE_AXES = 3
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from coordinator.compiling.checking import by_torch
 from sojourn.errors import ModelError
-from sojourn.graphs import probe_vector
-from sojourn.spec import Probe
+from sojourn.model.graphs import probe_vector
+from sojourn.protocol.spec import Probe
 
 if TYPE_CHECKING:
     from coordinator.compiling.samples import Samples

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from sojourn.spec import InputSpec
+    from sojourn.protocol.spec import InputSpec
 
 # Small enough to be an index into anything, for a model that takes whole numbers but has no embedding.
 SMALLEST_VOCABULARY = 2

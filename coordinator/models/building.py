@@ -18,7 +18,7 @@ from sojourn.errors import ModelError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from sojourn.spec import InputSpec
+    from sojourn.protocol.spec import InputSpec
 
 BUILT_IN: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "cnn": cnn, "resnet8": resnet8}
 SEED_RANGE = 1 << 63

@@ -10,7 +10,7 @@ from torch import nn
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sojourn.spec import InputSpec
+    from sojourn.protocol.spec import InputSpec
 
 IMAGE_AXES = 3
 

@@ -11,7 +11,7 @@ from torch import nn
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sojourn.spec import InputSpec
+    from sojourn.protocol.spec import InputSpec
 
 
 def mlp(input: InputSpec, classes: int, hidden: Sequence[int] = (64,), dropout: float = 0.0) -> nn.Module:  # noqa: A002

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 if TYPE_CHECKING:
-    from sojourn.spec import InputSpec
+    from sojourn.protocol.spec import InputSpec
 
 IMAGE_AXES = 3
 

@@ -39,8 +39,8 @@ from coordinator.strategies import (
     visit,
 )
 from coordinator.strategies.strategy import Strategy
-from sojourn.config import nearest
 from sojourn.errors import ConfigError
+from sojourn.settings import nearest
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from sojourn.config import nearest, settle
 from sojourn.errors import ConfigError
 from sojourn.parts import (
     Aggregator,
@@ -21,6 +20,7 @@ from sojourn.parts import (
     Training,
     WeightedMean,
 )
+from sojourn.settings import nearest, settle
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,9 +73,7 @@ def _own(part: str, fields: Mapping[str, Any]) -> dict[str, Any]:
 @cache
 def _known(part: str) -> dict[str, list[str]]:
     """The settings of every part of a kind."""
-    return {
-        name: [field.encode_name for field in msgspec.structs.fields(form)] for name, form in FORMS[part].items()
-    }
+    return {name: [field.encode_name for field in msgspec.structs.fields(form)] for name, form in FORMS[part].items()}
 
 
 def _check(part: str, given: Mapping[str, Any], where: str) -> None:

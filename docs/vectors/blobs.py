@@ -9,10 +9,10 @@ import numpy as np
 
 from docs.vectors.cast import END, EXEMPLARS, LARGE, MEMBERS, REPORTS, SPEC, START
 from docs.vectors.telling import told
-from sojourn import vectors
-from sojourn.blobs import LEAF, digest_of, leaf_hashes
-from sojourn.envelope import pack_blob
-from sojourn.spec import InputSpec, Kit, Probe
+from sojourn.model import vectors
+from sojourn.protocol.envelope import pack_blob
+from sojourn.protocol.spec import InputSpec, Kit, Probe
+from sojourn.store.blobs import LEAF, digest_of, leaf_hashes
 
 TINY_KIT = Kit(
     SPEC, InputSpec((3,)), ("cat", "dog"), ((4,),), b"train graph", b"predict graph",

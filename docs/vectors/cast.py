@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from edge_agent.objectives import NAMES
-from sojourn.blobs import ref_of
-from sojourn.exemplars import Exemplars
+from edge_agent.training.objectives import NAMES
+from sojourn.model.exemplars import Exemplars
 from sojourn.parts import Sgd, Training
+from sojourn.protocol.spec import ModelSpec, TensorSpec
+from sojourn.protocol.topics import Address
+from sojourn.protocol.wire import Epoch, Member, Offer, Task, TourId, VisitId, VisitReport
 from sojourn.randomness import derive
-from sojourn.spec import ModelSpec, TensorSpec
-from sojourn.topics import Address
-from sojourn.wire import Epoch, Member, Offer, Task, TourId, VisitId, VisitReport
+from sojourn.store.blobs import ref_of
 
 FLEET = "bakery"
 DEVICE, EDGE, CLOUD, OPERATOR = (

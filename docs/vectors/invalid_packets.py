@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from docs.vectors.cast import CLOUD, DEVICE, EDGE, EPOCHS, KIT, SEED, TASK, TOUR, VISIT
-from sojourn.envelope import Packet, pack
-from sojourn.messages import Birth, Progress, Tour, Visit
 from sojourn.parts import Gate, TourPolicy
+from sojourn.protocol.envelope import Packet, pack
+from sojourn.protocol.messages import Birth, Progress, Tour, Visit
 
 if TYPE_CHECKING:
-    from sojourn.topics import Address
+    from sojourn.protocol.topics import Address
 
     Dropped = tuple[str, str, tuple[Address, Address], Any]
     """Name, class of the reason, sender and receiver, the packet or its fields."""

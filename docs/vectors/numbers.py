@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from docs.vectors.cast import EXEMPLARS, SEED, START
-from sojourn.exemplars import signature
-from sojourn.graphs import probe_vector
+from sojourn.model.exemplars import signature
+from sojourn.model.graphs import probe_vector
 from sojourn.randomness import batches, derive, noise
 
 if TYPE_CHECKING:
-    from sojourn.graphs import Graphs
+    from sojourn.model.graphs import Graphs
 
 _NAMES: tuple[tuple[int, tuple[str | int, ...]], ...] = (
     (0, ()),

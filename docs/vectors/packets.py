@@ -31,10 +31,22 @@ from docs.vectors.cast import (
     VISIT,
 )
 from docs.vectors.telling import told
-from sojourn import WIRE, topics, vectors
-from sojourn.blobs import LEAF, leaf_hashes, ref_of
-from sojourn.envelope import Packet, kind, pack, pack_blob
-from sojourn.messages import (
+from sojourn import WIRE
+from sojourn.model import vectors
+from sojourn.parts import (
+    ClassCountEstimator,
+    Elmy,
+    Gate,
+    OwnObjective,
+    Scaffold,
+    Sgd,
+    SignatureEstimator,
+    TourPolicy,
+    Training,
+)
+from sojourn.protocol import topics
+from sojourn.protocol.envelope import Packet, kind, pack, pack_blob
+from sojourn.protocol.messages import (
     Accepted,
     Birth,
     Cancel,
@@ -67,20 +79,8 @@ from sojourn.messages import (
     Visit,
     Visited,
 )
-from sojourn.parts import (
-    ClassCountEstimator,
-    Elmy,
-    Gate,
-    OwnObjective,
-    Scaffold,
-    Sgd,
-    SignatureEstimator,
-    TourPolicy,
-    Training,
-)
-from sojourn.randomness import derive
-from sojourn.release import DeviceView, Goods, Health, HealthRules, LineView, Order, Pace, Parcel, SignedOrder
-from sojourn.release_messages import (
+from sojourn.protocol.release import DeviceView, Goods, Health, HealthRules, LineView, Order, Pace, Parcel, SignedOrder
+from sojourn.protocol.release_messages import (
     DeviceReport,
     InspectReleases,
     MakeRelease,
@@ -92,12 +92,14 @@ from sojourn.release_messages import (
     Ship,
     Steer,
 )
-from sojourn.signing import CONTEXT
-from sojourn.wire import JobView, Ref, RoundReport, Task, TourView
+from sojourn.protocol.signing import CONTEXT
+from sojourn.protocol.wire import JobView, Ref, RoundReport, Task, TourView
+from sojourn.randomness import derive
+from sojourn.store.blobs import LEAF, leaf_hashes, ref_of
 
 if TYPE_CHECKING:
-    from sojourn.messages import Message, Presence
-    from sojourn.topics import Address
+    from sojourn.protocol.messages import Message, Presence
+    from sojourn.protocol.topics import Address
 
     Sent = tuple[str, Address, Address | None, Message | Presence]
     """Name, sender, receiver (None: the sender's own state topic), message."""

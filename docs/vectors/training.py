@@ -10,23 +10,23 @@ import numpy as np
 
 from docs.vectors.cast import SEED, SPEC, TOUR, VISIT
 from docs.vectors.cast import START as W_IN
-from edge_agent import objectives, optimisers
-from edge_agent.descent import Prepared
-from edge_agent.diversity import Diverse, distance_scale
-from edge_agent.pool import shuffled, split, train_pool
-from hierarchy.edge_records import EdgeState, TourTaken
-from sojourn.blobs import ref_of
-from sojourn.classifier import classifier_weights
-from sojourn.messages import Tour, Visit
+from edge_agent.training import objectives, optimisers
+from edge_agent.training.descent import Prepared
+from edge_agent.training.diversity import Diverse, distance_scale
+from edge_agent.training.model_pool import shuffled, split, train_pool
+from hierarchy.edge.records import EdgeState, TourTaken
+from sojourn.model.classifier import classifier_weights
 from sojourn.parts import Dyn, Elmy, Gate, Prox, Sam, Scaffold, Sgd, TourPolicy, Training
+from sojourn.protocol.messages import Tour, Visit
+from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, Probe, TensorSpec
+from sojourn.protocol.wire import Task
 from sojourn.randomness import derive
-from sojourn.spec import InputSpec, Kit, ModelSpec, Probe, TensorSpec
-from sojourn.wire import Task
+from sojourn.store.blobs import ref_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from sojourn.classifier import Layers
+    from sojourn.model.classifier import Layers
     from sojourn.parts import Objective
 
     Vector = NDArray[np.float32]
@@ -231,7 +231,5 @@ def _hops(route: tuple[str, ...], merges: int) -> dict[str, Any]:
     state.apply(TourTaken(tour))
     (led,) = state.tours.values()
     devices = [(hop, route[led.place(hop)]) for hop in range(led.visits)]
-    visits = [
-        {"hop": hop, "device": device, "seed": derive(seed, device, led.repeat(hop))} for hop, device in devices
-    ]
+    visits = [{"hop": hop, "device": device, "seed": derive(seed, device, led.repeat(hop))} for hop, device in devices]
     return {"route": list(route), "merges": merges, "seed": seed, "visits": visits}

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordinator.job import DIGITS
-from coordinator.job_data import digits_split
+from coordinator.jobs.data import digits_split
+from coordinator.jobs.settings import DIGITS
 from fleet_sim.datasets import idx
 from fleet_sim.datasets.data_set import DataSet, Found, in_order
 from fleet_sim.datasets.npz import read_npz

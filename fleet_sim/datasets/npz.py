@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fleet_sim.datasets.data_set import Found
+from sojourn.data.npz_arrays import array_of, names_of, open_npz
 from sojourn.errors import DataError
-from sojourn.npz import array_of, names_of, open_npz
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from sojourn.npz import Arrays
+    from sojourn.data.npz_arrays import Arrays
 
 STRIPS = "_webp"
 """Images may be packed as lossless WebP strips: NAME_webp holds their bytes, NAME_webp_off where each begins and the

@@ -15,31 +15,31 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from edge_agent import objectives
-from edge_agent.estimates import told_estimate
-from edge_agent.handover import companions_of, memory_of, model_of
-from edge_agent.reasons import reason_of
-from edge_agent.training import told_visit
-from edge_agent.work import Train, Trained
+from edge_agent.training import objectives
+from edge_agent.training.estimates import told_estimate
+from edge_agent.training.handover import companions_of, memory_of, model_of
+from edge_agent.training.reasons import reason_of
+from edge_agent.training.trainer import told_visit
+from edge_agent.training.work import Train, Trained
 from fleet_sim.engines.engine import Outcome, brought, outcome_of, trains
 from fleet_sim.engines.lockstep import Runner, descend_together
-from fleet_sim.engines.station import Station
 from fleet_sim.engines.torch_graphs import TorchGraphs
+from fleet_sim.engines.visit_trainer import Station
 from sojourn.errors import SojournError
-from sojourn.machine import Did, DidNot
-from sojourn.memory_blobs import MemoryBlobs
+from sojourn.node.machine import Did, DidNot
 from sojourn.parts import Elmy, OwnObjective, Sgd
+from sojourn.store.memory_blobs import MemoryBlobs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from edge_agent.descent import Epoch, Prepared
-    from edge_agent.work import Warm
+    from edge_agent.training.descent import Epoch, Prepared
+    from edge_agent.training.work import Warm
     from fleet_sim.engines.engine import Network, Shards
-    from sojourn.blobs import BlobStore
-    from sojourn.wire import Task
+    from sojourn.protocol.wire import Task
+    from sojourn.store.blobs import BlobStore
 
     Named = Mapping[str, NDArray[np.float32]]
 
@@ -164,7 +164,7 @@ class _Ready:
         return Sgd() if task.kind == "estimate" else task.objective
 
     def told(self, end: NDArray[np.float32], epochs: Sequence[Epoch]) -> Trained:
-        """What the device would tell: as in `edge_agent.training` and `edge_agent.estimates`."""
+        """What the device would tell: as in `edge_agent.training.trainer` and `edge_agent.training.estimates`."""
         visit, way = self.work.visit, (self.start, end)
         if visit.task.kind == "estimate":
             return told_estimate(visit, self.blobs, self.prepared, way, epochs)

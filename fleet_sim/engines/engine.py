@@ -6,11 +6,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from edge_agent.data import DataSettings
-from edge_agent.data_samples import Content, Samples, of_job
-from edge_agent.work import Train, Trained
+from edge_agent.training.work import Train, Trained
+from sojourn.data.samples import Content, Samples, of_job
+from sojourn.data.source import DataSettings
 from sojourn.errors import DataError
-from sojourn.machine import Did, DidNot
+from sojourn.node.machine import Did, DidNot
 from sojourn.parts import ClassCountEstimator, SizeEstimator, UpdateEstimator
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from edge_agent.work import Warm
-    from sojourn.blobs import BlobStore
-    from sojourn.spec import Kit
-    from sojourn.wire import Ref, Task
+    from edge_agent.training.work import Warm
+    from sojourn.protocol.spec import Kit
+    from sojourn.protocol.wire import Ref, Task
+    from sojourn.store.blobs import BlobStore
 
 
 @dataclass(frozen=True, eq=False)

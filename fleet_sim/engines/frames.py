@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from edge_agent.work import Train, Trained, Warm, Warmed
+from edge_agent.training.work import Train, Trained, Warm, Warmed
 from fleet_sim.engines.shared import Layout
-from sojourn.machine import Did, DidNot
+from sojourn.node.machine import Did, DidNot
 
 if TYPE_CHECKING:
     from fleet_sim.engines.engine import Outcome

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from edge_agent import optimisers
-from edge_agent.descent import Epoch, steps_of
+from edge_agent.training import optimisers
+from edge_agent.training.descent import Epoch, steps_of
 from sojourn.randomness import batches, noise
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from edge_agent.descent import Batches
-    from edge_agent.objectives import Objective
+    from edge_agent.training.descent import Batches
+    from edge_agent.training.objectives import Objective
     from fleet_sim.engines.torch_graphs import TorchGraphs
     from sojourn.parts import Training
-    from sojourn.spec import Kit
+    from sojourn.protocol.spec import Kit
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _filled(drawn: NDArray[np.float32], width: int) -> NDArray[np.float32]:
 
 
 def _epochs(runner: Runner, losses: NDArray[np.float64], training: Training) -> list[Epoch]:
-    """The mean loss of each epoch, as `edge_agent.descent` tells it."""
+    """The mean loss of each epoch, as `edge_agent.training.descent` tells it."""
     per_epoch = steps_of(runner.samples, training)
     found = []
     for first in range(0, len(runner.order), per_epoch):

@@ -17,16 +17,16 @@ import msgspec
 
 from fleet_sim.engines.engine import Outcome
 from fleet_sim.engines.frames import Answer, Setup, event_of
-from fleet_sim.engines.line import Held, Line, Waiting
 from fleet_sim.engines.shared import SharedArrays, seen
-from sojourn.machine import DidNot
+from fleet_sim.engines.visit_queue import Held, Line, Waiting
+from sojourn.node.machine import DidNot
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from edge_agent.work import Train, Warm
+    from edge_agent.training.work import Train, Warm
     from fleet_sim.engines.engine import Shards
-    from sojourn.blobs import BlobStore
+    from sojourn.store.blobs import BlobStore
 
 _answers = msgspec.msgpack.Decoder(Answer)
 log = logging.getLogger(__name__)

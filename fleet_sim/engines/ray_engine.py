@@ -19,19 +19,19 @@ import numpy as np
 
 from fleet_sim.engines.engine import Outcome
 from fleet_sim.engines.frames import Answer, event_of
-from fleet_sim.engines.line import CACHE, Held, Line, Waiting
 from fleet_sim.engines.ray_cluster import join
-from fleet_sim.engines.ray_station import RayStation, versions
+from fleet_sim.engines.ray_visit_trainer import RayStation, versions
+from fleet_sim.engines.visit_queue import CACHE, Held, Line, Waiting
 from sojourn.errors import MachineError
-from sojourn.machine import DidNot
+from sojourn.node.machine import DidNot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from concurrent.futures import Future
 
-    from edge_agent.work import Train, Warm
+    from edge_agent.training.work import Train, Warm
     from fleet_sim.engines.engine import Shards
-    from sojourn.blobs import BlobStore
+    from sojourn.store.blobs import BlobStore
 
 PATIENCE = 60.0
 """Seconds that an actor may take until it is there; then nobody waits for it alone."""

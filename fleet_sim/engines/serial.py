@@ -6,14 +6,14 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from fleet_sim.engines.engine import brought
-from fleet_sim.engines.station import Station
-from sojourn.graphs import Graphs
+from fleet_sim.engines.visit_trainer import Station
+from sojourn.model.graphs import Graphs
 
 if TYPE_CHECKING:
-    from edge_agent.work import Train, Warm
+    from edge_agent.training.work import Train, Warm
     from fleet_sim.engines.engine import Outcome, Shards
-    from fleet_sim.engines.station import MakeGraphs
-    from sojourn.blobs import BlobStore
+    from fleet_sim.engines.visit_trainer import MakeGraphs
+    from sojourn.store.blobs import BlobStore
 
 
 class SerialEngine:

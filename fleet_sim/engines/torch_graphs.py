@@ -1,7 +1,7 @@
 """A kit's graphs as torch runs them: the module itself, as a function of the model's vector, on any device.
 
-`TorchGraphs` stands in for `sojourn.graphs.Graphs`, so the device's own trainer runs on it as it is; what the module
-computes is compared with the kit's probe like any other runtime.
+`TorchGraphs` stands in for `sojourn.model.graphs.Graphs`, so the device's own trainer runs on it as it is; what the
+module computes is compared with the kit's probe like any other runtime.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from coordinator.compiling.dropout import with_fed_dropout
 from coordinator.compiling.preprocessing import normalised
 from fleet_sim.engines.serial import SerialEngine
-from sojourn.graphs import Graphs
+from sojourn.model.graphs import Graphs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fleet_sim.engines.engine import Network, Shards
-    from sojourn.spec import Kit
+    from sojourn.protocol.spec import Kit
 
 
 class TorchGraphs(Graphs):

@@ -14,29 +14,29 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edge_agent import objectives
-from edge_agent.descent import Epoch, Prepared, metrics, steps_of
-from edge_agent.estimates import estimate, told_estimate
-from edge_agent.handover import companions_of, memory_of, model_of, save_model
-from edge_agent.reasons import Unsupported
-from edge_agent.training import attempt, told_visit
-from edge_agent.work import Train, Trained, Warm, Warmed
+from edge_agent.training import objectives
+from edge_agent.training.descent import Epoch, Prepared, metrics, steps_of
+from edge_agent.training.estimates import estimate, told_estimate
+from edge_agent.training.handover import companions_of, memory_of, model_of, save_model
+from edge_agent.training.reasons import Unsupported
+from edge_agent.training.trainer import attempt, told_visit
+from edge_agent.training.work import Train, Trained, Warm, Warmed
 from fleet_sim.engines.engine import Outcome, brought, outcome_of, trains
-from sojourn.envelope import unpack_blob
 from sojourn.errors import DataError, Fault
-from sojourn.graphs import Graphs
-from sojourn.memory_blobs import MemoryBlobs
+from sojourn.model.graphs import Graphs
 from sojourn.parts import Elmy, name_of
-from sojourn.spec import Kit
+from sojourn.protocol.envelope import unpack_blob
+from sojourn.protocol.spec import Kit
+from sojourn.store.memory_blobs import MemoryBlobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from edge_agent.descent import Progress
+    from edge_agent.training.descent import Progress
     from fleet_sim.engines.engine import Shards
-    from sojourn.blobs import BlobStore
+    from sojourn.store.blobs import BlobStore
 
 RARE = 0.01
 """So many samples of a class that a device has none of, for there is no logarithm of nothing."""

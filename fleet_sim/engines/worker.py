@@ -12,7 +12,7 @@ import numpy as np
 from fleet_sim.engines.engine import Shards
 from fleet_sim.engines.frames import Order, Setup, answer_of
 from fleet_sim.engines.shared import seen
-from fleet_sim.engines.station import Station
+from fleet_sim.engines.visit_trainer import Station
 
 _setup = msgspec.msgpack.Decoder(Setup)
 _order = msgspec.msgpack.Decoder(Order)

@@ -1,4 +1,4 @@
-"""How the tours' models become the next global model. The arithmetic is in `coordinator.aggregators`."""
+"""How the tours' models become the next global model. The arithmetic is in `coordinator.aggregators.aggregating`."""
 
 from __future__ import annotations
 

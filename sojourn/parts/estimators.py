@@ -1,4 +1,4 @@
-"""What the coordinator asks about devices before it arranges them. `hierarchy.estimating` makes rows of the answers."""
+"""What the coordinator asks about devices before it arranges them; rows are made in `hierarchy.arranging.rows`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one device minimises: a pull on the gradient. The arithmetic is in `edge_agent.objectives`."""
+"""What one device minimises: a pull on the gradient. The arithmetic is in `edge_agent.training.objectives`."""
 
 from __future__ import annotations
 

@@ -81,7 +81,6 @@ class OwnSchedule(Own, frozen=True, tag="own"):
     """A schedule of one's own."""
 
 
-
 Schedule = EveryRound | Slots | SequentialToParallel | Ring | OneShot | EdgeCloud | OwnSchedule
 
 

@@ -31,7 +31,7 @@ sojourn=${SOJOURN:-.venv/bin/sojourn}
 import sys
 from pathlib import Path
 import numpy as np
-from coordinator.release_file import write_release
+from coordinator.releases.file import write_release
 from tests.live.release_goods import digits_release
 root = Path(sys.argv[1])
 write_release(root / "digits-1.release", digits_release(1))
@@ -39,11 +39,11 @@ np.savez(root / "rows.npz", x=np.zeros((2, 64), np.float32))
 END
 cat >"$root/serve.py" <<'END'
 from pathlib import Path
-from coordinator.release_file import read_release
-from edge_agent.data import DataSettings
-from edge_agent.installing import Installer
-from edge_agent.release_work import Install
-from sojourn.blobs import FolderBlobs
+from coordinator.releases.file import read_release
+from sojourn.data.source import DataSettings
+from edge_agent.releases.installing import Installer
+from edge_agent.releases.work import Install
+from sojourn.store.blobs import FolderBlobs
 store, release = Path("/var/lib/sojourn-agent"), read_release(Path("/digits-1.release"))
 for blob in (release.graph, release.card_bytes):
     FolderBlobs(store / "blobs").put(blob)

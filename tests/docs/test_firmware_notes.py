@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_agent.limit_settings import LimitSettings
+from edge_agent.limits.settings import LimitSettings
 from fleet_sim.profile_table import PROFILES
 from fleet_sim.profiles import training_seconds
 

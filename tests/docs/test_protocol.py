@@ -14,43 +14,33 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator import desk, fitting, results, rollouts
+from coordinator.machine import operator_requests, paging, rollouts
+from coordinator.rounds import results
 from docs import make_vectors
 from docs.vectors.cast import DEVICE, EDGE
 from docs.vectors.examples import short
 from docs.vectors.telling import told
-from edge_agent import agent_records, releases
-from hierarchy.edge_server import STALE
-from sojourn import (
-    WIRE,
-    envelope,
-    exchange,
-    exemplars,
-    messages,
-    node,
-    outbox,
-    parts,
-    release,
-    scoring,
-    signing,
-    spec,
-    topics,
-    vectors,
-    wire,
-)
-from sojourn.blobs import HASH, LEAF, digest_of, digest_of_hashes, leaf_hashes, verified
-from sojourn.broker_acl import acl_lines
-from sojourn.broker_settings import OWN_BROKER_PAYLOAD, BrokerSettings
-from sojourn.envelope import bounded, kind, pack, pack_blob, unpack, unpack_blob, unpack_presence
+from edge_agent import records
+from edge_agent.releases import machine
+from hierarchy.edge.server import STALE
+from sojourn import WIRE, parts
+from sojourn.brokers.acl import acl_lines
 from sojourn.errors import InvalidBlob, InvalidMessage
-from sojourn.exemplars import Exemplars
-from sojourn.graphs import GRADIENT_TOLERANCE, LOSS_TOLERANCE, probe_vector
-from sojourn.link import PORTABLE_PAYLOAD
-from sojourn.messages import BETWEEN, Message, Presence
-from sojourn.mqtt_session import HEADER_ROOM
+from sojourn.links.link import PORTABLE_PAYLOAD
+from sojourn.links.session import HEADER_ROOM
+from sojourn.links.settings import OWN_BROKER_PAYLOAD, BrokerSettings
+from sojourn.model import exemplars, scoring, vectors
+from sojourn.model.exemplars import Exemplars
+from sojourn.model.graphs import GRADIENT_TOLERANCE, LOSS_TOLERANCE, probe_vector
+from sojourn.node import node, outbox
+from sojourn.protocol import envelope, messages, release, signing, spec, topics, wire
+from sojourn.protocol.envelope import bounded, kind, pack, pack_blob, unpack, unpack_blob, unpack_presence
+from sojourn.protocol.messages import BETWEEN, Message, Presence
+from sojourn.protocol.topics import Address
+from sojourn.protocol.wire import Member, VisitReport
 from sojourn.randomness import batches, derive, noise
-from sojourn.topics import Address
-from sojourn.wire import Member, VisitReport
+from sojourn.store import exchange
+from sojourn.store.blobs import HASH, LEAF, digest_of, digest_of_hashes, leaf_hashes, verified
 
 VECTORS = json.loads(make_vectors.VECTORS.read_text(encoding="utf-8"))
 PAGE = make_vectors.PAGE.read_text(encoding="utf-8")
@@ -402,11 +392,13 @@ def test_limits_and_settings_are_told_as_they_are():
         f"of more than 2^32 ({exchange.LARGEST:,})": exchange.LARGEST == 2**32,
         f"every {node.SECONDS_PER_SWEEP:.0f} s or later": True,
         "three attempts at this hop": STALE == 3,
-        f"at most {desk.TOURS} and at most {fitting.ROOM:,} bytes": desk.TOURS == desk.HISTORY,
-        f"(the newest {desk.JOBS})": True,
-        f"at most {fitting.ROOM:,} bytes of them, but at least one": True,
+        f"at most {operator_requests.TOURS} and at most {paging.ROOM:,} bytes": (
+            operator_requests.TOURS == operator_requests.HISTORY
+        ),
+        f"(the newest {operator_requests.JOBS})": True,
+        f"at most {paging.ROOM:,} bytes of them, but at least one": True,
         f"array of name, 1 to {rollouts.TOGETHER}": True,
-        f"it has {releases.LINES} lines already": True,
+        f"it has {machine.LINES} lines already": True,
         f"the {len(signing.CONTEXT)} bytes `{signing.CONTEXT.decode()}`": True,
         f"{HASH} bytes each": HASH == 32,
         f"attach a blob of at most {node.INLINE:,} bytes": True,
@@ -419,8 +411,8 @@ def test_limits_and_settings_are_told_as_they_are():
         f"at most {envelope.MAX_STRING:,} bytes": True,
         f"at most {envelope.MAX_ITEMS:,} elements": True,
         f"as low as {LEAF + exchange.OVERHEAD:,} bytes": True,
-        f"The {agent_records.KEPT} newest": True,
-        f"of the {agent_records.REMEMBERED} jobs whose memory changed last": True,
+        f"The {records.KEPT} newest": True,
+        f"of the {records.REMEMBERED} jobs whose memory changed last": True,
         f"the first {results.SAID}; among them": True,
         f"in batches of {scoring.BATCH}, in order": True,
         f"Predict in batches of {exemplars.BATCH}, in order": True,

@@ -12,20 +12,21 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator import job as job_file
-from coordinator.aggregators import aggregate
-from coordinator.contributions import Contribution, Merge
-from coordinator.fitness import objections
-from coordinator.schedules import Departure, Moment, depart, merges
+from coordinator.aggregators.aggregating import aggregate
+from coordinator.aggregators.contributions import Contribution, Merge
+from coordinator.jobs import settings as job_file
+from coordinator.jobs.compatibility import objections
+from coordinator.rounds.schedules import Departure, Moment, depart, merges
 from coordinator.strategies import STRATEGIES, Named
-from coordinator.strategies.asks import asks
+from coordinator.strategies.requirements import asks
 from coordinator.strategies.strategy import FORMS
-from edge_agent import objectives
 from edge_agent.settings import AgentSettings
-from hierarchy.arrangement import ClientSet, Roll, Turn, arrange
-from sojourn import own, parts
-from sojourn.exemplars import Exemplars
-from sojourn.messages import Message
+from edge_agent.training import objectives
+from hierarchy.arranging.arrangement import ClientSet, Roll, Turn, arrange
+from sojourn import parts
+from sojourn.model.exemplars import Exemplars
+from sojourn.parts import own
+from sojourn.protocol.messages import Message
 from sojourn.toml import dumps
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +80,7 @@ def test_the_table_of_strategies_has_no_other_row() -> None:
 def test_bytes_are_those_of_its_visits_and_tours(each: Named) -> None:
     _, visits, volume, _ = rows(section("## The strategies"))[each.name]
     vectors = 2 * (1 + len(each.strategy.objective.receives))
-    # A figure as (number, symbols): 0.2·N is (0.2, N), and 2NP is (2, NP).
+    # A figure as (number, symbols): 0.2.N is (0.2, N), and 2NP is (2, NP).
     by_visit, by_tour = (figure(side) for side in re.fullmatch(r"([^ ]+) \(([^)]+)\).*", visits).groups())  # type: ignore[union-attr]
     at_sites, to_cloud = (figure(side) for side in volume.split(", "))
     assert at_sites == (pytest.approx(vectors * by_visit[0]), by_visit[1] + "P")
@@ -87,7 +88,7 @@ def test_bytes_are_those_of_its_visits_and_tours(each: Named) -> None:
 
 
 def figure(text: str) -> tuple[float, str]:
-    number, symbols = re.fullmatch(r"([\d.]*)(.*)", text.replace("·", "")).groups()  # type: ignore[union-attr]
+    number, symbols = re.fullmatch(r"([\d.]*)(.*)", text.replace(".", "")).groups()  # type: ignore[union-attr]
     return float(number or 1), symbols
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from edge_agent.agent import Agent
-from edge_agent.work import Trained
-from sojourn.blobs import ref_of
-from sojourn.machine import Append, Did, Do, Pulled, Received
-from sojourn.messages import Visit
-from sojourn.topics import Address
-from sojourn.wire import Epoch, Offer, VisitId
-from tests.sojourn.examples import TASK
-from tests.sojourn.replays import replayed
+from edge_agent.training.work import Trained
+from sojourn.node.machine import Append, Did, Do, Pulled, Received
+from sojourn.protocol.messages import Visit
+from sojourn.protocol.topics import Address
+from sojourn.protocol.wire import Epoch, Offer, VisitId
+from sojourn.store.blobs import ref_of
+from tests.sojourn.protocol.examples import TASK
+from tests.sojourn.store.replays import replayed
 
 EDGE, EPOCH = Address("edge", "e"), Epoch(1, bytes(8))
 OFFER = Offer("1", "m", "r", 2, 0, ("sgd",), "npz")

@@ -7,14 +7,28 @@ import random
 import msgspec
 import pytest
 
-from edge_agent.agent_records import KEPT, Memory, VisitEnded, VisitTaken, VisitTrained
-from edge_agent.work import Train, Warm
-from sojourn.machine import Append, Did, DidNot, Do, Doing, Linked, Pull, Pulled, PullFailed, Received, Send, Undo, Woke
-from sojourn.messages import Accepted, Cancel, Declined, Discarded, Prepare, Progress, Visited
-from sojourn.topics import Address
+from edge_agent.records import KEPT, Memory, VisitEnded, VisitTaken, VisitTrained
+from edge_agent.training.work import Train, Warm
+from sojourn.node.machine import (
+    Append,
+    Did,
+    DidNot,
+    Do,
+    Doing,
+    Linked,
+    Pull,
+    Pulled,
+    PullFailed,
+    Received,
+    Send,
+    Undo,
+    Woke,
+)
+from sojourn.protocol.messages import Accepted, Cancel, Declined, Discarded, Prepare, Progress, Visited
+from sojourn.protocol.topics import Address
 from tests.edge_agent.agent_bench import EDGE, EPOCH, KIT, MEMORY, MODEL, RESULT, Bench, trained, visit, visit_id
-from tests.sojourn.examples import TASK
-from tests.sojourn.replays import sends
+from tests.sojourn.protocol.examples import TASK
+from tests.sojourn.store.replays import sends
 
 
 def kinds(effects) -> list[str]:

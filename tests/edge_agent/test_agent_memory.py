@@ -8,15 +8,15 @@ import msgspec
 import pytest
 
 from edge_agent.agent import Agent
-from edge_agent.agent_records import REMEMBERED, Memory
-from edge_agent.work import Train, Trained
+from edge_agent.records import REMEMBERED, Memory
+from edge_agent.training.work import Train, Trained
 from sojourn import parts
-from sojourn.blobs import ref_of
-from sojourn.machine import Did, Do, Linked, Pull, Pulled, Say, Send, Woke
-from sojourn.messages import Accepted, Cancel, Declined, Discarded, Progress, Visit
-from sojourn.wire import Offer, Ref, Task
+from sojourn.node.machine import Did, Do, Linked, Pull, Pulled, Say, Send, Woke
+from sojourn.protocol.messages import Accepted, Cancel, Declined, Discarded, Progress, Visit
+from sojourn.protocol.wire import Offer, Ref, Task
+from sojourn.store.blobs import ref_of
 from tests.edge_agent.agent_bench import KIT, MODEL, Bench, visit_id
-from tests.sojourn.replays import sends
+from tests.sojourn.store.replays import sends
 
 NAMES = ("sgd", "dyn", "scaffold", "own.module:Class")
 OFFER = Offer("1", "m", "r", 2, 0, NAMES, "npz")

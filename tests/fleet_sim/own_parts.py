@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from coordinator.schedules import Departure
-from edge_agent.objectives import Left
-from hierarchy.arrangement import ClientSet
+from coordinator.rounds.schedules import Departure
+from edge_agent.training.objectives import Left
+from hierarchy.arranging.arrangement import ClientSet
 
 
 class Shrink(msgspec.Struct):

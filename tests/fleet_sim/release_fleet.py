@@ -9,32 +9,32 @@ from typing import TYPE_CHECKING, Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.coordinator import Coordinator
-from coordinator.sites import read_roster
+from coordinator.machine.coordinator import Coordinator
+from coordinator.machine.sites import read_roster
 from edge_agent.agent import Agent
-from edge_agent.agent_records import ReleaseEnded, ReleaseOrdered
-from edge_agent.release_work import Install, Installed, Usage, Withdraw, Withdrawn
-from edge_agent.releases import Releases
+from edge_agent.records import ReleaseEnded, ReleaseOrdered
+from edge_agent.releases.machine import Releases
+from edge_agent.releases.work import Install, Installed, Usage, Withdraw, Withdrawn
 from fleet_sim.fleet import CLOUD, FLEET, Fleet
-from sojourn.blobs import ref_of
-from sojourn.machine import Did, DidNot, Received, Told
-from sojourn.memory_link import MemoryLink
-from sojourn.release import Goods, Health, HealthRules, Order, Pace, Parcel, sign
-from sojourn.release_messages import Rollout, Steer
-from sojourn.signing import Signer
-from sojourn.topics import Address
-from sojourn.wire import Epoch, Offer
-from sojourn.workers import InlineWorkers
+from sojourn.links.memory import MemoryLink
+from sojourn.node.machine import Did, DidNot, Received, Told
+from sojourn.node.workers import InlineWorkers
+from sojourn.protocol.release import Goods, Health, HealthRules, Order, Pace, Parcel, sign
+from sojourn.protocol.release_messages import Rollout, Steer
+from sojourn.protocol.signing import Signer
+from sojourn.protocol.topics import Address
+from sojourn.protocol.wire import Epoch, Offer
+from sojourn.store.blobs import ref_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from coordinator.rollout_records import LineState
-    from sojourn.blobs import BlobStore
-    from sojourn.memory_link import Faults, MemoryBroker
-    from sojourn.messages import Message
-    from sojourn.node import Node
-    from sojourn.store import Store
+    from sojourn.links.memory import Faults, MemoryBroker
+    from sojourn.node.node import Node
+    from sojourn.protocol.messages import Message
+    from sojourn.store.blobs import BlobStore
+    from sojourn.store.journal import Store
 
 SITES = {"site-a": tuple(f"dev-{n}" for n in range(5)), "site-b": tuple(f"dev-{n}" for n in range(5, 10))}
 DEVICES = tuple(name for there in SITES.values() for name in there)
@@ -69,7 +69,7 @@ class Disk:
         self.previous = 0
 
     def serve(self, version: int) -> None:
-        """As `edge_agent.release_folder` does."""
+        """As `edge_agent.releases.folder` does."""
         if version != self.current:
             self.previous, self.current = self.current, version
 

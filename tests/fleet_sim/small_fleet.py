@@ -13,38 +13,38 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from coordinator.bench import Bench
-from coordinator.coordinator import Coordinator
-from coordinator.coordinator_records import JobCompiled, RoundPlanned
-from coordinator.job import read_job
-from coordinator.job_data import digits_split
-from coordinator.preparing import PrepareJob, first_vectors, prepare
+from coordinator.jobs.data import digits_split
+from coordinator.jobs.settings import read_job
+from coordinator.machine.coordinator import Coordinator
+from coordinator.machine.work import Bench
+from coordinator.records import JobCompiled, RoundPlanned
+from coordinator.rounds.preparing import PrepareJob, first_vectors, prepare
 from edge_agent.agent import Agent
-from edge_agent.agent_records import VisitTrained
-from edge_agent.data import DataSettings
-from edge_agent.objectives import NAMES
-from edge_agent.training import Trainer, attempt
-from edge_agent.work import Train, Trained, Warm, Warmed
+from edge_agent.records import VisitTrained
+from edge_agent.training.objectives import NAMES
+from edge_agent.training.trainer import Trainer, attempt
+from edge_agent.training.work import Train, Trained, Warm, Warmed
 from fleet_sim.fleet import CLOUD, Fleet
-from hierarchy.edge_records import VisitKept
-from sojourn import vectors
-from sojourn.envelope import unpack_blob
-from sojourn.machine import Did, DidNot, Doing
-from sojourn.memory_blobs import MemoryBlobs
-from sojourn.memory_link import MemoryLink
-from sojourn.spec import Kit
-from sojourn.wire import Offer
-from sojourn.workers import InlineWorkers
+from hierarchy.edge.records import VisitKept
+from sojourn.data.source import DataSettings
+from sojourn.links.memory import MemoryLink
+from sojourn.model import vectors
+from sojourn.node.machine import Did, DidNot, Doing
+from sojourn.node.workers import InlineWorkers
+from sojourn.protocol.envelope import unpack_blob
+from sojourn.protocol.spec import Kit
+from sojourn.protocol.wire import Offer
+from sojourn.store.memory_blobs import MemoryBlobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
-    from coordinator.coordinator_records import JobState
-    from sojourn.blobs import BlobStore
-    from sojourn.memory_link import Faults, MemoryBroker
-    from sojourn.node import Node
+    from coordinator.records import JobState
+    from sojourn.links.memory import Faults, MemoryBroker
+    from sojourn.node.node import Node
+    from sojourn.store.blobs import BlobStore
 
 SHARES = ("class-counts",)
 TRAINING = 2.0

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_agent.agent import Agent
-from edge_agent.data import DataSettings
-from edge_agent.objectives import NAMES
+from edge_agent.training.objectives import NAMES
 from fleet_sim import availability
 from fleet_sim.availability import (
     Availability,
@@ -28,7 +27,8 @@ from fleet_sim.availability import (
 )
 from fleet_sim.fleet import Fleet
 from fleet_sim.world import World
-from sojourn.wire import Offer
+from sojourn.data.source import DataSettings
+from sojourn.protocol.wire import Offer
 
 DEVICES = [f"dev-{number}" for number in range(200)]
 ALWAYS = Availability()
@@ -37,8 +37,7 @@ SPANS = st.floats(0.001, 1e6)
 PLANS = st.builds(
     Availability,
     duty_cycle=st.none() | st.builds(DutyCycle, on=SPANS, of=SPANS),
-    diurnal=st.none()
-    | st.builds(Diurnal, opens=st.floats(0, 24), closes=st.floats(0, 24), spread=st.floats(0, 24)),
+    diurnal=st.none() | st.builds(Diurnal, opens=st.floats(0, 24), closes=st.floats(0, 24), spread=st.floats(0, 24)),
     leaving=st.none() | st.builds(Leaving, chance=st.floats(0, 1), within=SPANS),
 )
 TIMES = st.floats(0, 1e7)

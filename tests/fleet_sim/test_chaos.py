@@ -9,8 +9,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from sojourn import node as node_module
-from sojourn.memory_link import Faults
+from sojourn.links.memory import Faults
+from sojourn.node import node as node_module
 from tests.fleet_sim.small_fleet import TWO_SITES, Run, SmallFleet, fedavg, job, run, visit
 from tests.fleet_sim.test_kills import after, wait
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from coordinator.job_data import digits_split
+from coordinator.jobs.data import digits_split
 from fleet_sim.datasets import FOLDER, NAMES, load, torchvision_import
 from fleet_sim.datasets.torchvision_import import torchvision_datasets
 from sojourn.errors import DataError

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.estimation import rows_of
-from edge_agent.training import prepare
+from coordinator.rounds.estimation import rows_of
+from edge_agent.training.trainer import prepare
 from fleet_sim.fleet import CLOUD
-from sojourn import vectors
+from sojourn.model import vectors
 from sojourn.parts import ClassifierEstimator, ConfidenceEstimator, UpdateEstimator
 from tests.fleet_sim.small_fleet import Run, SmallFleet, initial_model, job, kit_of_jobs, run, shards
 from tests.fleet_sim.written_out import PLAIN, SITES

@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edge_agent.training import prepare
+from edge_agent.training.trainer import prepare
 from fleet_sim.fleet import CLOUD
-from sojourn import node as node_module
-from sojourn.envelope import unpack_blob
-from sojourn.exemplars import Exemplars
-from sojourn.graphs import Graphs
-from sojourn.machine import Received
-from sojourn.memory_link import Faults
-from sojourn.messages import Stop
+from sojourn.links.memory import Faults
+from sojourn.model.exemplars import Exemplars
+from sojourn.model.graphs import Graphs
+from sojourn.model.vectors import mean
+from sojourn.node import node as node_module
+from sojourn.node.machine import Received
+from sojourn.protocol.envelope import unpack_blob
+from sojourn.protocol.messages import Stop
+from sojourn.protocol.topics import Address
+from sojourn.protocol.wire import Epoch
 from sojourn.randomness import batches, derive
-from sojourn.topics import Address
-from sojourn.vectors import mean
-from sojourn.wire import Epoch
 from tests.fleet_sim.small_fleet import (
     TWO_SITES,
     SmallFleet,

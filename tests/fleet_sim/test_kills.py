@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from sojourn import node as node_module
+from sojourn.node import node as node_module
 from tests.fleet_sim.small_fleet import TWO_SITES, Run, SmallFleet, fedavg, run, visit
 
 if TYPE_CHECKING:

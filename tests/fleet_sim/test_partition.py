@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fleet_sim.datasets import DataSet
 from fleet_sim.partition import Split, dirichlet, split
-from sojourn.config import settle
 from sojourn.errors import ConfigError, DataError, UserError
+from sojourn.settings import settle
 
 LABELS = np.repeat(np.arange(10), 100)
 

@@ -6,13 +6,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_agent.work import Trained
+from edge_agent.training.work import Trained
 from fleet_sim.fleet import CLOUD
-from sojourn import node as node_module
-from sojourn import vectors
-from sojourn.blobs import ref_of
-from sojourn.machine import Did, DidNot
-from sojourn.store import MemoryStore
+from sojourn.model import vectors
+from sojourn.node import node as node_module
+from sojourn.node.machine import Did, DidNot
+from sojourn.store.blobs import ref_of
+from sojourn.store.journal import MemoryStore
 from tests.fleet_sim.small_fleet import TWO_SITES, SmallFleet, fedavg, initial_model, kit_of_jobs, run, visit
 from tests.fleet_sim.test_kills import after, events_of, undisturbed, wait
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_agent.profiling import text_of
+from edge_agent.setup.profiling import text_of
 from fleet_sim import profiles
 from fleet_sim.profile_table import REFERENCE, SHARE
 from fleet_sim.profiles import (
@@ -23,8 +23,8 @@ from fleet_sim.profiles import (
     training_seconds,
 )
 from sojourn.errors import ConfigError
+from sojourn.model.workload import built_in
 from sojourn.profile import NUMBERS
-from sojourn.workload import built_in
 
 PAGE = (Path(__file__).parents[2] / "docs" / "profiles.md").read_text(encoding="utf-8")
 CITED = r"issue \d+|sbc-bench|data sheet|product brief|\.com|\.dts|Fastvideo"

@@ -10,9 +10,9 @@ import random
 
 import pytest
 
-from sojourn import node as node_module
-from sojourn.memory_link import Faults
-from sojourn.release import HealthRules
+from sojourn.links.memory import Faults
+from sojourn.node import node as node_module
+from sojourn.protocol.release import HealthRules
 from tests.fleet_sim.release_fleet import DEVICES, KINDS, NODES, STAGES, ReleaseFleet, serving
 from tests.fleet_sim.test_kills import after, wait
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coordinator.strategies import STRATEGIES
-from sojourn.memory_link import Faults
+from sojourn.links.memory import Faults
 from tests.fleet_sim.small_fleet import initial_model, job, run
 
 SITES = {"site-a": ("dev-0", "dev-1", "dev-2"), "site-b": ("dev-3", "dev-4", "dev-5")}

@@ -9,15 +9,15 @@ import pytest
 
 from edge_agent.agent import Agent
 from fleet_sim.fleet import CLOUD
-from sojourn import vectors
-from sojourn.memory_link import Faults
+from sojourn.links.memory import Faults
+from sojourn.model import vectors
 from tests.fleet_sim.small_fleet import SmallFleet, job, kit_of_jobs
 from tests.fleet_sim.written_out import LR, PLAIN, SITES, N, size, start, tour, train, uniform, weighted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from coordinator.coordinator_records import RoundPlanned
+    from coordinator.records import RoundPlanned
 
 Refusal = tuple[str, str] | None
 HALVES = [("scaffold", "control", "control"), ("feddyn", "drift", "h")]

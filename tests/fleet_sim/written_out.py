@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edge_agent.training import prepare
+from edge_agent.training.trainer import prepare
 from sojourn.randomness import batches, derive
 from tests.fleet_sim.small_fleet import initial_model, job, kit_of_jobs, run, shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coordinator.coordinator_records import TourPlan
+    from coordinator.records import TourPlan
     from tests.fleet_sim.small_fleet import Run
 
 SITES = {"site-a": ("dev-0", "dev-1", "dev-2"), "site-b": ("dev-3", "dev-4", "dev-5")}

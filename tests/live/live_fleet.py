@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from coordinator.coordinator_records import ENDED
-from coordinator.job_data import digits_split
-from coordinator.operator import Operator
-from sojourn.broker import start_broker
-from sojourn.broker_acl import acl_lines
-from sojourn.broker_settings import LocalBroker
+from coordinator.console.operator import Operator
+from coordinator.jobs.data import digits_split
+from coordinator.records import ENDED
+from sojourn.brokers.acl import acl_lines
+from sojourn.brokers.run import start_broker
+from sojourn.links.settings import LocalBroker
 from tests.live import witness
 from tests.live.witness import Witness
 

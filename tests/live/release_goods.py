@@ -8,10 +8,10 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 from sklearn.linear_model import LogisticRegression
 
-from coordinator.job_data import digits_split
-from coordinator.release_file import ReleaseFile, release_of
-from sojourn.release import Card, ProbeCheck
-from sojourn.spec import InputSpec
+from coordinator.jobs.data import digits_split
+from coordinator.releases.file import ReleaseFile, release_of
+from sojourn.protocol.release import Card, ProbeCheck
+from sojourn.protocol.spec import InputSpec
 
 CLASSES = tuple(str(digit) for digit in range(10))
 
@@ -97,5 +97,3 @@ def _place(output: str, detour: int) -> float:
     if output in ("plain", "nothing"):
         return -1 if output == "plain" else detour + 1
     return int(output[1:]) + (0.5 if output[0] == "e" else 0)
-
-

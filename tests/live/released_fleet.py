@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coordinator.rollout_orders import orders_for
-from edge_agent.model import Model
-from edge_agent.release_folder import ReleaseFolder
-from sojourn.release import HealthRules
-from sojourn.signing import Signer
+from coordinator.releases.orders import orders_for
+from edge_agent.inference.model import Model
+from edge_agent.releases.folder import ReleaseFolder
+from sojourn.protocol.release import HealthRules
+from sojourn.protocol.signing import Signer
 from tests.live.live_fleet import FLEET, LiveFleet
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from coordinator.release_file import ReleaseFile
+    from coordinator.releases.file import ReleaseFile
 
 DEVICES = [f"pi-{number}" for number in range(10)]
 SITES = {"edge-1": DEVICES[:5], "edge-2": DEVICES[5:]}

@@ -10,11 +10,11 @@ import pytest
 from onnx import numpy_helper
 
 from coordinator.compiling.baking import bake
-from edge_agent.data import DataSettings
 from fleet_sim.fleet import CLOUD, Fleet
-from sojourn import vectors
-from sojourn.envelope import unpack_blob
-from sojourn.spec import Kit
+from sojourn.data.source import DataSettings
+from sojourn.model import vectors
+from sojourn.protocol.envelope import unpack_blob
+from sojourn.protocol.spec import Kit
 from tests.live.live_fleet import LiveFleet, job_text, split_digits
 
 SITES = {"edge-1": ["pi-1", "pi-2"], "edge-2": ["pi-3", "pi-4"]}

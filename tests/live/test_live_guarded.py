@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sojourn.broker import find_mosquitto
+from sojourn.brokers.run import find_mosquitto
 from tests.live.live_fleet import job_text, split_digits
-from tests.sojourn.guarded_broker import free_ports
+from tests.sojourn.brokers.guarded_broker import free_ports
 
 PATIENCE = 150.0
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.edge_agent.fake_root import FakeRoot
+from tests.edge_agent.limits.fake_root import FakeRoot
 from tests.live.live_fleet import LiveFleet, job_text
 
 LIMITS = "[limits]\nthrottle_at = 70\nstop_at = 80\nroot = '{root}'\n"

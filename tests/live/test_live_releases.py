@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edge_agent.model import Model
-from sojourn.release import HealthRules
-from sojourn.signing import Signer
+from edge_agent.inference.model import Model
+from sojourn.protocol.release import HealthRules
+from sojourn.protocol.signing import Signer
 from tests.live.live_fleet import job_text
 from tests.live.release_goods import broken, digits_release, forgetful, slow
 from tests.live.released_fleet import DEVICES, ReleasedFleet
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from coordinator.release_file import ReleaseFile
+    from coordinator.releases.file import ReleaseFile
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from paho.mqtt.client import MQTTMessage
 
-    from sojourn.broker import Broker
+    from sojourn.brokers.run import Broker
 
 NAME, OPERATOR = "witness", "operator"
 RULES = f"\nuser {NAME}\ntopic read #\ntopic read $SYS/#\n"

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from sojourn.broker import start_broker
-from sojourn.broker_settings import LocalBroker
-from sojourn.driver import Driver
+from sojourn.brokers.run import start_broker
+from sojourn.links.settings import LocalBroker
+from sojourn.node.driver import Driver
 from sojourn.notify import Notifier
 
 if TYPE_CHECKING:

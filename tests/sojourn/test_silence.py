@@ -8,8 +8,8 @@ import sys
 
 LOOK = """
 import time
-from sojourn.graphs import Graphs, check_probe
-from sojourn.workload import built_in
+from sojourn.model.graphs import Graphs, check_probe
+from sojourn.model.workload import built_in
 kit = built_in()
 assert check_probe(kit, Graphs(kit)) is None
 time.sleep(0.5)

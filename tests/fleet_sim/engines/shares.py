@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from edge_agent.work import Train, Trained
+from edge_agent.training.work import Train, Trained
 from fleet_sim.engines import Network, Shards
-from sojourn.blobs import ref_of
-from sojourn.envelope import pack_blob
-from sojourn.exemplars import Exemplars
-from sojourn.machine import Did
-from sojourn.memory_blobs import MemoryBlobs
+from sojourn.model.exemplars import Exemplars
+from sojourn.model.vectors import load, save
+from sojourn.node.machine import Did
 from sojourn.parts import (
     ClassCountEstimator,
     ClassifierEstimator,
@@ -28,9 +26,11 @@ from sojourn.parts import (
     SizeEstimator,
     UpdateEstimator,
 )
+from sojourn.protocol.envelope import pack_blob
 from sojourn.randomness import generator
-from sojourn.vectors import load, save
-from tests.edge_agent.kits import CLASSES, MEAN, STD, compiled, network, visit_for, with_vectors
+from sojourn.store.blobs import ref_of
+from sojourn.store.memory_blobs import MemoryBlobs
+from tests.edge_agent.training.kits import CLASSES, MEAN, STD, compiled, network, visit_for, with_vectors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

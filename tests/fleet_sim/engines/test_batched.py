@@ -6,11 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_agent.work import Warm, Warmed
+from edge_agent.training.work import Warm, Warmed
 from fleet_sim.engines import SerialEngine, batched
 from fleet_sim.engines.batched import BatchedEngine
-from sojourn.machine import Did, DidNot
-from sojourn.memory_blobs import MemoryBlobs
+from sojourn.node.machine import Did, DidNot
+from sojourn.store.memory_blobs import MemoryBlobs
 from tests.fleet_sim.engines.shares import KINDS, assert_close, net, result, shards, train, visit
 
 DEVICES = ("dev-0", "dev-1", "dev-2", "dev-3", "dev-1")
@@ -70,8 +70,8 @@ def test_a_model_that_diverges_takes_no_other_with_it() -> None:
     engine, blobs = BatchedEngine(shards(), net()), MemoryBlobs()
     work = visit("sgd", blobs)
     wild = np.full(len(np.frombuffer(blobs.read(work.visit.vectors["model"].digest), np.float32)), np.nan, np.float32)
-    from sojourn.vectors import save
-    from tests.edge_agent.kits import compiled
+    from sojourn.model.vectors import save
+    from tests.edge_agent.training.kits import compiled
 
     broken = save(blobs, wild, "float32", compiled().kit.model)
     lost = msgspec.structs.replace(work, visit=msgspec.structs.replace(work.visit, vectors={"model": broken}))

@@ -11,7 +11,7 @@ from fleet_sim.engines.batched import BatchedEngine
 from fleet_sim.engines.choosing import Hardware, hardware, pick
 from fleet_sim.engines.torch_graphs import TorchEngine
 from sojourn.errors import ConfigError
-from tests.edge_agent.kits import compiled
+from tests.edge_agent.training.kits import compiled
 from tests.fleet_sim.engines.shares import net, shards
 
 FOUR = Hardware(4)

@@ -14,18 +14,18 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_agent.work import Warm, Warmed
-from fleet_sim.engines import PoolEngine, SerialEngine, line, pool
+from edge_agent.training.work import Warm, Warmed
+from fleet_sim.engines import PoolEngine, SerialEngine, pool, visit_queue
 from fleet_sim.engines.frames import Order
-from fleet_sim.engines.line import Waiting
-from sojourn.machine import Did, DidNot
-from sojourn.memory_blobs import MemoryBlobs
+from fleet_sim.engines.visit_queue import Waiting
+from sojourn.node.machine import Did, DidNot
+from sojourn.store.memory_blobs import MemoryBlobs
 from tests.fleet_sim.engines.shares import KINDS, assert_same, result, shards, train, visit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from edge_agent.work import Train
+    from edge_agent.training.work import Train
 
 DEVICES = ("dev-0", "dev-1", "dev-2", "dev-3")
 
@@ -102,7 +102,7 @@ def test_blobs_that_a_worker_has_are_not_sent_again_until_it_lets_them_go(monkey
         first = train(alone, "dyn")[0]
         train(alone, "dyn")
         assert sent == [3, 0]  # kit, model, memory
-        monkeypatch.setattr(line, "CACHE", 0)
+        monkeypatch.setattr(visit_queue, "CACHE", 0)
         train(alone, "sgd")
         assert sent[2:] == [0]
         assert forgotten == [0, 0, 1]  # the memory

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edge_agent.work import Warm, Warmed
-from fleet_sim.engines import SerialEngine, choose, line, ray_cluster, ray_engine
+from edge_agent.training.work import Warm, Warmed
+from fleet_sim.engines import SerialEngine, choose, ray_cluster, ray_engine, visit_queue
 from fleet_sim.engines.choosing import Hardware, pick
 from fleet_sim.engines.ray_engine import RayEngine
 from fleet_sim.running import Running
 from fleet_sim.simulation import read_simulation
 from sojourn.errors import ConfigError, MachineError
-from sojourn.machine import Did, DidNot
-from sojourn.memory_blobs import MemoryBlobs
+from sojourn.node.machine import Did, DidNot
+from sojourn.store.memory_blobs import MemoryBlobs
 from tests.fleet_sim.engines.shares import KINDS, assert_same, result, shards, train, visit
 from tests.fleet_sim.engines.test_pool import long_visit
 
@@ -174,7 +174,7 @@ def test_blobs_that_an_actor_has_are_not_sent_again_until_it_lets_them_go(
         first = train(alone, "dyn")[0]
         train(alone, "dyn")
         assert sent == [3, 0]  # kit, model, memory
-        monkeypatch.setattr(line, "CACHE", 0)
+        monkeypatch.setattr(visit_queue, "CACHE", 0)
         train(alone, "sgd")
         assert_same(train(alone, "dyn")[0], first)
         assert sent[2:] == [0, 1]  # the memory
@@ -272,9 +272,7 @@ def test_while_nobody_can_train_visits_fail(cluster: Any, monkeypatch: pytest.Mo
         engine.close()
 
 
-def test_a_node_that_dies_fails_its_visit_and_the_other_goes_on(
-    cluster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_that_dies_fails_its_visit_and_the_other_goes_on(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = RayEngine(shards(), 1, address=cluster.address)
     try:
         futures = started(engine, 2)

@@ -9,13 +9,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_agent.data import DataSettings
-from edge_agent.training import Trainer
-from edge_agent.work import Trained, Warm, Warmed
+from edge_agent.training.trainer import Trainer
+from edge_agent.training.work import Trained, Warm, Warmed
 from fleet_sim.engines import Outcome, SerialEngine
 from fleet_sim.engines.engine import outcome_of
-from sojourn.machine import Did, DidNot
-from sojourn.memory_blobs import MemoryBlobs
+from sojourn.data.source import DataSettings
+from sojourn.node.machine import Did, DidNot
+from sojourn.store.memory_blobs import MemoryBlobs
 from tests.fleet_sim.engines.shares import KINDS, NAMES, assert_same, result, shards, train, visit
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def test_kits_beyond_a_few_are_let_go_and_come_back() -> None:
 
 
 def test_the_data_set_itself_is_kept_as_compact_as_it_is() -> None:
-    from tests.edge_agent.kits import compiled
+    from tests.edge_agent.training.kits import compiled
 
     floats = replace(shards(), x=shards().x.astype(np.float32))
     kit = compiled().kit

@@ -16,14 +16,14 @@ from coordinator.compiling import Compiled, compile_kit
 from fleet_sim.engines import Network, SerialEngine
 from fleet_sim.engines.batched import BatchedEngine
 from fleet_sim.engines.torch_graphs import TorchEngine, TorchGraphs
-from sojourn.blobs import ref_of
-from sojourn.envelope import pack_blob
-from sojourn.graphs import Graphs, check_probe
-from sojourn.machine import DidNot
-from sojourn.memory_blobs import MemoryBlobs
-from sojourn.spec import InputSpec
-from sojourn.vectors import load, save
-from tests.edge_agent.kits import CLASSES, MEAN, STD, compiled
+from sojourn.model.graphs import Graphs, check_probe
+from sojourn.model.vectors import load, save
+from sojourn.node.machine import DidNot
+from sojourn.protocol.envelope import pack_blob
+from sojourn.protocol.spec import InputSpec
+from sojourn.store.blobs import ref_of
+from sojourn.store.memory_blobs import MemoryBlobs
+from tests.edge_agent.training.kits import CLASSES, MEAN, STD, compiled
 from tests.fleet_sim.engines.shares import KINDS, assert_close, net, shards, train, visit
 
 if TYPE_CHECKING:

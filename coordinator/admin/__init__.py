@@ -1,0 +1,1 @@
+"""Running a coordinator: its process, settings, back-ups, and who may connect."""

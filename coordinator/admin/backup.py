@@ -1,0 +1,265 @@
+"""A copy of all that a coordinator must not forget, made while it runs, and the way back.
+
+A tar file: `backup.toml` (whose, when), `journal.db` (SQLite's online copy), `blobs/` (what that journal refers to).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import fcntl
+import io
+import os
+import shutil
+import sqlite3
+import tarfile
+import tempfile
+import time
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import msgspec
+
+from coordinator.machine.coordinator import Coordinator
+from sojourn import __version__, toml
+from sojourn.errors import StoreError, UserError
+from sojourn.settings import read_text
+from sojourn.store.blobs import digest_of, disk_errors
+from sojourn.store.journal import FolderStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+JOURNAL, BLOBS, ABOUT, LOCK = "journal.db", "blobs", "backup.toml", "lock"
+_TRIES = 5
+_PAUSE = 0.2
+_JUMP = 1_000_000
+"""More tours than a job has between two backups."""
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backup says of itself; a later version may say more."""
+
+    made: str
+    version: str
+    blobs: int
+
+
+def back_up(store: Path, target: Path) -> About:
+    """Copy a store into a file, whether a coordinator runs on it or not."""
+    if not (store / JOURNAL).exists():
+        raise UserError(f"{store} holds no journal: name the coordinator's --store, or its --settings")
+    if target.is_dir() or not target.absolute().parent.is_dir():
+        raise UserError(f"{target} cannot be written: name a file in a folder that exists")
+    beside = target.with_name(f".{target.name}.{os.getpid()}.new")
+    with disk_errors(f"backing up {store}"), tempfile.TemporaryDirectory(prefix=".backup-", dir=store) as name:
+        kept = _matching(store, Path(name))
+        about = About(made=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), version=__version__, blobs=len(kept))
+        try:
+            with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                _pack(file, about, Path(name) / JOURNAL, kept)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(target)
+        finally:
+            beside.unlink(missing_ok=True)
+    return about
+
+
+def restore(source: Path, store: Path, *, force: bool) -> About:
+    """Put a backup in the place of a store that is empty or, with `force`, of any; that is kept beside."""
+    with disk_errors(f"restoring {store}"):
+        store.mkdir(parents=True, exist_ok=True)
+        with _alone(store), tempfile.TemporaryDirectory(prefix=".restore-", dir=store) as name:
+            fresh = Path(name)
+            if _in_use(store) and not force:
+                raise UserError(f"{store} is not empty: --force replaces what is there, and keeps it beside")
+            about = _unpack(source, fresh)
+            _check_journal(fresh / JOURNAL)
+            _renumber(fresh)
+            _own(fresh, store)
+            _move_away(store)
+            # The journal comes last: without it the store is empty, and restoring can begin again.
+            (fresh / BLOBS).rename(store / BLOBS)
+            (fresh / JOURNAL).rename(store / JOURNAL)
+    return about
+
+
+def _matching(store: Path, folder: Path) -> list[Path]:
+    """A copy of the journal, and the blobs that it refers to, linked so that no sweep takes them away.
+
+    A blob may go between the one and the other, when the journal has gone on and refers to it no more: then both are
+    taken anew. One that is missing time and again is still on its way here, and will be asked for again.
+    """
+    for attempt in range(_TRIES):
+        if attempt:
+            time.sleep(_PAUSE)
+        _copy_journal(store / JOURNAL, folder / JOURNAL)
+        live = [digest.hex() for digest in sorted(_live(folder / JOURNAL))]
+        kept = [folder / name for name in live if _link(store / BLOBS / name, folder / name)]
+        if len(kept) == len(live):
+            break
+    return kept
+
+
+def _copy_journal(source: Path, target: Path) -> None:
+    target.unlink(missing_ok=True)
+    try:
+        with (
+            closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as old,
+            closing(sqlite3.connect(target)) as new,
+        ):
+            old.backup(new)
+            new.execute("pragma journal_mode=delete")
+    except sqlite3.Error as error:
+        raise StoreError(f"{source} cannot be copied: {error}") from error
+
+
+def _replayed(state: bytes | None, records: Iterable[bytes]) -> Coordinator:
+    machine = Coordinator("cloud")
+    if state is not None:
+        machine.restore(state)
+    for record in records:
+        machine.apply(msgspec.msgpack.decode(record, type=machine.record_form))
+    return machine
+
+
+def _live(journal: Path) -> set[bytes]:
+    """The blobs that a coordinator with this journal would keep."""
+    with closing(sqlite3.connect(journal)) as db:
+        seq, state = db.execute("select seq, state from snapshot").fetchone() or (0, None)
+        records = db.execute("select record from journal where seq > ? order by seq", (seq,))
+        return set(_replayed(state, (record for (record,) in records)).live())
+
+
+def _renumber(folder: Path) -> None:
+    """Number tours beyond all that were asked for since the backup: sites ignore an attempt that they have seen end.
+
+    No randomness comes from these numbers: what is done again gives the same bits, where devices remember nothing.
+    """
+    store = FolderStore(folder)
+    try:
+        machine = _replayed(*store.load())
+        for job in machine.state.jobs.values():
+            job.next_tour += _JUMP
+            job.tours = tuple(msgspec.structs.replace(tour, attempt=tour.attempt + _JUMP) for tour in job.tours)
+            job.arrived = {
+                number: msgspec.structs.replace(
+                    toured, tour=msgspec.structs.replace(toured.tour, attempt=toured.tour.attempt + _JUMP)
+                )
+                for number, toured in job.arrived.items()
+            }
+        store.snapshot(machine.snapshot())
+    finally:
+        store.close()
+
+
+def _link(source: Path, target: Path) -> bool:
+    if target.exists():
+        return True
+    try:
+        target.hardlink_to(source)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _pack(file: BinaryIO, about: About, journal: Path, blobs: list[Path]) -> None:
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        text = toml.dumps(msgspec.to_builtins(about)).encode()
+        entry = tarfile.TarInfo(ABOUT)
+        entry.size = len(text)
+        tar.addfile(entry, io.BytesIO(text))
+        tar.add(journal, JOURNAL)
+        for blob in blobs:
+            tar.add(blob, f"{BLOBS}/{blob.name}")
+
+
+def _unpack(source: Path, folder: Path) -> About:
+    """The files of a backup, each of them checked."""
+    about = None
+    (folder / BLOBS).mkdir()
+    try:
+        with tarfile.open(source, "r:") as tar:
+            for entry in tar:
+                content = tar.extractfile(entry) if entry.isfile() else None
+                parent, _, name = entry.name.rpartition("/")
+                if content is None or (parent, name) not in {("", ABOUT), ("", JOURNAL), (BLOBS, name)}:
+                    raise UserError(f"{source} is not a backup of a coordinator: it holds {entry.name[:100]!r}")
+                if name == ABOUT:
+                    about = read_text(content.read().decode(), About, f"{source}: {ABOUT}")
+                elif name == JOURNAL:
+                    with (folder / JOURNAL).open("wb") as file:
+                        shutil.copyfileobj(content, file)
+                else:
+                    _put_blob(folder / BLOBS, name, content.read(), source)
+    except FileNotFoundError as error:
+        raise UserError(f"{source}: {error.strerror}") from error
+    except (tarfile.TarError, UnicodeDecodeError) as error:
+        raise UserError(f"{source} is not a whole backup: {error}") from error
+    if about is None or not (folder / JOURNAL).exists() or len([*(folder / BLOBS).iterdir()]) != about.blobs:
+        raise UserError(f"{source} is not a whole backup: something is missing")
+    return about
+
+
+def _put_blob(folder: Path, name: str, data: bytes, source: Path) -> None:
+    if digest_of(data).hex() != name:
+        raise UserError(f"{source} is damaged: the blob {name[:12]} is not what its name says")
+    (folder / name).write_bytes(data)
+
+
+def _check_journal(path: Path) -> None:
+    """See that it is whole, and let the next start count as later than any that other nodes have heard of."""
+    try:
+        with closing(sqlite3.connect(path)) as db:
+            (verdict,) = db.execute("pragma integrity_check").fetchone()
+            if verdict != "ok":
+                raise UserError(f"the journal in the backup is damaged: {verdict}")
+            # A boot a second would be needed to overtake the clock.
+            db.execute("update boots set count = max(count, ?)", (int(time.time()),))
+            db.commit()
+    except sqlite3.Error as error:
+        raise UserError(f"the journal in the backup is damaged: {error}") from error
+
+
+def _in_use(store: Path) -> bool:
+    blobs = store / BLOBS
+    return (store / JOURNAL).exists() or (blobs.is_dir() and any(blobs.iterdir()))
+
+
+def _move_away(store: Path) -> None:
+    """What was there, into a folder beside; an empty store leaves nothing."""
+    if not _in_use(store):
+        shutil.rmtree(store / BLOBS, ignore_errors=True)
+        return
+    # The write-ahead log goes with its journal: beside another it would be taken for that one's.
+    old = Path(tempfile.mkdtemp(prefix=f"before-{dt.datetime.now(dt.UTC):%Y%m%d-%H%M%S}-", dir=store))
+    for path in [*store.glob(f"{JOURNAL}*"), store / BLOBS]:
+        if path.exists():
+            path.rename(old / path.name)
+
+
+def _own(folder: Path, store: Path) -> None:
+    """Root restores for the user that the store belongs to."""
+    if os.geteuid() != 0:
+        return
+    owner = store.stat()
+    for path in (folder / JOURNAL, folder / BLOBS, *(folder / BLOBS).iterdir()):
+        os.chown(path, owner.st_uid, owner.st_gid)
+
+
+@contextmanager
+def _alone(store: Path) -> Iterator[None]:
+    with (store / LOCK).open("a") as lock:
+        _own_lock(store)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StoreError(f"a coordinator runs on {store}: stop it first") from None
+        yield
+
+
+def _own_lock(store: Path) -> None:
+    if os.geteuid() == 0:
+        owner = store.stat()
+        os.chown(store / LOCK, owner.st_uid, owner.st_gid)

@@ -1,0 +1,114 @@
+"""`sojourn coordinator`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sojourn import logs, options
+from sojourn.extras import need
+from sojourn.overrides import broker_flags, read_settings, store_folder
+
+if TYPE_CHECKING:
+    from coordinator.admin.settings import CoordinatorSettings
+    from sojourn.node.driver import Driver
+    from sojourn.notify import Notifier
+
+Settings = Annotated[str | None, typer.Option(metavar="FILE", help="The coordinator's settings, which name its store.")]
+app = typer.Typer(no_args_is_help=True, help="Run the coordinator of a fleet.")
+
+
+@app.callback()
+def coordinator() -> None:
+    """Run the coordinator of a fleet."""
+
+
+@app.command()
+def run(
+    file: options.File = None,
+    name: Annotated[str | None, typer.Option(help="The coordinator's own name.", show_default="cloud")] = None,
+    fleet: options.Fleet = None,
+    broker: options.Broker = None,
+    username: options.Username = None,
+    password_file: options.PasswordFile = None,
+    operator: Annotated[
+        list[str] | None,
+        typer.Option(help="Who may give jobs; may be repeated.", show_default="operator"),
+    ] = None,
+    store: options.Store = None,
+    verbose: options.Verbose = False,
+) -> None:
+    """Take jobs and have the sites of a fleet do them, until told to stop."""
+    from coordinator.admin.settings import CoordinatorSettings
+    from sojourn.node.driver import run_until_signal
+    from sojourn.notify import Notifier
+
+    need("cloud", "a coordinator")
+    flags = {
+        "name": name,
+        "fleet": fleet,
+        "broker": broker_flags(broker, username, password_file),
+        "operators": operator or None,
+        "store": store,
+    }
+    settings = read_settings(file, flags, CoordinatorSettings)
+    logs.set_up(verbose=verbose)
+    notifier = Notifier.from_environment()
+    run_until_signal(assemble(settings, notifier), notifier)
+
+
+@app.command()
+def backup(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The backup to write.")],
+    settings: Settings = None,
+    store: options.Store = None,
+) -> None:
+    """Copy the journal, and the models it refers to, into one file; the coordinator may go on meanwhile."""
+    from coordinator.admin.backup import back_up
+
+    about = back_up(_store(settings, store), file)
+    typer.echo(f"{file}: {file.stat().st_size} bytes, {about.blobs} blobs, as of {about.made}")
+
+
+@app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup.")],
+    settings: Settings = None,
+    store: options.Store = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a store that is not empty.")] = False,
+) -> None:
+    """Put a backup into the store of a coordinator that does not run. Started again, it goes on from there."""
+    from coordinator.admin.backup import restore as put_back
+
+    folder = _store(settings, store)
+    about = put_back(file, folder, force=force)
+    typer.echo(f"{folder}: {about.blobs} blobs, as of {about.made}")
+
+
+def _store(file: str | None, store: str | None) -> Path:
+    from coordinator.admin.settings import CoordinatorSettings
+
+    settings = read_settings(file, {"store": store}, CoordinatorSettings)
+    return store_folder(settings.store, settings.fleet, settings.name)
+
+
+def assemble(settings: CoordinatorSettings, notifier: Notifier | None = None) -> Driver:
+    """A coordinator on its broker, its folder and its workbench; a full disk is no hang to the `notifier`."""
+    from coordinator.machine.coordinator import Coordinator
+    from coordinator.machine.work import Bench
+    from sojourn.links.mqtt import MqttLink
+    from sojourn.node.driver import Driver
+    from sojourn.node.node import Node
+    from sojourn.node.workers import ThreadWorkers
+    from sojourn.notify import Notifier
+    from sojourn.store.journal import FolderStore
+
+    machine = Coordinator(settings.name, frozenset(settings.operators), fleet=settings.fleet)
+    link = MqttLink(settings.broker, settings.name)
+    folder = store_folder(settings.store, settings.fleet, settings.name)
+    store = FolderStore(folder)
+    workers = ThreadWorkers(Bench(store.blobs, folder / "blobs"))
+    pause = (notifier or Notifier()).nap
+    return Driver(Node(settings.fleet, machine, store, {"edge": link, "cloud": link}, workers, pause=pause))

@@ -1,0 +1,1 @@
+"""How the tours' models become the next global model."""

@@ -1,0 +1,1 @@
+"""What an operator's terminal does: asking a coordinator, watching jobs, releases and rollouts."""

@@ -1,0 +1,53 @@
+"""A job as it goes on: its newest view and the whole history, asked for again and again."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from coordinator.records import ENDED
+from sojourn.protocol.wire import JobView, RoundReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from coordinator.console.operator import Operator
+
+PAUSE = 0.5
+PATIENCE = 60.0
+"""Seconds that a coordinator may be away before the watcher gives up; the job itself does not mind."""
+
+
+class Course(msgspec.Struct, frozen=True):
+    """The course of a job so far."""
+
+    view: JobView
+    history: tuple[RoundReport, ...]
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come."""
+        return self.view.status in ENDED and len(self.history) >= self.view.round
+
+
+def course(operator: Operator, name: str, before: Course | None = None, patience: float = PATIENCE) -> Course:
+    """What is known of a job now; history comes in pages, and only what is new of it."""
+    history = before.history if before else ()
+    while True:
+        view = operator.job(name, len(history), patience)
+        history += view.history
+        if len(history) >= view.round or not view.history:
+            return Course(msgspec.structs.replace(view, history=()), history)
+
+
+def follow(operator: Operator, name: str, between: Callable[[], None] = lambda: None) -> Iterator[Course]:
+    """The course of a job, about twice a second until it ends. `between` may raise to stop it."""
+    now = course(operator, name, patience=10.0)
+    yield now
+    while not now.ended:
+        time.sleep(PAUSE)
+        between()
+        now = course(operator, name, now)
+        yield now

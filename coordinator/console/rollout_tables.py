@@ -1,0 +1,81 @@
+"""Releases and their rollouts on a terminal."""
+
+from __future__ import annotations
+
+from math import isnan
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+from rich.table import Table
+
+from sojourn.protocol.release import BAD
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sojourn.protocol.release import DeviceView, LineView, Pace
+
+_COLOURS = {"done": "green", "serving": "green", "running": "cyan", "paused": "yellow", "halted": "red",
+            "rolling-back": "red", "rolled-back": "yellow", "away": "dim", "told": "dim"}  # fmt: skip
+
+
+def summary(view: LineView) -> str:
+    """One line about a rollout."""
+    share = f"{100 * view.stages[view.stage - 1]:g} % of the fleet" if view.stage else "no device is here yet"
+    stage = f"stage {view.stage} of {len(view.stages)} ({share})" if view.status in ("running", "paused") else ""
+    counts = ", ".join(f"{count} {state}" for state, count in sorted(view.counts.items()))
+    words = [f"{view.line} {view.version} is {view.status}", stage, counts, view.detail]
+    return "; ".join(word for word in words if word)
+
+
+def line_table(views: Sequence[LineView]) -> Table:
+    """All lines."""
+    table = _table("line", "rollout of", "", "stage", "fleet serves", "devices")
+    for view in views:
+        serves = f"{view.line} {view.serves}" if view.serves else "nothing"
+        counts = ", ".join(f"{count} {state}" for state, count in sorted(view.counts.items()))
+        stage = f"{view.stage} of {len(view.stages)}"
+        table.add_row(view.line, str(view.version), _coloured(view.status), stage, serves, counts)
+    return table
+
+
+def device_table(view: LineView) -> Table:
+    """The devices of a line: those that are not well first."""
+    table = _table("device", "stage", "serves", "", "p95", "accuracy", "predictions", "errors", "said")
+    for each in view.devices:
+        table.add_row(*_row(each))
+    if (more := sum(view.counts.values()) - len(view.devices)) > 0:
+        table.add_row(f"and {more} more", *[""] * 8)
+    return table
+
+
+def _row(each: DeviceView) -> list[str]:
+    health = each.health
+    version = str(each.version) if each.version else "nothing"
+    row = [each.device, str(each.stage), version, _coloured(each.state)]
+    if health is None:
+        return [*row, "", "", "", "", escape(each.detail)]
+    accuracy = "" if isnan(health.accuracy) else f"{100 * health.accuracy:.1f} %"
+    if accuracy and not isnan(health.accuracy_before):
+        accuracy += f" ({100 * (health.accuracy - health.accuracy_before):+.1f})"
+    pace = _pace(health.live or health.pace, health.live_before if health.live else health.pace_before)
+    return [*row, pace, accuracy, str(health.predictions), str(health.errors), escape(each.detail)]
+
+
+def _pace(now: Pace | None, before: Pace | None) -> str:
+    if now is None:
+        return ""
+    times = f" ({now.p95 / before.p95:.1f} x)" if before and before.p95 else ""
+    return f"{now.p95 / 1000:.2f} ms{times}"
+
+
+def _coloured(word: str) -> str:
+    colour = "red" if word in BAD else _COLOURS.get(word)
+    return f"[{colour}]{word}[/]" if colour else word
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for column in columns:
+        table.add_column(column)
+    return table

@@ -1,0 +1,192 @@
+"""The coordinator: queues jobs, plans rounds, hands tours to sites, and makes the next model of what comes back.
+
+A machine without I/O (`sojourn.node.machine`). It knows nothing of strategies: planning and closing a round is work
+that it has done. One job is worked on at a time; the others wait. What is durable changes only in `apply`.
+`job_queue` takes a job from one step to the next, `tours` follows what is out, `sites` knows who is there, and at the
+`desk` operators are answered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from coordinator.machine.job_queue import JobQueue
+from coordinator.machine.operator_requests import Desk
+from coordinator.machine.rollout_requests import ReleaseDesk
+from coordinator.machine.rollouts import Rollouts
+from coordinator.machine.sites import RosterRead, Sites
+from coordinator.machine.tours import Tours
+from coordinator.machine.work import ModelExported, ReleaseBuilt
+from coordinator.records import CoordinatorState, Record
+from sojourn.node.machine import Did, DidNot, Linked, Present, Pulled, PullFailed, Received, Say, Send, Woke, soonest
+from sojourn.node.outbox import Outbox
+from sojourn.protocol.messages import Birth, Export, Inspect, Roster, RosterAsk, Stop, Submit, Toured, TourProgress
+from sojourn.protocol.release_messages import DeviceReport, InspectReleases, MakeRelease, Rollout, Steer
+from sojourn.protocol.topics import Address
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
+    from sojourn.node.machine import Effect, Event
+    from sojourn.protocol.messages import Message
+    from sojourn.protocol.topics import Role
+    from sojourn.protocol.wire import Epoch, Offer
+
+
+class Coordinator:
+    """The state machine of the cloud."""
+
+    def __init__(
+        self, name: str, operators: frozenset[str] = frozenset({"operator"}), *, fleet: str = "sojourn"
+    ) -> None:
+        self.address = Address("cloud", name)
+        self.offer: Offer | None = None
+        self.watches: tuple[Role, ...] = ("edge",)
+        self.record_form: Any = Record
+        self.sites = Sites()
+        self._operators = operators
+        self._outbox = Outbox()
+        self._tours = Tours(self._outbox)
+        self._queue = JobQueue(self.sites, self._tours)
+        self._desk = Desk(self._queue, self.sites, self._tours)
+        self._rollouts = Rollouts(self.sites, self.state)
+        self._release_desk = ReleaseDesk(self._rollouts, fleet)
+
+    @property
+    def state(self) -> CoordinatorState:
+        """The durable state."""
+        return self._queue.state
+
+    def role_of(self, sender: str) -> Role | None:
+        """Operators are known by name and speak as the cloud does; everybody else who may write here is an edge."""
+        return "cloud" if sender in self._operators else "edge"
+
+    def restore(self, snapshot: bytes) -> None:
+        """Take the durable state from a snapshot."""
+        self._queue.state = self._rollouts.state = msgspec.msgpack.decode(snapshot, type=CoordinatorState)
+
+    def snapshot(self) -> bytes:
+        """The durable state."""
+        return msgspec.msgpack.encode(self.state)
+
+    def apply(self, record: Record) -> None:
+        """Change the durable state by one record."""
+        self.state.apply(record)
+
+    def live(self) -> AbstractSet[bytes]:
+        """All that a job, a result on its way, a roster, a release or an export refers to."""
+        live = self.sites.live() | self._desk.exported | self._tours.live() | self._release_desk.live()
+        lines = self.state.lines.values()
+        return live.union(*(job.live() for job in self.state.jobs.values()), *(line.live() for line in lines))
+
+    def heard(self, peer: Address, traffic: int, now: float, *, spoke: bool) -> None:
+        """Count the bytes between the cloud and the sites; a site that sends its result is alive."""
+        if peer.role != "edge":
+            return
+        self._queue.traffic += traffic
+        if spoke:
+            self._tours.heard_from(peer.name, now)
+
+    def wake_at(self) -> float | None:
+        """The next resend, lease or end of patience."""
+        return soonest(self._outbox.wake_at(), self._tours.wake_at(), self._queue.wake_at(), self._rollouts.wake_at())
+
+    def start(self, now: float) -> list[Effect]:
+        """Take up the job and the rollouts that were under way."""
+        self._rollouts.start(now)
+        return self._queue.start(now)
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """React."""
+        match event:
+            case Received():
+                return self._receive(event.sender, event.epoch, event.message, now)
+            case Present():
+                return self._present(event, now)
+            case Pulled():
+                return self._pulled(event.digest, now)
+            case PullFailed():
+                return self._pull_failed(event)
+            case Did():
+                return self._did(event, now)
+            case DidNot():
+                said = self._desk.failed(event)
+                return [said] if said else self._queue.did_not(event, now)
+            case Linked():
+                return [*self._outbox.hasten(now)]
+            case Woke():
+                return [*self._outbox.due(now), *self._queue.woke(now), *self._rollouts.woke(now)]
+            case _:
+                return []
+
+    def _receive(self, sender: Address, epoch: Epoch, message: Message, now: float) -> list[Effect]:
+        match message:
+            case Roster():
+                self._outbox.settle(("roster", sender.name))
+                return self.sites.roster(sender, epoch, message)
+            case TourProgress():
+                return self._tours.progressed(self.state, sender, message, now)
+            case Toured():
+                return self._tours.toured(self.state, sender, message)
+            case DeviceReport():
+                return self._rollouts.reported(message, now)
+            case Submit():
+                return self._desk.submit(sender, message, now)
+            case Inspect():
+                return [Send(sender, self._desk.tell(message))]
+            case Stop():
+                return self._desk.stop(sender, message, now)
+            case Export() | MakeRelease():
+                return self._desk.make(sender, message)
+            case _:
+                return self._of_releases(sender, message, now)
+
+    def _of_releases(self, sender: Address, message: Message, now: float) -> list[Effect]:
+        match message:
+            case Rollout():
+                return self._release_desk.rollout(sender, message)
+            case Steer():
+                return self._release_desk.steer(sender, message, now)
+            case InspectReleases():
+                return self._release_desk.tell(sender, message)
+            case _:
+                return []
+
+    def _present(self, event: Present, now: float) -> list[Effect]:
+        """An edge server came or went."""
+        born, site = self.sites.present(event), event.node.name
+        effects: list[Effect] = [*self._outbox.hasten(now, event.node)]
+        if isinstance(event.state, Birth):
+            effects += self._outbox.ask(("roster", site), event.node, RosterAsk(), now)
+        else:
+            self._outbox.settle(("roster", site))
+        job = self.state.current
+        if job and born:
+            effects += self._tours.ask_again(job, site, now)
+        if born:
+            effects += self._rollouts.fleet_changed(now)
+        return [*effects, *self._queue.reconsider(now)]
+
+    def _pulled(self, digest: bytes, now: float) -> list[Effect]:
+        effects = [*self.sites.pulled(digest), *self._release_desk.pulled(digest, now)]
+        for toured in self._tours.pulled(digest):
+            effects += self._queue.arrived(toured, now)
+        return effects
+
+    def _pull_failed(self, event: PullFailed) -> list[Effect]:
+        self.sites.pull_failed(event.digest)
+        self._tours.pull_failed(event.digest)
+        self._release_desk.pull_failed(event.digest)
+        return [Say(f"a blob could not be fetched ({event.reason})", "warning")]
+
+    def _did(self, event: Did, now: float) -> list[Effect]:
+        match event.outcome:
+            case ModelExported() | ReleaseBuilt():
+                return self._desk.finish(event.outcome)
+            case RosterRead():
+                effects = [*self.sites.take(event.outcome), *self._queue.reconsider(now)]
+                return [*effects, *self._rollouts.fleet_changed(now)]
+            case _:
+                return self._queue.did(event, now)

@@ -1,0 +1,154 @@
+"""Where operators are answered: jobs submitted and stopped, views of them, exports and releases that are made."""
+
+from __future__ import annotations
+
+from math import nan
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from coordinator.jobs.settings import read_job
+from coordinator.machine.paging import fitting
+from coordinator.machine.tour_messages import copy_of, settings_of
+from coordinator.machine.work import BuildRelease, ExportModel, ModelExported
+from coordinator.records import ENDED, JobSubmitted
+from sojourn.errors import SojournError
+from sojourn.node.machine import Do, Say, Send
+from sojourn.protocol.messages import Export, Exported, Inspect, Jobs, Refused, refs
+from sojourn.protocol.release_messages import ReleaseMade
+from sojourn.protocol.topics import Address
+from sojourn.protocol.wire import JobView, TourView
+
+if TYPE_CHECKING:
+    from coordinator.machine.job_queue import JobQueue
+    from coordinator.machine.sites import Sites
+    from coordinator.machine.tours import Tours
+    from coordinator.machine.work import ReleaseBuilt
+    from coordinator.records import JobState, TourPlan
+    from sojourn.node.machine import DidNot, Effect
+    from sojourn.protocol.messages import Stop, Submit, TourProgress
+    from sojourn.protocol.release_messages import MakeRelease
+    from sojourn.protocol.wire import RoundReport
+
+HISTORY = 100
+"""Rounds told at once, if they fit; who wants more asks again from where this ended."""
+TOURS = 100
+JOBS = 100
+"""The newest jobs are told when all are asked for."""
+KEPT = 4
+"""So many of what was made last can still be fetched."""
+
+
+class Desk:
+    """Volatile: an operator whose question got no answer asks again."""
+
+    def __init__(self, queue: JobQueue, sites: Sites, tours: Tours) -> None:
+        self._queue = queue
+        self._sites = sites
+        self._tours = tours
+        self._answers: dict[str, Exported | ReleaseMade] = {}
+        self._making: dict[str, ExportModel | BuildRelease] = {}
+
+    def submit(self, operator: Address, message: Submit, now: float) -> list[Effect]:
+        """Queue a job, unless it says nonsense or there is another one of its name."""
+        try:
+            job = read_job(message.job, "the job")
+        except SojournError as error:
+            return [Send(operator, Refused(message.ticket, str(error)))]
+        known = self._queue.state.jobs.get(job.name)
+        if known and known.ticket != message.ticket:
+            reason = f"there is a job {job.name!r} already ({known.status}); give this one another name"
+            return [Send(operator, Refused(message.ticket, reason))]
+        if known:  # asked again
+            return [self._view_for(operator, message.ticket, job.name)]
+        record = self._queue.write(JobSubmitted(job.name, message.job, message.ticket), sync=True)
+        answer = self._view_for(operator, message.ticket, job.name)
+        return [record, answer, Say(f"job {job.name} submitted"), *self._queue.advance(job.name, now)]
+
+    def stop(self, operator: Address, message: Stop, now: float) -> list[Effect]:
+        """End a job, unless it has ended; who stops a job that is not there is told so."""
+        job = self._queue.state.jobs.get(message.job)
+        going_on = job is not None and job.status not in ENDED
+        effects = self._queue.end(job, "stopped", "stopped by an operator", now) if job and going_on else []
+        return [*effects, self._view_for(operator, message.ticket, message.job)]
+
+    def make(self, operator: Address, message: Export | MakeRelease) -> list[Effect]:
+        """Have an export or a release made of a job's model, unless that is under way or done."""
+        if said := self._answers.get(message.ticket):
+            return [Send(operator, said)]
+        job = self._queue.state.jobs.get(message.job)
+        if job is None:
+            return [self._view_for(operator, message.ticket, message.job)]
+        if job.kit is None:
+            reason = f"job {job.name!r} is {job.status}: it has no model yet"
+            return [Send(operator, Refused(message.ticket, reason))]
+        key = f"make {message.ticket}"
+        if key in self._making:
+            return []
+        self._making[key] = (
+            ExportModel(message.ticket, operator.name, copy_of(job))
+            if isinstance(message, Export)
+            else BuildRelease(message.ticket, operator.name, copy_of(job), message)
+        )
+        return [Do(key, self._making[key])]
+
+    def finish(self, outcome: ModelExported | ReleaseBuilt) -> list[Effect]:
+        """What was made is here."""
+        self._making.pop(f"make {outcome.ticket}", None)
+        answer: Exported | ReleaseMade = (
+            Exported(outcome.ticket, outcome.model, outcome.accuracy)
+            if isinstance(outcome, ModelExported)
+            else ReleaseMade(outcome.ticket, outcome.graph, outcome.card)
+        )
+        self._answers[outcome.ticket] = answer
+        for old in list(self._answers)[:-KEPT]:
+            del self._answers[old]
+        return [Send(Address("cloud", outcome.operator), answer)]
+
+    def failed(self, event: DidNot) -> Effect | None:
+        """Something could not be made, if that is what failed."""
+        work = self._making.pop(event.key, None)
+        return Send(Address("cloud", work.operator), Refused(work.ticket, event.detail)) if work else None
+
+    @property
+    def exported(self) -> set[bytes]:
+        """The blobs that operators may still fetch."""
+        return {ref.digest for answer in self._answers.values() for ref in refs(answer)}
+
+    def tell(self, message: Inspect) -> Jobs | Refused:
+        """What there is to say of one job, or of all."""
+        jobs, sites = self._queue.state.jobs, self._sites
+        if message.job is None:
+            newest = list(jobs.values())[-JOBS:]
+            views = (_view(job, sites) for job in newest)
+            return Jobs(message.ticket, tuple(msgspec.structs.replace(it, detail=it.detail[:200]) for it in views))
+        if message.job not in jobs:
+            known = ", ".join(jobs) or "none"
+            return Refused(message.ticket, f"there is no job {message.job!r}; the jobs are: {known}")
+        job, progress = jobs[message.job], self._tours.progress
+        tours = fitting(_tour(job, tour, progress.get(tour.number)) for tour in job.tours[:TOURS])
+        history = fitting(job.history[message.since : message.since + HISTORY])
+        return Jobs(message.ticket, (_view(job, sites, tours, history),))
+
+    def _view_for(self, operator: Address, ticket: str, job: str) -> Send:
+        return Send(operator, self.tell(Inspect(ticket, job)))
+
+
+def _view(
+    job: JobState, sites: Sites, tours: tuple[TourView, ...] = (), history: tuple[RoundReport, ...] = ()
+) -> JobView:
+    settings = settings_of(job.text)
+    accuracy = job.history[-1].accuracy if job.history else nan
+    return JobView(
+        job.name, settings.strategy, settings.model.name, job.status, job.detail, len(job.history), settings.all_rounds,
+        job.phase, accuracy, sites.count(), tours, history,
+    )  # fmt: skip
+
+
+def _tour(job: JobState, tour: TourPlan, seen: TourProgress | None) -> TourView:
+    done = tour.number in job.arrived or tour.number in job.given_up
+    hop, device, step, steps, lost = (
+        (seen.hop, seen.device, seen.step, seen.steps, seen.lost) if seen else (0, None, 0, 0, 0)
+    )
+    hop = len(tour.hops) if done else hop
+    return TourView(tour.number, tour.site, tour.hops[:50], hop, device, step, steps, lost, done)

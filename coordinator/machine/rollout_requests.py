@@ -1,0 +1,172 @@
+"""Where operators are answered about releases: rollouts begun, steered and told of."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from coordinator.rollout_records import Cargo, RolloutBegun
+from sojourn.node.machine import Append, Pull, Say, Send
+from sojourn.protocol.messages import Refused
+from sojourn.protocol.release_messages import InspectReleases, Releases, Rollout, Steer
+from sojourn.protocol.topics import Address
+
+if TYPE_CHECKING:
+    from coordinator.machine.rollouts import Rollouts
+    from coordinator.records import CoordinatorState
+    from coordinator.rollout_records import LineState
+    from sojourn.node.machine import Effect
+    from sojourn.protocol.release import Order, RolloutStatus
+
+LINES = 32
+"""Model lines of a fleet: all of them fit in one message."""
+STEERED = 64
+"""So many answered wishes are remembered: one that comes once more, late, changes nothing."""
+_MAY: dict[str, tuple[tuple[RolloutStatus, ...], RolloutStatus]] = {
+    "pause": (("running",), "paused"),
+    "resume": (("paused",), "running"),
+    "rollback": (("running", "paused", "halted", "done"), "rolling-back"),
+}
+"""From which states an action leads to which."""
+
+
+class _Coming(msgspec.Struct):
+    operator: Address
+    rollout: Rollout
+    lacking: set[bytes]
+
+
+class ReleaseDesk:
+    """Volatile: an operator whose question got no answer asks again."""
+
+    def __init__(self, rollouts: Rollouts, fleet: str) -> None:
+        self._rollouts, self._fleet = rollouts, fleet
+        self._coming: dict[str, _Coming] = {}
+        """Rollouts whose goods are being fetched from the operator, by line."""
+        self._steered: dict[str, None] = {}
+        """The tickets of what was done, oldest first."""
+
+    @property
+    def _state(self) -> CoordinatorState:
+        return self._rollouts.state
+
+    def live(self) -> set[bytes]:
+        """The goods that are being fetched."""
+        return {ref.digest for it in self._coming.values() for ref in (it.rollout.graph, it.rollout.card)}
+
+    def tell(self, operator: Address, message: InspectReleases) -> list[Effect]:
+        """What there is to say of one line, or of all. A line that nobody knows has no view: it is new."""
+        lines = self._state.lines
+        wanted = [lines[message.line]] if message.line in lines else [] if message.line else list(lines.values())
+        views = tuple(self._rollouts.view(line, devices=message.line is not None) for line in wanted)
+        return [Send(operator, Releases(message.ticket, views))]
+
+    def steer(self, operator: Address, message: Steer, now: float) -> list[Effect]:
+        """Pause, resume or undo; asked again after it was done, say so."""
+        line = self._state.lines.get(message.line)
+        if line is None:
+            known = ", ".join(self._state.lines) or "none"
+            reason = f"there is no model line {message.line!r}; the lines are: {known}"
+            return [Send(operator, Refused(message.ticket, reason))]
+        sources, target = _MAY[message.action]
+        done = line.status == target or (message.action == "rollback" and line.status == "rolled-back")
+        done = done or message.ticket in self._steered
+        if not done and line.status not in sources:
+            version = line.forward.read.version
+            reason = f"the rollout of {message.line} {version} is {line.status}: {_instead(line, message.action)}"
+            return [Send(operator, Refused(message.ticket, reason))]
+        detail = f"{message.action} by {operator.name}" if target != "running" else ""
+        effects = [] if done else self._rollouts.turn(line, target, detail, now)
+        self._steered[message.ticket] = None
+        while len(self._steered) > STEERED:
+            del self._steered[next(iter(self._steered))]
+        return [*effects, self._answer(operator, message.ticket, line)]
+
+    def rollout(self, operator: Address, message: Rollout) -> list[Effect]:
+        """Begin a rollout, unless it contradicts itself or what is known; its goods are fetched first."""
+        forward, back = message.forward.read(), message.back.read()
+        if forward is None or back is None:
+            return [Send(operator, Refused(message.ticket, "the orders cannot be read"))]
+        name = forward.line
+        known = self._state.lines.get(name)
+        if known and known.ticket == message.ticket:  # asked again
+            return [self._answer(operator, message.ticket, known)]
+        if why := self._objection(message, forward, back):
+            return [Send(operator, Refused(message.ticket, why))]
+        coming = self._coming.get(name)
+        if coming is None or coming.rollout.ticket != message.ticket:
+            coming = _Coming(operator, message, {message.graph.digest, message.card.digest})
+            self._coming[name] = coming
+        return [Pull(ref, operator) for ref in (message.graph, message.card) if ref.digest in coming.lacking]
+
+    def pulled(self, digest: bytes, now: float) -> list[Effect]:
+        """Goods are here: the rollout begins when all are."""
+        effects: list[Effect] = []
+        for name, coming in list(self._coming.items()):
+            coming.lacking.discard(digest)
+            if not coming.lacking:
+                del self._coming[name]
+                effects += self._begin(coming, name, now)
+        return effects
+
+    def pull_failed(self, digest: bytes) -> None:
+        """The operator is gone; who is still there asks again."""
+        self._coming = {name: it for name, it in self._coming.items() if digest not in it.lacking}
+
+    def _begin(self, coming: _Coming, name: str, now: float) -> list[Effect]:
+        it, known = coming.rollout, self._state.lines.get(name)
+        forward = Cargo(it.forward, it.graph, it.card)
+        back = Cargo(it.back, known.serves.graph, known.serves.card) if known else Cargo(it.back, None, None)
+        if why := self._objection(it, forward.read, back.read):  # somebody was quicker while the goods came
+            return [Send(coming.operator, Refused(it.ticket, why))]
+        record = RolloutBegun(name, it.ticket, forward, back, it.stages, it.rules, it.undo)
+        self._state.apply(record)
+        line = self._state.lines[name]
+        order = forward.read
+        told = Say(f"release {name} {order.version}: rollout begun by {coming.operator.name}, order {order.serial}")
+        written = Append(record, sync=True, blobs=(it.graph.digest, it.card.digest))
+        return [written, told, *self._rollouts.begun(line, now), self._answer(coming.operator, it.ticket, line)]
+
+    def _objection(self, message: Rollout, forward: Order, back: Order) -> str | None:
+        known = self._state.lines.get(forward.line)
+        if (forward.fleet, forward.line) != (back.fleet, back.line) or forward.fleet != self._fleet:
+            return f"the orders are not both for one model line of the fleet {self._fleet!r}"
+        goods = forward.goods
+        if goods is None or (goods.graph.digest, goods.card.digest) != (message.graph.digest, message.card.digest):
+            return "the order does not name the release that came with it"
+        if any(a >= b for a, b in pairwise(message.stages)) or message.stages[-1] != 1.0:
+            return "each stage must reach more devices than the one before, and the last all of them"
+        if not forward.version or not back.rollback or back.serial <= forward.serial:
+            return "the order back must be a rollback with a higher serial number than the order that it undoes"
+        if known is None:
+            wrong = back.goods is not None or len(self._state.lines) >= LINES
+            return f"this fleet has {LINES} model lines already, or the order back names a release" if wrong else None
+        if not known.over:
+            version = known.forward.read.version
+            return (
+                f"the rollout of {forward.line} {version} is {known.status}: let it end, or undo it with "
+                f"`sojourn release rollback {forward.line}`"
+            )
+        serves = known.serves.read
+        same = (back.version, back.goods) == (serves.version, serves.goods)
+        if forward.serial <= known.back.read.serial or not same:
+            return "another rollout was begun in the meantime: look at `sojourn release status` and try again"
+        if forward.version <= max(known.forward.read.version, serves.version):
+            last = known.forward.read.version
+            return f"{forward.line} {last} was rolled out already: a release needs a higher version"
+        return None
+
+    def _answer(self, operator: Address, ticket: str, line: LineState) -> Send:
+        return Send(operator, Releases(ticket, (self._rollouts.view(line, devices=True),)))
+
+
+def _instead(line: LineState, action: str) -> str:
+    match action, line.status:
+        case "resume", "halted":
+            return "undo it with `rollback`; a rollout with other rules needs a new version"
+        case _, "rolling-back" | "rolled-back":
+            return "it is being undone, or was"
+        case _:
+            return f"there is nothing to {action}"

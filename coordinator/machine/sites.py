@@ -1,0 +1,135 @@
+"""Which sites there are and which devices each reaches, as their rosters say: the reachability map."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sojourn.node.machine import Do, Pull, Send
+from sojourn.protocol.envelope import unpack_blob
+from sojourn.protocol.messages import Birth, RosterSeen
+from sojourn.protocol.topics import Address
+from sojourn.protocol.wire import Epoch, Member, Ref
+
+if TYPE_CHECKING:
+    from coordinator.records import TourPlan
+    from sojourn.node.machine import Effect, Present
+    from sojourn.protocol.messages import Roster
+    from sojourn.store.blobs import BlobStore
+
+
+CONSENT = ("class-counts",)
+"""The estimators that ask for what an owner must agree to share."""
+
+
+class ReadRoster(msgspec.Struct, frozen=True):
+    """Read the roster in a blob: which one it is, by the boot of its site and its number."""
+
+    site: str
+    epoch: Epoch
+    revision: int
+    members: Ref
+
+
+class RosterRead(msgspec.Struct, frozen=True):
+    """Who is at a site."""
+
+    site: str
+    epoch: Epoch
+    revision: int
+    members: tuple[Member, ...]
+
+
+def read_roster(work: ReadRoster, blobs: BlobStore) -> RosterRead:
+    """Read the roster in a blob."""
+    members = unpack_blob(blobs.read(work.members.digest), tuple[Member, ...])
+    return RosterRead(work.site, work.epoch, work.revision, members)
+
+
+class Sites:
+    """The sites that are alive and their devices. Volatile: every edge server is asked again after a restart."""
+
+    def __init__(self) -> None:
+        self._epochs: dict[str, Epoch] = {}
+        self._rosters: dict[str, RosterRead] = {}
+        self._told: dict[str, tuple[int, int]] = {}
+        """The version of the newest roster that each site told, by boot and revision."""
+        self._coming: dict[str, ReadRoster] = {}
+
+    def present(self, event: Present) -> bool:
+        """Take a birth or a death; returns whether an edge server was born (again)."""
+        known = self._epochs.get(event.node.name)
+        if isinstance(event.state, Birth):
+            self._epochs[event.node.name] = event.epoch
+            return known != event.epoch
+        if known == event.epoch:  # else the death is old news
+            del self._epochs[event.node.name]
+        return False
+
+    def roster(self, sender: Address, epoch: Epoch, message: Roster) -> list[Effect]:
+        """A site tells its roster, until it hears that it was seen: fetch it, unless it is old news."""
+        site, revision = sender.name, message.revision
+        known, coming = self._rosters.get(site), self._coming.get(site)
+        if known and known.epoch == epoch and known.revision >= revision:
+            return [Send(sender, RosterSeen(revision))]
+        if not (coming and coming.epoch == epoch and coming.revision > revision):
+            self._coming[site] = ReadRoster(site, epoch, revision, message.members)
+        return [Pull(self._coming[site].members, sender)]
+
+    def pulled(self, digest: bytes) -> list[Effect]:
+        """A roster is here: have it read. Sites that reach the same devices have the same roster."""
+        found = [work for work in self._coming.values() if work.members.digest == digest]
+        return [Do(f"roster {work.site} {work.epoch.count}.{work.revision}", work) for work in found]
+
+    def pull_failed(self, digest: bytes) -> None:
+        """A roster cannot be had; its site tells again."""
+        self._coming = {site: work for site, work in self._coming.items() if work.members.digest != digest}
+
+    def take(self, read: RosterRead) -> list[Effect]:
+        """A roster was read: it counts, if no newer one is on its way."""
+        coming = self._coming.get(read.site)
+        if coming is None or (coming.epoch, coming.revision) != (read.epoch, read.revision):
+            return []
+        del self._coming[read.site]
+        self._rosters[read.site] = read
+        return [Send(Address("edge", read.site), RosterSeen(read.revision))]
+
+    def reach(self, objective: str | None = None) -> dict[str, tuple[str, ...]]:
+        """The devices that each living site reaches; with an objective, those that say they have it."""
+        return {site: self._devices(site, objective) for site in sorted(self._rosters) if site in self._epochs}
+
+    def unread(self) -> list[str]:
+        """The living sites whose roster has not been read since they were born."""
+        rosters = self._rosters
+        return [site for site, epoch in self._epochs.items() if site not in rosters or rosters[site].epoch != epoch]
+
+    def unwilling(self, asks: str) -> tuple[str, ...]:
+        """The devices whose owners do not share what an estimator asks for."""
+        if asks not in CONSENT:
+            return ()
+        members = [member for site in self._epochs if (it := self._rosters.get(site)) for member in it.members]
+        return tuple(sorted({m.device for m in members if m.offer is None or asks not in m.offer.shares}))
+
+    def count(self) -> int:
+        """How many devices are there."""
+        return len({device for devices in self.reach().values() for device in devices})
+
+    def move(self, tour: TourPlan) -> TourPlan | None:
+        """The tour at another living site: the one that reaches most of its devices, if any reaches some."""
+        reach = {site: set(devices) for site, devices in self.reach().items() if site != tour.site}
+        kept = {site: tuple(d for d in tour.hops if d in there) for site, there in reach.items()}
+        best = max(sorted(kept), key=lambda site: len(kept[site]), default=None)
+        if best is None or not kept[best]:
+            return None
+        spares = tuple(device for device in tour.spares if device in reach[best])
+        return msgspec.structs.replace(tour, site=best, hops=kept[best], spares=spares, attempt=tour.attempt + 1)
+
+    def live(self) -> set[bytes]:
+        """The rosters that are being fetched."""
+        return {work.members.digest for work in self._coming.values()}
+
+    def _devices(self, site: str, objective: str | None = None) -> tuple[str, ...]:
+        roster = self._rosters.get(site)
+        members = roster.members if roster else ()
+        return tuple(m.device for m in members if not (objective and m.offer) or objective in m.offer.objectives)

@@ -1,0 +1,196 @@
+"""The tours of the round under way: asked for, heard of, on their way back. A restart finds all of it out again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from coordinator.machine.tour_messages import settings_of, tour_message
+from sojourn.node.alarm import Alarm
+from sojourn.node.fetches import Fetches
+from sojourn.node.machine import Pull, Send
+from sojourn.protocol.messages import TourAccepted, TourCancel, TourDiscarded
+from sojourn.protocol.topics import Address
+
+if TYPE_CHECKING:
+    from coordinator.records import CoordinatorState, JobState, TourPlan
+    from sojourn.node.machine import Effect
+    from sojourn.node.outbox import Outbox
+    from sojourn.protocol.messages import Toured, TourProgress
+    from sojourn.protocol.wire import TourId
+
+
+class Tours:
+    """What a coordinator knows of tours and may forget: leases, progress, results that are being fetched."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self.progress: dict[int, TourProgress] = {}
+        self._outbox = outbox
+        self._leases: dict[int, float] = {}
+        """When each ends, unless its site has spoken since; and how long they are."""
+        self._terms: dict[int, float] = {}
+        self._alarm: Alarm[int] = Alarm()
+        self._coming: dict[int, tuple[str, Toured]] = {}
+        """The results that are being fetched, and from which site."""
+        self._heard: dict[str, float] = {}
+        """When each site last spoke."""
+        self._fetches: Fetches[int] = Fetches()
+        self._looked_at: tuple[TourPlan, ...] = ()
+        self._plans: dict[int, TourPlan] = {}
+        self._legs: Counter[int] = Counter()
+
+    def plan(self, job: JobState, number: int) -> TourPlan | None:
+        """The tour of this number, if the present round has it."""
+        self._look_at(job)
+        return self._plans.get(number)
+
+    def gathered(self, job: JobState) -> bool:
+        """As the job says; but while too few are home, that is told without looking for each."""
+        self._look_at(job)
+        out = sum(count for leg, count in self._legs.items() if leg <= job.leg)
+        return len(job.arrived) + len(job.given_up) >= out and job.gathered
+
+    def _look_at(self, job: JobState) -> None:
+        """Number the tours of the job's round, whenever there are others."""
+        if job.tours is not self._looked_at:
+            self._looked_at = job.tours
+            self._plans = {tour.number: tour for tour in job.tours}
+            self._legs = Counter(tour.leg for tour in job.tours)
+
+    def ask(self, job: JobState, tour: TourPlan, now: float) -> list[Effect]:
+        """Ask a site to lead a tour."""
+        settings = settings_of(job.text)
+        self._lease(tour.number, now, settings.tours.site_lease)
+        message = tour_message(job, settings, tour)
+        return [*self._outbox.ask(("tour", tour.number), Address("edge", tour.site), message, now)]
+
+    def ask_all(self, job: JobState, now: float) -> list[Effect]:
+        """Ask for every tour that is still out."""
+        out = [
+            tour for tour in job.tours
+            if tour.leg == job.leg and tour.number not in job.arrived and tour.number not in job.given_up
+        ]  # fmt: skip
+        return [effect for tour in out for effect in self.ask(job, tour, now)]
+
+    def ask_again(self, job: JobState, site: str, now: float) -> list[Effect]:
+        """A site was born again and may have forgotten its tours, if it lost its store or its power."""
+        out = [tour for tour in job.tours if tour.site == site and tour.number in self._leases]
+        asked = [tour for tour in out if not self._outbox.open(("tour", tour.number))]
+        return [effect for tour in asked for effect in self.ask(job, tour, now)]
+
+    def progressed(self, state: CoordinatorState, sender: Address, message: TourProgress, now: float) -> list[Effect]:
+        """A site says how far a tour has come."""
+        found = self._current(state, sender, message.tour)
+        if found is None:
+            return [Send(sender, TourCancel(message.tour))]
+        self.heard_of(*found, message, now)
+        return []
+
+    def toured(self, state: CoordinatorState, sender: Address, message: Toured) -> list[Effect]:
+        """A site says that a tour has ended."""
+        found = self._current(state, sender, message.tour)
+        if found is None:
+            if _counted(state, message.tour):
+                return [Send(sender, TourAccepted(message.tour))]
+            return [Send(sender, TourDiscarded(message.tour, "this attempt is no longer wanted"))]
+        job, tour = found
+        if tour.number in job.arrived:
+            return [Send(sender, TourAccepted(message.tour))]
+        return self.fetch(tour, message)
+
+    def _current(self, state: CoordinatorState, sender: Address, tour_id: TourId) -> tuple[JobState, TourPlan] | None:
+        """The job and tour that are meant, if this is the attempt that counts."""
+        job = state.current
+        if job is None or job.name != tour_id.job:
+            return None
+        tour = self.plan(job, tour_id.tour)
+        if tour is None or tour.number in job.given_up or tour.site != sender.name or job.tour_id(tour) != tour_id:
+            return None
+        return job, tour
+
+    def heard_of(self, job: JobState, tour: TourPlan, message: TourProgress, now: float) -> None:
+        """A site gave a sign of life from a tour."""
+        self._outbox.settle(("tour", tour.number))
+        self.progress[tour.number] = message
+        self._renew(job, tour.number, now)
+
+    def heard_from(self, site: str, now: float) -> None:
+        """A site spoke: while its results are fetched, that is a sign of life too."""
+        self._heard[site] = now
+
+    def fetch(self, tour: TourPlan, message: Toured) -> list[Effect]:
+        """A tour has ended: get its result, unless that is under way."""
+        self._outbox.settle(("tour", tour.number))
+        if tour.number in self._coming:
+            return []
+        self._coming[tour.number] = tour.site, message
+        needed = dict.fromkeys([*message.vectors.values(), message.reports])
+        self._fetches.wait(tour.number, [ref.digest for ref in needed])
+        return [Pull(ref, Address("edge", tour.site)) for ref in needed]
+
+    def pulled(self, digest: bytes) -> list[Toured]:
+        """A blob is here; returns the results that are complete now."""
+        complete = []
+        for number in self._fetches.arrived(digest):
+            complete.append(self._coming[number][1])
+            self.forget(number)
+        return complete
+
+    def pull_failed(self, digest: bytes) -> None:
+        """A blob cannot be had; the site offers its result again until it is accepted, and then it is fetched again."""
+        for number in self._fetches.waiting(digest):
+            self._fetch_no_more(number)
+
+    def forget(self, number: int) -> None:
+        """Nothing more is expected of a tour."""
+        self._outbox.settle(("tour", number))
+        self._fetch_no_more(number)
+        self._alarm.forget(number)
+        self._leases.pop(number, None)
+        self._terms.pop(number, None)
+        self.progress.pop(number, None)
+
+    def overdue(self, now: float) -> list[int]:
+        """The tours whose sites gave no sign of life for too long; each is told once, until it is asked for again."""
+        found = []
+        for number in self._alarm.due(now):
+            ends = self._leases[number] = self._ends(number)
+            if ends > now:
+                self._alarm.set(number, ends)
+            else:
+                found.append(number)
+        return sorted(found)
+
+    def wake_at(self) -> float | None:
+        """When a lease may end next."""
+        return self._alarm.wake_at()
+
+    def live(self) -> set[bytes]:
+        """The blobs that are being fetched."""
+        return {ref.digest for _, it in self._coming.values() for ref in [*it.vectors.values(), it.reports]}
+
+    def _renew(self, job: JobState, number: int, now: float) -> None:
+        if number in self._leases:
+            self._lease(number, now, settings_of(job.text).tours.site_lease)
+
+    def _lease(self, number: int, now: float, term: float) -> None:
+        self._leases[number], self._terms[number] = now + term, term
+        self._alarm.set(number, now + term)
+
+    def _ends(self, number: int) -> float:
+        """When a tour's lease ends: while its result is fetched, every word of its site renews it."""
+        ends, coming = self._leases[number], self._coming.get(number)
+        heard = self._heard.get(coming[0]) if coming else None
+        return ends if heard is None else max(ends, heard + self._terms[number])
+
+    def _fetch_no_more(self, number: int) -> None:
+        self._fetches.forget(number)
+        if number in self._leases:
+            self._leases[number] = self._ends(number)
+        self._coming.pop(number, None)
+
+
+def _counted(state: CoordinatorState, tour_id: TourId) -> bool:
+    """Whether the tour belongs to a round that was closed: its edge server did not hear that it was accepted."""
+    job, number = state.jobs.get(tour_id.job), tour_id.tour
+    return job is not None and number < job.next_tour and all(tour.number != number for tour in job.tours)

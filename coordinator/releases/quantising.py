@@ -1,0 +1,96 @@
+"""A prediction graph in int8: quarter-size weights, integer arithmetic, and a price in accuracy that is measured."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization.quant_utils import add_pre_process_metadata
+
+from coordinator.releases.adopting import check, graphs_within
+from sojourn.errors import ModelError
+from sojourn.model.exemplars import Exemplars
+from sojourn.model.graphs import REFUSED
+from sojourn.randomness import generator
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+KINDS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Gather", "MaxPool", "Relu")
+"""Where the weights are, and what passes on what these give. Norms in int8 make `resnet8` half as large again, and
+slower."""
+BATCH = 64
+
+
+def quantised(graph: bytes, rows: NDArray[np.generic]) -> bytes:
+    """The graph in int8, with the ranges that its values have on these rows."""
+    with tempfile.TemporaryDirectory(prefix="sojourn-int8-") as folder:
+        made = Path(folder) / "int8.onnx"
+        try:
+            quantize_static(
+                _folded(graph, Path(folder) / "folded.onnx"), made, _Rows(rows), quant_format=QuantFormat.QDQ,
+                op_types_to_quantize=list(KINDS), per_channel=True, activation_type=QuantType.QInt8,
+                weight_type=QuantType.QInt8,
+                # Weights of 7 bits: x86 without VNNI adds pairs of 8-bit products in 16 bits, and they overflow there.
+                reduce_range=True,
+            )  # fmt: skip
+        except (*REFUSED, ValueError, KeyError, RuntimeError) as error:
+            raise ModelError(f"the graph cannot be made int8: {error}") from error
+        model = onnx.load_model(made, load_external_data=False)
+    if not any(node.op_type == "DequantizeLinear" for node in model.graph.node):
+        raise ModelError(f"the graph has nothing that can be int8: that is {', '.join(KINDS)} with fixed weights")
+    _tidy(model)
+    check(model, "the int8 graph")
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def _folded(graph: bytes, path: Path) -> onnx.ModelProto:
+    """The graph with all folded that can be, a batch normalisation into its convolution above all."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(path)
+    options.log_severity_level = 4
+    onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    model = onnx.load_model(path, load_external_data=False)
+    add_pre_process_metadata(model)  # or the quantiser complains that nobody did this
+    return model
+
+
+def _tidy(model: onnx.ModelProto) -> None:
+    """Name only the operator sets that are used: an older onnxruntime refuses a graph for one that it lacks."""
+    nodes = [node for graph in graphs_within(model.graph) for node in graph.node]
+    used = {node.domain for node in [*nodes, *(each for function in model.functions for each in function.node)]}
+    kept = [each for each in model.opset_import if each.domain in used or not each.domain]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)
+    del model.metadata_props[:]
+
+
+def halves(samples: Exemplars) -> tuple[Exemplars, Exemplars]:
+    """Some rows to calibrate on and the others to test with, half of each class."""
+    x, y = samples.packed()
+    order = generator(0, "calibration").permutation(len(y))
+    ranks = {int(label): order[y[order] == label] for label in np.unique(y)}
+    first = np.sort(np.concatenate([rows[: (len(rows) + 1) // 2] for rows in ranks.values()]))
+    rest = np.setdiff1d(np.arange(len(y)), first)
+    if not len(rest):
+        raise ModelError(f"{len(y)} samples are too few for int8: some calibrate it, others tell what it costs")
+    return Exemplars.of(x[first], y[first]), Exemplars.of(x[rest], y[rest])
+
+
+class _Rows(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
+    """Hands rows to the calibration, a batch at a time."""
+
+    def __init__(self, rows: NDArray[np.generic]) -> None:
+        self._batches = iter(rows[at : at + BATCH] for at in range(0, len(rows), BATCH))
+
+    def get_next(self) -> dict[str, Any] | None:
+        """The next batch; None after the last."""
+        batch = next(self._batches, None)
+        return None if batch is None else {"x": batch}

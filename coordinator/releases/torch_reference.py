@@ -1,0 +1,69 @@
+"""What torch itself answers with a job's model: the module is built anew and never passes through the compiler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from coordinator.compiling.preprocessing import normalised
+from coordinator.compiling.samples import like
+from coordinator.jobs.data import Labelled, normalisation
+from coordinator.models import build
+from sojourn.errors import ModelError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import nn
+
+    from coordinator.jobs.settings import Job
+    from sojourn.model.exemplars import Exemplars
+    from sojourn.protocol.spec import Kit
+
+BATCH = 256
+
+
+class TorchReference:
+    """A job's model in torch, in eval mode, with the weights of a vector."""
+
+    def __init__(self, job: Job, kit: Kit, vector: NDArray[np.float32], shown: Exemplars | None) -> None:
+        self._job, self._kit, self._shown = job, kit, shown
+        own = build(job.model.name, kit.input, len(kit.classes), job.model.options, job.seed)
+        self._module = normalised(own, kit.input, *self._normalisation()).eval()
+        _load(own, kit, vector)
+
+    def logits(self, x: NDArray[np.generic]) -> NDArray[np.float32]:
+        """The module's answers for raw rows."""
+        rows = torch.from_numpy(np.array(x))
+        with torch.inference_mode():
+            parts = [self._module(rows[at : at + BATCH]) for at in range(0, len(rows), BATCH)]
+        answers: NDArray[np.float32] = torch.cat(parts).numpy()
+        return answers
+
+    def made_up(self, rows: int) -> NDArray[np.generic]:
+        """Rows that look like the job's input, for a job that has no samples."""
+        mean, std = self._normalisation()
+        drawn = like(self._kit.input, self._module, len(self._kit.classes), (), mean, std)
+        return drawn.batch(rows, self._job.seed).x
+
+    def _normalisation(self) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
+        """As it was when the job was compiled; the files that it was taken from may be gone."""
+        data = self._job.data
+        if data.mean or data.std:
+            return data.mean, data.std
+        labelled = Labelled("the exemplars", *self._shown.packed(), None) if self._shown else None
+        return normalisation(labelled, self._kit.input.shape, data)
+
+
+def _load(module: nn.Module, kit: Kit, vector: NDArray[np.float32]) -> None:
+    """Put the vector's tensors in their places."""
+    places = {name: each for name, each in module.named_parameters() if each.requires_grad}
+    tensors = kit.model.split(vector)
+    here = {name: tuple(each.shape) for name, each in places.items()}
+    there = {name: tensor.shape for name, tensor in tensors.items()}
+    if here != there:
+        raise ModelError("the model's code has other tensors than when the job was compiled: bring the old code back")
+    with torch.no_grad():
+        for name, place in places.items():
+            place.copy_(torch.from_numpy(tensors[name].copy()))

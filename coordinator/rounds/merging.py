@@ -1,0 +1,98 @@
+"""From what the tours brought home to the job's next vectors: slots, sums and the merge, on plain arrays.
+
+The job's vectors by name: `model` is what is evaluated and exported. Where models travel for several rounds, each is a
+`slot-...`, and `anchor` is the model of the last merge; between merges `model` is the mean of the slots, weighted by
+the samples each has seen since. `sum-...` is what the devices returned since the last merge. The others are the
+aggregator's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coordinator.aggregators.aggregating import Contribution, Merge, aggregate
+from coordinator.aggregators.contributions import heard, mean_of, weighting_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from coordinator.strategies import Strategy
+    from sojourn.parts import Weighting
+
+    Vector = NDArray[np.float32]
+
+MODEL, ANCHOR, RELAY, SLOT, SUM = "model", "anchor", "relay", "slot-", "sum-"
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What a tour brought home: its model, the samples that has seen, and the slot it belongs to."""
+
+    vector: Vector
+    weight: float
+    slot: str | None = None
+    returned: Mapping[str, Vector] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Stand:
+    """Where a job stands: its vectors, and the samples that each slot has seen since the last merge."""
+
+    vectors: Mapping[str, Vector]
+    slots: Mapping[str, float] = field(default_factory=dict)
+
+
+def merged(
+    strategy: Strategy, stand: Stand, results: Sequence[Result], devices: int, *, due: bool, before: int | None = None
+) -> Stand:
+    """The job's next stand; `due` says whether the models merge now, and there were `before` devices when they did."""
+    vectors, slots = dict(stand.vectors), dict(stand.slots)
+    anchor = vectors.pop(ANCHOR, vectors[MODEL])
+    sums = _sums(vectors, results)
+    for each in results:
+        if each.slot is not None:
+            vectors[each.slot], slots[each.slot] = each.vector, slots.get(each.slot, 0.0) + each.weight
+    going = [Contribution(vectors[slot], slots[slot]) for slot in sorted(slots, key=_number)]
+    alone = [Contribution(each.vector, each.weight) for each in results if each.slot is None]
+    going += alone
+    if not due and not alone:  # a model without a slot has no other place to stay than the merge
+        mean = _between(anchor, going, weighting_of(strategy.aggregator))
+        return Stand({**vectors, **sums, ANCHOR: anchor, MODEL: mean}, slots)
+    kept = {name: vector for name, vector in vectors.items() if name != MODEL and not name.startswith(SLOT)}
+    returned = {name.removeprefix(SUM): vector for name, vector in sums.items()}
+    about = Merge(devices, strategy.objective, returned, before)
+    model, kept = aggregate(strategy.aggregator, anchor, going, kept, about)
+    return Stand({**kept, MODEL: model})
+
+
+def departs_from(slot: str | None, vectors: Mapping[str, object]) -> str:
+    """The name of the vector that a tour departs from: its slot's, else that of the last merge."""
+    if slot is not None and slot in vectors:
+        return slot
+    return ANCHOR if ANCHOR in vectors else MODEL
+
+
+def _sums(vectors: dict[str, Vector], results: Sequence[Result]) -> dict[str, Vector]:
+    """What devices returned since the last merge, added up in plan order; the old sums leave `vectors`."""
+    totals = {name: vectors.pop(name).astype(np.float64) for name in list(vectors) if name.startswith(SUM)}
+    for each in results:
+        for name, vector in each.returned.items():
+            totals[SUM + name] = totals.get(SUM + name, np.zeros(len(vector))) + vector
+    return {name: total.astype(np.float32) for name, total in totals.items()}
+
+
+def _between(anchor: Vector, slots: Sequence[Contribution], weighting: Weighting) -> Vector:
+    """The model to evaluate between two merges: the slots' mean, as the aggregator weighs it."""
+    voices = heard(slots, weighting)
+    return mean_of(voices, weighting).astype(np.float32) if voices else anchor
+
+
+def _number(slot: str) -> tuple[int, str]:
+    """Slots in the order of their numbers, not of their digits."""
+    digits = slot.removeprefix(SLOT)
+    return (int(digits), "") if digits.isdigit() else (1 << 53, slot)

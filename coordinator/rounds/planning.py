@@ -1,0 +1,184 @@
+"""Planning a round: who is here, what is known of them, which tours depart. Work on names; no role, no network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from coordinator.jobs.settings import Job, read_job
+from coordinator.records import INITIAL, JobState, RoundPlanned, TourPlan
+from coordinator.rounds.estimation import known, rows_of, unknown
+from coordinator.rounds.merging import RELAY, departs_from
+from coordinator.rounds.schedules import Departure, Moment, depart, rearranges, wanted_sets
+from hierarchy.arranging.arrangement import MOST_HOPS, ClientSet, Roll, Turn, arrange, check, deal_spares, quality_of
+from sojourn.errors import JobError
+from sojourn.parts import ClassCountEstimator, name_of
+from sojourn.randomness import derive
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from coordinator.strategies import Strategy
+    from sojourn.store.blobs import BlobStore
+
+NAMED = 5
+"""So many devices are named in an error, the others are counted."""
+
+
+class PlanRound(msgspec.Struct, frozen=True):
+    """Plan the next round of a job for the devices that the sites have now."""
+
+    job: JobState
+    reach: dict[str, tuple[str, ...]]
+    unwilling: tuple[str, ...] = ()
+    """The devices whose owners do not share what the job's estimator asks for."""
+    unable: int = 0
+    """How many more devices are here that do not offer the job's objective."""
+    again: bool = False
+    """Whether devices that gave no answer to an estimation are asked once more."""
+
+
+class NotYet(msgspec.Struct, frozen=True):
+    """The round cannot be planned with the devices that are here now."""
+
+    reason: str
+
+
+def plan_round(work: PlanRound, blobs: BlobStore) -> RoundPlanned | NotYet:
+    """Estimate the devices that are not known yet, else arrange the round's tours."""
+    state, job = work.job, read_job(work.job.text, work.job.name)
+    strategy = job.parts()
+    present = set().union(*work.reach.values())
+    if len(present) < job.fleet.devices:
+        lacking = f", and {work.unable} that do not offer the objective {name_of(strategy.objective)}"
+        said = f"{job.fleet.devices} devices are needed; {len(present)} are here"
+        return NotYet(said + (lacking if work.unable else ""))
+    _consent(work, strategy)
+    here = sorted(present.difference(work.unwilling))
+    if len(here) < job.fleet.devices:
+        lacking = f"{len(present) - len(here)} do not share what the job asks for"
+        return NotYet(f"{job.fleet.devices} devices are needed; {len(present)} are here, of which {lacking}")
+    reach = {site: frozenset(devices).intersection(here) for site, devices in work.reach.items()}
+    anew = not state.arranged or rearranges(strategy.schedule, state.round)
+    # Who cannot join the sets that there are is not asked either.
+    if anew and (asked := unknown(strategy.estimator, state, here, again=work.again)):
+        return _estimation(state, asked, reach)
+    if not (heard := known(strategy.estimator, state, here)):
+        return NotYet(f"{len(here)} devices are here, and none of them could be estimated")
+    plan = _training(state, job, strategy, _roll(state, strategy, heard, reach, blobs), anew=anew)
+    if isinstance(plan, NotYet):
+        return plan
+    notices = [*_unasked(work), *([] if anew else _left_out(state.arranged, here))]
+    return msgspec.structs.replace(plan, notices=tuple(notices))
+
+
+def _consent(work: PlanRound, strategy: Strategy) -> None:
+    """Before anything trains: an estimator that owners refuse is not for this fleet."""
+    estimator, state = strategy.estimator, work.job
+    asks = isinstance(estimator, ClassCountEstimator) and estimator.unwilling == "refuse"
+    if asks and work.unwilling and not state.signatures and not state.history:
+        raise JobError(
+            f"this job needs class counts, and the owners of {len(work.unwilling)} devices do not share them "
+            f'({_names(work.unwilling)}): set shares = ["class-counts"] in their agent.toml, or leave them out with '
+            f'estimator.unwilling = "leave-out", or let signatures stand in with estimator.name = "signature"'
+        )
+
+
+def _roll(
+    state: JobState, strategy: Strategy, here: list[str], reach: Mapping[str, frozenset[str]], blobs: BlobStore
+) -> Roll:
+    told = all(device in state.samples for device in here)
+    samples = np.array([state.samples[device] for device in here], np.int64) if told and here else None
+    estimator = strategy.estimator
+    return Roll(
+        tuple(here), reach, rows_of(estimator, state, here, blobs), samples, by_class=estimator.by_class,
+        counts=isinstance(estimator, ClassCountEstimator), classes=state.classes or None,
+    )  # fmt: skip
+
+
+def _estimation(state: JobState, asked: list[str], reach: Mapping[str, frozenset[str]]) -> RoundPlanned:
+    """Every device by itself, each at the first site that reaches it."""
+    sites = {device: site for site in sorted(reach, reverse=True) for device in reach[site]}
+    tours = tuple(
+        TourPlan(state.next_tour + number, sites[device], (device,), start={"model": INITIAL})
+        for number, device in enumerate(asked)
+    )
+    return RoundPlanned(state.name, "estimate", tours, {})
+
+
+def _training(state: JobState, job: Job, strategy: Strategy, roll: Roll, *, anew: bool) -> RoundPlanned | NotYet:
+    seed = derive(job.seed, "arrange", state.round)
+    if not anew:
+        sets, arranged, memo = _kept(state.arranged, roll), None, state.memo
+    else:
+        turn = Turn(seed, state.round, wanted_sets(strategy.schedule, state.round, len(roll.devices)), state.memo)
+        if reason := check(strategy.arranger, roll, turn):
+            return NotYet(reason)
+        made = arrange(strategy.arranger, roll, turn)
+        sets, arranged, memo = made.sets, made.sets, made.memo
+    if not sets:
+        return NotYet("none of the arranged devices is here; with schedule.rearrange_every = 1 others could take part")
+    going = depart(strategy.schedule, sets, moment_of(state, job, len(sets)))
+    if longest := max((each for each in going if len(each.set.devices) > MOST_HOPS), key=_visits, default=None):
+        raise JobError(f"a tour of {_visits(longest)} visits is planned; at most {MOST_HOPS} fit in one")
+    tours = _tours(state, job, strategy, going, roll)
+    chosen = list(dict.fromkeys(each.set for each in going))
+    return RoundPlanned(
+        state.name, "train", tours, quality_of(chosen, roll), tuple(d for d in roll.devices if d not in state.fleet),
+        arranged=arranged, memo=memo,
+    )  # fmt: skip
+
+
+def _left_out(arranged: tuple[ClientSet, ...], here: Sequence[str]) -> list[str]:
+    """Who is here but came after the devices were arranged."""
+    late = sorted(set(here).difference(*(each.devices for each in arranged)))
+    return [f"{len(late)} devices came after the sets were made and do not train ({_names(late)})"] if late else []
+
+
+def _unasked(work: PlanRound) -> list[str]:
+    """Who does not share what the estimator asks for, and so takes no part."""
+    shy = work.unwilling
+    return [f"{len(shy)} devices do not share what the job asks for and take no part ({_names(shy)})"] if shy else []
+
+
+def _names(devices: Sequence[str]) -> str:
+    return ", ".join(devices[:NAMED]) + (" ..." if len(devices) > NAMED else "")
+
+
+def moment_of(state: JobState, job: Job, sets: int) -> Moment:
+    """When a round is planned or closed."""
+    seed = derive(job.seed, "arrange", state.round)
+    return Moment(state.round, state.since_merge, sets, seed, last=state.round >= job.all_rounds)
+
+
+def _tours(
+    state: JobState, job: Job, strategy: Strategy, going: Sequence[Departure], roll: Roll
+) -> tuple[TourPlan, ...]:
+    seed = derive(job.seed, "arrange", state.round)
+    per_tour = job.tours.spares if job.tours.on_lost_visit == "swap" else 0
+    spares = deal_spares([each.set for each in going], roll, per_tour, seed)
+    received = {name: name for name in strategy.objective.receives}
+    return tuple(
+        TourPlan(
+            state.next_tour + number, each.set.site, each.set.devices, extra,
+            start={"model": RELAY if each.leg else departs_from(each.slot, state.vectors), **received},
+            slot=each.slot, leg=each.leg,
+        )
+        for number, (each, extra) in enumerate(zip(going, spares, strict=True))
+    )  # fmt: skip
+
+
+def _visits(departure: Departure) -> int:
+    return len(departure.set.devices)
+
+
+def _kept(arranged: tuple[ClientSet, ...], roll: Roll) -> tuple[ClientSet, ...]:
+    """The sets of before, less the devices that are no longer there; one whose site is gone finds another."""
+    kept = []
+    for each in arranged:
+        reached = {site: tuple(d for d in each.devices if d in there) for site, there in roll.reach.items()}
+        site = each.site if reached.get(each.site) else max(sorted(reached), key=lambda name: len(reached[name]))
+        kept.append(ClientSet(site, tuple(device for device in reached[site] if device in roll.devices)))
+    return tuple(each for each in kept if each.devices)

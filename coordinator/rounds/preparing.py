@@ -1,0 +1,165 @@
+"""From a job file to what its devices need: data, model and compiled graphs, checked. The one place that runs torch."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from coordinator.aggregators.aggregating import first_state
+from coordinator.jobs.data import public_data
+from coordinator.jobs.settings import read_job
+from coordinator.records import JobCompiled
+from coordinator.rounds.closing import handouts
+from sojourn import __version__
+from sojourn.errors import InvalidBlob, InvalidMessage, JobError
+from sojourn.model import vectors
+from sojourn.model.classifier import classifier_weights
+from sojourn.parts import ClassifierEstimator
+from sojourn.protocol.envelope import pack_blob, unpack_blob
+from sojourn.protocol.spec import Kit
+from sojourn.protocol.wire import Ref
+from sojourn.store.blobs import ref_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from coordinator.jobs.data import PublicData
+    from coordinator.jobs.settings import Job
+    from coordinator.records import CoordinatorState
+    from coordinator.rounds.kit_cache import Shelf
+    from sojourn.parts import Estimator
+    from sojourn.store.blobs import BlobStore
+
+    Compiled = tuple[Kit, NDArray[np.float32]]
+    """A kit, and the model that it starts from."""
+
+MOST_NUMBERS = 4096
+"""As many as `messages.Visited.signature` can carry."""
+
+
+class Recipe(msgspec.Struct, frozen=True):
+    """What came of a recipe: a kit, and the model that it starts from."""
+
+    kit: Ref
+    initial: Ref
+
+
+class PrepareJob(msgspec.Struct, frozen=True, tag="prepare-job"):
+    """Compile a job's model and read its data."""
+
+    name: str
+    text: str
+    known: dict[str, Recipe] = {}
+    """What earlier jobs compiled, by recipe: strategies are compared on one model, and compiling takes seconds."""
+
+
+def recipes(state: CoordinatorState) -> dict[str, Recipe]:
+    """What earlier jobs compiled."""
+    return {
+        job.recipe: Recipe(job.kit, job.initial)
+        for job in state.jobs.values()
+        if job.recipe and job.kit and job.initial
+    }
+
+
+def prepare(
+    work: PrepareJob, blobs: BlobStore, shelf: Shelf | None = None, apart: Callable[[], Compiled] | None = None
+) -> JobCompiled:
+    """Read, build, compile, check; everything that came of it is in the blob folder.
+
+    What is on the shelf is taken from there; `apart` compiles what is to be put on it, in another process.
+    """
+    job = read_job(work.text, work.name)
+    data = public_data(job)
+    recipe = recipe_of(job, data)
+    found = _recalled(work.known.get(recipe), blobs) or (shelf.find(recipe) if shelf and recipe else None)
+    kit, initial = found or (apart() if apart and recipe else _compiled(job, data))
+    if shelf and recipe and not found:
+        shelf.keep(recipe, kit, initial)
+    check_classifier(job.parts().estimator, kit)
+    held, handout = first_vectors(initial, job, blobs, kit)
+    return JobCompiled(
+        work.name,
+        _keep(blobs, kit),
+        held,
+        handout,
+        _keep(blobs, data.exemplars) if data.exemplars else None,
+        _keep(blobs, data.test) if data.test else None,
+        recipe,
+        vectors.save(blobs, initial, "float32", kit.model),
+        len(kit.classes),
+    )
+
+
+def recipe_of(job: Job, data: PublicData) -> str:
+    """All that a compiled kit depends on; empty for a model of one's own, whose code may have changed meanwhile."""
+    if ":" in job.model.name:
+        return ""
+    made_by = [version(each) for each in ("torch", "onnx", "onnxscript")]
+    settings = [job.model, data.input, data.classes, data.mean, data.std, job.seed, __version__, made_by, _sources()]
+    return hashlib.sha256(msgspec.msgpack.encode(settings)).hexdigest()
+
+
+@cache
+def _sources() -> bytes:
+    """A hash of the code that kits come from: whoever changes it gets new ones."""
+    here = Path(__file__).parent
+    files = sorted((*(here / "compiling").glob("*.py"), *(here / "models").glob("*.py")))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).digest()
+
+
+def _compiled(job: Job, data: PublicData) -> Compiled:
+    from coordinator.compiling import compile_kit  # noqa: PLC0415  # torch takes seconds and 280 MB
+    from coordinator.models import build  # noqa: PLC0415
+
+    module = build(job.model.name, data.input, len(data.classes), job.model.options, job.seed)
+    compiled = compile_kit(module, data.input, data.classes, mean=data.mean, std=data.std, seed=job.seed)
+    return compiled.kit, compiled.initial
+
+
+def _recalled(known: Recipe | None, blobs: BlobStore) -> Compiled | None:
+    """What an earlier job compiled, if it is still there."""
+    if known is None or not (blobs.has(known.kit.digest) and blobs.has(known.initial.digest)):
+        return None
+    try:
+        kit = unpack_blob(blobs.read(known.kit.digest), Kit)
+        return kit, vectors.load(blobs, known.initial, kit.model)
+    except (InvalidBlob, InvalidMessage):
+        return None
+
+
+def first_vectors(
+    initial: NDArray[np.float32], job: Job, blobs: BlobStore, kit: Kit
+) -> tuple[dict[str, Ref], dict[str, Ref]]:
+    """The job's vectors before the first round, and how they travel down: its model, and what its aggregator keeps."""
+    strategy = job.parts()
+    held = {"model": initial, **first_state(strategy.aggregator, len(initial))}
+    exact = {name: vectors.save(blobs, vector, "float32", kit.model) for name, vector in held.items()}
+    return exact, handouts(held, exact, strategy, job, blobs, kit)
+
+
+def check_classifier(estimator: Estimator, kit: Kit) -> None:
+    """Whether devices can be told apart by this model's fully connected layers, before they are asked to."""
+    if not isinstance(estimator, ClassifierEstimator):
+        return
+    numbers = len(classifier_weights(kit, np.zeros(kit.model.size, np.float32), estimator.layers))
+    if estimator.where == "device" and numbers > MOST_NUMBERS:
+        raise JobError(
+            f"the classifier of this model has {numbers} numbers, and a device can tell {MOST_NUMBERS}: "
+            f'choose estimator.layers = "last" or estimator.where = "server"'
+        )
+
+
+def _keep(blobs: BlobStore, value: object) -> Ref:
+    content = pack_blob(value)
+    ref = ref_of(content)
+    blobs.put(content, ref.digest)
+    return ref

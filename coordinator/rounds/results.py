@@ -1,0 +1,77 @@
+"""What the tours of a round brought home: their models, their reports, what they cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from coordinator.records import JobState
+from sojourn.errors import InvalidBlob, InvalidMessage
+from sojourn.model import vectors
+from sojourn.protocol.envelope import unpack_blob
+from sojourn.protocol.wire import VisitReport
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from coordinator.records import TourPlan
+    from sojourn.protocol.spec import Kit
+    from sojourn.store.blobs import BlobStore
+
+SAID = 8
+"""So many failures of a round are told one by one."""
+LINE = 200
+"""Characters of each."""
+
+
+class CloseRound(msgspec.Struct, frozen=True):
+    """All tours have arrived: make the job's next state of them."""
+
+    job: JobState
+    seconds: float
+    traffic: int
+
+
+def tour_model(state: JobState, tour: TourPlan, blobs: BlobStore, kit: Kit) -> NDArray[np.float32] | None:
+    """A tour's model, if it has one; a difference is added to the exact start, so that rounding does not pile up."""
+    arrived = state.arrived.get(tour.number)
+    ref = arrived.vectors.get("model") if arrived else None
+    if ref is None:
+        return None
+    vector = vectors.load(blobs, ref, kit.model)
+    return vectors.load(blobs, state.held(tour.start["model"]), kit.model) + vector if ref.delta else vector
+
+
+def returned_by(
+    state: JobState, tour: TourPlan, names: tuple[str, ...], blobs: BlobStore, kit: Kit
+) -> dict[str, NDArray[np.float32]]:
+    """The sums of what the tour's devices returned besides their models."""
+    arrived = state.arrived.get(tour.number)
+    found = {name: arrived.vectors[name] for name in names if name in arrived.vectors} if arrived else {}
+    return {name: vectors.load(blobs, ref, kit.model) for name, ref in found.items()}
+
+
+def reports_of(state: JobState, tour: TourPlan, blobs: BlobStore) -> list[VisitReport]:
+    """How each visit of a tour ended."""
+    arrived = state.arrived.get(tour.number)
+    if arrived is None:
+        return []
+    try:
+        return unpack_blob(blobs.read(arrived.reports.digest), list[VisitReport])
+    except (InvalidMessage, InvalidBlob) as error:
+        return [VisitReport(tour.hops[0], 0, "refused", str(error)[:2000], 0, 0.0, {}, None, 0.0)]
+
+
+def failures_of(state: JobState, tour: TourPlan, reports: list[VisitReport]) -> list[str]:
+    """What went wrong on a tour, a line each."""
+    lines = [f"{report.device}: {report.status}, {report.reason}" for report in reports if report.status != "done"]
+    if reason := state.given_up.get(tour.number):
+        lines.append(f"site {tour.site}: {reason}")
+    return [line[:LINE] for line in lines]
+
+
+def traffic_of(work: CloseRound) -> int:
+    """The payload bytes of a round: between cloud and sites, and between sites and devices."""
+    return work.traffic + sum(toured.traffic for toured in work.job.arrived.values())

@@ -1,0 +1,1 @@
+"""How programs on a device use the release that it serves."""

@@ -1,0 +1,128 @@
+"""What the endpoint answers: the lines that are served here, their cards, and predictions."""
+
+from __future__ import annotations
+
+import threading
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from edge_agent.inference.inputs import of_image, of_npy, rows_of
+from edge_agent.inference.model import Model
+from edge_agent.inference.predictor import card_of
+from edge_agent.releases.folder import ReleaseFolder, lines
+from sojourn.errors import DataError, NoRelease, SojournError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from sojourn.data.source import Form
+
+MOST_ROWS = 1024
+
+
+class Refusal(Exception):
+    """A request that is not answered, and with which status."""
+
+    def __init__(self, status: HTTPStatus, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """The body of a request in JSON."""
+
+    x: list[Any]
+
+
+class Answers:
+    """Answers from the releases of a store; a line is loaded when it is first asked for."""
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+        self._models: dict[str, Model] = {}
+        self._loading = threading.Lock()
+        self._reading = threading.Lock()
+        """A body in JSON takes ten times its size while it is read: one at a time."""
+
+    def lines(self) -> dict[str, Any]:
+        """Which lines are served, in which versions, with which classes."""
+        found = []
+        for line in lines(self._store):
+            folder = ReleaseFolder(self._store, line)
+            served = folder.current()
+            if served is None:
+                continue
+            try:
+                classes = card_of(folder.read(served)[1], served).classes
+            except SojournError as error:
+                found.append({"line": line, "version": served.version, "error": str(error)})
+            else:
+                found.append({"line": line, "version": served.version, "classes": classes})
+        return {"lines": found}
+
+    def card(self, line: str) -> dict[str, Any]:
+        """The card of the version that predicts, without the rows to check it with."""
+        told: dict[str, Any] = msgspec.to_builtins(self._model(line).card)
+        del told["probe"]
+        return told
+
+    def predict(self, line: str, kind: str, body: bytes) -> dict[str, Any]:
+        """The class of each row, how likely every class is, and the version that says so."""
+        model = self._model(line)
+        with self._reading:
+            rows = _rows(kind, body, model.card)
+        if len(rows) > MOST_ROWS:
+            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{MOST_ROWS} rows may be asked for at once")
+        version, classes, shares = model.probabilities(rows)
+        likeliest = [classes[int(each)] for each in shares.argmax(axis=1)]
+        return {"line": line, "version": version, "classes": likeliest, "probabilities": shares.round(6).tolist()}
+
+    def note_error(self, line: str, text: str) -> dict[str, Any]:
+        """Have the agent know that a prediction was wrong."""
+        model = self._model(line)
+        model.report_error(text)
+        return {"line": line, "version": model.version, "noted": True}
+
+    def _model(self, line: str) -> Model:
+        with self._loading:
+            model = self._models.get(line)
+            if model is None:
+                model = self._models[line] = Model(line, self._store)
+        try:
+            model.version  # noqa: B018  # says so where the line was withdrawn
+        except NoRelease:
+            with self._loading:
+                self._models.pop(line, None)
+            model.close()
+            raise
+        return model
+
+
+def _rows(kind: str, body: bytes, form: Form) -> NDArray[np.generic]:
+    match kind:
+        case "application/json":
+            return rows_of(_of_json(body), form, "x")
+        case "application/x-npy":
+            return rows_of(of_npy(body, "the body"), form, "the body")
+        case "image/png" | "image/jpeg":
+            return of_image(body, form)
+        case _:
+            raise Refusal(
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+                f"{kind!r} is none of application/json, application/x-npy, image/png and image/jpeg",
+            )
+
+
+def _of_json(body: bytes) -> NDArray[np.generic]:
+    try:
+        x = np.asarray(msgspec.json.decode(body, type=Asked).x)
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
+        raise DataError(f'the body is not {{"x": [numbers]}}: {error}') from error
+    if x.dtype.kind not in "buif":
+        raise DataError('the body is not {"x": [numbers]}, with as many in each row')
+    return x

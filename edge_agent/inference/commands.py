@@ -1,0 +1,46 @@
+"""`sojourn agent predict`: what the release that is served here says of a file."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sojourn import options
+
+_AT_ONCE = 64
+
+
+def predict(
+    line: Annotated[str, typer.Argument(metavar="LINE", help="The model line.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="An image, or an NPZ, NPY or CSV file.")],
+    store: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="The agent's store.", show_default="the one that serves LINE")
+    ] = None,
+    fleet: options.Fleet = None,
+    name: Annotated[str | None, typer.Option(help="The agent's name, where several serve the line here.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many classes to tell of each row.")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Predict with the release of a model line that this device serves: the likeliest classes of every row."""
+    import msgspec
+
+    from edge_agent.inference.inputs import read_inputs
+    from edge_agent.inference.model import Model
+
+    with Model(line, store, fleet=fleet or "sojourn", agent=name) as model:
+        rows, version = read_inputs(file, model.card), model.version
+        told = []
+        for start in range(0, len(rows), _AT_ONCE):
+            version, classes, shares = model.probabilities(rows[start : start + _AT_ONCE])
+            for row in shares:
+                likeliest = row.argsort(kind="stable")[::-1][:top]
+                told.append([(classes[int(each)], float(row[each])) for each in likeliest])
+    if as_json:
+        found = [[{"class": each, "probability": share} for each, share in row] for row in told]
+        typer.echo(msgspec.json.encode({"line": line, "version": version, "rows": found}))
+        return
+    typer.echo(f"{line} version {version}", err=True)
+    width = max((len(each) for row in told for each, _ in row), default=0)
+    for number, row in enumerate(told):
+        typer.echo(f"{number:>6}  " + "   ".join(f"{each:<{width}} {100 * share:5.1f} %" for each, share in row))

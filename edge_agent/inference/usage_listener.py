@@ -1,0 +1,202 @@
+"""The agent's end of the socket on which programs tell of their predictions: adds them up and says how a release does.
+
+What comes in is bounded: a datagram's size, and one tally for the current and one for the previous version of each line
+that is served here. Anything else is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from edge_agent.inference.usage import LARGEST, Report, Tally, address_of, apart
+from edge_agent.releases.folder import FOLDER, ReleaseFolder, shared_folder
+from edge_agent.releases.work import Usage
+from sojourn.errors import StoreError
+from sojourn.protocol.release import ENOUGH, Health
+from sojourn.store.blobs import disk_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from edge_agent.releases.folder import Identity
+
+PAUSE = 60.0
+_SHORT_PAUSE = 1.0
+"""Seconds between two urgent words on one line, however many errors programs report."""
+_MIX = 64
+_MOST = (1 << 53) - 1
+_SOCKET_MODE = 0o660
+_GRACE = 5.0
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Line:
+    """What is served of a line, and what programs told of it."""
+
+    folder: ReleaseFolder
+    identity: Identity | None = None
+    version: int = 0
+    tally: Tally = field(default_factory=Tally)
+    before: int = 0
+    tally_before: Tally = field(default_factory=Tally)
+    failure: str = ""
+    words: str = ""
+    """Of the last error that was reported since what is new was said."""
+    due: float | None = None
+    """When to say what is new; None when nothing is."""
+    said: float = float("-inf")
+    enough: bool = False
+
+    def look(self) -> None:
+        """Begin anew when another version is served; what was counted of the one before is kept beside."""
+        identity = self.folder.identity()
+        if identity == self.identity:
+            return
+        current = self.folder.current()
+        previous = self.folder.previous()
+        self.identity = identity
+        version, before = current.version if current else 0, previous.version if previous else 0
+        if version == self.version:
+            return
+        known = {self.version: self.tally, self.before: self.tally_before}
+        self.tally_before = known.get(before, Tally())
+        self.version, self.before, self.tally = version, before, Tally()
+        self.failure, self.enough, self.due = "", False, None
+
+    def add(self, report: Report, now: float, pause: float) -> bool:
+        """Count a report in; False for one on a version that is not served here."""
+        if report.version == self.before != self.version:
+            self.tally_before.add(report)
+            return True
+        if report.version != self.version:
+            return False
+        self.tally.add(report)
+        self.words = report.words or self.words
+        urgent = bool(report.errors) or (self.tally.predictions >= ENOUGH and not self.enough)
+        if report.failure and report.failure != self.failure:
+            self.failure, urgent = report.failure, True
+        if urgent or report.predictions:
+            when = max(now, self.said + (_SHORT_PAUSE if urgent else pause))
+            self.due = when if self.due is None else min(self.due, when)
+        return True
+
+    def usage(self, now: float) -> Usage:
+        """All that is known, to be said now."""
+        if self.words:
+            log.warning("programs report errors of %s %d: %r", self.folder.line, self.version, self.words)
+            self.words = ""
+        self.said, self.due = now, None
+        self.enough = self.enough or self.tally.predictions >= ENOUGH
+        return Usage(self.folder.line, self.version, self._health(), self.failure)
+
+    def _health(self) -> Health:
+        tally, before = self.tally, self.tally_before
+        counted = tally.classes.total()
+        seen = min(_MIX, max((each for each, count in tally.classes.items() if count), default=-1) + 1)
+        # A version that was returned to is not compared with the one that it was returned from.
+        compared = 0 < self.before < self.version
+        enough = min(tally.predictions, before.predictions) >= ENOUGH
+        return Health(
+            predictions=min(tally.predictions, _MOST),
+            live=tally.pace(),
+            live_before=before.pace() if compared else None,
+            live_drift=apart(tally.classes, before.classes) if compared and enough else 0.0,
+            errors=min(tally.errors, _MOST),
+            mix=tuple(tally.classes[each] / counted for each in range(seen)) if counted else (),
+        )
+
+
+class UsageListener:
+    """Listens on a thread of its own and tells the agent how the releases do that programs use here."""
+
+    def __init__(self, store_folder: Path, tell: Callable[[Usage], None], pause: float = PAUSE) -> None:
+        """Listen beside the releases of a store; good news is told every `pause` seconds at most, bad news at once."""
+        self._store, self._tell, self._pause = store_folder, tell, pause
+        self._lines: dict[str, Line] = {}
+        self._closed = False
+        self.dropped = 0
+        """Datagrams that were no report on a release that is served here."""
+        folder = store_folder / FOLDER
+        with disk_errors(f"listening in {folder}"):
+            shared_folder(store_folder, folder)
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            with address_of(folder) as address:
+                with suppress(FileNotFoundError):
+                    os.unlink(address)  # noqa: PTH108  # left by a process that was killed
+                self._socket.bind(address)
+                os.chmod(address, _SOCKET_MODE)  # noqa: PTH101  # the address is no path that can be kept
+        self._thread = threading.Thread(target=self._listen, name="usage", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Say what is new, and end."""
+        self._closed = True
+        with suppress(OSError), address_of(self._store / FOLDER) as address:
+            # An empty one wakes the thread; where the socket is full it wakes by itself.
+            self._socket.sendto(b"", socket.MSG_DONTWAIT, address)
+        with suppress(OSError):  # where the file is gone this wakes a thread that has nothing to say
+            self._socket.shutdown(socket.SHUT_RD)
+        self._thread.join(_GRACE)
+        self._socket.close()
+        with suppress(OSError), address_of(self._store / FOLDER) as address:
+            os.unlink(address)  # noqa: PTH108  # as above
+
+    def _listen(self) -> None:
+        while not self._closed:
+            data = self._receive()
+            now = monotonic()
+            if data:
+                self._take(data, now)
+            self._say(now)
+        for line in self._lines.values():
+            if line.due is not None:
+                self._tell(line.usage(monotonic()))
+
+    def _receive(self) -> bytes:
+        dues = [line.due for line in self._lines.values() if line.due is not None]
+        # Without anything to say there is nothing to wake up for.
+        self._socket.settimeout(max(0.001, min(dues) - monotonic()) if dues else None)
+        try:
+            return self._socket.recv(LARGEST)  # a longer one is cut, and so is no report
+        except TimeoutError:
+            return b""
+
+    def _take(self, data: bytes, now: float) -> None:
+        try:
+            if not self._count(_decode(data), now):
+                self.dropped += 1
+        except (msgspec.MsgspecError, RecursionError, StoreError) as error:
+            self.dropped += 1
+            log.debug("a datagram on usage was dropped: %s", error)
+
+    def _count(self, report: Report, now: float) -> bool:
+        line = self._lines.get(report.line)
+        if line is None:
+            line = Line(ReleaseFolder(self._store, report.line))
+            if line.folder.identity() is None:
+                return False
+            self._lines[report.line] = line
+        line.look()
+        if not line.version:
+            del self._lines[report.line]
+            return False
+        return line.add(report, now, self._pause)
+
+    def _say(self, now: float) -> None:
+        for line in self._lines.values():
+            if line.due is not None and line.due <= now:
+                self._tell(line.usage(now))
+
+
+_decode = msgspec.msgpack.Decoder(Report).decode

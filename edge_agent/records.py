@@ -1,0 +1,208 @@
+"""What an agent must not forget: its durable state, and the records that change it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sojourn.protocol.messages import Visit, Visited
+from sojourn.protocol.release import ENDS, Goods, Health, Order, ReleaseState
+from sojourn.protocol.wire import Ref, VisitId
+
+Key = str
+"""A visit without its attempt: job, round, tour, hop."""
+KEPT = 32
+"""Results that nobody fetches, and fences of rounds gone by, are kept up to this number."""
+REMEMBERED = 16
+"""So many jobs' memories are kept: those that changed last."""
+
+
+class VisitTaken(msgspec.Struct, frozen=True, tag="visit-taken/1"):
+    """A visit was accepted for work."""
+
+    source: str
+    visit: Visit
+
+
+class VisitTrained(msgspec.Struct, frozen=True, tag="visit-trained/1"):
+    """A visit is trained; its result waits to be accepted."""
+
+    key: Key
+    answer: Visited
+    memory: dict[str, Ref]
+
+
+class VisitEnded(msgspec.Struct, frozen=True, tag="visit-ended/1"):
+    """A visit is over: accepted, or dropped."""
+
+    key: Key
+    accepted: bool
+
+
+class ReleaseOrdered(msgspec.Struct, frozen=True, tag="release-ordered/1"):
+    """An order was taken: trusted, and newer than any before it."""
+
+    source: str
+    order: Order
+
+
+class ReleaseEnded(msgspec.Struct, frozen=True, tag="release-ended/1"):
+    """What became of a line's newest order, or later of what it made the device serve."""
+
+    line: str
+    state: ReleaseState
+    detail: str
+    health: Health | None
+
+
+Record = VisitTaken | VisitTrained | VisitEnded | ReleaseOrdered | ReleaseEnded
+
+
+class Held(msgspec.Struct):
+    """A visit that is under way, or whose result waits."""
+
+    source: str
+    visit: Visit
+    answer: Visited | None = None
+    memory: dict[str, Ref] = {}
+
+
+class Memory(msgspec.Struct):
+    """What is kept for a job's objective, and how many accepted visits have gone into it."""
+
+    vectors: dict[str, Ref] = {}
+    visits: int = 0
+
+
+class Served(msgspec.Struct, frozen=True):
+    """A release that programs are given."""
+
+    version: int
+    goods: Goods
+
+    @property
+    def parts(self) -> tuple[int, Goods]:
+        """Both of them."""
+        return self.version, self.goods
+
+
+class ReleaseLine(msgspec.Struct):
+    """A model line: its newest order and what became of it, what is served, and what was served before that."""
+
+    source: str
+    order: Order
+    state: ReleaseState = "fetching"
+    detail: str = ""
+    health: Health | None = None
+    serving: Served | None = None
+    previous: Served | None = None
+    unsure: bool = False
+    """Whether something else may be on the disk than `serving` says: work on it was begun whose end is not known."""
+
+    @property
+    def serves_as_ordered(self) -> bool:
+        """Whether what is served is just what the order wants."""
+        goods = self.order.goods
+        return goods is not None and self.serving == Served(self.order.version, goods)
+
+    def end(self, record: ReleaseEnded) -> None:
+        """Change by the end of the order."""
+        self.state, self.detail, self.health = record.state, record.detail, record.health
+        if record.state == "fell-back":
+            self.serving, self.previous, self.unsure = self.previous, None, True
+            return
+        goods = self.order.goods
+        if record.state == "serving" and goods:
+            new: Served | None = Served(self.order.version, goods)
+        elif record.state == "withdrawn":
+            new = None
+        else:
+            return
+        if new is None or self.serving is None or new.goods != self.serving.goods:
+            self.previous = self.serving
+        self.serving, self.unsure = new, False
+
+
+class AgentState(msgspec.Struct):
+    """The durable state of an agent."""
+
+    held: dict[Key, Held] = {}
+    fences: dict[Key, tuple[int, int]] = {}
+    memory: dict[str, Memory] = {}
+    kits: list[Ref] = []
+    lines: dict[str, ReleaseLine] = {}
+
+    def apply(self, record: Record) -> None:
+        """Change by one record."""
+        match record:
+            case ReleaseOrdered():
+                self._order(record)
+            case ReleaseEnded():
+                self.lines[record.line].end(record)
+            case VisitTaken():
+                self.held[key_of(record.visit.visit)] = Held(record.source, record.visit)
+                self.kits = [record.visit.kit, *(kit for kit in self.kits if kit != record.visit.kit)][:2]
+            case VisitTrained():
+                held = self.held[record.key]
+                held.answer, held.memory = record.answer, record.memory
+            case VisitEnded():
+                held = self.held.pop(record.key)
+                self.fences.pop(record.key, None)
+                self.fences[record.key] = held.visit.visit.attempt
+                while len(self.fences) > KEPT:
+                    del self.fences[next(iter(self.fences))]
+                if record.accepted and held.memory:
+                    self._remember(held)
+
+    def _order(self, record: ReleaseOrdered) -> None:
+        known = self.lines.get(record.order.line)
+        new = ReleaseLine(record.source, record.order)
+        if known:
+            new.serving, new.previous, new.health = known.serving, known.previous, known.health
+            new.unsure = known.state not in ("serving", "withdrawn")
+        self.lines[record.order.line] = new
+
+    def unsettled(self, job: str) -> list[Key]:
+        """The results that would change what is remembered for a job, if they were accepted."""
+        return [key for key, held in self.held.items() if held.visit.visit.job == job and held.memory]
+
+    def _remember(self, held: Held) -> None:
+        job = held.visit.visit.job
+        # The training process says what it could use: a memory that it found lost began anew.
+        earlier = int(held.answer.metrics.get("remembered", 0)) if held.answer else 0
+        self.memory.pop(job, None)
+        self.memory[job] = Memory(held.memory, earlier + 1)
+        while len(self.memory) > REMEMBERED:
+            del self.memory[next(iter(self.memory))]
+
+    def fence(self, key: Key) -> tuple[int, int]:
+        """The newest attempt of a visit that came here: only a later one is new."""
+        held = self.held.get(key)
+        return held.visit.visit.attempt if held else self.fences.get(key, (-1, -1))
+
+    def live(self) -> set[bytes]:
+        """The blobs that this state refers to."""
+        kept = [*self.kits]
+        for held in self.held.values():
+            kept += [held.visit.kit, *held.visit.vectors.values(), *held.memory.values()]
+            kept += held.answer.vectors.values() if held.answer else ()
+        for memory in self.memory.values():
+            kept += memory.vectors.values()
+        ordered = [line.order.goods for line in self.lines.values() if line.state not in ENDS and line.order.goods]
+        goods = {digest for it in ordered for digest in (it.graph.digest, it.card.digest)}
+        return {ref.digest for ref in kept} | goods
+
+
+def key_of(visit: VisitId) -> Key:
+    """The visit without its attempt."""
+    return f"{visit.job}/{visit.round}/{visit.tour}/{visit.hop}"
+
+
+def supersedes(new: VisitId, old: VisitId) -> bool:
+    """Whether the job has moved on from the old visit: to a later round, or within the tour to a later attempt."""
+    same_tour = (new.job, new.round, new.tour) == (old.job, old.round, old.tour)
+    return (new.job == old.job and new.round > old.round) or (same_tour and new.attempt > old.attempt)
+
+
+def work_key(visit: VisitId) -> str:
+    """The visit with its attempt, as its training is called."""
+    return f"{visit.job}/{visit.round}/{visit.tour}/{visit.hop}/{visit.attempt[0]}.{visit.attempt[1]}"

@@ -1,0 +1,1 @@
+"""How a device takes signed releases: ordered, fetched, tried, served."""

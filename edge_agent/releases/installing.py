@@ -1,0 +1,164 @@
+"""Makes a release the one that this device serves: verified, tried in a process of its own, and swapped in one step."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from edge_agent.releases.folder import ReleaseFolder, Served
+from edge_agent.releases.work import Install, Installed, Withdraw, Withdrawn
+from edge_agent.training.child import environment
+from sojourn.data.source import DataSettings
+from sojourn.errors import MachineError, ModelError
+from sojourn.protocol.release import Health
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PATIENCE = 300.0
+"""Seconds that a trial may take: loading a large graph on a small board, and some hundred predictions."""
+_LAST_WORDS = 500
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """What to try, and the release that is served until now, if the two are to be compared."""
+
+    store: str
+    served: Served
+    before: Served | None
+    data: DataSettings
+    patience: float
+
+
+class Tried(msgspec.Struct, frozen=True):
+    """How it went: why the release must not be served, or how it did."""
+
+    objection: str | None
+    health: Health
+
+
+class Installer:
+    """Performs `Install` and `Withdraw`. A newer wish for a line ends an older one that is still being tried."""
+
+    def __init__(
+        self,
+        store_folder: Path,
+        blobs_folder: Path,
+        data: DataSettings,
+        *,
+        patience: float = PATIENCE,
+        program: str = "edge_agent.releases.trial",
+    ) -> None:
+        """Serve from a store what is in a blob folder; new releases are tried on this data, by this module."""
+        self._store, self._blobs, self._data = store_folder, blobs_folder, data
+        self._patience, self._program = patience, program
+        self._lock = threading.Lock()
+        self._newest: dict[str, int] = {}
+        self._expected: dict[int, int] = {}
+        self._trials: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __call__(self, work: Install | Withdraw) -> Installed | Withdrawn:
+        """Do it; whatever goes wrong, the release that was served still is."""
+        folder = ReleaseFolder(self._store, work.line)
+        with self._lock:
+            turn = self._expected.pop(id(work), None) or self._next_turn(work.line)
+            self._check_newest(work, turn)
+            if isinstance(work, Withdraw):
+                folder.withdraw()
+                return Withdrawn()
+            served = Served(work.line, work.version, work.goods)
+            current = folder.current()
+            if current == served:  # a power cut came between the swap and the word of it: how it does is not known
+                current = folder.previous()
+            if work.known and folder.holds(served):
+                folder.make_current(served)
+                return Installed(Health())
+            folder.place(served, self._blobs)
+        return Installed(self._tried_and_swapped(folder, served, current, turn))
+
+    def expect(self, work: Install | Withdraw) -> None:
+        """This work comes next, though it may be a moment until its thread runs: what is older is overtaken now."""
+        with self._lock:
+            self._expected[id(work)] = self._next_turn(work.line)
+
+    def drop(self, line: str) -> None:
+        """What is being tried of a line is no longer wanted."""
+        with self._lock:
+            self._next_turn(line)
+
+    def _next_turn(self, line: str) -> int:
+        self._newest[line] = self._newest.get(line, 0) + 1
+        if trial := self._trials.pop(line, None):
+            trial.kill()
+        return self._newest[line]
+
+    def _tried_and_swapped(self, folder: ReleaseFolder, served: Served, current: Served | None, turn: int) -> Health:
+        # An older version that returns is not measured against the one that it is to replace.
+        before = current if current is not None and current.version < served.version else None
+        try:
+            tried = self._try(Trial(str(self._store), served, before, self._data, self._patience), turn)
+            if tried.objection is not None:
+                raise ModelError(tried.objection)
+        except (MachineError, ModelError):
+            with self._lock:
+                self._check_newest(served, turn)
+                folder.tidy()
+            raise
+        with self._lock:
+            self._check_newest(served, turn)
+            folder.make_current(served)
+        return tried.health
+
+    def _check_newest(self, work: Install | Withdraw | Served, turn: int) -> None:
+        if self._newest[work.line] != turn:
+            raise MachineError(f"an order on {work.line} was overtaken by a newer one")
+
+    def _try(self, trial: Trial, turn: int) -> Tried:
+        """Have it tried by a child; whatever becomes of that, the agent goes on."""
+        name = f"release {trial.served.version} of {trial.served.line}"
+        try:
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-m", self._program],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                env=environment(), process_group=0,
+            )  # fmt: skip
+        except OSError as error:
+            raise MachineError(f"{name} cannot be tried: {error}") from error
+        with self._lock:
+            self._check_newest_or_kill(trial.served, turn, child)
+            self._trials[trial.served.line] = child
+        try:
+            answer, said = child.communicate(msgspec.msgpack.encode(trial), timeout=self._patience)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.communicate()
+            raise MachineError(f"{name} was tried for {self._patience:g} s without an end") from None
+        finally:
+            with self._lock:
+                if self._trials.get(trial.served.line) is child:
+                    del self._trials[trial.served.line]
+        return _answer(name, child.returncode, answer, said)
+
+    def _check_newest_or_kill(self, served: Served, turn: int, child: subprocess.Popen[bytes]) -> None:
+        try:
+            self._check_newest(served, turn)
+        except MachineError:
+            child.kill()
+            child.communicate()
+            raise
+
+
+def _answer(name: str, status: int, answer: bytes, said: bytes) -> Tried:
+    words = said.decode(errors="replace").strip()[-_LAST_WORDS:].splitlines()
+    last = f"; its last words: {words[-1]}" if words else ""
+    if status:
+        how = f"by signal {-status}" if status < 0 else f"with exit code {status}"
+        raise MachineError(f"the process that tried {name} ended {how}{last}")
+    try:
+        return msgspec.msgpack.decode(answer, type=Tried)
+    except msgspec.MsgspecError:
+        raise MachineError(f"the process that tried {name} gave no answer{last}") from None

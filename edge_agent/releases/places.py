@@ -1,0 +1,43 @@
+"""Where a program finds the releases that the agent of this machine serves."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from edge_agent.releases.folder import ReleaseFolder
+from sojourn.errors import ConfigError, NoRelease
+from sojourn.overrides import store_folder
+
+VARIABLE = "SOJOURN_STORE"
+SERVICE = Path("/var/lib/sojourn-agent")
+"""The store of an agent that was installed as a service."""
+
+
+def store_of(line: str, store: str | Path | None, fleet: str, agent: str | None) -> Path:
+    """The store that is named, in a call or in the environment, or else the only one here that serves this line."""
+    named = store or os.environ.get(VARIABLE)
+    if named:
+        return Path(named).expanduser()
+    if agent is not None:
+        return store_folder(None, fleet, agent)
+    found = [each for each in _stores(fleet) if ReleaseFolder(each, line).identity() is not None]
+    if len(found) > 1:
+        raise ConfigError(f"several agents serve {line!r} here: name one of {', '.join(map(str, found))} as the store")
+    if not found:
+        raise no_release(line, f"{SERVICE} or {store_folder(None, fleet, '*')}")
+    return found[0]
+
+
+def no_release(line: str, where: str | Path) -> NoRelease:
+    """The error that says what to do."""
+    return NoRelease(
+        f"no release of {line!r} is served here: none is in {where}. Roll one out to this device (`sojourn release "
+        f"rollout`), or name the agent's store: store=, --store, or the environment variable {VARIABLE}"
+    )
+
+
+def _stores(fleet: str) -> list[Path]:
+    below = store_folder(None, fleet, "any").parent
+    own = sorted(below.iterdir()) if below.is_dir() else []
+    return [*([SERVICE] if os.access(SERVICE, os.X_OK) else []), *own]

@@ -1,0 +1,210 @@
+"""A release on trial, `python -m edge_agent.releases.trial`: whether it runs here as it should, how well, and how fast.
+
+In a process of its own: a graph that crashes onnxruntime, or takes all memory, ends this process and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from math import nan
+from pathlib import Path
+from time import perf_counter, perf_counter_ns
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from edge_agent.inference.predictor import load
+from edge_agent.releases.folder import ReleaseFolder
+from edge_agent.releases.installing import Trial, Tried
+from edge_agent.training.frames import write_all
+from sojourn.data.source import load_data
+from sojourn.errors import DataError, InvalidBlob, ModelError, SojournError, StoreError
+from sojourn.protocol.release import Health, Pace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from edge_agent.inference.predictor import Predictor
+    from sojourn.data.source import DataSettings
+    from sojourn.protocol.release import Card
+
+NICENESS = 10
+ROWS = 256
+_FEWEST_ROWS, _MOST_SECONDS = 16, 30.0
+_TIMINGS, _ENOUGH_SECONDS = 400, 3.0
+_WARM_UP = 10
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the releases are tried on: rows, and the class of each where that is known."""
+
+    x: NDArray[np.generic]
+    y: NDArray[np.int64] | None
+
+
+@dataclass(frozen=True)
+class Course:
+    """How one release did: the class it gave each row, and the nanoseconds of every prediction."""
+
+    classes: NDArray[np.int64]
+    taken: list[int]
+
+    def pace(self) -> Pace:
+        """Its median and 95th percentile in microseconds."""
+        median, late = np.percentile(self.taken, [50, 95]) / 1000
+        return Pace(float(median), float(late))
+
+
+def tried(trial: Trial) -> Tried:
+    """Whether the release may be served here, and how it did."""
+    folder = ReleaseFolder(Path(trial.store), trial.served.line)
+    try:
+        predictor = load(folder, trial.served)
+        check_probe(predictor)
+    except (ModelError, InvalidBlob) as error:
+        return Tried(str(error), Health())
+    inputs = inputs_for(predictor.card, trial.data)
+    return Tried(None, measured(predictor, _before(folder, trial, predictor.card), inputs))
+
+
+def check_probe(predictor: Predictor) -> None:
+    """Refuse a release whose answers here are not those that came with it."""
+    card, probe = predictor.card, predictor.card.probe
+    name = f"release {card.version} of {card.line}"
+    there = np.frombuffer(probe.logits, dtype="<f4")
+    if probe.rows < 1 or there.size != probe.rows * len(card.classes):
+        raise ModelError(f"the card of {name} has no answers that could be compared")
+    here = predictor.logits(_probe_rows(card))
+    if here.shape != (probe.rows, len(card.classes)):
+        raise ModelError(f"{name} gives logits of shape {here.shape} instead of {(probe.rows, len(card.classes))}")
+    apart = np.abs(here.astype(np.float64) - there.reshape(here.shape))
+    # Written as "not within", so that a NaN disagrees too.
+    if not (apart <= probe.atol).all():
+        furthest = nan if np.isnan(apart).any() else float(apart.max())
+        raise ModelError(
+            f"the answers of {name} differ here by up to {furthest:.3g} from those that came with it, "
+            f"where {probe.atol:.3g} is allowed"
+        )
+
+
+def inputs_for(card: Card, data: DataSettings) -> Inputs:
+    """Some of the device's own labelled data, spread over all of it, or else the rows that came with the card."""
+    try:
+        samples = load_data(data, card)
+    except (DataError, MemoryError) as error:
+        _say(f"tried on the card's own rows: {error or 'the data does not fit into the memory'}")
+        return Inputs(_probe_rows(card), None)
+    index = np.unique(np.linspace(0, len(samples) - 1, min(ROWS, len(samples))).astype(np.int64))
+    return Inputs(*samples.batch(index, card.input.dtype))
+
+
+def measured(predictor: Predictor, before: Predictor | None, inputs: Inputs) -> Health:
+    """How the release does on these inputs beside the one before it."""
+    course, earlier = courses(predictor, before, inputs.x)
+    rows = len(course.classes)
+    health = Health(rows=rows, pace=course.pace(), accuracy=_accuracy(course.classes, inputs.y))
+    if before is None or earlier is None:
+        return health
+    # The two may list classes in another order, or others: by name they compare.
+    number = {name: at for at, name in enumerate(predictor.card.classes)}
+    others = {name: len(number) + at for at, name in enumerate(before.card.classes)}
+    same = np.array([number.get(name, others[name]) for name in before.card.classes])[earlier.classes]
+    return msgspec.structs.replace(
+        health,
+        pace_before=earlier.pace(),
+        accuracy_before=_accuracy(same, inputs.y),
+        drift=_apart(course.classes, same),
+    )
+
+
+def courses(predictor: Predictor, before: Predictor | None, x: NDArray[np.generic]) -> tuple[Course, Course | None]:
+    """Predict row by row with both in turns, so that what else the machine does hits both."""
+    both = [predictor] if before is None else [predictor, before]
+    for each in both:
+        for at in range(_WARM_UP):
+            each.logits(x[at % len(x)][np.newaxis])
+    classes: list[list[int]] = [[] for _ in both]
+    taken: list[list[int]] = [[] for _ in both]
+    begun, turn = perf_counter(), 0
+    while not _enough(turn, len(x), perf_counter() - begun):
+        row = x[turn % len(x)][np.newaxis]
+        for which, each in enumerate(both):
+            start = perf_counter_ns()
+            logits = each.logits(row)
+            taken[which].append(perf_counter_ns() - start)
+            if turn < len(x):
+                classes[which].append(int(logits[0].argmax()))
+        turn += 1
+    made = [Course(np.array(each), times) for each, times in zip(classes, taken, strict=True)]
+    return made[0], made[1] if before is not None else None
+
+
+def _enough(turn: int, rows: int, seconds: float) -> bool:
+    """Every row once, unless that takes too long; then more of them while it is quick."""
+    if turn < rows:
+        return turn >= _FEWEST_ROWS and seconds > _MOST_SECONDS
+    return turn >= _FEWEST_ROWS and (turn >= _TIMINGS or seconds > _ENOUGH_SECONDS)
+
+
+def _before(folder: ReleaseFolder, trial: Trial, card: Card) -> Predictor | None:
+    """The release that is served until now, if it can be compared; that it does not load is not the new one's fault."""
+    if trial.before is None:
+        return None
+    try:
+        before = load(folder, trial.before)
+        check_probe(before)
+    except (ModelError, InvalidBlob, StoreError) as error:
+        _say(f"not compared with release {trial.before.version}: {error}")
+        return None
+    return before if before.card.input == card.input else None
+
+
+def _probe_rows(card: Card) -> NDArray[np.generic]:
+    dtype = np.dtype(card.input.dtype)
+    flat = np.frombuffer(card.probe.x, dtype=dtype.newbyteorder("<")).astype(dtype)
+    try:
+        return flat.reshape(card.probe.rows, *card.input.shape)
+    except ValueError:
+        raise ModelError(f"the card of release {card.version} of {card.line} has inputs of another size") from None
+
+
+def _accuracy(classes: NDArray[np.int64], y: NDArray[np.int64] | None) -> float:
+    return nan if y is None else float((classes == y[: len(classes)]).mean())
+
+
+def _apart(first: NDArray[np.int64], second: NDArray[np.int64]) -> float:
+    """Total variation distance of two mixes of classes."""
+    most = int(max(first.max(), second.max())) + 1
+    mixes = [np.bincount(each, minlength=most) / len(each) for each in (first, second)]
+    return float(np.abs(mixes[0] - mixes[1]).sum() / 2)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def main() -> None:
+    """Answer the one question on the standard input."""
+    source, sink = os.dup(0), os.dup(1)
+    os.dup2(2, 1)  # a library that prints must not get into the answer
+    os.nice(NICENESS)
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
+    with os.fdopen(source, "rb") as file:
+        trial = msgspec.msgpack.decode(file.read(), type=Trial)
+    signal.alarm(int(trial.patience) + 1)  # should nobody be left to end this process
+    try:
+        answer = tried(trial)
+    except SojournError as error:
+        answer = Tried(str(error), Health())
+    write_all(sink, msgspec.msgpack.encode(answer))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""A new `agent.toml` from answers: the tables, the checks, the file."""
+
+from __future__ import annotations
+
+import re
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edge_agent.settings import AgentSettings
+from edge_agent.setup import training_trial
+from edge_agent.setup.broker_check import knock
+from sojourn import toml
+from sojourn.errors import ConfigError, SojournError
+from sojourn.overrides import broker_flags
+from sojourn.settings import settle
+
+HEAT = {"throttle_at": 70.0, "stop_at": 80.0}
+"""Below the 80 degrees from which a Raspberry Pi slows itself, and a Jetson not much later."""
+ROOM = {"free_memory": 64, "free_disk": 256}
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a person is asked; None is left to its default."""
+
+    name: str
+    data: str
+    fleet: str = "sojourn"
+    broker: str = "localhost"
+    username: str | None = None
+    password_file: str | None = None
+    ca_file: str | None = None
+    store: str | None = None
+    threads: int | None = None
+    memory: int | None = None
+    cpu_share: float | None = None
+    hours: tuple[str, ...] = ()
+    metered: tuple[str, ...] = ()
+    battery: int | None = None
+    release_key: str | None = None
+
+
+def own_name() -> str:
+    """A name made of the host's: what is not allowed in one becomes a dash."""
+    return re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().partition(".")[0].lower()).strip("-")[:63] or "device"
+
+
+def table_of(answers: Answers) -> dict[str, Any]:
+    """The settings as a file has them: only what was said, and limits that suit a small board."""
+    broker = broker_flags(answers.broker, answers.username, _absolute(answers.password_file))
+    if answers.ca_file:
+        broker["tls"] = {"ca_file": _absolute(answers.ca_file)}
+    limits: dict[str, Any] = {
+        **HEAT, **ROOM, "memory": answers.memory, "cpu_share": answers.cpu_share, "hours": list(answers.hours),
+        "metered_interfaces": list(answers.metered), "battery": answers.battery,
+    }  # fmt: skip
+    table = {
+        "name": answers.name, "fleet": answers.fleet, "store": _absolute(answers.store), "threads": answers.threads,
+        "data": {"path": _absolute(answers.data)}, "broker": _given(broker), "limits": _given(limits),
+        "release": _given({"key_file": _absolute(answers.release_key)}) or None,
+    }  # fmt: skip
+    return _given(table)
+
+
+def settings_of(table: dict[str, Any]) -> AgentSettings:
+    """The settings that the table means, checked as they are when the agent runs."""
+    return settle(table, AgentSettings, "the answers")
+
+
+def objections(settings: AgentSettings) -> list[str]:
+    """What is wrong with the answers here and now: data that cannot be read, a broker that does not let us in."""
+    found: list[str] = []
+    try:
+        samples, _, _ = training_trial.survey(settings.data)
+        if not samples:
+            found.append(f"data: {settings.data.path} holds no samples")
+    except SojournError as error:
+        found.append(f"data: {error}")
+    try:
+        refused = knock(settings.broker, settings.fleet, settings.name)
+    except SojournError as error:
+        refused = str(error)
+    return [*found, f"broker: {refused}"] if refused else found
+
+
+def write(path: Path, table: dict[str, Any], *, force: bool) -> None:
+    """Write the file, never over another unless it is wanted."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(toml.dumps(table))
+    except FileExistsError:
+        raise ConfigError(f"{path} exists already: name another file, or give --force to replace it") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _given(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if value not in (None, [], ())}
+
+
+def _absolute(path: str | None) -> str | None:
+    """A file is found from wherever the agent is started."""
+    return str(Path(path).expanduser().absolute()) if path else None

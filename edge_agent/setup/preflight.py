@@ -1,0 +1,215 @@
+"""Whether a job fits this device: findings, each with what to do about it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from edge_agent.limits import readings
+from edge_agent.limits.rules import Limits, look
+from edge_agent.setup import broker_check, clock_check, training_trial
+from sojourn.errors import MachineError, UserError
+from sojourn.overrides import store_folder
+from sojourn.parts import Training
+from sojourn.settings import settle
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edge_agent.limits.settings import LimitSettings
+    from edge_agent.settings import AgentSettings
+    from edge_agent.setup.training_trial import Tried
+
+Verdict = Literal["ok", "warning", "fails"]
+UNIT = "etc/systemd/system/sojourn-agent.service"
+COPIES = 6
+"""Vectors of the model's size that a worker holds: the model, where it began, gradient, momentum, what is written."""
+_MB = 1 << 20
+_ROOM = 64
+"""Megabytes of disk for the journal, and to spare."""
+_FEW = 2
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    verdict: Verdict
+    said: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a job will ask of a device, as far as its file tells: a strategy may have other defaults."""
+
+    training: Training = Training()  # noqa: RUF009  # frozen
+    threads: int | None = None
+    classes: tuple[str, ...] = ()
+    lease: float = 60.0
+    parameters: int | None = None
+
+
+def plan_of(job: Mapping[str, Any], parameters: int | None = None, where: str = "the job") -> Plan:
+    """What a job file asks of a device."""
+
+    class Asked(msgspec.Struct):
+        training: Training = Training()
+        threads: int | None = None
+        data: dict[str, Any] = {}
+        tours: dict[str, Any] = {}
+
+    asked = settle(dict(job), Asked, where)
+    classes = tuple(str(name) for name in asked.data.get("classes", ()))
+    return Plan(asked.training, asked.threads, classes, float(asked.tours.get("lease", 60.0)), parameters)
+
+
+def preflight(settings: AgentSettings, plan: Plan) -> list[Finding]:
+    """Look at everything; nothing of it changes the device."""
+    folder = store_folder(settings.store, settings.fleet, settings.name)
+    threads = plan.threads or settings.threads or os.cpu_count() or 1
+    found: list[Finding] = []
+    try:
+        tried = training_trial.tried(settings.data, threads, plan.training.batch)
+    except MachineError as error:
+        remedy = "reinstall sojourn; on a small board free memory first, and see firmware_notes/"
+        found.append(Finding("training", "fails", str(error), remedy))
+    else:
+        found += [of_data(tried, plan), *of_training(tried, plan, settings.limits)]
+    found += [of_disk(folder, plan, settings.limits), of_broker(settings), of_clock(settings), *of_limits(settings)]
+    return [*found, of_service(Path(settings.limits.root))]
+
+
+def of_data(tried: Tried, plan: Plan) -> Finding:
+    """Whether there are samples, and of the job's classes."""
+    if tried.data_fault:
+        return Finding("data", "fails", tried.data_fault, "correct [data] in the settings, or put the data there")
+    told = f"{tried.samples} samples of {len(tried.classes)} classes"
+    if not tried.samples:
+        return Finding("data", "fails", told, "put samples there: a visit without any is declined")
+    common = [name for name in tried.classes if name in plan.classes]
+    if plan.classes and not common:
+        remedy = f"the job's classes are {', '.join(plan.classes[:5])}: name yours alike, or set class_names in [data]"
+        return Finding("data", "fails", f"{told}, and none of them is of the job", remedy)
+    if tried.skipped:
+        return Finding("data", "warning", f"{told}; left out: {'; '.join(tried.skipped[:3])}", "mend what is left out")
+    if len(common or tried.classes) < _FEW:
+        return Finding("data", "warning", told, "a device with one class learns little that others can use")
+    return Finding("data", "ok", told)
+
+
+def of_training(tried: Tried, plan: Plan, limits: LimitSettings) -> list[Finding]:
+    """Whether a worker runs here, how long a visit takes, and whether its memory is there."""
+    if tried.training_fault:
+        remedy = "reinstall onnxruntime and numpy for this board, see firmware_notes/"
+        return [Finding("training", "fails", tried.training_fault, remedy)]
+    steps = plan.training.epochs * -(-max(tried.samples, 1) // plan.training.batch)
+    seconds = tried.start_seconds + steps * tried.step_seconds / limits.cpu_share
+    told = (
+        f"{seconds:.1f} s for {steps} steps of the built-in cnn ({tried.parameters:,} parameters): "
+        f"{tried.step_seconds * 1e3:.1f} ms a step, {tried.start_seconds:.1f} s to start"
+    )
+    slow = tried.step_seconds > plan.lease
+    remedy = f"a step takes longer than the lease of {plan.lease:g} s: raise tours.lease in the job, or lower its batch"
+    time = Finding("time per visit", "fails", told, remedy) if slow else Finding("time per visit", "ok", told)
+    return [time, of_memory(tried, plan, limits, readings.free_memory(Path(limits.root)))]
+
+
+def of_memory(tried: Tried, plan: Plan, limits: LimitSettings, free: float | None) -> Finding:
+    """Whether the memory that training takes is there and allowed."""
+    more = max(0, (plan.parameters or 0) - tried.parameters) * 4 * COPIES / _MB
+    needed = tried.peak + more
+    told = f"training takes {needed:.0f} MB" + (f" ({more:.0f} MB of it estimated)" if more else "")
+    if limits.memory is not None and needed > limits.memory:
+        remedy = f"raise limits.memory above {needed:.0f}, or train smaller models or less data here"
+        return Finding("memory", "fails", f"{told}; it may take {limits.memory} MB", remedy)
+    if free is None:
+        return Finding("memory", "ok", told)
+    told += f"; {free:.0f} MB are free"
+    left = free - needed
+    if left < (limits.free_memory or 0):
+        return Finding("memory", "fails", told, "stop other programs, lower limits.free_memory, or use a larger board")
+    tight = "close to the limit: add swap on zram, or stop other programs"
+    return Finding("memory", "warning", told, tight) if left < needed / 2 else Finding("memory", "ok", told)
+
+
+def of_disk(folder: Path, plan: Plan, limits: LimitSettings) -> Finding:
+    """Whether the store can be written, and has the room for a visit."""
+    free = readings.free_disk(folder)
+    existing = next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
+    if free is None or not os.access(existing, os.W_OK):
+        remedy = f"let the agent's user write to {existing}, or set `store` to another folder"
+        return Finding("disk", "fails", f"{folder} cannot be written by this user", remedy)
+    needed = max(limits.free_disk or 0, _ROOM + 3 * 4 * (plan.parameters or 0) / _MB)
+    told = f"{free:.0f} MB are free at {existing}; {needed:.0f} MB must be"
+    if free < needed:
+        return Finding("disk", "fails", told, "free some space, or set `store` to a folder on another disk")
+    return Finding("disk", "ok", told)
+
+
+def of_broker(settings: AgentSettings) -> Finding:
+    """Whether the broker lets the device in."""
+    where = settings.broker.address
+    try:
+        refused = broker_check.knock(settings.broker, settings.fleet, settings.name)
+    except UserError as error:
+        return Finding("broker", "fails", str(error), "correct [broker] in the settings")
+    if refused:
+        remedy = "correct [broker] in the settings, or ask whoever runs the broker for this device's credentials"
+        return Finding("broker", "fails", refused, remedy)
+    secure = "over TLS" if settings.broker.tls else "without TLS"
+    return Finding("broker", "ok", f"{where} lets {settings.name} in, {secure}")
+
+
+def of_clock(settings: AgentSettings, now: dt.datetime | None = None) -> Finding:
+    """Whether the clock can be right."""
+    now = now or dt.datetime.now(tz=dt.UTC)
+    if fault := clock_check.fault(settings.broker, now, clock_check.installed()):
+        return Finding("clock", "fails", fault, "set the clock: timedatectl set-ntp true, or date -s")
+    told = f"{now:%Y-%m-%d %H:%M} UTC"
+    if clock_check.synchronised() is False:
+        remedy = "nothing keeps it right (the kernel says so): timedatectl set-ntp true"
+        return Finding("clock", "warning", told, remedy)
+    return Finding("clock", "ok", told)
+
+
+def of_limits(settings: AgentSettings) -> list[Finding]:
+    """Whether a visit would be taken now, and whether the limits can be known at all."""
+    limits, root = settings.limits, Path(settings.limits.root)
+    folder = store_folder(settings.store, settings.fleet, settings.name)
+    seen = look(limits, folder)
+    pace, refused = Limits(limits, folder).judge()
+    if refused:
+        told = f"a visit would be declined now, {refused[0]}: {refused[1]}"
+        found = [Finding("limits", "warning", told, "wait, or change [limits] in the settings")]
+    elif pace < 1:
+        told = f"{seen.celsius or 0:.0f} °C: training would be slowed to {pace:.0%} of the time"
+        found = [Finding("limits", "warning", told, "cool the device")]
+    else:
+        found = [Finding("limits", "ok", "a visit would be taken now")]
+    if (limits.stop_at or limits.throttle_at) and seen.celsius is None:
+        remedy = f"no thermal zone is readable below {root / 'sys/class/thermal'}: heat is not watched"
+        found.append(Finding("temperature", "warning", "not known", remedy))
+    if lacking := [name for name in limits.metered_interfaces if not (root / "sys/class/net" / name).exists()]:
+        names = ", ".join(sorted(path.name for path in (root / "sys/class/net").glob("*")))
+        told = f"there is no interface {', '.join(lacking)} now"
+        found.append(Finding("metered", "warning", told, f"unless it is plugged in later: there are {names or 'none'}"))
+    return found
+
+
+def of_service(root: Path) -> Finding:
+    """Whether systemd starts the agent and watches it."""
+    try:
+        unit = (root / UNIT).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return Finding("service", "warning", "nothing starts the agent at boot", "run deploy/device/install.sh")
+    if "WatchdogSec=" not in unit or "Type=notify" not in unit:
+        remedy = "set Type=notify and WatchdogSec=120 in it: a hung agent is then started again"
+        return Finding("service", "warning", "sojourn-agent.service has no watchdog", remedy)
+    return Finding("service", "ok", "sojourn-agent.service, with a watchdog")

@@ -1,0 +1,107 @@
+"""A worker on trial: reads the data, trains a little, tells what it took.
+
+Started as `python -m edge_agent.setup.training_trial <Trial as JSON>`.
+
+In a process of its own, as training is: what it takes at most is what a worker will take.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import msgspec
+
+from edge_agent.limits.readings import peak_resident
+from edge_agent.training.child import environment
+from sojourn.data.source import DataSettings, format_of
+from sojourn.errors import MachineError, SojournError
+
+_PATIENCE = 300.0
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """What to try; `begun` is when the process was started, on this machine's monotonic clock."""
+
+    data: DataSettings
+    threads: int
+    batch: int
+    seconds: float
+    begun: float
+
+
+class Tried(msgspec.Struct, frozen=True):
+    """What was found and what it took; sizes in megabytes."""
+
+    samples: int
+    classes: tuple[str, ...]
+    skipped: tuple[str, ...]
+    data_fault: str | None
+    training_fault: str | None
+    start_seconds: float
+    step_seconds: float
+    peak: float
+    parameters: int
+
+
+def tried(data: DataSettings, threads: int, batch: int, seconds: float = 1.0) -> Tried:
+    """Have a worker tried here."""
+    order = msgspec.json.encode(Trial(data, threads, batch, seconds, time.monotonic())).decode()
+    command = [sys.executable, "-P", "-m", "edge_agent.setup.training_trial", order]
+    try:
+        done = subprocess.run(command, capture_output=True, env=environment(), timeout=_PATIENCE, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MachineError(f"a training worker cannot be tried here: {error}") from error
+    if done.returncode:
+        words = done.stderr.decode(errors="replace").strip().splitlines()
+        how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
+        raise MachineError(f"a training worker does not run here ({how}): {words[-1] if words else 'without a word'}")
+    return msgspec.json.decode(done.stdout, type=Tried)
+
+
+def survey(settings: DataSettings) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
+    """How many samples there are, of which classes, and what would be left out; images are counted, not opened."""
+    if format_of(settings) == "images":
+        from sojourn.data.images import count_images  # noqa: PLC0415
+
+        counts = count_images(settings)
+        return sum(counts.values()), tuple(counts), ()
+    if format_of(settings) == "csv":
+        from sojourn.data.csv import read_csv  # noqa: PLC0415
+
+        content = read_csv(settings)
+    else:
+        from sojourn.data.npz import read_npz  # noqa: PLC0415
+
+        content = read_npz(settings)
+    names = settings.class_names or content.names
+    known = [names[label] if isinstance(label, int) and 0 <= label < len(names) else label for label in content.labels]
+    return len(content.which), tuple(str(name) for name in known), content.skipped
+
+
+def perform(trial: Trial) -> Tried:
+    """Do what a worker does, as far as it goes."""
+    found: tuple[int, tuple[str, ...], tuple[str, ...]] = 0, (), ()
+    data_fault = training_fault = None
+    start = step = 0.0
+    parameters = 0
+    try:
+        found = survey(trial.data)
+    except (SojournError, MemoryError) as error:
+        data_fault = str(error) or "there is not enough memory to read it"
+    try:
+        import edge_agent.training.trainer  # noqa: F401, PLC0415
+        from sojourn.model import workload  # noqa: PLC0415
+
+        workload.ready()
+        start = time.monotonic() - trial.begun
+        step = workload.measure(workload.built_in(), trial.batch, seconds=trial.seconds, threads=trial.threads)
+        parameters = workload.built_in().model.size
+    except (SojournError, ImportError, MemoryError, RuntimeError) as error:
+        training_fault = f"{type(error).__name__}: {error}"
+    return Tried(*found, data_fault, training_fault, start, step, peak_resident() or 0.0, parameters)
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(msgspec.json.encode(perform(msgspec.json.decode(sys.argv[1], type=Trial))))

@@ -1,0 +1,158 @@
+"""The child process that trains, with its pipes: what is handed to it, and what it says."""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import subprocess
+import sys
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from edge_agent.training.frames import Frames, Order, Pace, framed, write_all
+from edge_agent.training.work import Train, Warm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edge_agent.training.frames import Frame, Setup
+    from sojourn.node.machine import Did, DidNot, Doing
+
+    Report = Callable[[Did | Doing | DidNot], None]
+
+_LAST_WORDS = 8
+_READ = 64 << 10
+_GRACE = 5.0
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One piece of work and who wants to hear of it."""
+
+    key: str
+    work: Warm | Train
+    report: Report
+
+
+class Child:
+    """A worker process with its pipes."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "edge_agent.training.worker"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            bufsize=0, env=environment(), process_group=0,
+        )  # fmt: skip
+        self.job: Job | None = None
+        self.idle_since = monotonic()
+        self.next_look = 0.0
+        self._pace = 1.0
+        self.last_words: deque[str] = deque(maxlen=_LAST_WORDS)
+        self._frames = Frames()
+        self._rest_of_line = b""
+        self._selector = selectors.DefaultSelector()
+        assert self.process.stdin and self.process.stdout and self.process.stderr  # noqa: S101, PT018
+        self._stdin = self.process.stdin
+        self._stdout = self.process.stdout.fileno()
+        self._selector.register(self.process.stdout, selectors.EVENT_READ)
+        self._selector.register(self.process.stderr, selectors.EVENT_READ)
+        self._send(framed(setup))
+
+    def hand(self, job: Job) -> None:
+        """Give the child its work. It is small and the only one in the pipe, so this does not wait."""
+        self.job, self.next_look = job, 0.0
+        self._send(framed(Order(job.key, _without_inline(job.work))))
+
+    def set_pace(self, share: float) -> None:
+        """Have it work for this share of the time."""
+        if share == self._pace:
+            return
+        if (share < 1) != (self._pace < 1):
+            log.info("training is slowed: it is hot" if share < 1 else "training runs at full speed again")
+        self._pace = share
+        self._send(framed(Pace(share)))
+
+    def speaks(self) -> bool:
+        """Whether a pipe from the child is open."""
+        return bool(self._selector.get_map())
+
+    def hear(self, patience: float | None) -> list[Frame]:
+        """The frames that came; what it wrote for people goes to the log."""
+        frames: list[Frame] = []
+        for key, _ in self._selector.select(patience):
+            data = os.read(key.fd, _READ)
+            if not data:
+                self._selector.unregister(key.fileobj)
+            elif key.fd == self._stdout:
+                frames += self._parse(data)
+            else:
+                self._log(data)
+        return frames
+
+    def _parse(self, data: bytes) -> list[Frame]:
+        try:
+            return list(self._frames.feed(data))
+        except msgspec.MsgspecError as error:
+            self.last_words.append(f"not a frame: {error}")
+            self.process.kill()
+            return []
+
+    def dismiss(self) -> None:
+        """Let it end: it does so when its input ends."""
+        self._stdin.close()
+
+    def bury(self) -> int:
+        """Close what is left and return the exit status."""
+        self._log(b"\n")
+        self._selector.close()
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+        try:
+            return self.process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+    def _send(self, data: bytes) -> None:
+        try:
+            write_all(self._stdin.fileno(), data)
+        except BrokenPipeError:
+            # It has just died; whoever minds it sees the end of its output and tells.
+            log.debug("the training process is gone")
+
+    def _log(self, data: bytes) -> None:
+        *lines, self._rest_of_line = (self._rest_of_line + data).split(b"\n")
+        for line in lines:
+            if text := line.decode(errors="replace").strip()[:500]:
+                self.last_words.append(text)
+                log.info("training: %s", text)
+
+
+def environment() -> dict[str, str]:
+    """The environment of a process that runs our modules, and what the owner has installed, on its own."""
+    ours = str(Path(__file__).resolve().parents[1])
+    inherited = os.environ.get("PYTHONPATH")
+    # What the service manager wants to hear is the agent's to say.
+    kept = {key: value for key, value in os.environ.items() if key != "NOTIFY_SOCKET"}
+    # A pool of BLAS threads is of no use to the graphs, but it takes memory.
+    return kept | {
+        "PYTHONPATH": os.pathsep.join([ours, inherited] if inherited else [ours]),
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+
+
+def _without_inline(work: Warm | Train) -> Warm | Train:
+    """The work without blobs that ride along: they are in the folder, and the pipe is narrow."""
+    if isinstance(work, Warm):
+        return Warm(msgspec.structs.replace(work.kit, inline=None), work.task)
+    bare = {name: msgspec.structs.replace(ref, inline=None) for name, ref in work.visit.vectors.items()}
+    kit = msgspec.structs.replace(work.visit.kit, inline=None)
+    return msgspec.structs.replace(work, visit=msgspec.structs.replace(work.visit, kit=kit, vectors=bare))

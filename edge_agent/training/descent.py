@@ -1,0 +1,98 @@
+"""Mini-batch descent in float32 on the device's own data, with a kit's graphs: what every training here is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from edge_agent.training import optimisers
+from sojourn.randomness import batches, noise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from edge_agent.training.objectives import Objective
+    from sojourn.model.graphs import Graphs
+    from sojourn.parts import Training
+    from sojourn.protocol.spec import Kit
+
+    Progress = Callable[[int, int], None]
+    """Told the step and of how many."""
+
+
+class Batches(Protocol):
+    """Samples, or a part of them, to be had in batches."""
+
+    @property
+    def y(self) -> NDArray[np.int64]:
+        """Their class numbers."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def batch(self, index: NDArray[np.int64], dtype: str) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
+        """These samples as the graph takes them."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a visit needs besides its vectors, ready to use."""
+
+    kit: Kit
+    graphs: Graphs
+    samples: Batches
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One pass over the samples: the mean loss, as the model met them, and how many steps it took."""
+
+    loss: float
+    steps: int
+
+
+def descend(
+    start: NDArray[np.float32],
+    objective: Objective,
+    prepared: Prepared,
+    training: Training,
+    seed: int,
+    progress: Progress,
+) -> Iterator[tuple[NDArray[np.float32], Epoch]]:
+    """Train from `start`, order and noise from the seed: after each epoch the model, which the next one changes."""
+    kit, samples, w = prepared.kit, prepared.samples, start.copy()
+    optimiser = optimisers.begin(training)
+    per_epoch = steps_of(samples, training)
+    losses: list[tuple[int, float]] = []
+    progress(0, per_epoch * training.epochs)
+    for step, index in enumerate(batches(seed, len(samples), training.batch, training.epochs)):
+        x, y = samples.batch(index, kit.input.dtype)
+        drawn = noise(seed, step, len(index), kit.noise)
+        slope = partial(prepared.graphs.loss_and_gradient, x=x, y=y, noise=drawn)
+        with np.errstate(over="ignore", invalid="ignore"):  # a loss that diverges shows in the metrics
+            loss, direction = objective.direction(w, slope)
+            optimiser.move(w, direction)
+        losses.append((len(index), float(loss)))
+        progress(step + 1, per_epoch * training.epochs)
+        if len(losses) == per_epoch:
+            yield w, Epoch(sum(size * loss for size, loss in losses) / len(samples), per_epoch)
+            losses.clear()
+
+
+def steps_of(samples: Batches, training: Training) -> int:
+    """How many steps an epoch takes."""
+    return -(-len(samples) // training.batch)
+
+
+def metrics(epochs: Sequence[Epoch]) -> dict[str, float]:
+    """The mean loss over the first and over the last epoch, and the steps of all; NaN stays NaN."""
+    return {
+        "loss_first": epochs[0].loss,
+        "loss": epochs[-1].loss,
+        "steps": float(sum(epoch.steps for epoch in epochs)),
+    }

@@ -1,0 +1,104 @@
+"""What a device finds out about itself when the coordinator asks, before it arranges devices into tours.
+
+Estimation trains with the plain loss from the model that all devices get, and never touches what a device remembers.
+Where the answer is worked out on the device, no model goes back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edge_agent.training.descent import descend, metrics
+from edge_agent.training.handover import model_of, save_model
+from edge_agent.training.objectives import Plain
+from edge_agent.training.reasons import Unsupported
+from edge_agent.training.work import Trained
+from sojourn.model.classifier import classifier_weights
+from sojourn.model.exemplars import Exemplars, signature
+from sojourn.parts import (
+    ClassCountEstimator,
+    ClassifierEstimator,
+    ConfidenceEstimator,
+    SignatureEstimator,
+    SizeEstimator,
+    UpdateEstimator,
+)
+from sojourn.protocol.envelope import unpack_blob
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from edge_agent.training.descent import Epoch, Prepared, Progress
+    from sojourn.protocol.messages import Visit
+    from sojourn.store.blobs import BlobStore
+
+LONGEST = 4096
+"""How many numbers a message takes as a signature."""
+
+
+def estimate(visit: Visit, blobs: BlobStore, prepared: Prepared, progress: Progress) -> Trained:
+    """Answer what the task's estimator asks; whether the owner lets it be told, the agent has looked before."""
+    match visit.task.estimator:
+        case SizeEstimator() | UpdateEstimator(epochs=0):
+            return _answer(prepared, None)
+        case ClassCountEstimator():
+            return _answer(prepared, class_counts(prepared))
+        case _:
+            return _trained(visit, blobs, prepared, progress)
+
+
+def class_counts(prepared: Prepared) -> tuple[float, ...]:
+    """How many samples of each of the job's classes there are."""
+    return tuple(map(float, np.bincount(prepared.samples.y, minlength=len(prepared.kit.classes))))
+
+
+def _trained(visit: Visit, blobs: BlobStore, prepared: Prepared, progress: Progress) -> Trained:
+    start = model_of(visit, blobs, prepared.kit.model)
+    end, passed = start, []
+    for w, epoch in descend(start, Plain(), prepared, visit.task.training, visit.seed, progress):
+        end = w
+        passed.append(epoch)
+    return told_estimate(visit, blobs, prepared, (start, end), passed)
+
+
+def told_estimate(
+    visit: Visit,
+    blobs: BlobStore,
+    prepared: Prepared,
+    way: tuple[NDArray[np.float32], NDArray[np.float32]],
+    passed: Sequence[Epoch],
+) -> Trained:
+    """What a device tells when it has trained from one end of `way` to the other: a mark, or the model itself."""
+    start, end = way
+    mark = _mark(visit, blobs, prepared, end)
+    sent = {} if mark else {"model": save_model(blobs, start, end, visit.task, prepared.kit.model)}
+    return Trained(sent, len(prepared.samples), metrics(passed), mark, {})
+
+
+def _mark(visit: Visit, blobs: BlobStore, prepared: Prepared, w: NDArray[np.float32]) -> tuple[float, ...] | None:
+    """What the device tells instead of its model, where the estimator wants it so."""
+    match visit.task.estimator:
+        case SignatureEstimator(where="device") | ConfidenceEstimator(where="device"):
+            ref = visit.vectors.get("exemplars")
+            if ref is None:
+                raise Unsupported("the visit asks for answers on exemplars and brings none")
+            exemplars = unpack_blob(blobs.read(ref.digest), Exemplars)
+            return signature(prepared.graphs, w, exemplars, len(prepared.kit.classes))
+        case ClassifierEstimator(where="device") as asked:
+            weights = classifier_weights(prepared.kit, w, asked.layers)
+            if len(weights) > LONGEST:
+                raise Unsupported(
+                    f"the fully connected layers ({asked.layers}) hold {len(weights)} numbers, a message takes "
+                    f'{LONGEST}: use fewer layers, or the estimator with where = "server"'
+                )
+            return tuple(map(float, weights))
+        case _:
+            return None
+
+
+def _answer(prepared: Prepared, mark: tuple[float, ...] | None) -> Trained:
+    return Trained({}, len(prepared.samples), {}, mark, {})

@@ -1,0 +1,105 @@
+"""What goes through the pipes between the agent and its training worker: msgpack after a length of four bytes."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from edge_agent.training.work import Train, Trained, Warm, Warmed
+from sojourn.data.source import DataSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_HEAD = 4
+_READ = 64 << 10
+
+
+class Setup(msgspec.Struct, frozen=True, tag="setup"):
+    """The first frame to a worker: where it works, on what, with how many threads, cores and megabytes."""
+
+    blobs: str
+    data: DataSettings
+    threads: int
+    cpu_share: float = 1.0
+    memory: int | None = None
+
+
+class Order(msgspec.Struct, frozen=True, tag="order"):
+    """Work for the worker."""
+
+    key: str
+    work: Warm | Train
+
+
+class Pace(msgspec.Struct, frozen=True, tag="pace"):
+    """The share of the time in which to work from now on."""
+
+    share: float
+
+
+class Advance(msgspec.Struct, frozen=True, tag="advance"):
+    """Work goes on."""
+
+    key: str
+    step: int
+    steps: int
+
+
+class Success(msgspec.Struct, frozen=True, tag="success"):
+    """Work is done."""
+
+    key: str
+    outcome: Warmed | Trained
+
+
+class Failure(msgspec.Struct, frozen=True, tag="failure"):
+    """Work failed."""
+
+    key: str
+    reason: str
+    detail: str
+
+
+Frame = Setup | Order | Pace | Advance | Success | Failure
+_decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
+
+
+def framed(frame: Frame) -> bytes:
+    """The bytes of a frame."""
+    data = msgspec.msgpack.encode(frame)
+    return len(data).to_bytes(_HEAD, "little") + data
+
+
+class Frames:
+    """Cuts what comes out of a pipe into frames."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """The frames that these bytes complete."""
+        self._buffer += data
+        while len(self._buffer) >= _HEAD:
+            end = _HEAD + int.from_bytes(self._buffer[:_HEAD], "little")
+            if len(self._buffer) < end:
+                return
+            body = bytes(self._buffer[_HEAD:end])
+            del self._buffer[:end]
+            yield _decoder.decode(body)
+
+
+def frames_from(descriptor: int) -> Iterator[Frame]:
+    """All frames of a pipe, until its other end is closed."""
+    frames = Frames()
+    while data := os.read(descriptor, _READ):
+        yield from frames.feed(data)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write everything, however much the pipe takes at a time."""
+    view: Any = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

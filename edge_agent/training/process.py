@@ -1,0 +1,207 @@
+"""Has visits trained in a child process that starts when one is near and ends when idle."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import threading
+from collections import deque
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from edge_agent.limits.settings import LimitSettings
+from edge_agent.training.child import Child, Job
+from edge_agent.training.frames import Advance, Failure, Setup, Success
+from edge_agent.training.work import Train, Warm
+from sojourn.node.machine import Did, DidNot, Doing
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edge_agent.limits.rules import Limits
+    from edge_agent.training.child import Report
+    from edge_agent.training.frames import Frame
+    from sojourn.data.source import DataSettings
+
+IDLE_SECONDS = 5.0
+WATCH_PAUSE = 0.5
+"""Seconds between two looks at the limits while there is work."""
+
+
+class TrainingProcess:
+    """Workers (`sojourn.node.workers`) that train in one child process, one piece of work at a time."""
+
+    def __init__(
+        self,
+        blobs: Path,
+        data: DataSettings,
+        *,
+        threads: int = 1,
+        idle_seconds: float = IDLE_SECONDS,
+        limits: Limits | None = None,
+    ) -> None:
+        """Train with the blobs of a folder and this data, on as many threads and within the limits that are allowed."""
+        bounds = limits.settings if limits else LimitSettings()
+        self._setup = Setup(str(blobs), data, threads, bounds.cpu_share, bounds.memory)
+        self._limits = None if limits is None or limits.idle else limits
+        self._idle_seconds = idle_seconds
+        self._lock = threading.RLock()
+        self._waiting: deque[Job] = deque()
+        self._child: Child | None = None
+        self._minders: dict[threading.Thread, Child] = {}
+        self._closed = False
+
+    def start(self, key: str, work: Warm | Train, report: Report) -> None:
+        """Begin as soon as nothing else is under way; training goes before warming."""
+        job = Job(key, work, report)
+        with self._lock:
+            if isinstance(work, Train):
+                trains = sum(isinstance(other.work, Train) for other in self._waiting)
+                self._waiting.insert(trains, job)
+            else:
+                # A newer wish to be warm replaces an older one that was not yet begun.
+                self._drop(key)
+                self._waiting.append(job)
+        self._advance()
+
+    def stop(self, key: str) -> None:
+        """Nothing more is heard of this work; training that is under way ends with its process."""
+        with self._lock:
+            self._drop(key)
+            child = self._child
+            if child is not None and child.job is not None and child.job.key == key:
+                training = isinstance(child.job.work, Train)
+                child.job = Job(key, child.job.work, _to_nobody)
+                if training:
+                    child.job, self._child = None, None
+                    child.process.kill()
+        self._advance()
+
+    def close(self) -> None:
+        """End the child and wait for its end."""
+        with self._lock:
+            self._closed = True
+            self._waiting.clear()
+            self._child = None
+            minders = dict(self._minders)
+            for child in minders.values():
+                child.job = None
+                child.process.kill()
+        for minder in minders.keys() - {threading.current_thread()}:
+            minder.join()
+
+    def _drop(self, key: str) -> None:
+        self._waiting = deque(job for job in self._waiting if job.key != key)
+
+    def _advance(self) -> None:
+        """Hand the next work to the child, starting one if there is none."""
+        with self._lock:
+            if self._closed or not self._waiting or (self._child is not None and self._child.job is not None):
+                return
+            job = self._waiting.popleft()
+            try:
+                child = self._child or self._start_child()
+            except OSError as error:
+                failure = DidNot(job.key, _start_reason(error), f"the training process cannot be started: {error}")
+            else:
+                child.hand(job)
+                return
+        # Outside of the lock: whoever hears of it may come back with more work.
+        job.report(failure)
+        self._advance()
+
+    def _start_child(self) -> Child:
+        child = self._child = Child(self._setup)
+        minder = threading.Thread(target=self._mind, args=(child,), name="training process", daemon=True)
+        self._minders[minder] = child
+        minder.start()
+        return child
+
+    def _mind(self, child: Child) -> None:
+        """Pass on what the child says until it is gone, and say so if that was in the middle of work."""
+        while child.speaks():
+            for frame in child.hear(self._patience(child)):
+                self._tell(child, frame)
+            self._watch(child)
+            self._retire_if_idle(child)
+        with self._lock:
+            # From here on nobody hands it work, so its pipes can be closed.
+            job, child.job = child.job, None
+            if self._child is child:
+                self._child = None
+        status = child.bury()
+        with self._lock:
+            del self._minders[threading.current_thread()]
+        if job is not None:
+            job.report(_died(job.key, status, child.last_words))
+        self._advance()
+
+    def _tell(self, child: Child, frame: Frame) -> None:
+        with self._lock:
+            job = child.job
+            if job is None or not isinstance(frame, Advance | Success | Failure):
+                return
+            if not isinstance(frame, Advance):
+                child.job, child.idle_since = None, monotonic()
+        match frame:
+            case Advance():
+                job.report(Doing(job.key, frame.step, frame.steps))
+            case Success():
+                job.report(Did(job.key, frame.outcome))
+            case Failure():
+                job.report(DidNot(job.key, frame.reason, frame.detail))
+        self._advance()
+
+    def _watch(self, child: Child) -> None:
+        """Slow the work that is under way, or end it with the reason, as the limits have it."""
+        with self._lock:
+            job = child.job
+            if self._limits is None or job is None or monotonic() < child.next_look:
+                return
+            child.next_look = monotonic() + WATCH_PAUSE
+        pace, refusal = self._limits.judge(child.process.pid)
+        with self._lock:
+            if child.job is not job:
+                return
+            if refusal is None:
+                child.set_pace(pace)
+                return
+            child.job = None
+            if self._child is child:
+                self._child = None
+            child.process.kill()
+        job.report(DidNot(job.key, *refusal))
+        self._advance()
+
+    def _patience(self, child: Child) -> float | None:
+        longest = None if self._limits is None else WATCH_PAUSE
+        with self._lock:
+            if child.job is not None or self._child is not child:
+                return longest
+            left = self._idle_left(child)
+            return left if longest is None else min(left, longest)
+
+    def _idle_left(self, child: Child) -> float:
+        return max(0.0, child.idle_since + self._idle_seconds - monotonic())
+
+    def _retire_if_idle(self, child: Child) -> None:
+        with self._lock:
+            if self._child is child and child.job is None and self._idle_left(child) == 0.0:
+                self._child = None
+                child.dismiss()
+
+
+def _died(key: str, status: int, last_words: deque[str]) -> DidNot:
+    said = f"; its last words: {' | '.join(last_words)}" if last_words else ""
+    if status == -signal.SIGKILL:
+        return DidNot(key, "memory", f"the training process was killed, most likely for want of memory{said}")
+    how = f"by signal {-status}" if status < 0 else f"with exit code {status}"
+    return DidNot(key, "failed", f"the training process ended {how}{said}")
+
+
+def _start_reason(error: OSError) -> str:
+    return "memory" if error.errno in (errno.ENOMEM, errno.EAGAIN) else "failed"
+
+
+def _to_nobody(_: Did | Doing | DidNot) -> None:
+    """Take a report that nobody wants."""

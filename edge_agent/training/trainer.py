@@ -1,0 +1,167 @@
+"""The training worker's side of a visit: data and graphs made ready, the visit done, failures told by their word."""
+
+from __future__ import annotations
+
+import logging
+from time import perf_counter
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from edge_agent.training import objectives
+from edge_agent.training.descent import Prepared, descend, metrics
+from edge_agent.training.estimates import estimate
+from edge_agent.training.handover import companions_of, memory_of, model_of, save_model, sent_model
+from edge_agent.training.model_pool import train_pool
+from edge_agent.training.reasons import RuntimeDiffers, Unsupported, reason_of
+from edge_agent.training.work import Train, Trained, Warm, Warmed
+from sojourn.data.source import load_data
+from sojourn.errors import SojournError
+from sojourn.model import vectors
+from sojourn.model.graphs import Graphs, check_probe
+from sojourn.node.machine import Did, DidNot, Doing
+from sojourn.parts import Elmy, name_of
+from sojourn.protocol.envelope import unpack_blob
+from sojourn.protocol.spec import Kit
+from sojourn.protocol.wire import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from edge_agent.training.descent import Epoch, Progress
+    from sojourn.data.source import DataSettings
+    from sojourn.protocol.messages import Visit
+    from sojourn.protocol.wire import Ref
+    from sojourn.store.blobs import BlobStore
+
+log = logging.getLogger(__name__)
+
+
+class Trainer:
+    """Trains visits one at a time, and keeps what the last one needed for the next."""
+
+    def __init__(self, blobs: BlobStore, data: DataSettings, threads: int = 1) -> None:
+        """Read and write `blobs`; use `threads` threads unless a task says how many."""
+        self._blobs = blobs
+        self._data = data
+        self._threads = threads
+        self._kept: tuple[tuple[bytes, int], Prepared] | None = None
+
+    def perform(self, work: Warm | Train, progress: Progress = lambda _step, _steps: None) -> Warmed | Trained:
+        """Do what the agent asks."""
+        if isinstance(work, Warm):
+            return Warmed(len(self._prepare(work.kit, work.task).samples))
+        return train_visit(work, self._blobs, self._prepare(work.visit.kit, work.visit.task), progress)
+
+    def _prepare(self, ref: Ref, task: Task) -> Prepared:
+        key = ref.digest, task.threads or self._threads
+        if self._kept is None or self._kept[0] != key:
+            self._kept = None  # not two data sets in memory at a time
+            self._kept = key, prepare(unpack_blob(self._blobs.read(ref.digest), Kit), self._data, key[1])
+        return self._kept[1]
+
+
+class InlineTraining:
+    """Workers that train at once, in the caller: for simulation and for tests."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+
+    def start(self, key: str, work: Warm | Train, report: Callable[[Did | Doing | DidNot], None]) -> None:
+        """Train and report."""
+        report(attempt(key, work, self._trainer, lambda step, steps: report(Doing(key, step, steps))))
+
+    def stop(self, key: str) -> None:
+        """There is never anything under way."""
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
+class Performs(Protocol):
+    """Whoever can do what an agent asks."""
+
+    def perform(self, work: Warm | Train, progress: Progress) -> Warmed | Trained:
+        """Do it."""
+
+
+def attempt(key: str, work: Warm | Train, trainer: Performs, progress: Progress) -> Did | DidNot:
+    """Do the work; a failure is a report with its word, never a crash."""
+    try:
+        return Did(key, trainer.perform(work, progress))
+    except Exception as error:
+        if not isinstance(error, SojournError):
+            log.exception("%s failed", key)
+        return DidNot(key, reason_of(error), str(error) or type(error).__name__)
+
+
+def prepare(kit: Kit, data: DataSettings, threads: int) -> Prepared:
+    """Load the data, build the graphs and compare them with the kit's probe."""
+    samples = load_data(data, kit)
+    for words in samples.skipped:
+        log.warning("left out: %s", words)
+    graphs = Graphs(kit, threads)
+    if objection := check_probe(kit, graphs):
+        raise RuntimeDiffers(objection)
+    return Prepared(kit, graphs, samples)
+
+
+def train_visit(work: Train, blobs: BlobStore, prepared: Prepared, progress: Progress) -> Trained:
+    """Do what the visit asks; the results are in `blobs` when this returns."""
+    began = perf_counter()
+    match work.visit.task:
+        case Task(kind="estimate"):
+            done = estimate(work.visit, blobs, prepared, progress)
+        case Task(objective=Elmy() as settings):
+            done = _grow(work, settings, blobs, prepared, progress)
+        case _:
+            done = _follow(work, blobs, prepared, progress)
+    return msgspec.structs.replace(done, metrics=done.metrics | {"seconds": perf_counter() - began})
+
+
+def _follow(work: Train, blobs: BlobStore, prepared: Prepared, progress: Progress) -> Trained:
+    """One descent along the task's objective."""
+    visit, spec = work.visit, prepared.kit.model
+    start, (memory, remembered) = model_of(visit, blobs, spec), memory_of(work, blobs, spec)
+    objective = objectives.begin(visit.task.objective, start, companions_of(visit, blobs, spec), memory)
+    if objective is None:
+        raise Unsupported(f"the objective {name_of(visit.task.objective)!r} is not known here")
+    end, passed = start, []
+    for w, epoch in descend(start, objective, prepared, visit.task.training, visit.seed, progress):
+        end = w
+        passed.append(epoch)
+    return told_visit(visit, blobs, prepared, (start, end), objective, passed, remembered)
+
+
+def told_visit(  # all that a visit ends with
+    visit: Visit,
+    blobs: BlobStore,
+    prepared: Prepared,
+    way: tuple[NDArray[np.float32], NDArray[np.float32]],
+    objective: objectives.Objective,
+    passed: Sequence[Epoch],
+    remembered: int,
+) -> Trained:
+    """What a device tells and keeps when it has trained from one end of `way` to the other."""
+    (start, end), spec = way, prepared.kit.model
+    told = metrics(passed)
+    if visit.task.objective.keeps:
+        told["remembered"] = float(remembered)
+    model = save_model(blobs, start, end, visit.task, spec)
+    # What is remembered is of the model that the others see: as it comes out of its encoding.
+    left = objective.end(sent_model(blobs, start, model, spec), int(told["steps"]), visit.task.training.lr)
+    sent = {name: vectors.save(blobs, vector, "float32", spec) for name, vector in left.vectors.items()}
+    kept = {name: vectors.save(blobs, vector, "float32", spec) for name, vector in left.memory.items()}
+    return Trained(sent | {"model": model}, len(prepared.samples), told, None, kept)
+
+
+def _grow(work: Train, settings: Elmy, blobs: BlobStore, prepared: Prepared, progress: Progress) -> Trained:
+    """FedELMY's pool, which is more than one descent."""
+    visit, spec = work.visit, prepared.kit.model
+    start = model_of(visit, blobs, spec)
+    end, passed = train_pool(start, settings, prepared, visit, progress)
+    sent = {"model": save_model(blobs, start, end, visit.task, spec)}
+    return Trained(sent, len(prepared.samples), metrics(passed), None, {})

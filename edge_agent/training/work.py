@@ -1,0 +1,42 @@
+"""What the agent asks its training worker to do, and what comes back."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sojourn.protocol.messages import Visit
+from sojourn.protocol.wire import Ref, Task
+
+
+class Warm(msgspec.Struct, frozen=True, tag="warm"):
+    """A visit is near: load data, build sessions. The kit is in the blob folder."""
+
+    kit: Ref
+    task: Task
+
+
+class Train(msgspec.Struct, frozen=True, tag="train"):
+    """Do a visit whose blobs are all in the blob folder.
+
+    memory: what the device keeps for the job's objective; remembered: how many visits have gone into it.
+    """
+
+    visit: Visit
+    memory: dict[str, Ref]
+    remembered: int = 0
+
+
+class Warmed(msgspec.Struct, frozen=True, tag="warmed"):
+    """The worker is ready."""
+
+    samples: int
+
+
+class Trained(msgspec.Struct, frozen=True, tag="trained"):
+    """A finished visit: its blobs are in the blob folder. `memory` is kept if the result is accepted."""
+
+    vectors: dict[str, Ref]
+    samples: int
+    metrics: dict[str, float]
+    signature: tuple[float, ...] | None
+    memory: dict[str, Ref]

@@ -1,0 +1,1 @@
+"""A whole fleet on this machine as real processes, with one command."""

@@ -1,0 +1,63 @@
+"""`sojourn demo`."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sojourn.errors import ConfigError, SojournError
+
+demo = typer.Typer(help="Train one model over a small fleet on this machine, over real MQTT.")
+
+
+@demo.command()
+def run(
+    devices: Annotated[int, typer.Option(help="How many agents.", min=1, max=64)] = 8,
+    edges: Annotated[int, typer.Option(help="How many edge servers.", min=1, max=16)] = 2,
+    rounds: Annotated[int, typer.Option(help="The most rounds.", min=1)] = 15,
+    target: Annotated[float | None, typer.Option(help="Stop at this accuracy.", min=0.0, max=1.0)] = 0.93,
+    strategy: Annotated[str, typer.Option(help="Any of `sojourn strategies`.")] = "visit",
+    alpha: Annotated[float, typer.Option(help="How alike the devices' data is; small is uneven.", min=0.001)] = 0.3,
+    seed: Annotated[int, typer.Option(help="Another seed, another split and another model.", min=0)] = 1,
+    keep: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Keep everything here: logs, data.")] = None,
+    brokers: Annotated[str, typer.Option(metavar="one|per-site", help="One broker, or one for each site.")] = "one",
+) -> None:
+    """Train one model over a small fleet on this machine, over real MQTT."""
+    from rich.console import Console
+
+    from sojourn import extras
+    from sojourn.settings import settle
+
+    extras.need("cloud", "the demo")
+    from coordinator.strategies import named
+    from fleet_sim.demo import fleet as it
+
+    named(strategy, "--strategy")
+    values: dict[str, Any] = {
+        "devices": devices, "edges": min(edges, devices), "rounds": rounds, "target": target or None,
+        "strategy": strategy, "alpha": alpha, "seed": seed, "brokers": brokers,
+    }  # fmt: skip
+    chosen = settle(values, it.Demo, "the command line")
+    folder, console = _folder(keep), Console(highlight=False)
+    try:
+        it.run(chosen, folder, console)
+    except SojournError:
+        console.print(f"[dim]Everything, with the log of each process, is in {folder}[/]", soft_wrap=True)
+        raise
+    except KeyboardInterrupt:
+        console.print(f"Stopped; all processes have ended. What they wrote is in {folder}", soft_wrap=True)
+        raise typer.Exit(130) from None
+    if keep is None:
+        it.tidy(folder)
+
+
+def _folder(keep: Path | None) -> Path:
+    if keep is None:
+        return Path(tempfile.mkdtemp(prefix="sojourn-demo-"))
+    keep.mkdir(parents=True, exist_ok=True)
+    if any(keep.iterdir()):
+        raise ConfigError(f"--keep {keep} is not empty: name a new folder")
+    return keep.resolve()

@@ -1,0 +1,70 @@
+"""The demo's job: the numbers of a paper, made for a hundred devices and hours, cut to what is on this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from coordinator.strategies import named
+from sojourn.parts import (
+    CluSampArranger,
+    Elmy,
+    FedCatArranger,
+    FedSeqArranger,
+    HierClusterArranger,
+    IcgArranger,
+    OneShot,
+    RandomArranger,
+    Ring,
+    SequentialToParallel,
+    VisitArranger,
+)
+
+if TYPE_CHECKING:
+    from coordinator.strategies import Strategy
+    from fleet_sim.demo.fleet import Demo
+
+TRAINING = {"epochs": 2, "batch": 16, "lr": 0.05}
+POOL_TRAINING = {"epochs": 5, "batch": 16, "lr": 0.003}
+POOL = {"models": 3, "warmup": 5}
+
+
+def demo_job(name: str, demo: Demo) -> dict[str, Any]:
+    """The job file, as one would write it."""
+    strategy = named(demo.strategy, "--strategy")
+    pool = isinstance(strategy.objective, Elmy)
+    job: dict[str, Any] = {
+        "name": name, "strategy": demo.strategy, "seed": demo.seed, "threads": 1,
+        "model": {"name": "mlp"}, "data": {"test": "digits"}, "fleet": {"devices": demo.devices},
+        "training": POOL_TRAINING if pool else TRAINING,
+        **({"objective": POOL} if pool else {}), **_arranger(strategy, demo), **_schedule(strategy, demo),
+    }  # fmt: skip
+    if demo.target:
+        job["target"] = demo.target
+    return job
+
+
+def _arranger(strategy: Strategy, demo: Demo) -> dict[str, Any]:
+    share = max(1, demo.devices // demo.edges)
+    match strategy.arranger:
+        case VisitArranger() | HierClusterArranger():
+            return {"arranger": {"sets": demo.edges, "size": share}}
+        case RandomArranger() | IcgArranger():
+            return {"arranger": {"sets": demo.edges}}
+        case FedCatArranger() | CluSampArranger():
+            return {"arranger": {"sets": max(1, demo.devices // 2)}}
+        case FedSeqArranger():
+            return {"arranger": {"max_devices": share}}
+        case _:
+            return {}
+
+
+def _schedule(strategy: Strategy, demo: Demo) -> dict[str, Any]:
+    match strategy.schedule:
+        case Ring() if strategy.schedule.trips > 1:
+            return {"schedule": {"trips": min(demo.rounds, strategy.schedule.trips)}}
+        case Ring() | OneShot():
+            return {}
+        case SequentialToParallel():
+            return {"schedule": {"beta": demo.edges}, "rounds": demo.rounds}
+        case _:
+            return {"rounds": demo.rounds}

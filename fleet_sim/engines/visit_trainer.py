@@ -1,0 +1,85 @@
+"""Trains visits of any device in this process, with the device's own trainer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edge_agent.training.descent import Prepared
+from edge_agent.training.reasons import RuntimeDiffers
+from edge_agent.training.trainer import attempt, train_visit
+from edge_agent.training.work import Warm, Warmed
+from fleet_sim.engines.engine import kit_of, outcome_of
+from sojourn.model.graphs import Graphs, check_probe
+from sojourn.protocol.envelope import unpack_blob
+from sojourn.protocol.spec import Kit
+from sojourn.store.memory_blobs import MemoryBlobs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from edge_agent.training.descent import Progress
+    from edge_agent.training.work import Train, Trained
+    from fleet_sim.engines.engine import Outcome, Shards
+
+    MakeGraphs = Callable[[Kit, int], Graphs]
+    ReadKit = Callable[[bytes], bytes]
+    """The kit's blob by its digest; asked only when it is not at hand."""
+
+KITS = 4
+"""So many kits are kept ready; jobs that are compared mostly share one."""
+
+
+class Station:
+    """What `edge_agent.training.trainer.Trainer` is to one device, for all of them: it keeps graphs, not samples."""
+
+    def __init__(self, make: MakeGraphs = Graphs, threads: int = 1) -> None:
+        """Make graphs with `make`; use `threads` threads unless a task says how many."""
+        self._make, self._threads = make, threads
+        self._kits: dict[tuple[bytes, int], tuple[Kit, Graphs]] = {}
+
+    def train(
+        self, shards: Shards, device: str, key: str, work: Train | Warm, blobs: Mapping[bytes, bytes], kit: ReadKit
+    ) -> Outcome:
+        """Do the work as the device would; a failure is an outcome with its word."""
+        store = MemoryBlobs()
+        for digest, data in blobs.items():
+            store.put(data, digest)
+        visit = _AtDevice(self, shards, device, store, kit)
+        # Of a trainer nothing is used but `perform`.
+        return outcome_of(attempt(key, work, visit, _untold), store)
+
+    def prepare(self, shards: Shards, device: str, work: Train | Warm, read: ReadKit) -> Prepared:
+        """What the visit needs besides its vectors."""
+        kit, graphs = self._ready(work, read)
+        return Prepared(kit, graphs, shards.samples(device, kit))
+
+    def _ready(self, work: Train | Warm, read: ReadKit) -> tuple[Kit, Graphs]:
+        task = work.task if isinstance(work, Warm) else work.visit.task
+        place = kit_of(work).digest, task.threads or self._threads
+        if place not in self._kits:
+            kit = unpack_blob(read(place[0]), Kit)
+            graphs = self._make(kit, place[1])
+            if objection := check_probe(kit, graphs):
+                raise RuntimeDiffers(objection)
+            while len(self._kits) >= KITS:
+                del self._kits[next(iter(self._kits))]
+            self._kits[place] = kit, graphs
+        return self._kits[place]
+
+
+class _AtDevice:
+    """The trainer of one device, for one visit."""
+
+    def __init__(self, station: Station, shards: Shards, device: str, blobs: MemoryBlobs, kit: ReadKit) -> None:
+        self._station, self._shards, self._device, self._blobs, self._kit = station, shards, device, blobs, kit
+
+    def perform(self, work: Warm | Train, progress: Progress) -> Warmed | Trained:
+        """Do the work."""
+        prepared = self._station.prepare(self._shards, self._device, work, self._kit)
+        if isinstance(work, Warm):
+            return Warmed(len(prepared.samples))
+        return train_visit(work, self._blobs, prepared, progress)
+
+
+def _untold(_step: int, _steps: int) -> None:
+    """Simulated time has its own signs of life."""

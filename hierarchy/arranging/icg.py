@@ -1,0 +1,165 @@
+"""FedGSP's inter-cluster grouping: groups that are equal in size, alike to each other and mixed inside.
+
+Zeng et al.: "Heterogeneous Federated Learning via Grouped Sequential-to-Parallel Training", Algorithm 2. With N devices
+and f groups wanted: L = floor(N / f); L.floor(N / L) random devices stay, the others rest; their rows go into L
+clusters of equal size, by turns an assignment of least cost (a flow, eq. 10 to 13) and new centroids, until they stop;
+each of floor(N / L) groups, which can be more than f, gets one random device of each cluster.
+
+Devices with much data are clustered by how much it is, and then one unlucky draw undoes what the clusters promise. So
+the groups are drawn `draws` times, and those that are most alike stay; `draws = 1` is the paper's.
+
+The paper does not say where centroids begin: here as in k-means++ (each next one a device, drawn by its squared
+distance to the nearest so far); small fleets try several and keep the tightest clusters (eq. 10). Up to `ARCS` pairs
+of a device and a cluster the assignment is exact. Larger fleets are cut at random: the groups into blocks with devices
+of their own, and the clusters of a block into parts of at most `CLUSTERS` with devices of their own, so that a group
+still gets one device of each of L clusters of equal size, but a cluster is the best only among the few thousand
+devices it was made of.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sojourn.errors import Fault
+from sojourn.randomness import generator
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from sojourn.parts import IcgArranger
+
+    Rows = NDArray[np.float64]
+    Numbers = NDArray[np.int64]
+
+ARCS = 1_500_000
+"""Up to so many pairs of a device and a cluster all devices are clustered together."""
+CLUSTERS, DEVICES = 50, 2000
+"""Beyond: about as many clusters, and devices, as are clustered together."""
+MOST_STARTS, CHEAP_ARCS = 10, 10_000
+"""Clusters are made from several first centroids, as many as have so many pairs in all."""
+UNITS = 2**40
+"""The largest cost of an assignment, in the whole units that the flow needs.
+
+The solver multiplies a cost by the number of nodes, which must stay below 2^63. Each cost is wrong by half a unit at
+most, so the assignment of n devices costs at most n / UNITS of the largest single cost more than the best one.
+"""
+
+
+def icg_groups(settings: IcgArranger, rows: Rows, sets: int, seed: int) -> list[list[int]]:
+    """The groups as row numbers, one of each cluster in the clusters' order; who is in none rests."""
+    if not len(rows):
+        return []
+    clusters = len(rows) // min(sets, len(rows))
+    count = len(rows) // clusters
+    kept = generator(seed, "kept").choice(len(rows), clusters * count, replace=False)
+    groups: list[list[int]] = []
+    for block, devices in enumerate(_blocks(kept, clusters, count)):
+        parts = -(-clusters // (CLUSTERS if clusters * len(kept) > ARCS else clusters))
+        each = len(devices) // clusters
+        bounds = np.arange(parts + 1) * clusters // parts
+        columns: list[Numbers] = []
+        for part in range(parts):
+            mine = np.sort(devices[each * bounds[part] : each * bounds[part + 1]])
+            width = int(bounds[part + 1] - bounds[part])
+            draw = generator(seed, "clusters", block, part)
+            cluster = equal_clusters(rows[mine], width, settings.iterations, draw)
+            columns += [mine[cluster == number] for number in range(width)]
+        draws = settings.draws if rows.min() >= 0 else 1  # only amounts have shares
+        groups += _one_of_each(columns, rows, draws, generator(seed, "groups", block)).tolist()
+    return groups
+
+
+def _one_of_each(clusters: list[Numbers], rows: Rows, draws: int, draw: np.random.Generator) -> Numbers:
+    """Groups with one random device of each cluster: of some draws, the one whose groups' shares vary least."""
+    tries = [np.stack([draw.permutation(each) for each in clusters], axis=1) for _ in range(draws)]
+    return min(tries, key=lambda table: _spread(rows, table)) if len(tries) > 1 else tries[0]
+
+
+def _spread(rows: Rows, groups: Numbers) -> float:
+    """How far the groups' normalised sums are from their mean, in squares."""
+    sums = np.zeros((len(groups), rows.shape[1]))
+    for members in groups.T:
+        sums += rows[members]
+    totals = sums.sum(axis=1, keepdims=True)
+    shares = np.divide(sums, totals, out=np.zeros_like(sums), where=totals > 0)
+    return float(np.square(shares - shares.mean(axis=0)).sum())
+
+
+def equal_clusters(rows: Rows, clusters: int, iterations: int, draw: np.random.Generator) -> Numbers:
+    """The cluster of each row: `clusters` of equal size, the tightest of some tries where these are cheap."""
+    if clusters in (1, len(rows)):
+        return np.arange(len(rows)) % clusters
+    tries = [_settle(rows, clusters, iterations, draw) for _ in range(_starts(len(rows) * clusters))]
+    return min(tries, key=lambda found: found[0])[1]
+
+
+def _settle(rows: Rows, clusters: int, iterations: int, draw: np.random.Generator) -> tuple[float, Numbers]:
+    """Assignment and centroids by turns until neither moves: the sum of squared distances, and the clusters."""
+    costs = _squared_distances(rows, _first_centroids(rows, clusters, draw))
+    cluster = assign(costs)
+    for _ in range(iterations - 1):
+        centroids = np.stack([rows[cluster == number].mean(axis=0) for number in range(clusters)])
+        costs = _squared_distances(rows, centroids)
+        before, cluster = cluster, assign(costs)
+        if np.array_equal(before, cluster):
+            break
+    return float(costs[np.arange(len(rows)), cluster].sum()), cluster
+
+
+def _starts(arcs: int) -> int:
+    """How many first centroids are tried."""
+    return max(1, min(MOST_STARTS, CHEAP_ARCS // arcs))
+
+
+def assign(costs: Rows) -> Numbers:
+    """The column of each row, the same number of rows for each column, at the least sum of costs."""
+    from ortools.graph.python import min_cost_flow  # noqa: PLC0415 - loaded only where devices are clustered
+
+    devices, clusters = costs.shape
+    # What a row costs more than its cheapest column is all that counts.
+    more = costs - costs.min(axis=1, keepdims=True)
+    units = np.rint(more * (UNITS / (more.max() or 1.0))).astype(np.int64)
+    flow = min_cost_flow.SimpleMinCostFlow()
+    arcs = flow.add_arcs_with_capacity_and_unit_cost(
+        np.repeat(np.arange(devices), clusters),
+        np.tile(np.arange(devices, devices + clusters), devices),
+        np.ones(units.size, np.int64),
+        units.ravel(),
+    )
+    supplies = np.append(np.ones(devices, np.int64), np.full(clusters, -(devices // clusters)))
+    flow.set_nodes_supplies(np.arange(devices + clusters), supplies)
+    if (status := flow.solve()) != flow.OPTIMAL:
+        raise Fault(f"no assignment of {devices} devices to {clusters} equal clusters: {status}")
+    column: Numbers = flow.flows(arcs).reshape(devices, clusters).argmax(axis=1)
+    return column
+
+
+def _blocks(kept: Numbers, clusters: int, count: int) -> list[Numbers]:
+    """The kept devices in blocks of whole groups; one where all can be clustered together."""
+    if clusters * len(kept) <= ARCS:
+        return [kept]
+    each = max(1, DEVICES // min(clusters, CLUSTERS))
+    blocks = -(-count // each)
+    return np.split(kept, (np.arange(1, blocks) * count // blocks) * clusters)
+
+
+def _first_centroids(rows: Rows, clusters: int, draw: np.random.Generator) -> Rows:
+    """Devices' rows, each next one drawn by its squared distance to the nearest so far (k-means++)."""
+    chosen = [int(draw.integers(len(rows)))]
+    nearest = _squared_distances(rows, rows[chosen])[:, 0]
+    while len(chosen) < clusters:
+        total = nearest.sum()
+        chosen.append(int(draw.choice(len(rows), p=nearest / total) if total > 0 else draw.integers(len(rows))))
+        nearest = np.minimum(nearest, _squared_distances(rows, rows[chosen[-1:]])[:, 0])
+    return rows[chosen]
+
+
+def _squared_distances(rows: Rows, centroids: Rows) -> Rows:
+    """Of every row to every centroid, by differences: products of large counts would cancel."""
+    table = np.empty((len(rows), len(centroids)))
+    for column, centroid in zip(table.T, centroids, strict=True):
+        difference = rows - centroid
+        column[:] = np.einsum("nc,nc->n", difference, difference)
+    return table

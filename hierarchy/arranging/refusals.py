@@ -1,0 +1,114 @@
+"""Why an arrangement cannot be made now: sentences that say what is needed and what is here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hierarchy.arranging.metrics import OF_DISTRIBUTIONS
+from sojourn.parts import (
+    ChainArranger,
+    CluSampArranger,
+    FedSeqArranger,
+    HierClusterArranger,
+    OwnArranger,
+    RandomArranger,
+    SingleArranger,
+    SiteArranger,
+    VisitArranger,
+    name_of,
+)
+
+if TYPE_CHECKING:
+    from hierarchy.arranging.candidates import Roll, Turn
+    from sojourn.parts import Arranger
+
+MOST_HOPS = 2500
+"""As many as `messages.Tour` can carry."""
+
+
+def wanted_sets(settings: Arranger, roll: Roll, turn: Turn) -> int:
+    """How many sets to make: what the schedule asks for, but no more than devices, else the arranger's own number.
+
+    0 where the devices decide.
+    """
+    if settings.counted and turn.sets is not None:
+        return min(turn.sets, len(roll.here))
+    match settings:
+        case SingleArranger() | ChainArranger() | SiteArranger() | OwnArranger():
+            return 0
+        case _:
+            return settings.sets
+
+
+def check(settings: Arranger, roll: Roll, turn: Turn) -> str | None:
+    """Why this arrangement cannot be made now; None if it can."""
+    name, here, sets = name_of(settings), len(roll.here), wanted_sets(settings, roll, turn)
+    if not here:
+        return f"{name} needs at least 1 device; none is here"
+    if here < sets:
+        return f"{name} needs at least {sets} devices for {sets} sets; {here} are here"
+    return (
+        _contradiction(settings)
+        or _unknown_rows(settings, roll)
+        or _unknown_samples(settings, roll)
+        or _too_long(settings, here)
+    )
+
+
+def _contradiction(settings: Arranger) -> str | None:
+    if isinstance(settings, FedSeqArranger) and bool(settings.sets) != bool(settings.size):
+        return f"fedseq needs both sets and size, or neither; sets is {settings.sets} and size is {settings.size}"
+    return None
+
+
+def _unknown_rows(settings: Arranger, roll: Roll) -> str | None:
+    """What is missing in the devices' rows."""
+    name, rows = name_of(settings), roll.signatures
+    if settings.needs == "nothing" or (isinstance(settings, FedSeqArranger) and settings.grouping == "random"):
+        return None
+    if rows is None:
+        return f"{name} needs a signature of every device; choose an estimator"
+    odd = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+    if len(odd):
+        return f"{name} needs finite signatures; that of {roll.devices[odd[0]]} is not ({len(odd)} in all)"
+    tau = f" with {settings.tau}" if isinstance(settings, FedSeqArranger) and _of_distributions(settings) else ""
+    if (settings.needs == "classes" or tau) and not roll.by_class:
+        return f"{name}{tau} needs one number for each class of every device; these rows are of another kind"
+    if tau and (low := np.flatnonzero((rows < 0).any(axis=1))).size:
+        return f"{name}{tau} needs rows without numbers below 0; that of {roll.devices[low[0]]} has some"
+    return None
+
+
+def _of_distributions(settings: FedSeqArranger) -> bool:
+    return settings.grouping == "greedy" and settings.tau in OF_DISTRIBUTIONS
+
+
+def _unknown_samples(settings: Arranger, roll: Roll) -> str | None:
+    """What is missing in the devices' numbers of samples."""
+    needed = settings.weighs
+    if isinstance(settings, FedSeqArranger):
+        weighted = settings.grouping == "greedy" and settings.estimate == "weighted-mean"
+        needed = weighted or not settings.size
+    if not needed:
+        return None
+    if roll.samples is None:
+        return f"{name_of(settings)} needs to know how many samples each device has; choose an estimator that asks"
+    if isinstance(settings, CluSampArranger) and not roll.samples[roll.here].any():
+        return "clusamp needs devices with samples; none of those that are here has any"
+    return None
+
+
+def _too_long(settings: Arranger, here: int) -> str | None:
+    """Whether sets of the size that is asked for are longer than a tour can be."""
+    match settings:
+        case VisitArranger() | RandomArranger() | FedSeqArranger() | HierClusterArranger():
+            hops = min(settings.size, here)
+        case _:
+            hops = 0
+    return (
+        f"{name_of(settings)} would make tours of {hops} visits; at most {MOST_HOPS} fit in one"
+        if hops > MOST_HOPS
+        else None
+    )

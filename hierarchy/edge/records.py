@@ -1,0 +1,279 @@
+"""What an edge server must not forget: its durable state, and the records that change it.
+
+A tour is led as waves of visits. One visit after another: each wave is one hop. With edge merges: each wave is all
+devices at once, and hop numbers run on from wave to wave.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from sojourn.protocol.messages import Tour, Toured
+from sojourn.protocol.wire import Ref, TourId, VisitId, VisitReport
+
+Key = str
+"""A tour without its attempt: job, round, tour."""
+KEPT = 256
+
+
+class TourTaken(msgspec.Struct, frozen=True, tag="tour-taken/1"):
+    """A tour was accepted for work."""
+
+    tour: Tour
+
+
+class VisitIssued(msgspec.Struct, frozen=True, tag="visit-issued/1"):
+    """The model was promised to a device, under a new fencing number, for the visit `at` this place of the wave."""
+
+    key: Key
+    device: str
+    at: int = 0
+
+
+class VisitKept(msgspec.Struct, frozen=True, tag="visit-kept/1"):
+    """A result passed the gate: it is the tour's checkpoint now, or waits for its wave to be merged.
+
+    `handout` is how it goes to the next device.
+    """
+
+    key: Key
+    vectors: dict[str, Ref]
+    handout: dict[str, Ref]
+    report: VisitReport
+
+
+class VisitMissed(msgspec.Struct, frozen=True, tag="visit-missed/1"):
+    """A visit came to nothing; what is tried next: the same device, a spare, or the next hop."""
+
+    key: Key
+    report: VisitReport
+    then: str
+
+
+class WaveMerged(msgspec.Struct, frozen=True, tag="wave-merged/1"):
+    """All visits of a wave are over: the mean of its models is the checkpoint, or it stays when none came back."""
+
+    key: Key
+    vectors: dict[str, Ref]
+    handout: dict[str, Ref]
+
+
+class TourEnded(msgspec.Struct, frozen=True, tag="tour-ended/1"):
+    """A tour is over; its result waits to be accepted."""
+
+    key: Key
+    toured: Toured
+
+
+class TourDropped(msgspec.Struct, frozen=True, tag="tour-dropped/1"):
+    """A tour was accepted by the coordinator, cancelled, or replaced by a later attempt."""
+
+    key: Key
+
+
+OfTour = VisitIssued | VisitKept | VisitMissed | WaveMerged | TourEnded
+Record = TourTaken | OfTour | TourDropped
+
+
+class Stop(msgspec.Struct):
+    """A visit of the present wave: whom the model was promised to, under which number, after how many tries."""
+
+    device: str | None = None
+    attempt: int = 0
+    tries: int = 0
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A result that waits for the others of its wave."""
+
+    model: Ref
+    samples: int
+
+
+class TourState(msgspec.Struct):
+    """A tour that is under way, or whose result waits."""
+
+    tour: Tour
+    route: list[str]
+    spares: list[str]
+    vectors: dict[str, Ref]
+    """The checkpoint: the exact model, and the sums of what the visits returned besides it."""
+    handout: dict[str, Ref]
+    """What the next device is handed."""
+    hop: int = 0
+    """The first hop of the present wave."""
+    stops: dict[int, Stop] = {}
+    """The hops of the present wave that were begun and are not over."""
+    results: dict[int, Kept | None] = {}
+    """The hops of a wave that are over, until it is merged; None for one that came to nothing."""
+    attempts: int = 0
+    lost: int = 0
+    reports: list[VisitReport] = []
+    toured: Toured | None = None
+
+    @property
+    def visits(self) -> int:
+        """How many visits the tour has."""
+        return len(self.route) * max(1, self.tour.merges)
+
+    @property
+    def wave(self) -> range:
+        """The hops that may be visited now."""
+        return range(self.hop, self.hop + (len(self.route) if self.tour.merges else 1))
+
+    @property
+    def finished(self) -> bool:
+        """Whether no hop is left."""
+        return self.hop >= self.visits
+
+    @property
+    def complete(self) -> bool:
+        """Whether every visit of the present wave is over, so that it can be merged."""
+        return bool(self.tour.merges) and len(self.results) == len(self.route)
+
+    @property
+    def over(self) -> int:
+        """How many visits are over."""
+        return self.hop + len(self.results)
+
+    @property
+    def samples(self) -> int:
+        """The samples that the tour's model stands for: the weight of the tour in the cloud.
+
+        One visit after another: all that the model has seen. With edge merges: those of the devices that the last
+        merge with any result is of. HierFAVG weighs an edge by the size of its data, however often it merged.
+        """
+        done = [report for report in self.reports if report.status == "done"]
+        if not self.tour.merges:
+            return sum(report.samples for report in done)
+        last = max((report.hop // len(self.route) for report in done), default=0)
+        return sum({it.device: it.samples for it in done if it.hop // len(self.route) == last}.values())
+
+    def is_due(self, hop: int) -> bool:
+        """Whether this visit is of the present wave and not over."""
+        return hop in self.wave and hop not in self.results and not self.finished
+
+    def place(self, hop: int) -> int:
+        """Where a hop is on the route."""
+        return hop % len(self.route)
+
+    def repeat(self, hop: int) -> int:
+        """How often the hop's device was due on this tour before."""
+        if self.tour.merges:
+            return hop // len(self.route)
+        return self.route[:hop].count(self.route[hop])
+
+    def visit(self, hop: int) -> VisitId:
+        """A visit that was issued, with its fencing number."""
+        it = self.tour.tour
+        return VisitId(it.job, it.round, it.tour, hop, (it.attempt, self.stops[hop].attempt))
+
+    def visiting(self) -> dict[int, str]:
+        """The devices that the model was promised to, by hop."""
+        return {hop: stop.device for hop, stop in self.stops.items() if stop.device is not None}
+
+    def live(self) -> set[bytes]:
+        """The blobs that this tour refers to."""
+        kept = [self.tour.kit, *self.tour.vectors.values(), *self.vectors.values(), *self.handout.values()]
+        kept += [result.model for result in self.results.values() if result]
+        if self.toured:
+            kept += [*self.toured.vectors.values(), self.toured.reports]
+        return {ref.digest for ref in kept}
+
+    def apply(self, record: OfTour) -> None:
+        """Change by one record."""
+        match record:
+            case VisitIssued():
+                self.attempts += 1
+                stop = self.stops.setdefault(self.hop + record.at, Stop())
+                stop.device, stop.attempt = record.device, self.attempts
+            case VisitKept():
+                self.reports.append(record.report)
+                if self.tour.merges:
+                    self._over(record.report.hop, Kept(record.vectors["model"], record.report.samples))
+                else:
+                    self._hand_on(record)
+                    self._over(record.report.hop)
+            case VisitMissed():
+                self.reports.append(record.report)
+                self._missed(record.report.hop, record.then)
+            case WaveMerged():
+                self._hand_on(record)
+                # A device that failed in one wave is asked again in the next.
+                self.route, self.spares = list(self.tour.hops), list(self.tour.spares)
+                self.hop, self.results = self.hop + len(self.route), {}
+            case TourEnded():
+                self.toured = record.toured
+
+    def _hand_on(self, record: VisitKept | WaveMerged) -> None:
+        self.vectors |= record.vectors
+        self.handout |= record.handout
+
+    def _missed(self, hop: int, then: str) -> None:
+        self.lost += 1
+        if then == "skip":
+            self._over(hop)
+            return
+        stop = self.stops.setdefault(hop, Stop())
+        stop.device, stop.tries = None, stop.tries + 1
+        if then == "swap":
+            self.route[self.place(hop)] = self.spares.pop(0)
+
+    def _over(self, hop: int, kept: Kept | None = None) -> None:
+        self.stops.pop(hop, None)
+        if self.tour.merges:
+            self.results[hop] = kept
+        else:
+            self.hop += 1
+
+
+class EdgeState(msgspec.Struct):
+    """The durable state of an edge server."""
+
+    tours: dict[Key, TourState] = {}
+    fences: dict[Key, int] = {}
+    accepted: dict[str, bool] = {}
+    """The visits of past tours that were kept, for devices that did not hear it."""
+
+    def apply(self, record: Record) -> None:
+        """Change by one record."""
+        match record:
+            case TourTaken():
+                it = record.tour
+                self.tours[key_of(it.tour)] = TourState(
+                    it, list(it.hops), list(it.spares), {"model": it.vectors["model"]}, dict(it.vectors)
+                )
+            case TourDropped():
+                self._drop(record.key)
+            case _:
+                self.tours[record.key].apply(record)
+
+    def _drop(self, key: Key) -> None:
+        tour = self.tours.pop(key)
+        self.fences.pop(key, None)
+        self.fences[key] = tour.tour.tour.attempt
+        for report in tour.reports:
+            if report.status == "done":
+                self.accepted[f"{key}/{report.hop}/{report.device}"] = True
+        _bound(self.fences, KEPT)
+        _bound(self.accepted, 16 * KEPT)
+
+    def was_accepted(self, visit: VisitId, device: str) -> bool:
+        """Whether a result of this device was kept for this hop."""
+        key = key_of(visit)
+        if tour := self.tours.get(key):
+            return any(r.hop == visit.hop and r.device == device and r.status == "done" for r in tour.reports)
+        return f"{key}/{visit.hop}/{device}" in self.accepted
+
+
+def _bound(kept: dict[str, Any], limit: int) -> None:
+    """Forget the oldest beyond the limit."""
+    while len(kept) > limit:
+        del kept[next(iter(kept))]
+
+
+def key_of(tour: TourId | VisitId) -> Key:
+    """The tour without its attempt."""
+    return f"{tour.job}/{tour.round}/{tour.tour}"

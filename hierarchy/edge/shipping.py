@@ -1,0 +1,91 @@
+"""Handing releases on: an edge server gets the goods from the cloud once, and its devices get them from it.
+
+Volatile: the coordinator repeats what a device has not answered, so a restart costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sojourn.node.machine import Pull, Say, Send
+from sojourn.protocol.release_messages import DeviceReport, Release
+from sojourn.protocol.topics import Address
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from sojourn.node.machine import Effect
+    from sojourn.protocol.release_messages import ReleaseReport, Ship
+    from sojourn.protocol.wire import Ref
+
+KEPT = 32
+"""So many orders' goods are kept for devices: those that came last."""
+
+
+class _Cargo(msgspec.Struct):
+    release: Release
+    lacking: set[bytes]
+    waiting: dict[str, None]
+    """The devices that are to have it as soon as all is here."""
+
+
+class Shipping:
+    """The orders that this site hands on."""
+
+    def __init__(self, cloud: Address) -> None:
+        self._cloud = cloud
+        self._cargo: dict[bytes, _Cargo] = {}
+        """By the bytes of the order."""
+
+    def live(self) -> set[bytes]:
+        """The goods that devices may ask for."""
+        return {ref.digest for cargo in self._cargo.values() for ref in _refs(cargo.release)}
+
+    def take(self, message: Ship, present: Container[str]) -> list[Effect]:
+        """The coordinator has an order for devices: those that are here get it when its goods are."""
+        key = message.order.order
+        cargo = self._cargo.pop(key, None)
+        pulls: list[Effect] = []
+        if cargo is None:
+            release = Release(message.order, message.graph, message.card)
+            refs = dict.fromkeys(_refs(release))
+            cargo = _Cargo(release, {ref.digest for ref in refs}, {})
+            pulls = [Pull(ref, self._cloud) for ref in refs]
+        self._cargo[key] = cargo
+        while len(self._cargo) > KEPT:
+            del self._cargo[next(iter(self._cargo))]
+        cargo.waiting |= dict.fromkeys(name for name in message.devices if name in present)
+        return [*pulls, *_hand_out(cargo)]
+
+    def pulled(self, digest: bytes) -> list[Effect]:
+        """Goods are here."""
+        effects: list[Effect] = []
+        for cargo in self._cargo.values():
+            if digest in cargo.lacking:
+                cargo.lacking.discard(digest)
+                effects += _hand_out(cargo)
+        return effects
+
+    def pull_failed(self, digest: bytes, reason: str) -> list[Effect]:
+        """Goods cannot be had: begin anew when the coordinator repeats itself."""
+        lost = [key for key, cargo in self._cargo.items() if digest in cargo.lacking]
+        for key in lost:
+            del self._cargo[key]
+        return [Say(f"the goods of a release could not be fetched ({reason})", "warning")] if lost else []
+
+    def reported(self, sender: Address, message: ReleaseReport) -> list[Effect]:
+        """A device says how it is with a release."""
+        return [Send(self._cloud, DeviceReport(sender.name, message))]
+
+
+def _hand_out(cargo: _Cargo) -> list[Effect]:
+    if cargo.lacking:
+        return []
+    devices, cargo.waiting = list(cargo.waiting), {}
+    return [Send(Address("device", name), cargo.release) for name in devices]
+
+
+def _refs(release: Release) -> list[Ref]:
+    return [ref for ref in (release.graph, release.card) if ref is not None]

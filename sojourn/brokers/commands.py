@@ -1,0 +1,54 @@
+"""`sojourn broker`."""
+
+from __future__ import annotations
+
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sojourn import logs
+
+app = typer.Typer(help="Run an MQTT broker for development.")
+
+
+@app.command()
+def broker(
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 for any that is free.", min=0, max=65_535)] = 1883,
+    kind: Annotated[str, typer.Option(metavar="auto|mosquitto|amqtt", help="Which broker.")] = "auto",
+    max_packet: Annotated[int, typer.Option(help="The largest packet it takes, in bytes.", min=1_024)] = 1_000_000,
+    folder: Annotated[Path, typer.Option(help="For its config and its log.")] = Path(".sojourn/broker"),
+    fleet: Annotated[str | None, typer.Option(help="Allow only what this fleet's roles may say.")] = None,
+    edge: Annotated[list[str] | None, typer.Option(help="With --fleet: an edge server; may be repeated.")] = None,
+    cloud: Annotated[list[str] | None, typer.Option(help="With --fleet: a coordinator.", show_default="cloud")] = None,
+    operator: Annotated[
+        list[str] | None, typer.Option(help="With --fleet: an operator.", show_default="operator")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
+) -> None:
+    """Run mosquitto, or amqtt where it is not installed, until Ctrl-C. For development, not for the field."""
+    from sojourn.brokers.run import acl_lines, start_broker
+    from sojourn.errors import ConfigError
+    from sojourn.links.settings import LocalBroker
+    from sojourn.settings import settle
+
+    logs.set_up(verbose=verbose)
+    if fleet is None and (edge or cloud or operator):
+        raise ConfigError("--edge, --cloud and --operator say who may do what in a fleet: name it with --fleet")
+    acl = None if fleet is None else acl_lines(fleet, edge or [], cloud or ["cloud"], operator or ["operator"])
+    values = {"host": host, "port": port, "kind": kind, "max_packet": max_packet, "acl": acl}
+    with start_broker(settle(values, LocalBroker, "the command line"), folder) as running:
+        typer.echo(f"{running.kind} is listening on {running.host}:{running.port}; Ctrl-C ends it.")
+        _wait_for_the_end()
+
+
+def _wait_for_the_end() -> None:
+    """Return at Ctrl-C or SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt):
+        while True:
+            time.sleep(60.0)

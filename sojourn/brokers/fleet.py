@@ -1,0 +1,237 @@
+"""Who may connect to one broker of a fleet: a folder with its authority, its members, and the files mosquitto reads.
+
+fleet.toml       the fleet's name, where its broker is, who its members are
+ca.key, ca.pem   the authority that vouches for the broker, and for members that have certificates
+release.key      the key that signs releases (only where the fleet began; keep a copy elsewhere)
+broker/          what mosquitto reads: mosquitto.conf, passwords, acl, certificates, crl.pem
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import fcntl
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+
+import msgspec
+
+from sojourn import toml
+from sojourn.brokers import configuration, passwords
+from sojourn.brokers.acl import acl_lines
+from sojourn.brokers.certificates import Authority
+from sojourn.brokers.configuration import Listeners
+from sojourn.errors import ConfigError
+from sojourn.protocol.signing import Signer
+from sojourn.protocol.topics import check_name
+from sojourn.protocol.wire import Name
+from sojourn.settings import read_file
+from sojourn.store.files import private_folder, write_private
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+FLEET_FILE, CA_FILE, CA_KEY, RELEASE_KEY, BROKER = "fleet.toml", "ca.pem", "ca.key", "release.key", "broker"
+DEFAULT_FOLDER = "/etc/sojourn/fleet"
+MemberRole = Literal["device", "edge", "cloud", "operator"]
+Kind = Literal["password", "certificate"]
+
+
+class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Who may connect, and with what."""
+
+    role: MemberRole
+    kind: Kind
+    added: str
+    serial: str = ""
+    """Of the certificate, if it has one."""
+    revoked: str = ""
+    """Since when it may no longer connect."""
+
+
+class Fleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """The file `fleet.toml`."""
+
+    fleet: Name
+    hosts: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+    """Under which names the broker is reached; members are told the first."""
+    release_key: str = ""
+    """The public key of those who sign releases."""
+    revoked: dict[str, Name] = {}
+    """Whose certificates are no longer valid, by their serial numbers."""
+    listeners: Listeners = Listeners()
+    members: dict[Name, Member] = {}
+
+    @property
+    def barred(self) -> list[str]:
+        """Who may say nothing: a connection that stands outlives its certificate, and would go on."""
+        gone = {name for name in self.revoked.values() if name not in self.members}
+        return sorted(gone | {name for name, each in self.members.items() if each.revoked})
+
+    def named(self, *roles: MemberRole) -> list[str]:
+        """The members of these roles that may connect."""
+        return [name for name, each in sorted(self.members.items()) if each.role in roles and not each.revoked]
+
+
+class Secret(NamedTuple):
+    """What a member needs to connect, by the names of its files."""
+
+    kind: Kind
+    files: dict[str, bytes]
+
+
+def create(folder: Path, fleet: Fleet, *, signed_here: bool) -> None:
+    """Make the folder of a fleet without members; with the key that signs its releases, if it is kept here."""
+    if (folder / FLEET_FILE).exists():
+        raise ConfigError(f"{folder} holds a fleet already: name another folder, or remove it to begin anew")
+    authority = Authority.create(f"{fleet.fleet} authority")
+    private_folder(folder, passable=True)
+    private_folder(folder / BROKER, group=configuration.GROUP)
+    _certify(folder, authority, fleet)
+    write_private(folder / CA_KEY, authority.key)
+    write_private(folder / CA_FILE, authority.certificate)
+    write_private(folder / BROKER / configuration.CA, authority.certificate, group=configuration.GROUP)
+    if signed_here:
+        key = folder / RELEASE_KEY
+        signer = Signer.load(key) if key.exists() else Signer.generate(key)
+        fleet = msgspec.structs.replace(fleet, release_key=signer.public)
+    write(folder, fleet, {})
+
+
+def _certify(folder: Path, authority: Authority, fleet: Fleet) -> None:
+    issued = authority.for_broker(list(dict.fromkeys((*fleet.hosts, "localhost", "127.0.0.1"))))
+    for name, data in ((configuration.CERTIFICATE, issued.certificate), (configuration.KEY, issued.key)):
+        write_private(folder / BROKER / name, data, group=configuration.GROUP)
+
+
+def renew_broker(folder: Path, hosts: Sequence[str]) -> Fleet:
+    """A new certificate for the broker, under other names if they are given."""
+    fleet, hashes = read(folder), hashes_of(folder)
+    fleet = msgspec.structs.replace(fleet, hosts=tuple(hosts) or fleet.hosts)
+    _certify(folder, authority_of(folder), fleet)
+    write(folder, fleet, hashes)
+    return fleet
+
+
+def read(folder: Path) -> Fleet:
+    """What the folder says of the fleet."""
+    path = folder / FLEET_FILE
+    try:
+        there = path.exists()
+    except PermissionError:
+        there = True
+    if not there:
+        raise ConfigError(f"{folder} holds no fleet: make one with `sojourn fleet init`, or name its --fleet-folder")
+    return read_file(path, Fleet)
+
+
+def hashes_of(folder: Path) -> dict[str, str]:
+    """The hashes of the members' passwords."""
+    try:
+        text = (folder / BROKER / configuration.PASSWORDS).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from error
+    return passwords.read_lines(text)
+
+
+def authority_of(folder: Path) -> Authority:
+    """The fleet's authority."""
+    try:
+        return Authority.load((folder / CA_FILE).read_bytes(), (folder / CA_KEY).read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+
+def write(folder: Path, fleet: Fleet, hashes: dict[str, str]) -> None:
+    """Write what mosquitto reads, then the fleet file: who is listed there can connect, and who is not cannot."""
+    broker = folder / BROKER
+    barred = fleet.barred
+    admitted = {name: hashes[name] for name in sorted(hashes) if name in fleet.members and name not in barred}
+    rules = acl_lines(
+        fleet.fleet, fleet.named("edge"), fleet.named("cloud"), fleet.named("operator"), barred
+    )  # fmt: skip
+    texts: dict[str, str | bytes] = {
+        configuration.PASSWORDS: passwords.lines(admitted),
+        configuration.ACL: rules,
+        configuration.REVOKED: authority_of(folder).revoked(list(fleet.revoked)),
+        configuration.CONF: configuration.mosquitto_conf(broker.resolve(), fleet.listeners),
+    }
+    for name, text in texts.items():
+        write_private(broker / name, text, group=configuration.GROUP)
+    write_private(folder / FLEET_FILE, toml.dumps(msgspec.to_builtins(fleet)))
+
+
+def admit(folder: Path, name: str, role: MemberRole, kind: Kind, *, renew: bool = False) -> tuple[Fleet, Secret]:
+    """Make a member, or new credentials for one; the old ones end. Returns what it needs to connect."""
+    check_name(name, role)
+    fleet, hashes = read(folder), hashes_of(folder)
+    old = fleet.members.get(name)
+    if old is not None and not renew:
+        raise ConfigError(f"{name!r} is a member already: --renew makes new credentials and ends the old ones")
+    if old is not None and old.role != role:
+        raise ConfigError(f"{name!r} is a member as {old.role}: names are unique in a fleet")
+    serial, files = "", {}
+    if kind == "password":
+        password = passwords.new_password()
+        hashes[name] = passwords.hashed(password)
+        files = {"password": f"{password}\n".encode()}
+    else:
+        hashes.pop(name, None)
+        issued = authority_of(folder).for_node(name)
+        serial, files = issued.serial, {"pem": issued.certificate, "key": issued.key}
+    member = Member(role=role, kind=kind, added=_today(), serial=serial)
+    fleet = msgspec.structs.replace(
+        fleet, members={**fleet.members, name: member}, revoked=_with_serial(fleet.revoked, name, old)
+    )  # fmt: skip
+    write(folder, fleet, hashes)
+    return fleet, Secret(kind, files)
+
+
+def revoke(folder: Path, name: str) -> Fleet:
+    """Let a member connect no more; it stays listed, and its name taken."""
+    fleet, hashes = read(folder), hashes_of(folder)
+    old = _member(fleet, name)
+    if not old.revoked:
+        members = {**fleet.members, name: msgspec.structs.replace(old, revoked=_today())}
+        fleet = msgspec.structs.replace(fleet, members=members, revoked=_with_serial(fleet.revoked, name, old))
+    write(folder, fleet, hashes)
+    return fleet
+
+
+def remove(folder: Path, name: str) -> Fleet:
+    """Forget a member; its credentials end too, and its name is free."""
+    fleet, hashes = read(folder), hashes_of(folder)
+    old = _member(fleet, name)
+    members = {key: each for key, each in fleet.members.items() if key != name}
+    fleet = msgspec.structs.replace(fleet, members=members, revoked=_with_serial(fleet.revoked, name, old))
+    write(folder, fleet, hashes)
+    return fleet
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep others from changing the folder in the meantime."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise ConfigError(f"{folder}: {error.strerror}: make a fleet with `sojourn fleet init`") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _member(fleet: Fleet, name: str) -> Member:
+    if name not in fleet.members:
+        raise ConfigError(f"{name!r} is not a member of {fleet.fleet}: `sojourn fleet list` shows who is")
+    return fleet.members[name]
+
+
+def _with_serial(revoked: dict[str, str], name: str, old: Member | None) -> dict[str, str]:
+    return {**revoked, old.serial: name} if old is not None and old.serial else revoked
+
+
+def _today() -> str:
+    return dt.datetime.now(dt.UTC).date().isoformat()

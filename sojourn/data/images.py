@@ -1,0 +1,114 @@
+"""Image folders: one folder per class, named like the class."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Literal
+
+import numpy as np
+from PIL import Image
+
+from sojourn.data.samples import NAMED, Content, shorten
+from sojourn.errors import DataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from sojourn.data.source import DataSettings, Form
+
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm"})
+_BROKEN = (
+    OSError, SyntaxError, ValueError, TypeError, IndexError, EOFError, struct.error, Image.DecompressionBombError,
+)  # fmt: skip
+"""What Pillow's decoders raise on a file that is not the image it claims to be."""
+
+
+def read_images(settings: DataSettings, form: Form) -> Content:
+    """The images of the job's classes, in the job's size and colours; broken ones are left out and said."""
+    root = Path(settings.path)
+    colours, height, width = _size(form, settings.path)
+    folders = _folders(root)
+    listed = [folder for folder in folders if folder.name in form.classes]
+    skipped = []
+    if absent := [folder.name for folder in folders if folder.name not in form.classes]:
+        skipped.append(f"folders of classes that the job does not list: {shorten(absent)}")
+    files = [(path, which) for which, folder in enumerate(listed) for path in _images(folder)]
+    x = np.empty((len(files), colours, height, width), np.uint8)
+    labels, broken = list[int](), list[str]()
+    for path, which in files:
+        try:
+            x[len(labels)] = _pixels(path, "RGB" if colours == 3 else "L", width, height)
+        except _BROKEN as error:
+            broken.append(f"broken image {path.relative_to(root)}: {error}")
+            continue
+        labels.append(which)
+    more = [f"{len(broken) - NAMED} more broken images"] if len(broken) > NAMED else []
+    names = tuple(folder.name for folder in listed)
+    which_each = np.array(labels, dtype=np.int64)
+    return Content(x[: len(labels)], names, which_each, (), (*skipped, *broken[:NAMED], *more))
+
+
+def read_image(source: Path | BinaryIO, form: Form, name: str, most: int | None = None) -> NDArray[np.uint8]:
+    """One image in the model's size and colours, as a batch of one; `most` bounds the pixels that are decoded."""
+    colours, height, width = _size(form, name)
+    try:
+        pixels = _pixels(source, "RGB" if colours == 3 else "L", width, height, most)
+    except FileNotFoundError:
+        raise DataError(f"{name} does not exist") from None
+    except _BROKEN as error:
+        raise DataError(f"{name} cannot be read as an image: {error}") from error
+    return pixels.reshape(1, *form.input.shape)
+
+
+def count_images(settings: DataSettings) -> dict[str, int]:
+    """How many images each class has, without opening any."""
+    return {folder.name: len(_images(folder)) for folder in _folders(Path(settings.path))}
+
+
+def _size(form: Form, source: str) -> tuple[int, int, int]:
+    shape = form.input.shape
+    if len(shape) == 2:
+        return 1, *shape
+    if len(shape) == 3 and shape[0] in (1, 3):
+        return shape[0], shape[1], shape[2]
+    raise DataError(f"{source} holds images, and the model's samples have shape {shape}: images do not fit")
+
+
+def _folders(root: Path) -> list[Path]:
+    try:
+        folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    except OSError as error:
+        raise DataError(f"{root} cannot be read: {error.strerror}") from error
+    if not folders:
+        raise DataError(f"{root} holds no folders: put the images of each class into a folder named like the class")
+    return folders
+
+
+def _images(folder: Path) -> list[Path]:
+    # Sorted, because the seed of a visit picks samples by their place.
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+
+
+def _pixels(
+    source: Path | BinaryIO, mode: Literal["L", "RGB"], width: int, height: int, most: int | None = None
+) -> NDArray[np.uint8]:
+    with Image.open(source) as image:
+        # A camera's JPEG is decoded at a fraction of its size, and so in a fraction of the memory.
+        image.draft(mode, (width, height))
+        if most is not None and image.width * image.height > most:
+            raise ValueError(f"{image.width} x {image.height} pixels are too many")
+        eight_bits = _eight_bits(image).convert(mode)
+    if eight_bits.size != (width, height):
+        eight_bits = eight_bits.resize((width, height), Image.Resampling.BILINEAR)
+    pixels = np.asarray(eight_bits, dtype=np.uint8)
+    return pixels[np.newaxis] if mode == "L" else np.moveaxis(pixels, 2, 0)
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    # Pillow's own conversion from 16 bits cuts off all that is brighter than 255.
+    if image.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ValueError(f"pixels of mode {image.mode} have no known range")
+    return image

@@ -1,0 +1,96 @@
+"""The device's own data: where it is, and how it becomes samples of a job.
+
+This module stays without numpy, so that the agent itself can describe its data; reading comes with the training worker.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import msgspec
+
+from sojourn.errors import DataError
+
+if TYPE_CHECKING:
+    from sojourn.data.samples import Samples
+    from sojourn.protocol.spec import InputSpec
+
+Format = Literal["npz", "images", "csv"]
+_SUFFIXES: dict[str, Format] = {".npz": "npz", ".csv": "csv"}
+
+
+class Form(Protocol):
+    """What samples must fit: the kit of a job, or the card of a release."""
+
+    @property
+    def input(self) -> InputSpec:
+        """One sample."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes, in their order."""
+
+
+class DataSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where the data is and how to read it.
+
+    x, y: the arrays of an NPZ file; unless told, `x` and `y`, or `x_train` and `y_train`.
+    label: the label column of a CSV file; unless told, the column `label`, or the last one.
+    class_names: what the integer labels 0, 1, ... of an NPZ or CSV file mean, if the file does not say it itself.
+    """
+
+    path: str
+    format: Literal["auto"] | Format = "auto"
+    x: str | None = None
+    y: str | None = None
+    label: str | None = None
+    class_names: tuple[str, ...] = ()
+
+
+def format_of(settings: DataSettings) -> Format:
+    """The format of the data, told by the path unless the settings tell it."""
+    path = Path(settings.path)
+    try:
+        folder = path.is_dir()
+        if not folder and not path.exists():
+            raise DataError(f"{path} does not exist")
+    except OSError as error:
+        raise DataError(f"{path} cannot be looked at: {error.strerror}") from error
+    found: Format | None = "images" if folder else _SUFFIXES.get(path.suffix.lower())
+    if settings.format == "auto":
+        if found is None:
+            raise DataError(f"{path} ends neither in .npz nor in .csv: set `format` to what it is")
+        return found
+    if folder != (settings.format == "images"):
+        raise DataError(f"{path} is a {'folder' if folder else 'file'}, which cannot be {settings.format!r} data")
+    return settings.format
+
+
+def describe(settings: DataSettings) -> str:
+    """The data in a few words for the device's birth, without reading it."""
+    try:
+        return f"{format_of(settings)} {Path(settings.path).name}"
+    except DataError as error:
+        return f"no data: {error}"
+
+
+def load_data(settings: DataSettings, form: Form) -> Samples:
+    """Read the samples that fit a job or a release."""
+    # Not at the top: numpy comes with these, and Pillow with images.
+    from sojourn.data.samples import of_job  # noqa: PLC0415
+
+    match format_of(settings):
+        case "npz":
+            from sojourn.data.npz import read_npz  # noqa: PLC0415
+
+            content = read_npz(settings)
+        case "csv":
+            from sojourn.data.csv import read_csv  # noqa: PLC0415
+
+            content = read_csv(settings)
+        case "images":
+            from sojourn.data.images import read_images  # noqa: PLC0415
+
+            content = read_images(settings, form)
+    return of_job(content, settings, form)

@@ -1,0 +1,129 @@
+"""Runs a kit's graphs: training and prediction with onnxruntime and numpy alone."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as refusals
+
+from sojourn.errors import DataError
+from sojourn.randomness import noise as draw_noise
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from sojourn.protocol.spec import Kit
+
+REFUSED = (
+    refusals.Fail,
+    refusals.InvalidArgument,
+    refusals.InvalidGraph,
+    refusals.InvalidProtobuf,
+    refusals.NotImplemented,
+    refusals.RuntimeException,
+)
+LOSS_TOLERANCE = 1e-4
+GRADIENT_TOLERANCE = 1e-3
+
+
+class Graphs:
+    """A kit's two graphs on this machine; each is loaded when it is first used."""
+
+    def __init__(self, kit: Kit, threads: int = 1) -> None:
+        """Run `kit` on `threads` threads; with one thread results repeat bit for bit."""
+        self._kit = kit
+        self._threads = threads
+
+    def loss_and_gradient(
+        self,
+        vector: NDArray[np.float32],
+        x: NDArray[np.generic],
+        y: NDArray[np.int64],
+        noise: Sequence[NDArray[np.float32]] = (),
+    ) -> tuple[float, NDArray[np.float32]]:
+        """The mean loss of a batch and its gradient by the model's vector."""
+        self._check_labels(y)
+        feeds: dict[str, NDArray[np.generic]] = {"vector": vector, "x": x, "y": y}
+        feeds |= {f"noise_{at}": values for at, values in enumerate(noise)}
+        loss, gradient = self._train.run(["loss", "gradient"], feeds)
+        return float(loss), gradient
+
+    def logits(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
+        """The model's answers for a batch, one row per sample."""
+        answers: NDArray[np.float32] = self._predict.run(["logits"], {"vector": vector, "x": x})[0]
+        return answers
+
+    def _check_labels(self, y: NDArray[np.int64]) -> None:
+        # The graph compares labels with class numbers: one out of range would count as no loss at all.
+        if y.size == 0 or y.min() < 0 or y.max() >= len(self._kit.classes):
+            raise DataError(f"labels must be 0 to {len(self._kit.classes) - 1} and a batch must not be empty")
+
+    @cached_property
+    def _train(self) -> onnxruntime.InferenceSession:
+        return _session(self._kit.train, self._threads)
+
+    @cached_property
+    def _predict(self) -> onnxruntime.InferenceSession:
+        return _session(self._kit.predict, self._threads)
+
+
+def check_probe(kit: Kit, graphs: Graphs) -> str | None:
+    """Why this runtime may not train with the kit, or None when it agrees with the probe."""
+    probe = kit.probe
+    x = np.frombuffer(probe.x, dtype=kit.input.dtype).reshape(len(probe.y), *kit.input.shape)
+    y = np.array(probe.y, dtype=np.int64)
+    noise = draw_noise(probe.noise_seed, 0, len(probe.y), kit.noise)
+    try:
+        loss, gradient = graphs.loss_and_gradient(probe_vector(kit.model.size), x, y, noise)
+    except REFUSED as error:
+        return f"onnxruntime {onnxruntime.__version__} refuses the training graph: {error}"
+    if gradient.shape != (kit.model.size,):
+        return f"the gradient holds {gradient.size} numbers, the model {kit.model.size}"
+    return _disagreement(kit, loss, gradient)
+
+
+def probe_vector(size: int) -> NDArray[np.float32]:
+    """The vector at which probes are taken: 0.1 sin(i + 1), a formula that any language can repeat."""
+    vector = np.empty(size, dtype=np.float32)
+    block = 1 << 16
+    for start in range(0, size, block):
+        end = min(start + block, size)
+        vector[start:end] = 0.1 * np.sin(np.arange(start + 1, end + 1, dtype=np.float64))
+    return vector
+
+
+def _disagreement(kit: Kit, loss: float, gradient: NDArray[np.float32]) -> str | None:
+    probe = kit.probe
+    norm = float(np.linalg.norm(gradient.astype(np.float64)))
+    here = gradient[list(probe.places)].astype(np.float64)
+    there = np.array(probe.values)
+    # Written as "not within", so that a NaN disagrees too.
+    if not abs(loss - probe.loss) <= LOSS_TOLERANCE * max(1.0, abs(probe.loss)):
+        return f"the probe's loss is {loss:.7g} here and {probe.loss:.7g} in the kit"
+    if not abs(norm - probe.norm) <= GRADIENT_TOLERANCE * probe.norm:
+        return f"the probe's gradient has norm {norm:.7g} here and {probe.norm:.7g} in the kit"
+    apart = float(np.abs(here - there).max())
+    if not apart <= GRADIENT_TOLERANCE * float(np.abs(there).max()):
+        return f"the probe's gradient differs from the kit's by {apart:.3g}"
+    return None
+
+
+def _session(graph: bytes, threads: int) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    # Threads that wait actively between operators: a fifth faster on a device that does nothing else, slower beside
+    # other work (an owner then allows one thread less). They rest as soon as a step is done.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if threads > 1 else "0")
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    # The pattern would hold a whole step at once for every batch size; the arena alone is fast and lean.
+    options.enable_mem_pattern = False
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])

@@ -1,0 +1,133 @@
+"""How fast this machine trains, and what a step of a kit costs; with a small built-in kit, on the base install."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from math import prod
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnxruntime
+
+from sojourn.errors import MachineError
+from sojourn.model.graphs import Graphs, check_probe, probe_vector
+from sojourn.protocol.envelope import unpack_blob
+from sojourn.protocol.spec import Kit
+from sojourn.randomness import noise
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+BATCH = 32
+COUNTED = 4
+"""The batch for which operations are counted; they grow with the batch, so that any would do."""
+LEAST_STEPS = 5
+
+
+@dataclass(frozen=True)
+class Speed:
+    """A step of b samples that cost c operations each takes `step_seconds` + b c / `flops`."""
+
+    flops: float
+    step_seconds: float
+
+
+@cache
+def built_in() -> Kit:
+    """The `cnn` for 28x28 images, as `python -m benchmarks.make_workload` compiled it."""
+    return unpack_blob(files("sojourn.model").joinpath("workload.kit").read_bytes(), Kit)
+
+
+def ready() -> None:
+    """What a worker does before its first step: load the kit and compare this machine with its probe."""
+    if objection := check_probe(built_in(), Graphs(built_in())):
+        raise MachineError(f"this machine cannot train: {objection}")
+
+
+def speed(seconds: float, threads: int) -> Speed:
+    """How fast the built-in kit trains here: two batch sizes tell the arithmetic from what every step costs."""
+    kit = built_in()
+    one = measure(kit, 1, seconds=seconds / 2, threads=threads)
+    many = measure(kit, BATCH, seconds=seconds / 2, threads=threads)
+    sample = (many - one) / (BATCH - 1)
+    if sample <= 0:
+        raise MachineError("this machine is too busy to be measured: a batch of 32 took no longer than one of 1")
+    return Speed(counted_cost(kit) / sample, max(0.0, one - sample))
+
+
+def measure(kit: Kit, batch: int, *, seconds: float = 1.0, threads: int = 1) -> float:
+    """The median seconds of a training step here, over steps for this long."""
+    x, y = _samples(kit, batch)
+    drawn = noise(kit.probe.noise_seed, 0, batch, kit.noise)
+    graphs, w = Graphs(kit, threads), probe_vector(kit.model.size)
+    taken: list[float] = []
+    graphs.loss_and_gradient(w, x, y, drawn)  # the first one reserves memory
+    while len(taken) < LEAST_STEPS or sum(taken) < seconds:
+        began = perf_counter()
+        _, gradient = graphs.loss_and_gradient(w, x, y, drawn)
+        w -= np.float32(1e-6) * gradient
+        taken.append(perf_counter() - began)
+    return statistics.median(taken)
+
+
+def counted_cost(kit: Kit) -> float:
+    """The operations of one sample in a training step: the products and sums of all convolutions and matrix products.
+
+    Counted in a step that is really done, from the shapes that onnxruntime reports. What is done value by value
+    (activations, pooling, the optimiser) is not counted: a machine's `flops` is measured on the same terms.
+    """
+    with tempfile.TemporaryDirectory(prefix="sojourn-count-") as folder:
+        session = onnxruntime.InferenceSession(kit.train, _counting(folder), providers=["CPUExecutionProvider"])
+        x, y = _samples(kit, COUNTED)
+        drawn = noise(kit.probe.noise_seed, 0, COUNTED, kit.noise)
+        feeds: dict[str, NDArray[np.generic]] = {"vector": probe_vector(kit.model.size), "x": x, "y": y}
+        feeds |= {f"noise_{at}": values for at, values in enumerate(drawn)}
+        session.run(["loss", "gradient"], feeds)
+        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    return sum(_operations(event["args"]) for event in events if event["cat"] == "Node") / COUNTED
+
+
+def _counting(folder: str) -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(Path(folder) / "step")
+    options.log_severity_level = 3
+    # Operators as the standard names them, with all their inputs: what a processor likes better has other shapes.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    return options
+
+
+def _operations(node: dict[str, Any]) -> int:
+    if node.get("op_name") not in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
+        return 0
+    first, second = (_shape(form) for form in node["input_type_shape"][:2])
+    out = _shape(node["output_type_shape"][0])
+    match node["op_name"]:
+        case "Conv":
+            return 2 * prod(out) * prod(second[1:])
+        case "ConvTranspose":
+            return 2 * prod(first) * prod(second[1:])
+        case "Gemm":  # either operand may be transposed
+            return 2 * prod(out) * (prod(first) // out[0])
+        case _:
+            return 2 * prod(out) * first[-1]
+
+
+def _shape(form: dict[str, list[int]]) -> list[int]:
+    return next(iter(form.values()))
+
+
+def _samples(kit: Kit, batch: int) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
+    """The probe's samples, which fit the model, as often as the batch needs them."""
+    probe = kit.probe
+    x = np.frombuffer(probe.x, dtype=kit.input.dtype).reshape(len(probe.y), *kit.input.shape)
+    index = np.arange(batch) % len(probe.y)
+    return x[index], np.array(probe.y, dtype=np.int64)[index]

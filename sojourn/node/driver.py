@@ -1,0 +1,124 @@
+"""Runs a node in real time: one thread that waits on one queue, fed by links and workers."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from sojourn.node.machine import soonest
+from sojourn.notify import Notifier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sojourn.links.link import Link
+    from sojourn.node.machine import Event
+    from sojourn.node.node import Node
+
+LONGEST_WAIT = 5.0
+log = logging.getLogger("sojourn")
+
+
+class Driver:
+    """Listens to a node's links, and performs everything on the thread that calls `run`."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self._queue: queue.SimpleQueue[Callable[[float], None] | None] = queue.SimpleQueue()
+        self._up: set[Link] = set()
+        self._why_down = "not connected yet"
+        self._notifier = Notifier()
+
+    def link_up(self, link: Link) -> None:
+        """The link is connected."""
+        self._queue.put(lambda now: self._now_up(link, now))
+
+    def link_down(self, link: Link, reason: str) -> None:
+        """The link was lost: requests are resent anyway, so there is nothing to do but to say so and wait."""
+        self._queue.put(lambda _: self._now_down(link, reason))
+
+    def arrived(self, link: Link, topic: str, payload: bytes) -> None:
+        """A message came."""
+        self._queue.put(lambda now: self.node.arrived(link, topic, payload, now))
+
+    def report(self, event: Event) -> None:
+        """A worker says how it goes."""
+        self._queue.put(lambda now: self.node.inject(event, now))
+
+    def call(self, action: Callable[[float], None]) -> None:
+        """Do something with the node on its own thread."""
+        self._queue.put(action)
+
+    def stop(self) -> None:
+        """Leave `run` when what is queued is done. May be called from any thread or signal handler."""
+        self._queue.put(None)
+
+    def run(self, notifier: Notifier | None = None) -> None:
+        """Run until stopped, then close the node in good order; `notifier` is where a service manager listens.
+
+        A node is ready as soon as it runs: a broker that is away is waited for, not a failed start.
+        """
+        self._notifier = notifier or self._notifier
+        self.node.start(time.monotonic(), self.report)
+        for link in dict.fromkeys(self.node.links.values()):
+            link.open(self, self.node.filters(link), self.node.will())
+        self._notifier.ready()
+        self._tell_status()
+        try:
+            while self._step():
+                pass
+        finally:
+            self._notifier.stopping()
+            self.node.close()
+
+    def _step(self) -> bool:
+        wake = self.node.wake_at()
+        # The pulse is of this loop and no other thread: a loop that hangs must be seen to hang.
+        self._notifier.alive(time.monotonic())
+        longest = soonest(LONGEST_WAIT, self._notifier.pulse) or LONGEST_WAIT
+        wait = longest if wake is None else min(max(wake - time.monotonic(), 0), longest)
+        try:
+            action = self._queue.get(timeout=wait)
+        except queue.Empty:
+            self.node.tick(time.monotonic())
+            return True
+        if action is None:
+            return False
+        now = time.monotonic()
+        action(now)
+        if wake is not None and wake <= now:
+            self.node.tick(now)
+        return True
+
+    def _now_up(self, link: Link, now: float) -> None:
+        self._up.add(link)
+        self._tell_status()
+        self.node.link_up(link, now)
+
+    def _now_down(self, link: Link, reason: str) -> None:
+        self._up.discard(link)
+        self._why_down = reason
+        self._tell_status()
+
+    def _tell_status(self) -> None:
+        lacking = set(self.node.links.values()) - self._up
+        self._notifier.status(self._why_down if lacking else "connected")
+
+
+def run_until_signal(driver: Driver, notifier: Notifier | None = None) -> None:
+    """Run until Ctrl-C or SIGTERM, then stop cleanly; a second Ctrl-C ends it at once."""
+
+    def stop(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        driver.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    told = notifier or Notifier.from_environment()
+    try:
+        driver.run(told)
+    finally:
+        told.close()

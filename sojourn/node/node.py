@@ -1,0 +1,344 @@
+"""One node: a role's machine on its links, its store and its workers.
+
+It has no thread and no clock of its own: `sojourn.node.driver` runs it in real time, `fleet_sim.world` in virtual time.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sojourn.errors import DiskFull, InvalidBlob, InvalidMessage, LinkError
+from sojourn.links.link import Will
+from sojourn.node.machine import (
+    Append,
+    Did,
+    DidNot,
+    Do,
+    Doing,
+    Keep,
+    Linked,
+    Present,
+    Pull,
+    Received,
+    Say,
+    Send,
+    Undo,
+    Woke,
+    soonest,
+)  # fmt: skip
+from sojourn.protocol import topics
+from sojourn.protocol.envelope import Packet, kind, pack, unpack, unpack_presence
+from sojourn.protocol.messages import Birth, Chunk, Death, Fetch, FetchHashes, Gone, Hashes, map_refs, refs
+from sojourn.protocol.wire import Ref
+from sojourn.store.blobs import verified
+from sojourn.store.exchange import Exchange
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from sojourn.links.link import Link
+    from sojourn.node.machine import Effect, Event, Machine
+    from sojourn.node.workers import Workers
+    from sojourn.protocol.messages import Message
+    from sojourn.protocol.topics import Address, Role
+    from sojourn.protocol.wire import Epoch
+    from sojourn.store.journal import Store
+
+INLINE = 64 << 10
+"""Blobs up to this size ride inside the first message to a node that refers to them; a repeated one is small again."""
+RODE = 256
+"""So many of them are remembered."""
+RECORDS_PER_SNAPSHOT = 512
+SECONDS_PER_SWEEP = 30.0
+log = logging.getLogger("sojourn")
+_OF_WORK = (Did, DidNot, Doing)
+_OF_BLOBS = frozenset({Fetch, FetchHashes, Hashes, Chunk, Gone})
+_LEVELS = {name.lower(): level for name, level in logging.getLevelNamesMapping().items()}
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+class Node:
+    """Performs a machine's effects, in order, and tells it what happens."""
+
+    def __init__(
+        self,
+        fleet: str,
+        machine: Machine,
+        store: Store,
+        links: Mapping[Role, Link],
+        workers: Workers,
+        *,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.fleet = topics.check_name(fleet, "fleet")
+        self.machine = machine
+        self.address = machine.address
+        self.store = store
+        self.links = links
+        self.workers = workers
+        self.report: Callable[[Did | Doing | DidNot], None]
+        self.epoch: Epoch
+        self.dropped: Counter[str] = Counter()
+        self.traffic = 0
+        self._pause = pause
+        self._inbox = topics.inbox(fleet, self.address, "")
+        self._number = 0
+        self._epochs: dict[Address, Epoch] = {}
+        self._events: deque[Event] = deque()
+        self._working: set[str] = set()
+        self._since_snapshot = 0
+        self._seers: list[Callable[[Any], None]] = []
+        self._next_sweep = 0.0
+        self._rode: dict[tuple[Address, bytes], None] = {}
+        """The blobs that rode along, and to whom: who has lost one may fetch it."""
+        self._next_invalid: set[tuple[str, str]] = set()
+        self._exchange = Exchange(store.blobs, self._send_plain, self._limit)
+
+    def start(self, now: float, report: Callable[[Did | Doing | DidNot], None]) -> None:
+        """Replay the journal and take up what was under way. `report` is where workers say how it goes."""
+        self.report = report
+        self.epoch = self.store.boot()
+        state, records = self.store.load()
+        if state is not None:
+            self.machine.restore(state)
+        for record in records:
+            self.machine.apply(msgspec.msgpack.decode(record, type=self.machine.record_form))
+        self._since_snapshot = len(records)
+        self._next_sweep = now + SECONDS_PER_SWEEP
+        self._perform(self.machine.start(now), now)
+        self._run(now)
+
+    def heed(self, seen: Callable[[Any], None]) -> None:
+        """Have somebody told of every record that is written."""
+        self._seers.append(seen)
+
+    def filters(self, link: Link) -> list[str]:
+        """What to subscribe to on a link."""
+        watched = [topics.state_filter(self.fleet, role) for role in self.machine.watches if self.links[role] is link]
+        return [topics.inbox_filter(self.fleet, self.address), *watched]
+
+    def will(self) -> Will:
+        """What the broker is to say when we vanish."""
+        return Will(topics.state(self.fleet, self.address), self._pack(Death()))
+
+    def link_up(self, link: Link, now: float) -> None:
+        """Say that we are here, on every connect."""
+        link.publish(topics.state(self.fleet, self.address), self._pack(Birth(self.machine.offer)), retain=True)
+        self._events.append(Linked())
+        self._run(now)
+
+    def arrived(self, link: Link, topic: str, payload: bytes, now: float) -> None:
+        """A message came: read it, check it, act on it; what is not valid is counted, said once, and dropped."""
+        try:
+            if topic.startswith(self._inbox) and topics.is_name(sender := topic[len(self._inbox) :]):
+                self._message(link, sender, payload, now)
+            else:
+                self._presence(link, topic, payload)
+        except (InvalidMessage, InvalidBlob) as error:
+            route = topics.read(self.fleet, topic)
+            self._drop(route.sender or route.node.name if route else "?", str(error))
+        self._run(now)
+
+    def inject(self, event: Event, now: float) -> None:
+        """Something else happened: a worker reported."""
+        if isinstance(event, _OF_WORK):
+            if event.key not in self._working:
+                return
+            if not isinstance(event, Doing):
+                self._working.discard(event.key)
+        self._events.append(event)
+        self._run(now)
+
+    def tick(self, now: float) -> None:
+        """Time has passed."""
+        self._exchange.tick(now)
+        wake = self.machine.wake_at()
+        if wake is not None and wake <= now:
+            self._events.append(Woke())
+        self._run(now)
+        if now >= self._next_sweep and not self._working:
+            self._sweep(now)
+
+    def wake_at(self) -> float | None:
+        """When to tick at the latest."""
+        return soonest(self.machine.wake_at(), self._exchange.wake_at())
+
+    def close(self) -> None:
+        """Stop in good order: say goodbye, keep a snapshot so that the next start is quick."""
+        for link in set(self.links.values()):
+            link.publish(topics.state(self.fleet, self.address), self._pack(Death()), retain=True)
+            link.close()
+        self.workers.close()
+        self._snapshot()
+        self.store.close()
+
+    def _pack(self, message: Message | Birth | Death) -> bytes:
+        self._number += 1
+        return pack(Packet(self._number, self.epoch, message))
+
+    def _presence(self, link: Link, topic: str, payload: bytes) -> None:
+        route = topics.read(self.fleet, topic)
+        if route is None:
+            raise InvalidMessage(f"topic {topic[:200]!r} is not ours")
+        node = route.node
+        if route.sender is not None:
+            raise InvalidMessage(f"{route.sender} may not write to {node} here")
+        if node.role not in self.machine.watches or self.links[node.role] is not link:
+            raise InvalidMessage(f"nobody asked for the presence of {node}")
+        if not payload:
+            return
+        packet = unpack_presence(payload)
+        if isinstance(packet.message, Birth):
+            self._epochs[node] = packet.epoch
+        self._events.append(Present(node, packet.epoch, packet.message))  # type: ignore[arg-type]
+
+    def _message(self, link: Link, sender_name: str, payload: bytes, now: float) -> None:
+        role = self.machine.role_of(sender_name)
+        if role is None or self.links.get(role) is not link:
+            raise InvalidMessage(f"{sender_name} may not write to {self.address} here")
+        sender = topics.Address(role, sender_name)
+        packet = unpack(payload, sender, self.address)
+        known = self._epochs.get(sender)
+        if known is not None and packet.epoch.count < known.count:
+            raise InvalidMessage("of an earlier boot")
+        self.traffic += len(payload)
+        message: Message = packet.message  # type: ignore[assignment]  # presence is unpacked elsewhere
+        carries = refs(message)
+        if carries and any(ref.inline is not None for ref in carries):
+            message = map_refs(message, self._take_inline)
+        useful = True
+        if type(message) in _OF_BLOBS:
+            outcomes, useful = self._exchange.handle(sender, message, now)
+            self._events.extend(outcomes)
+        else:
+            self._events.append(Received(sender, packet.epoch, message))
+        self.machine.heard(sender, len(payload), now, spoke=useful)
+
+    def _take_inline(self, ref: Ref) -> Ref:
+        """Keep a blob that rode along; the machine sees only references."""
+        if ref.inline is None:
+            return ref
+        try:
+            self.store.blobs.put(verified(ref.inline, ref), ref.digest)
+        except DiskFull as error:  # as if it had not ridden along: it will be asked for, and that may be declined
+            log.warning("%s", error)
+        return Ref(ref.digest, ref.size, ref.encoding, ref.delta)
+
+    def _drop(self, sender: str, reason: str) -> None:
+        self.dropped[sender] += 1
+        word = (sender, reason[:40])
+        if word not in self._next_invalid and len(self._next_invalid) < 1000:
+            self._next_invalid.add(word)
+            log.warning("dropped a message from %s: %s", sender, reason)
+
+    def _run(self, now: float) -> None:
+        while self._events:
+            self._perform(self.machine.handle(self._events.popleft(), now), now)
+        if self._since_snapshot >= RECORDS_PER_SNAPSHOT or (self._since_snapshot and self.store.crowded()):
+            self._since_snapshot = 0
+            self._snapshot()
+
+    def _snapshot(self) -> None:
+        """Make the next start quick; without the room for it, the journal only grows longer."""
+        try:
+            self.store.snapshot(self.machine.snapshot())
+        except DiskFull as error:
+            log.warning("%s: the journal stays as it is", error)
+
+    def _perform(self, effects: list[Effect], now: float) -> None:
+        for effect in effects:
+            match effect:
+                case Send():
+                    self._send(effect.to, effect.message, now)
+                case Append():
+                    self._append(effect)
+                case Say():
+                    log.log(_LEVELS[effect.level], "%s", effect.text)
+                case Pull():
+                    self._events.extend(self._exchange.pull(effect.ref, effect.source, now))
+                case Do():
+                    self._working.add(effect.key)
+                    self.workers.start(effect.key, effect.work, self.report)
+                case Keep():
+                    self._patiently(self.store.blobs.put, effect.data, effect.digest)
+                case Undo():
+                    self._working.discard(effect.key)
+                    self.workers.stop(effect.key)
+
+    def _append(self, effect: Append) -> None:
+        self._patiently(self._write, _ENCODER.encode(effect.record), effect)
+        self._since_snapshot += 1
+        for seen in self._seers:
+            seen(effect.record)
+
+    def _write(self, record: bytes, effect: Append) -> None:
+        for digest in effect.blobs:
+            self.store.blobs.sync(digest)
+        self.store.append(record, sync=effect.sync)
+
+    def _patiently(self, write: Callable[..., object], *what: object) -> None:
+        """Do not go on before it is written: nothing may leave that could be forgotten."""
+        said = False
+        while True:
+            try:
+                write(*what)
+            except DiskFull as error:
+                if not said:
+                    log.error("%s", error)  # noqa: TRY400  # the disk is full, not the code wrong
+                said = True
+                self._pause(2.0)
+            else:
+                return
+
+    def _limit(self, to: Address) -> int:
+        return self.links[to.role].payload_limit
+
+    def _send(self, to: Address, message: Message, now: float) -> None:
+        carries = refs(message)
+        if not carries:
+            self._publish(to, message, now)
+            return
+        self._exchange.grant(to, [ref.digest for ref in carries])
+        room = self._limit(to) // 2
+        carried = 0
+
+        def attach(ref: Ref) -> Ref:
+            nonlocal carried
+            if ref.size > INLINE or carried + ref.size > room or (to, ref.digest) in self._rode:
+                return ref
+            try:
+                content = self.store.blobs.read(ref.digest)
+            except KeyError:
+                return ref
+            carried += ref.size
+            self._rode[to, ref.digest] = None
+            if len(self._rode) > RODE:
+                del self._rode[next(iter(self._rode))]
+            return Ref(ref.digest, ref.size, ref.encoding, ref.delta, content)
+
+        self._publish(to, map_refs(message, attach), now)
+
+    def _send_plain(self, to: Address, message: Message) -> None:
+        self._publish(to, message, 0.0)
+
+    def _publish(self, to: Address, message: Message, now: float) -> None:
+        payload = self._pack(message)
+        try:
+            self.links[to.role].publish(topics.inbox(self.fleet, to, self.address.name), payload)
+        except LinkError as error:
+            log.error("%r to %s was not sent: %s", kind(message), to, error)  # noqa: TRY400
+            return
+        self.traffic += len(payload)
+        self.machine.heard(to, len(payload), now, spoke=False)
+
+    def _sweep(self, now: float) -> None:
+        """Delete what nothing refers to any more."""
+        live = frozenset(self.machine.live())
+        self._exchange.forget(live)
+        self.store.blobs.sweep(live)
+        self._next_sweep = now + SECONDS_PER_SWEEP

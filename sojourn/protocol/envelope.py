@@ -1,0 +1,134 @@
+"""Bytes to messages and back: msgpack with explicit limits, then validation into typed structures.
+
+A packet is a msgpack map: `id` (a number that rises with every packet of one boot), `epoch`, and the fields of
+the message with its `kind`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
+
+import msgpack
+import msgspec
+
+from sojourn.errors import Fault, InvalidMessage
+from sojourn.protocol.messages import BETWEEN, Message, Presence
+from sojourn.protocol.wire import Epoch, Number
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sojourn.protocol.topics import Address
+
+MAX_PACKET = 8 << 20
+MAX_STRING = 64 << 10
+MAX_ITEMS = 16 << 10
+
+_T = TypeVar("_T")
+
+
+class Packet(msgspec.Struct, frozen=True):
+    """A message with what every packet carries."""
+
+    id: Number
+    epoch: Epoch
+    message: Message | Presence
+
+
+def pack(packet: Packet) -> bytes:
+    """The bytes of a packet: the message's own map, with two entries more in front."""
+    body = _ENCODER.encode(packet.message)
+    if body[0] + 2 > _LARGEST_FIXMAP:
+        raise Fault(f"{kind(packet.message)!r} has more fields than a short msgpack map can hold")
+    return b"%c\xa2id%b\xa5epoch%b%b" % (
+        body[0] + 2, _ENCODER.encode(packet.id), _ENCODER.encode(packet.epoch), body[1:],
+    )  # fmt: skip
+
+
+def unpack(data: bytes, sender: Address, to: Address) -> Packet:
+    """The packet in these bytes, if it is one that this sender may send to this node."""
+    packet = _as_written_here(data, _MESSAGE) or _checked(data, _MESSAGES)
+    if (sender.role, to.role) not in BETWEEN[type(packet.message)]:
+        raise InvalidMessage(f"a {sender.role} may not send {kind(packet.message)!r} to a {to.role}")
+    return packet
+
+
+def unpack_presence(data: bytes) -> Packet:
+    """The birth or death in these bytes."""
+    return _as_written_here(data, _PRESENCE) or _checked(data, _PRESENCES)
+
+
+def kind(message: Message | Presence | type[Message | Presence]) -> str:
+    """The name of a message's kind, as it stands on the wire."""
+    return str(message.__struct_config__.tag)
+
+
+class _Header(msgspec.Struct, frozen=True):
+    id: Number
+    epoch: Epoch
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_SMALLEST_FIXMAP, _LARGEST_FIXMAP = 0x80, 0x8F
+_KIND = b"\xa4kind"
+_MESSAGES: dict[str, type[Message]] = {kind(form): form for form in get_args(Message)}
+_PRESENCES: dict[str, type[Presence]] = {kind(form): form for form in get_args(Presence)}
+_HEADER = msgspec.msgpack.Decoder(_Header)
+_MESSAGE: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+_PRESENCE: msgspec.msgpack.Decoder[Presence] = msgspec.msgpack.Decoder(Presence)
+
+
+def _as_written_here(data: bytes, body: msgspec.msgpack.Decoder[Any]) -> Packet | None:
+    """The packet in bytes that are just what `pack` makes of it: there is nothing else in them to look for."""
+    at = data.find(_KIND)  # where the message's own map begins
+    if len(data) > MAX_ITEMS or at < 0 or data[0] < _SMALLEST_FIXMAP + 2:
+        return None  # one that is not longer has no room for a list or a text that is too long
+    try:
+        header = _HEADER.decode(b"\x82" + data[1:at])
+        packet = Packet(header.id, header.epoch, body.decode(b"%c%b" % (data[0] - 2, data[at:])))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return packet if pack(packet) == data else None
+
+
+def _checked(data: bytes, kinds: Mapping[str, type[Message | Presence]]) -> Packet:
+    fields = bounded(data)
+    if not isinstance(fields, dict):
+        raise InvalidMessage("not a msgpack map")
+    name = fields.get("kind")
+    form = kinds.get(name) if isinstance(name, str) else None
+    if form is None:
+        raise InvalidMessage(f"unknown kind {str(name)[:64]!r}")
+    try:
+        # Struct by struct rather than as one union: msgspec analyses a union anew at every call.
+        header = msgspec.convert(fields, _Header, builtin_types=(bytes,))
+        return Packet(header.id, header.epoch, msgspec.convert(fields, form, builtin_types=(bytes,)))
+    except msgspec.ValidationError as error:
+        raise InvalidMessage(f"{name!r}: {error}") from error
+
+
+def bounded(data: bytes, largest: int = MAX_PACKET) -> Any:
+    """What msgpack says, unless it says too much."""
+    if len(data) > largest:
+        raise InvalidMessage(f"{len(data)} bytes are more than the limit of {largest}")
+    try:
+        return msgpack.unpackb(
+            data, raw=False, strict_map_key=True, max_str_len=MAX_STRING, max_bin_len=largest,
+            max_array_len=MAX_ITEMS, max_map_len=MAX_ITEMS, max_ext_len=0,
+        )  # fmt: skip
+    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+        raise InvalidMessage(f"not valid msgpack: {error or type(error).__name__}") from error
+
+
+def pack_blob(value: object) -> bytes:
+    """A structure as the content of a blob."""
+    return _ENCODER.encode(value)
+
+
+def unpack_blob(data: bytes, form: type[_T], largest: int = 1 << 30) -> _T:
+    """The structure in a blob; a blob's size was agreed on before it was fetched."""
+    try:
+        fields = msgpack.unpackb(data, raw=False, max_str_len=largest, max_bin_len=largest, max_ext_len=0)
+        return msgspec.convert(fields, form, builtin_types=(bytes,))
+    except (ValueError, msgpack.UnpackException, msgspec.ValidationError, RecursionError) as error:
+        raise InvalidMessage(f"not a valid {form}: {error}") from error

@@ -1,0 +1,346 @@
+"""Every message that travels: frozen, typed, bounded. `docs/protocol.md` describes the same in prose."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+
+from sojourn.parts import Gate, TourPolicy, Weighting
+from sojourn.protocol.release_messages import (
+    DeviceReport,
+    InspectReleases,
+    MakeRelease,
+    Release,
+    ReleaseMade,
+    ReleaseReport,
+    Releases,
+    Rollout,
+    Ship,
+    Steer,
+)
+from sojourn.protocol.wire import (
+    Digest,
+    JobView,
+    Name,
+    Number,
+    Offer,
+    Ref,
+    Seconds,
+    Task,
+    Text,
+    TourId,
+    Vectors,
+    VisitId,
+    VisitReason,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Birth(msgspec.Struct, frozen=True, tag="birth", tag_field="kind"):
+    """Retained presence: this node is here."""
+
+    offer: Offer | None = None
+
+
+class Death(msgspec.Struct, frozen=True, tag="death", tag_field="kind"):
+    """The will: the boot named in the envelope is gone."""
+
+
+class Fetch(msgspec.Struct, frozen=True, tag="fetch", tag_field="kind"):
+    """Send me these leaves of a blob you gave me the reference of, as chunks."""
+
+    digest: Digest
+    first: Number
+    count: Annotated[int, msgspec.Meta(ge=1, le=1024)]
+
+
+class FetchHashes(msgspec.Struct, frozen=True, tag="fetch-hashes", tag_field="kind"):
+    """Send me the hashes of the leaves from this one on, as many as fit."""
+
+    digest: Digest
+    first: Number
+
+
+class Hashes(msgspec.Struct, frozen=True, tag="hashes", tag_field="kind"):
+    """Hashes of consecutive leaves, 32 bytes each."""
+
+    digest: Digest
+    first: Number
+    hashes: bytes
+
+
+class Chunk(msgspec.Struct, frozen=True, tag="chunk", tag_field="kind"):
+    """Whole consecutive leaves of a blob."""
+
+    digest: Digest
+    first: Number
+    data: bytes
+
+
+class Gone(msgspec.Struct, frozen=True, tag="gone", tag_field="kind"):
+    """I do not have that blob, or it was not given to you."""
+
+    digest: Digest
+
+
+class Prepare(msgspec.Struct, frozen=True, tag="prepare", tag_field="kind"):
+    """A visit is near: fetch the kit and warm the worker."""
+
+    job: Name
+    kit: Ref
+    task: Task
+
+
+class Visit(msgspec.Struct, frozen=True, tag="visit", tag_field="kind"):
+    """Train this model, once."""
+
+    visit: VisitId
+    kit: Ref
+    vectors: Vectors
+    task: Task
+    seed: Number
+    lease: Seconds
+    earlier: Number = 0
+    """How many visits the model has had on this tour: a first device may have to warm it up."""
+
+
+class Cancel(msgspec.Struct, frozen=True, tag="cancel", tag_field="kind"):
+    """This attempt is no longer wanted."""
+
+    visit: VisitId
+
+
+class Accepted(msgspec.Struct, frozen=True, tag="accepted", tag_field="kind"):
+    """The result is stored and counts: commit what you remember of it, delete the result."""
+
+    visit: VisitId
+
+
+class Discarded(msgspec.Struct, frozen=True, tag="discarded", tag_field="kind"):
+    """The result does not count: forget it."""
+
+    visit: VisitId
+    reason: Text
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="kind"):
+    """A sign of life from a visit."""
+
+    visit: VisitId
+    stage: Literal["fetching", "training"]
+    step: Number
+    steps: Number
+
+
+class Declined(msgspec.Struct, frozen=True, tag="declined", tag_field="kind"):
+    """The device will not do this visit."""
+
+    visit: VisitId
+    reason: VisitReason
+    detail: Text
+
+
+class Visited(msgspec.Struct, frozen=True, tag="visited", tag_field="kind"):
+    """The result of a visit."""
+
+    visit: VisitId
+    vectors: Vectors
+    samples: Number
+    metrics: Annotated[dict[Text, float], msgspec.Meta(max_length=32)]
+    signature: Annotated[tuple[float, ...], msgspec.Meta(max_length=4096)] | None = None
+
+
+class RosterAsk(msgspec.Struct, frozen=True, tag="roster-ask", tag_field="kind"):
+    """Tell me your roster, also if you told it before."""
+
+
+class Roster(msgspec.Struct, frozen=True, tag="roster", tag_field="kind"):
+    """Which devices a site has now: a blob with a msgpack list of members."""
+
+    revision: Number
+    members: Ref
+
+
+class RosterSeen(msgspec.Struct, frozen=True, tag="roster-seen", tag_field="kind"):
+    """The roster of this revision has arrived."""
+
+    revision: Number
+
+
+class Tour(msgspec.Struct, frozen=True, tag="tour", tag_field="kind"):
+    """Lead the model along these devices, one after another."""
+
+    tour: TourId
+    kit: Ref
+    vectors: Vectors
+    hops: Annotated[tuple[Name, ...], msgspec.Meta(min_length=1, max_length=2500)]
+    spares: Annotated[tuple[Name, ...], msgspec.Meta(max_length=1000)]
+    task: Task
+    seed: Number
+    policy: TourPolicy
+    gate: Gate
+    norms: Annotated[tuple[float, ...], msgspec.Meta(max_length=256)]
+    merges: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
+    """0: one visit after another. Else: all devices at once, merged here, so many times over."""
+    weighting: Weighting = "samples"
+    """How a merge weighs its models."""
+
+
+class TourCancel(msgspec.Struct, frozen=True, tag="tour-cancel", tag_field="kind"):
+    """This attempt of a tour is no longer wanted."""
+
+    tour: TourId
+
+
+class TourAccepted(msgspec.Struct, frozen=True, tag="tour-accepted", tag_field="kind"):
+    """The tour's result is stored and counts."""
+
+    tour: TourId
+
+
+class TourDiscarded(msgspec.Struct, frozen=True, tag="tour-discarded", tag_field="kind"):
+    """The tour's result does not count."""
+
+    tour: TourId
+    reason: Text
+
+
+class TourProgress(msgspec.Struct, frozen=True, tag="tour-progress", tag_field="kind"):
+    """A sign of life from a tour, and where the model is."""
+
+    tour: TourId
+    hop: Number
+    hops: Number
+    device: Name | None
+    step: Number
+    steps: Number
+    lost: Number
+    traffic: Number
+
+
+class Toured(msgspec.Struct, frozen=True, tag="toured", tag_field="kind"):
+    """The end of a tour: its last checkpoint and a report of every visit, as a blob with a msgpack list."""
+
+    tour: TourId
+    vectors: Vectors
+    samples: Number
+    reports: Ref
+    traffic: Number
+
+
+class Submit(msgspec.Struct, frozen=True, tag="submit", tag_field="kind"):
+    """Queue this job; `job` is the text of a job file. Repeating a ticket changes nothing."""
+
+    ticket: Name
+    job: Annotated[str, msgspec.Meta(max_length=50_000)]
+
+
+class Inspect(msgspec.Struct, frozen=True, tag="inspect", tag_field="kind"):
+    """Tell about one job, with its history from a round on, or about all when none is named."""
+
+    ticket: Name
+    job: Name | None = None
+    since: Number = 0
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop", tag_field="kind"):
+    """End a job; what was learnt so far is kept."""
+
+    ticket: Name
+    job: Name
+
+
+class Export(msgspec.Struct, frozen=True, tag="export", tag_field="kind"):
+    """Make an ONNX file of a job's newest model."""
+
+    ticket: Name
+    job: Name
+
+
+class Jobs(msgspec.Struct, frozen=True, tag="jobs", tag_field="kind"):
+    """The answer to `inspect`, `submit` and `stop`: the jobs asked about."""
+
+    ticket: Name
+    jobs: tuple[JobView, ...]
+
+
+class Exported(msgspec.Struct, frozen=True, tag="exported", tag_field="kind"):
+    """The answer to `export`: the ONNX file as a blob."""
+
+    ticket: Name
+    model: Ref
+    accuracy: float
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused", tag_field="kind"):
+    """What an operator asked for cannot be done."""
+
+    ticket: Name
+    reason: Annotated[str, msgspec.Meta(max_length=20_000)]
+
+
+Presence = Birth | Death
+Message = (
+    Fetch | FetchHashes | Hashes | Chunk | Gone
+    | Prepare | Visit | Cancel | Accepted | Discarded | Progress | Declined | Visited
+    | RosterAsk | Roster | RosterSeen
+    | Tour | TourCancel | TourAccepted | TourDiscarded | TourProgress | Toured
+    | Submit | Inspect | Stop | Export | Jobs | Exported | Refused
+    | MakeRelease | ReleaseMade | Rollout | Steer | InspectReleases | Releases
+    | Ship | Release | ReleaseReport | DeviceReport
+)  # fmt: skip
+
+BETWEEN: dict[type, frozenset[tuple[str, str]]] = {
+    **dict.fromkeys(
+        (Fetch, FetchHashes, Hashes, Chunk, Gone),
+        frozenset({("device", "edge"), ("edge", "device"), ("edge", "cloud"), ("cloud", "edge"), ("cloud", "cloud")}),
+    ),
+    **dict.fromkeys((Prepare, Visit, Cancel, Accepted, Discarded, Release), frozenset({("edge", "device")})),
+    **dict.fromkeys((Progress, Declined, Visited, ReleaseReport), frozenset({("device", "edge")})),
+    **dict.fromkeys(
+        (RosterAsk, RosterSeen, Tour, TourCancel, TourAccepted, TourDiscarded, Ship), frozenset({("cloud", "edge")})
+    ),
+    **dict.fromkeys((Roster, TourProgress, Toured, DeviceReport), frozenset({("edge", "cloud")})),
+    **dict.fromkeys((Submit, Inspect, Stop, Export, Jobs, Exported, Refused), frozenset({("cloud", "cloud")})),
+    **dict.fromkeys(
+        (MakeRelease, ReleaseMade, Rollout, Steer, InspectReleases, Releases), frozenset({("cloud", "cloud")})
+    ),
+}
+"""From which role to which role each kind may go."""
+
+
+_REFS: dict[type, tuple[str, ...]] = {
+    Prepare: ("kit",),
+    Visit: ("kit", "vectors"),
+    Tour: ("kit", "vectors"),
+    Visited: ("vectors",),
+    Toured: ("vectors", "reports"),
+    Roster: ("members",),
+    Exported: ("model",),
+    **dict.fromkeys((ReleaseMade, Rollout, Ship, Release), ("graph", "card")),
+}
+
+
+def refs(message: Message) -> list[Ref]:
+    """The references that a message carries."""
+    found: list[Ref] = []
+    for field in _REFS.get(type(message), ()):
+        value = getattr(message, field)
+        if type(value) is dict:
+            found += value.values()
+        elif value is not None:
+            found.append(value)
+    return found
+
+
+def map_refs(message: Message, change: Callable[[Ref], Ref]) -> Message:
+    """The same message with every reference changed."""
+    changes: dict[str, Any] = {}
+    for field in _REFS.get(type(message), ()):
+        value = getattr(message, field)
+        if value is not None:
+            changes[field] = {k: change(v) for k, v in value.items()} if type(value) is dict else change(value)
+    return msgspec.structs.replace(message, **changes) if changes else message

@@ -1,0 +1,239 @@
+"""A release: a prediction graph with its card, and the signed order that makes devices serve it.
+
+Only the holder of the private key gives orders. A device obeys an order whose serial number is higher than any that
+it obeyed before, so an old one cannot be played again; going back to an older version is an order of its own.
+"""
+
+from __future__ import annotations
+
+from math import inf, isnan, nan
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+
+from sojourn.protocol.spec import InputSpec
+from sojourn.protocol.wire import Digest, Name, Number, Text
+
+if TYPE_CHECKING:
+    from sojourn.protocol.signing import Signer
+
+CLASSES = 1000
+"""Predicted classes are counted one by one up to this many."""
+SIGNATURE_BYTES = 64
+ENOUGH = 50
+"""So many predictions say something about how often each class comes."""
+
+Version = Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+ReleaseState = Literal["fetching", "checking", "serving", "refused", "failed", "fell-back", "withdrawn"]
+"""Where a device is with an order: the last five are where it ends, and only `serving` and `withdrawn` are good."""
+ENDS: frozenset[ReleaseState] = frozenset({"serving", "refused", "failed", "fell-back", "withdrawn"})
+BAD: frozenset[ReleaseState] = frozenset({"refused", "failed", "fell-back"})
+
+
+class ProbeCheck(msgspec.Struct, frozen=True):
+    """Inputs with the logits that torch, or else the machine that made the release, gave for them.
+
+    x: rows of the card's input, in its dtype, little-endian; logits: float32, as many rows; `atol` is how far from them
+    a device may be.
+    """
+
+    rows: Number
+    x: bytes
+    logits: bytes
+    atol: float
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person, and a device, should know of a release: its model card."""
+
+    line: Name
+    version: Version
+    created: Text
+    classes: Annotated[tuple[Text, ...], msgspec.Meta(max_length=100_000)]
+    input: InputSpec
+    probe: ProbeCheck
+    encoding: Literal["float32", "int8"] = "float32"
+    accuracy: float = nan
+    """On the data that the release was tested with, as it is shipped."""
+    accuracy_lost: float = 0.0
+    """What the encoding cost, on the same data: 0.01 is one point."""
+    tested: Number = 0
+    """The number of samples that say so."""
+    job: Text = ""
+    strategy: Text = ""
+    model: Text = ""
+    rounds: Number = 0
+    devices: Number = 0
+    data: Text = ""
+    checked: Text = ""
+    """What the graph was compared with, and how far it was from it."""
+    notes: Text = ""
+
+
+class Parcel(msgspec.Struct, frozen=True, array_like=True):
+    """A blob of a release."""
+
+    digest: Digest
+    size: Number
+
+
+class Goods(msgspec.Struct, frozen=True, array_like=True):
+    """What a device fetches."""
+
+    graph: Parcel
+    card: Parcel
+
+
+class Order(msgspec.Struct, frozen=True, array_like=True):
+    """Serve this version of a model line from now on; without goods, serve none."""
+
+    fleet: Name
+    line: Name
+    serial: Annotated[int, msgspec.Meta(ge=1, lt=1 << 53)]
+    version: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+    """0 for none."""
+    goods: Goods | None
+    rollback: bool = False
+    """Whether the version may be lower than the one that is served."""
+
+
+class SignedOrder(msgspec.Struct, frozen=True, array_like=True):
+    """An order as it travels: the bytes that were signed."""
+
+    order: Annotated[bytes, msgspec.Meta(max_length=1000)]
+    signature: Annotated[bytes, msgspec.Meta(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES)]
+
+    def read(self) -> Order | None:
+        """What it says, whoever signed it; None where that is no order."""
+        try:
+            return msgspec.msgpack.decode(self.order, type=Order)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+
+    def signed_by(self, public: str) -> bool:
+        """Whether the holder of this key gave the order."""
+        from sojourn.protocol.signing import verify  # noqa: PLC0415  # cryptography's megabytes only where orders come
+
+        return verify(public, self.order, self.signature)
+
+
+def sign(order: Order, signer: Signer) -> SignedOrder:
+    """The order as it travels."""
+    data = msgspec.msgpack.encode(order)
+    return SignedOrder(data, signer.sign(data))
+
+
+class Pace(msgspec.Struct, frozen=True, array_like=True):
+    """How long predictions took, in microseconds."""
+
+    median: float
+    p95: float
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a release does on a device: less than a kilobyte.
+
+    What was tried when it came: `rows` inputs (the device's own labelled data, else the card's), given to the release
+    and to the one before it. What came since: predictions that programs asked for.
+    """
+
+    rows: Number = 0
+    pace: Pace | None = None
+    pace_before: Pace | None = None
+    accuracy: float = nan
+    accuracy_before: float = nan
+    drift: float = 0.0
+    """How many of the same inputs' classes came out in another mix than before: total variation, 0 to 1."""
+    predictions: Number = 0
+    live: Pace | None = None
+    live_before: Pace | None = None
+    live_drift: float = 0.0
+    """The same for the predictions since, against those with the release before; 0 while either has too few."""
+    errors: Number = 0
+    """What programs reported as wrong."""
+    mix: Annotated[tuple[float, ...], msgspec.Meta(max_length=64)] = ()
+    """How often each class was predicted since, of all; the first classes where there are many."""
+
+
+class HealthRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When a stage is ill.
+
+    failures: the share of a stage's devices that may be ill. latency: how many times as long as before the 95th
+    percentile may take. accuracy: how far it may fall, in shares (0.02 is two points). drift: how far the mix of
+    predicted classes may move. errors: how many errors programs may report on one device. soak: how many seconds all
+    devices of a stage must have been well. patience: how many seconds to wait for devices that do not answer.
+    """
+
+    failures: Share = 0.0
+    latency: Annotated[float, msgspec.Meta(gt=0)] = 2.0
+    accuracy: Share = 0.02
+    drift: Share = 0.3
+    errors: Number = 0
+    soak: Annotated[float, msgspec.Meta(ge=0, le=1e7)] = 10.0
+    patience: Annotated[float, msgspec.Meta(ge=0, le=1e7)] = 600.0
+
+
+RolloutStatus = Literal["running", "paused", "halted", "rolling-back", "rolled-back", "done"]
+
+
+class DeviceView(msgspec.Struct, frozen=True):
+    """A device of a model line as a person sees it."""
+
+    device: str
+    stage: Number
+    """The stage that brings the release to it; 0 for none so far."""
+    serial: Number
+    version: Number
+    state: str
+    detail: str = ""
+    health: Health | None = None
+
+
+class LineView(msgspec.Struct, frozen=True):
+    """A model line as a person sees it: its newest rollout."""
+
+    line: str
+    status: RolloutStatus
+    detail: str
+    serial: Number
+    """The highest that any order of the line has."""
+    version: Number
+    before: Number
+    """The version that an undone rollout returns to; 0 for none."""
+    serves: Number
+    """The version that the fleet is meant to serve."""
+    goods: Goods | None
+    """Its blobs."""
+    stages: tuple[float, ...]
+    stage: Number
+    counts: dict[str, int]
+    """How many devices are in each state."""
+    devices: tuple[DeviceView, ...] = ()
+
+
+def complaint(health: Health, rules: HealthRules) -> str | None:
+    """Which rule a device's report breaks, in words; None when all is well."""
+    for now, before, where in (
+        (health.pace, health.pace_before, "on the same inputs"),
+        (health.live, health.live_before, "in use"),
+    ):
+        if now and before and now.p95 > rules.latency * before.p95:
+            times = now.p95 / before.p95 if before.p95 else inf
+            return f"{times:.1f} times as slow as before {where} ({_us(now.p95)}, before {_us(before.p95)})"
+    fell = health.accuracy_before - health.accuracy
+    if not isnan(fell) and fell > rules.accuracy:
+        return (
+            f"accuracy fell by {100 * fell:.1f} points on {health.rows} local samples "
+            f"({100 * health.accuracy_before:.1f} % to {100 * health.accuracy:.1f} %)"
+        )
+    for drift, where in ((health.drift, "the same inputs"), (health.live_drift, "inputs in use")):
+        if drift > rules.drift:
+            return f"the mix of predicted classes moved by {100 * drift:.0f} % on {where}"
+    if health.errors > rules.errors:
+        return f"{health.errors} errors were reported by programs"
+    return None
+
+
+def _us(microseconds: float) -> str:
+    return f"{microseconds / 1000:.1f} ms" if microseconds >= 1000 else f"{microseconds:.0f} us"

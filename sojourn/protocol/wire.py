@@ -1,0 +1,177 @@
+"""What messages are made of: names, references, identities, and views for people."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+
+from sojourn.parts import Encoding, Estimator, Objective, Training
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9-]{1,63}\Z")]
+Text = Annotated[str, msgspec.Meta(max_length=2000)]
+Digest = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+VectorName = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+VisitReason = Literal[
+    "busy", "hot", "metered", "power", "hours", "memory", "disk", "data", "runtime", "unsupported", "stale", "gone",
+    "failed",
+]  # fmt: skip
+VisitStatus = Literal["done", "declined", "lost", "refused"]
+"""How a visit ended: kept, declined by the device, silent past its lease, or stopped by the gate."""
+JobStatus = Literal["queued", "compiling", "waiting", "running", "done", "stopped", "refused"]
+
+
+class Epoch(msgspec.Struct, frozen=True, array_like=True):
+    """Which boot of a node speaks: a stored counter and eight random bytes."""
+
+    count: Number
+    nonce: Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
+
+
+class Ref(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A blob by its digest, how it is encoded, and the blob itself when it is small enough to ride along."""
+
+    digest: Digest
+    size: Number
+    encoding: Encoding | Literal["raw"] = "raw"
+    delta: bool = False
+    inline: bytes | None = None
+
+
+Vectors = Annotated[dict[VectorName, Ref], msgspec.Meta(max_length=16)]
+
+
+class TourId(msgspec.Struct, frozen=True, array_like=True):
+    """One tour of one round; `attempt` is its fencing number."""
+
+    job: Name
+    round: Number
+    tour: Number
+    attempt: Number
+
+    def __str__(self) -> str:
+        return f"{self.job} round {self.round} tour {self.tour}"
+
+
+class VisitId(msgspec.Struct, frozen=True, array_like=True):
+    """One visit of one tour; `attempt` fences first by the tour's attempt, then by the visit's own."""
+
+    job: Name
+    round: Number
+    tour: Number
+    hop: Number
+    attempt: tuple[Number, Number]
+
+    def __str__(self) -> str:
+        return f"{self.job} round {self.round} tour {self.tour} hop {self.hop}"
+
+
+class Task(msgspec.Struct, frozen=True):
+    """What a device is asked to do with the model it is handed."""
+
+    kind: Literal["train", "estimate"]
+    training: Training
+    objective: Objective
+    encoding: Encoding
+    threads: Annotated[int, msgspec.Meta(ge=1, le=256)] | None
+    estimator: Estimator | None = None
+    """What an `estimate` is to find out."""
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """What a device can do."""
+
+    version: Text
+    machine: Text
+    runtime: Text
+    threads: Annotated[int, msgspec.Meta(ge=1, le=1024)]
+    memory: Number
+    objectives: Annotated[tuple[Text, ...], msgspec.Meta(max_length=64)]
+    data: Text
+    shares: Annotated[tuple[Text, ...], msgspec.Meta(max_length=16)] = ()
+    """What its owner lets it tell about its data: `class-counts`."""
+
+
+class Member(msgspec.Struct, frozen=True, array_like=True):
+    """One device of a roster."""
+
+    device: Name
+    epoch: Epoch
+    offer: Offer | None
+
+
+class VisitReport(msgspec.Struct, frozen=True):
+    """How one attempt of a visit ended; travels inside `Toured.reports`."""
+
+    device: Name
+    hop: Number
+    status: VisitStatus
+    reason: Text
+    samples: Number
+    norm: float
+    metrics: Annotated[dict[Text, float], msgspec.Meta(max_length=32)]
+    signature: Annotated[tuple[float, ...], msgspec.Meta(max_length=4096)] | None
+    seconds: float
+
+    @property
+    def stride(self) -> float:
+        """How far the model went, as it compares between devices with little and with much data."""
+        return stride(self.norm, self.metrics)
+
+
+def stride(norm: float, metrics: Mapping[str, float]) -> float:
+    """An update's norm over the root of its steps: many steps in a thousand directions go as far as their root."""
+    steps = metrics.get("steps", 1.0)
+    return norm / math.sqrt(steps) if 1.0 < steps < math.inf else norm
+
+
+class TourView(msgspec.Struct, frozen=True):
+    """A tour as a person sees it."""
+
+    tour: Number
+    site: str
+    hops: tuple[str, ...]
+    hop: Number
+    device: str | None
+    step: Number
+    steps: Number
+    lost: Number
+    done: bool
+
+
+class RoundReport(msgspec.Struct, frozen=True):
+    """What a round did."""
+
+    round: Number
+    accuracy: float
+    loss: float
+    tours: Number
+    visits: Number
+    lost: Number
+    traffic: Number
+    seconds: float
+    quality: dict[str, float]
+    failures: tuple[str, ...] = ()
+
+
+class JobView(msgspec.Struct, frozen=True):
+    """A job as a person sees it."""
+
+    job: str
+    strategy: str
+    model: str
+    status: JobStatus
+    detail: str
+    round: Number
+    rounds: Number
+    phase: str
+    accuracy: float
+    devices: Number
+    tours: tuple[TourView, ...] = ()
+    history: tuple[RoundReport, ...] = ()

@@ -1,0 +1,133 @@
+"""Blobs in memory, for simulation and tests: what many nodes of a process hold is there once, and hashed once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from sojourn.store.blobs import HASH, LEAF, digest_of, digest_of_hashes, leaf_hashes
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
+
+class MemoryPartial:
+    """A partial blob in memory. Of a blob that is whole elsewhere in this process no second copy is made."""
+
+    def __init__(self, digest: bytes, size: int) -> None:
+        self.size = size
+        self.hashes = bytearray()
+        self.leaves: dict[int, bytes] = {}
+        self._digest = digest
+        self._whole: _Content | None = None
+
+    def add_hashes(self, first: int, hashes: bytes) -> None:
+        """Take the next hashes of the list."""
+        if first * HASH == len(self.hashes):
+            self.hashes += hashes
+
+    def forget_hashes(self) -> None:
+        """The list is wrong: begin it anew."""
+        self.hashes.clear()
+
+    def known(self, leaf: int) -> bytes | None:
+        """What this leaf must be, if the blob was proven to be what its digest says somewhere in this process."""
+        if self._whole is None:
+            found = _CONTENTS.get(self._digest)
+            if found is None or not found.proven(self._digest):
+                return None
+            self._whole = found
+        return self._whole.data[leaf * LEAF : (leaf + 1) * LEAF]
+
+    def write(self, leaf: int, data: bytes | memoryview) -> None:
+        """Keep one verified leaf."""
+        self.leaves[leaf] = b"" if self._whole else bytes(data)
+
+    def content(self) -> _Content:
+        """The blob, when all leaves are here."""
+        return self._whole or _shared(self._digest, b"".join(self.leaves[leaf] for leaf in sorted(self.leaves)))
+
+    def held(self) -> set[int]:
+        """The leaves that are here."""
+        return set(self.leaves)
+
+
+class _Content:
+    """The bytes of a blob, which all that hold it in this process share."""
+
+    __slots__ = ("__weakref__", "_hashes", "data")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._hashes: bytes | None = None
+
+    def hashes(self) -> bytes:
+        """The hashes of all leaves; they are reckoned once."""
+        if self._hashes is None:
+            self._hashes = leaf_hashes(self.data)
+        return self._hashes
+
+    def proven(self, digest: bytes) -> bool:
+        """Whether these bytes were hashed, and are what the digest says."""
+        return self._hashes is not None and digest_of_hashes(len(self.data), self._hashes) == digest
+
+
+_CONTENTS: WeakValueDictionary[bytes, _Content] = WeakValueDictionary()
+"""What is held in memory, by its digest: a model that a whole fleet has is there once."""
+
+
+def _shared(digest: bytes, data: bytes | memoryview) -> _Content:
+    held = _CONTENTS.get(digest)
+    if held is None or held.data != data:  # a caller may name bytes as it likes: then they are its own
+        held = _CONTENTS[digest] = _Content(bytes(data))
+    return held
+
+
+class MemoryBlobs:
+    """The twin of `FolderBlobs` for simulation and tests."""
+
+    def __init__(self) -> None:
+        self._blobs: dict[bytes, _Content] = {}
+        self._partials: dict[bytes, MemoryPartial] = {}
+
+    def has(self, digest: bytes) -> bool:
+        """Whether the whole blob is here."""
+        return digest in self._blobs
+
+    def read(self, digest: bytes, start: int = 0, length: int | None = None) -> bytes:
+        """Its bytes, or some of them."""
+        data = self._blobs[digest].data
+        return data if length is None and not start else data[start : None if length is None else start + length]
+
+    def size(self, digest: bytes) -> int:
+        """Its size."""
+        return len(self._blobs[digest].data)
+
+    def hashes(self, digest: bytes, first: int, stop: int) -> bytes:
+        """The hashes of some of its leaves."""
+        return self._blobs[digest].hashes()[first * HASH : stop * HASH]
+
+    def put(self, data: bytes | memoryview, digest: bytes | None = None) -> bytes:
+        """Keep these bytes."""
+        key = digest or digest_of(data)
+        self._blobs[key] = _shared(key, data)
+        return key
+
+    def partial(self, digest: bytes, size: int) -> MemoryPartial:
+        """Begin or go on receiving a blob."""
+        return self._partials.setdefault(digest, MemoryPartial(digest, size))
+
+    def complete(self, digest: bytes) -> None:
+        """All leaves are here."""
+        self._blobs[digest] = self._partials.pop(digest).content()
+
+    def sync(self, digest: bytes) -> None:
+        """Memory survives nothing."""
+
+    def sweep(self, live: AbstractSet[bytes]) -> int:
+        """Delete what is not live."""
+        dead = (self._blobs.keys() | self._partials.keys()) - live
+        for digest in dead:
+            self._blobs.pop(digest, None)
+            self._partials.pop(digest, None)
+        return len(dead)

@@ -1,0 +1,199 @@
+"""Backups: what is copied is whole and consistent, and what comes back is what was copied."""
+
+from __future__ import annotations
+
+import stat
+import tarfile
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from coordinator.admin import backup
+from coordinator.admin.backup import back_up, restore
+from coordinator.machine.coordinator import Coordinator
+from coordinator.records import JobCompiled, JobSubmitted, TourPlan
+from sojourn.errors import StoreError, UserError
+from sojourn.store.blobs import ref_of
+from sojourn.store.journal import FolderStore
+
+KIT = bytes(range(256)) * 400
+
+
+def submitted(job: str) -> JobSubmitted:
+    return JobSubmitted(job, f'name = "{job}"', "ticket")
+
+
+def compiled(kit: bytes) -> JobCompiled:
+    """Model and kit are one blob here: only which blobs are referred to matters."""
+    return JobCompiled("job-1", ref_of(kit), {"model": ref_of(kit)}, {"model": ref_of(kit)}, None, None)
+
+
+def record(store: FolderStore, what: object) -> None:
+    store.append(msgspec.msgpack.encode(what), sync=True)
+
+
+@pytest.fixture
+def store(tmp_path: Path):
+    """A store with one job, whose kit is the one blob that matters."""
+    made = FolderStore(tmp_path / "store")
+    made.boot()
+    made.blobs.put(KIT)
+    made.blobs.put(b"nobody refers to this")
+    record(made, submitted("job-1"))
+    record(made, compiled(KIT))
+    yield made
+    made.close()
+
+
+def replayed(folder: Path) -> Coordinator:
+    again = FolderStore(folder)
+    machine = Coordinator("cloud")
+    state, records = again.load()
+    if state is not None:
+        machine.restore(state)
+    for each in records:
+        machine.apply(msgspec.msgpack.decode(each, type=machine.record_form))
+    again.close()
+    return machine
+
+
+def test_a_backup_of_a_store_in_use_comes_back_as_it_was(store: FolderStore, tmp_path: Path) -> None:
+    file = tmp_path / "backup.tar"
+    about = back_up(tmp_path / "store", file)
+    assert about.blobs == 1
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    record(store, submitted("job-2"))
+    restore(file, tmp_path / "other", force=False)
+    assert set(replayed(tmp_path / "other").state.jobs) == {"job-1"}
+    assert [each.read_bytes() for each in (tmp_path / "other" / "blobs").iterdir()] == [KIT]
+    assert not list((tmp_path / "store").glob(".backup-*"))
+    assert not list((tmp_path / "other").glob(".restore-*"))
+
+
+def test_records_behind_a_snapshot_and_in_the_write_ahead_log_are_copied(store: FolderStore, tmp_path: Path) -> None:
+    store.snapshot(replay_of(store).snapshot())
+    record(store, submitted("job-2"))
+    back_up(tmp_path / "store", tmp_path / "backup.tar")
+    restore(tmp_path / "backup.tar", tmp_path / "other", force=False)
+    assert set(replayed(tmp_path / "other").state.jobs) == {"job-1", "job-2"}
+
+
+def replay_of(store: FolderStore) -> Coordinator:
+    machine = Coordinator("cloud")
+    for each in store.load()[1]:
+        machine.apply(msgspec.msgpack.decode(each, type=machine.record_form))
+    return machine
+
+
+def test_a_blob_that_goes_while_it_is_copied_makes_the_copy_begin_anew(
+    store: FolderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal goes on to another kit and the old one is swept, just after the journal was copied."""
+    newer = b"another kit" * 1000
+    real, calls = backup._copy_journal, []
+
+    def copied(source: Path, target: Path) -> None:
+        real(source, target)
+        calls.append(target)
+        if len(calls) == 1:
+            digest = store.blobs.put(newer)
+            record(store, compiled(newer))
+            store.blobs.sweep({digest})
+
+    monkeypatch.setattr(backup, "_copy_journal", copied)
+    monkeypatch.setattr(backup, "_PAUSE", 0.0)
+    assert back_up(tmp_path / "store", tmp_path / "backup.tar").blobs == 1
+    assert len(calls) == 2
+    restore(tmp_path / "backup.tar", tmp_path / "other", force=False)
+    assert [each.read_bytes() for each in (tmp_path / "other" / "blobs").iterdir()] == [newer]
+
+
+def test_a_store_that_is_not_empty_or_in_use_is_not_overwritten(store: FolderStore, tmp_path: Path) -> None:
+    file, folder = tmp_path / "backup.tar", tmp_path / "store"
+    back_up(folder, file)
+    with pytest.raises(StoreError, match="a coordinator runs on"):
+        restore(file, folder, force=True)
+    record(store, submitted("job-2"))
+    store.close()
+    with pytest.raises(UserError, match="--force"):
+        restore(file, folder, force=False)
+    assert set(replayed(folder).state.jobs) == {"job-1", "job-2"}
+    restore(file, folder, force=True)
+    assert set(replayed(folder).state.jobs) == {"job-1"}
+    (old,) = folder.glob("before-*")
+    assert set(replayed(old).state.jobs) == {"job-1", "job-2"}
+
+
+def test_a_restored_coordinator_speaks_as_later_than_any_boot_before(store: FolderStore, tmp_path: Path) -> None:
+    """Others ignore what comes from an earlier boot than the last they heard of."""
+    back_up(tmp_path / "store", tmp_path / "backup.tar")
+    for _ in range(5):
+        store.boot()
+    last = store.boot().count
+    restore(tmp_path / "backup.tar", tmp_path / "other", force=False)
+    again = FolderStore(tmp_path / "other")
+    first = again.boot().count
+    again.close()
+    assert first > max(last, time.time() - 3600)
+
+
+def test_restored_tours_have_numbers_that_no_site_has_seen_end(store: FolderStore, tmp_path: Path) -> None:
+    machine = replay_of(store)
+    job = machine.state.jobs["job-1"]
+    job.tours, job.next_tour = (TourPlan(3, "s1", ("pi-1",), attempt=2),), 4
+    store.snapshot(machine.snapshot())
+    back_up(tmp_path / "store", tmp_path / "backup.tar")
+    restore(tmp_path / "backup.tar", tmp_path / "other", force=False)
+    again = replayed(tmp_path / "other").state.jobs["job-1"]
+    assert again.next_tour == 1_000_004
+    assert again.tours == (TourPlan(3, "s1", ("pi-1",), attempt=1_000_002),)
+
+
+@pytest.mark.parametrize("harm", ["cut", "blob", "missing", "journal", "foreign", "text"])
+def test_a_damaged_backup_is_refused_and_nothing_changes(store: FolderStore, tmp_path: Path, harm: str) -> None:
+    file, other = tmp_path / "backup.tar", tmp_path / "other"
+    back_up(tmp_path / "store", file)
+    data = file.read_bytes()
+    match harm:
+        case "cut":
+            file.write_bytes(data[: len(data) // 2])
+        case "blob":
+            file.write_bytes(data.replace(KIT[:64], bytes(64), 1))
+        case "text":
+            file.write_text("hello")
+        case _:
+            repack(file, harm)
+    with pytest.raises(UserError):
+        restore(file, other, force=True)
+    assert not (other / "journal.db").exists()
+    assert not (other / "blobs").exists()
+
+
+def repack(file: Path, harm: str) -> None:
+    folder = file.with_suffix(".d")
+    with tarfile.open(file) as tar:
+        tar.extractall(folder, filter="data")
+    if harm == "missing":
+        next((folder / "blobs").iterdir()).unlink()
+    elif harm == "journal":
+        (folder / "journal.db").write_bytes(b"not a database" * 100)
+    else:
+        (folder / "passwd").write_text("root")
+    with tarfile.open(file, "w") as tar:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                tar.add(path, path.relative_to(folder))
+
+
+def test_what_cannot_be_backed_up_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no journal"):
+        back_up(tmp_path, tmp_path / "backup.tar")
+    (tmp_path / "journal.db").write_bytes(b"not a database" * 100)
+    with pytest.raises(StoreError, match="cannot be copied"):
+        back_up(tmp_path, tmp_path / "backup.tar")
+    with pytest.raises(UserError, match="a folder that exists"):
+        back_up(tmp_path, tmp_path / "no" / "backup.tar")
+    with pytest.raises(UserError, match="No such file"):
+        restore(tmp_path / "none.tar", tmp_path / "other", force=False)

@@ -1,0 +1,147 @@
+"""`sojourn fleet`: from nothing to a bundle that an agent can use."""
+
+from __future__ import annotations
+
+import stat
+import tarfile
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from coordinator.admin.fleet_commands import app
+from coordinator.admin.settings import CoordinatorSettings
+from edge_agent.settings import AgentSettings
+from hierarchy.settings import EdgeSettings
+from sojourn.brokers import fleet as folders
+from sojourn.brokers.bundle import read_bundle, write_bundle
+from sojourn.errors import ConfigError
+from sojourn.links.settings import TlsSettings, read_password
+from sojourn.overrides import read_settings
+from sojourn.protocol.signing import Signer
+
+
+@pytest.fixture
+def fleet(tmp_path: Path):
+    """Runs a command of `sojourn fleet` on a fleet of one's own."""
+
+    def run(*arguments: str) -> str:
+        done = CliRunner().invoke(app, [*arguments, "--fleet-folder", str(tmp_path / "fleet")], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    run("init", "--fleet", "field", "--host", "broker.example", "--host", "192.0.2.1", "--operator", "ada")
+    return run
+
+
+def unpacked(file: Path, folder: Path) -> Path:
+    folder.mkdir()
+    with tarfile.open(file) as tar:
+        tar.extractall(folder, filter="data")
+    return folder
+
+
+def test_init_makes_a_coordinator_that_knows_its_broker_and_operators(fleet, tmp_path: Path) -> None:
+    path = tmp_path / "fleet" / "coordinator" / "coordinator.toml"
+    made = read_settings(str(path), {}, CoordinatorSettings)
+    assert (made.name, made.fleet, made.operators) == ("cloud", "field", ("ada",))
+    assert (made.broker.host, made.broker.port, made.broker.tls) == ("127.0.0.1", 1883, False)
+    assert read_password(made.broker)
+    assert set(folders.hashes_of(tmp_path / "fleet")) == {"ada", "cloud"}
+    with pytest.raises(ConfigError, match="holds a fleet already"):
+        fleet("init", "--host", "elsewhere")
+
+
+def test_a_bundle_with_a_password_is_all_that_an_agent_needs(fleet, tmp_path: Path) -> None:
+    said = fleet("add-device", "pi-1", "--data", "/srv/cats", "--output", str(tmp_path / "pi-1.tar.gz"))
+    assert stat.S_IMODE((tmp_path / "pi-1.tar.gz").stat().st_mode) == 0o600
+    device = unpacked(tmp_path / "pi-1.tar.gz", tmp_path / "device")
+    made = read_settings(str(device / "agent.toml"), {}, AgentSettings)
+    assert (made.name, made.fleet, made.data.path) == ("pi-1", "field", "/srv/cats")
+    assert made.store == "/var/lib/sojourn-agent"
+    assert (made.broker.host, made.broker.port) == ("broker.example", 8883)
+    password = read_password(made.broker)
+    assert password is not None
+    assert len(password) >= 32
+    assert password not in said
+    assert isinstance(made.broker.tls, TlsSettings)
+    assert Path(made.broker.tls.ca_file).read_bytes() == (tmp_path / "fleet" / "ca.pem").read_bytes()
+    signer = Signer.load(tmp_path / "fleet" / "release.key")
+    assert (device / "agent.release.pub").read_text() == f"{signer.public}\n"
+
+
+def test_the_password_is_printed_only_when_asked_for(fleet, tmp_path: Path) -> None:
+    said = fleet("add-device", "pi-1", "--show-password", "--output", str(tmp_path / "a.tar.gz"))
+    assert read_bundle(tmp_path / "a.tar.gz")["agent.password"].decode().strip() in said
+
+
+def test_a_bundle_with_a_certificate_has_no_password(fleet, tmp_path: Path) -> None:
+    fleet("add-device", "pi-2", "--certificate", "--output", str(tmp_path / "pi-2.tar.gz"))
+    device = unpacked(tmp_path / "pi-2.tar.gz", tmp_path / "device")
+    made = read_settings(str(device / "agent.toml"), {}, AgentSettings)
+    assert (made.broker.port, made.broker.password_file) == (8884, None)
+    assert {each.name for each in device.iterdir()} == {
+        "agent.toml", "agent.pem", "agent.key", "agent.ca.pem", "agent.release.pub",
+    }  # fmt: skip
+    assert "pi-2" not in folders.hashes_of(tmp_path / "fleet")
+
+
+def test_an_edge_server_is_told_where_the_coordinator_is(fleet, tmp_path: Path) -> None:
+    fleet("add-edge", "s1", "--output", str(tmp_path / "s1.tar.gz"))
+    edge = unpacked(tmp_path / "s1.tar.gz", tmp_path / "edge")
+    made = read_settings(str(edge / "edge.toml"), {}, EdgeSettings)
+    assert (made.name, made.cloud, made.broker.host, made.broker.port) == ("s1", "cloud", "broker.example", 8883)
+    assert "user s1\n" in (tmp_path / "fleet" / "broker" / "acl").read_text()
+
+
+def test_a_bundle_is_never_written_over_and_then_nothing_changes(fleet, tmp_path: Path) -> None:
+    (tmp_path / "there.tar.gz").touch()
+    for output in ("there.tar.gz", "no/where.tar.gz"):
+        with pytest.raises(ConfigError):
+            fleet("add-device", "pi-1", "--output", str(tmp_path / output))
+    assert "pi-1" not in folders.read(tmp_path / "fleet").members
+
+
+def test_members_are_listed_revoked_and_removed(fleet, tmp_path: Path) -> None:
+    fleet("add-device", "pi-1", "--output", str(tmp_path / "1.tar.gz"))
+    fleet("add-device", "pi-2", "--certificate", "--output", str(tmp_path / "2.tar.gz"))
+    assert "kill -HUP" in fleet("revoke", "pi-1")
+    listed = fleet("list")
+    assert "may connect" in next(line for line in listed.splitlines() if "pi-2" in line)
+    assert "revoked" in next(line for line in listed.splitlines() if "pi-1" in line)
+    fleet("remove", "pi-1")
+    fleet("remove", "pi-2")
+    assert "pi-" not in fleet("list")
+    assert list(folders.read(tmp_path / "fleet").revoked.values()) == ["pi-2"]
+
+
+def test_a_broker_gets_another_name_and_members_stay(fleet, tmp_path: Path) -> None:
+    fleet("add-device", "pi-1", "--output", str(tmp_path / "1.tar.gz"))
+    before = (tmp_path / "fleet" / "broker" / "server.pem").read_bytes()
+    assert "other.example" in fleet("renew-broker", "--host", "other.example")
+    assert (tmp_path / "fleet" / "broker" / "server.pem").read_bytes() != before
+    assert "pi-1" in folders.hashes_of(tmp_path / "fleet")
+    fleet("add-device", "pi-2", "--output", str(tmp_path / "2.tar.gz"))
+    assert b'host = "other.example"' in read_bundle(tmp_path / "2.tar.gz")["agent.toml"]
+
+
+def test_what_is_no_bundle_of_ours_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "bundle.tar.gz"
+    write_bundle(file, {"agent.toml": b"x"})
+    assert read_bundle(file) == {"agent.toml": b"x"}
+    for name in ("../evil", "/etc/passwd", "a/b", ".hidden"):
+        write_bundle(file, {name: b"x"})
+        with pytest.raises(ConfigError, match="not a bundle of ours"):
+            read_bundle(file)
+    write_bundle(file, {"large": bytes(2 << 20)})
+    with pytest.raises(ConfigError, match="not a bundle of ours"):
+        read_bundle(file)
+    write_bundle(file, {"agent.toml": bytes(range(256)) * 100})
+    file.write_bytes(file.read_bytes()[:200])
+    with pytest.raises(ConfigError, match="not a whole bundle"):
+        read_bundle(file)
+    file.write_text("hello")
+    with pytest.raises(ConfigError, match="not a whole bundle"):
+        read_bundle(file)
+    with pytest.raises(ConfigError, match="No such file"):
+        read_bundle(tmp_path / "none")

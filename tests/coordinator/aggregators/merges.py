@@ -1,0 +1,36 @@
+"""Rounds for tests of aggregators: random models, and what a merge knows."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.aggregators.aggregating import Contribution, Merge
+from sojourn.parts import Objective, Sgd
+from sojourn.randomness import generator
+
+
+def brought(*pairs: tuple[list[float] | NDArray[np.float32], float]) -> list[Contribution]:
+    """Contributions from pairs of (numbers, weight)."""
+    return [Contribution(np.array(vector, np.float32), weight) for vector, weight in pairs]
+
+
+def drawn(name: str, tours: int, size: int = 7, scale: float = 1.0) -> list[Contribution]:
+    """Some random models with random weights."""
+    draw = generator(3, name, tours)
+    return [
+        Contribution((scale * draw.standard_normal(size)).astype(np.float32), float(draw.integers(1, 50)))
+        for _ in range(tours)
+    ]
+
+
+def about(objective: Objective | None = None, devices: int = 10, **returned: NDArray[np.float32]) -> Merge:
+    """What a merge knows besides the models."""
+    return Merge(devices, objective or Sgd(), returned)
+
+
+def plain_mean(contributions: list[Contribution], weighting: str = "samples") -> NDArray[np.float64]:
+    """The mean, written down without any thought of speed."""
+    weights = [1.0 if weighting == "uniform" else each.weight for each in contributions]
+    rows = np.array([each.vector for each in contributions], np.float64)
+    return np.array([sum(w * x for w, x in zip(weights, row, strict=True)) / sum(weights) for row in rows.T])

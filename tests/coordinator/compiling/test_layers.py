@@ -1,0 +1,151 @@
+"""Each layer, compiled, against torch: compile_kit itself raises where they disagree, so compiling is the assertion."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from coordinator.compiling import Compiled, compile_kit
+from sojourn.model.graphs import Graphs, check_probe
+from sojourn.protocol.spec import InputSpec
+from sojourn.randomness import noise
+
+CLASSES = ("a", "b", "c")
+IMAGE = InputSpec((4, 9, 8))
+
+
+def head(*layers: nn.Module, shape: tuple[int, ...] = IMAGE.shape, dtype: torch.dtype = torch.float32) -> nn.Sequential:
+    """The layers between others, so that their input's gradient counts too, and a linear layer for the logits."""
+    torch.manual_seed(0)
+    body = nn.Sequential(*layers)
+    with torch.no_grad():
+        flat = body(torch.zeros(1, *shape, dtype=dtype)).flatten(1).shape[1]
+    return nn.Sequential(body, nn.Flatten(), nn.Linear(flat, len(CLASSES)))
+
+
+def compiled(module: nn.Module, spec: InputSpec = IMAGE) -> Compiled:
+    return compile_kit(module, spec, CLASSES, mean=None, std=None, seed=3)
+
+
+def conv(**options: object) -> nn.Conv2d:
+    return nn.Conv2d(4, 8, 3, **options)  # type: ignore[arg-type]
+
+
+def mix() -> nn.Conv2d:
+    return nn.Conv2d(8, 8, 1)
+
+
+# Several layers to a model, since compiling one takes seconds; an error names the tensor that is off.
+LAYERS = {
+    "convolutions": [
+        conv(padding=1),
+        nn.Conv2d(8, 8, 3, stride=2, padding=1),
+        nn.Conv2d(8, 8, 3, dilation=2, padding=2, bias=False),
+        nn.Conv2d(8, 8, (3, 2), stride=(2, 3), padding=(0, 1)),
+    ],
+    "grouped and transposed": [
+        nn.Conv2d(4, 8, 3, groups=2),
+        nn.Conv2d(8, 8, 3, groups=8, padding=1, stride=2),
+        nn.Conv2d(8, 8, 1, stride=2),
+        nn.ConvTranspose2d(8, 4, 3, stride=2, output_padding=1),
+    ],
+    "activations": [conv(), nn.ReLU(), mix(), nn.GELU(), mix(), nn.SiLU(), mix(), nn.Tanh(), mix(), nn.Sigmoid()],
+    "max pool in tiles": [nn.Conv2d(4, 8, (2, 1)), nn.MaxPool2d(2), mix(), nn.MaxPool2d((2, 1))],
+    "max pool": [
+        conv(padding=1),
+        nn.MaxPool2d(3, stride=2, padding=1),
+        mix(),
+        nn.MaxPool2d(2),
+        mix(),
+        nn.MaxPool2d(2, stride=1, ceil_mode=True),
+    ],
+    "mean pool": [
+        conv(),
+        nn.AvgPool2d(3, stride=2, padding=1, ceil_mode=True),
+        mix(),
+        nn.AvgPool2d(3, stride=1, padding=1, count_include_pad=False),
+        mix(),
+        nn.AdaptiveAvgPool2d((3, 2)),
+        mix(),
+        nn.AdaptiveAvgPool2d(1),
+    ],
+    "group norm": [conv(), nn.GroupNorm(2, 8), nn.ReLU(), mix(), nn.GroupNorm(8, 8), nn.GroupNorm(1, 8, affine=False)],
+    "dropout": [conv(), nn.Dropout(0.4), mix(), nn.Dropout2d(0.3)],
+}
+
+
+@pytest.mark.parametrize("layers", LAYERS.values(), ids=LAYERS)
+def test_layer_agrees_with_torch(layers: list[nn.Module]) -> None:
+    result = compiled(head(*layers))
+    assert check_probe(result.kit, Graphs(result.kit)) is None
+
+
+class Residual(nn.Module):
+    """Layer norm, a residual add and a tied weight over an embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, 6, padding_idx=2)
+        self.norm = nn.LayerNorm(6)
+        self.inner = nn.Linear(6, 6)
+        self.again = nn.Linear(6, 6)
+        self.again.weight = self.inner.weight
+        self.head = nn.Linear(6, len(CLASSES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embedding(x)
+        h = h + self.again(torch.relu(self.inner(self.norm(h))))
+        logits: Tensor = self.head(h.mean(1))
+        return logits
+
+
+def test_embedding_layer_norm_residual_and_tied_weights_agree_with_torch() -> None:
+    torch.manual_seed(0)
+    result = compiled(Residual(), InputSpec((5,), "int64"))
+    names = [tensor.name for tensor in result.kit.model.tensors]
+    assert "inner.weight" in names
+    assert "again.weight" not in names
+    assert result.initial.size == sum(p.numel() for p in Residual().parameters())
+
+
+def test_frozen_tensors_stay_out_of_the_vector() -> None:
+    module = head(conv())
+    module[0][0].weight.requires_grad_(False)
+    result = compiled(module)
+    assert [tensor.name for tensor in result.kit.model.tensors] == ["0.0.bias", "2.weight", "2.bias"]
+
+
+def test_dropout_noise_changes_the_loss_and_none_is_asked_without_dropout() -> None:
+    result = compiled(head(conv(), nn.Dropout(0.5)))
+    graphs = Graphs(result.kit)
+    assert result.kit.noise == ((8, 7, 6),)
+    x = np.random.default_rng(0).standard_normal((2, *IMAGE.shape), dtype=np.float32)
+    y = np.array([0, 2])
+    some = noise(1, 0, 2, result.kit.noise)
+    first, _ = graphs.loss_and_gradient(result.initial, x, y, some)
+    again, _ = graphs.loss_and_gradient(result.initial, x, y, some)
+    other, _ = graphs.loss_and_gradient(result.initial, x, y, noise(2, 0, 2, result.kit.noise))
+    kept, gradient = graphs.loss_and_gradient(result.initial, x, y, [np.ones_like(some[0])])
+    assert first == again
+    assert first != other
+    assert kept != first
+    dropped, nothing = graphs.loss_and_gradient(result.initial, x, y, [np.zeros_like(some[0])])
+    assert dropped == pytest.approx(_bias_loss(result), rel=1e-5)
+    assert not nothing[: 8 * 4 * 9].any()
+    assert gradient[: 8 * 4 * 9].any()
+
+
+def _bias_loss(result: Compiled) -> float:
+    bias = torch.from_numpy(result.kit.model.split(result.initial)["2.bias"].copy())
+    return float(-torch.log_softmax(bias, 0)[torch.tensor([0, 2])].mean())
+
+
+def test_max_pool_gives_ties_to_the_first_place() -> None:
+    result = compiled(head(nn.Conv2d(1, 1, 1), nn.MaxPool2d(2), shape=(1, 2, 2)), InputSpec((1, 2, 2)))
+    x = np.ones((1, 1, 2, 2), np.float32)
+    _, gradient = Graphs(result.kit).loss_and_gradient(result.initial, x, np.array([1]))
+    # Were all four places given the gradient, that of the weight would be four times that of the bias.
+    assert gradient[0] == gradient[1]
+    assert gradient[0] != 0

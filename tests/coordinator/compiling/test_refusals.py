@@ -1,0 +1,96 @@
+"""What cannot be compiled says which layer it is, and what to use instead."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from coordinator.compiling import compile_kit
+from sojourn.errors import ModelError
+from sojourn.protocol.spec import InputSpec
+
+CLASSES = ("a", "b")
+FLAT = InputSpec((6,))
+
+
+def refusal(module: nn.Module, spec: InputSpec = FLAT, **options: list[float]) -> str:
+    with pytest.raises(ModelError) as caught:
+        compile_kit(module, spec, CLASSES, mean=options.get("mean"), std=options.get("std"), seed=1)
+    return str(caught.value)
+
+
+class Inner(nn.Module):
+    """A linear model whose forward pass is given."""
+
+    def __init__(self, forward: object) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 2)
+        self.register_buffer("count", torch.zeros(()))
+        self.body = forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(self, x)  # type: ignore[no-any-return,operator]
+
+
+def counting(inner: Inner, x: Tensor) -> Tensor:
+    inner.count += 1
+    return inner.linear(x)  # type: ignore[no-any-return]
+
+
+def branching(inner: Inner, x: Tensor) -> Tensor:
+    return inner.linear(x) if x.sum() > 0 else inner.linear(-x)
+
+
+def by_batch(inner: Inner, x: Tensor) -> Tensor:
+    return inner.linear(x) if x.shape[0] < 20 else inner.linear(x.abs())
+
+
+def random(inner: Inner, x: Tensor) -> Tensor:
+    return inner.linear(functional.dropout(x, 0.5, inner.training))  # type: ignore[no-any-return]
+
+
+def test_batch_norm_is_named_with_its_alternative() -> None:
+    text = refusal(nn.Sequential(nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)), nn.Linear(4, 2)))
+    assert "'0.1' (BatchNorm1d)" in text
+    assert "GroupNorm" in text
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (counting, ["'1' (Inner)", "buffer", "count"]),
+        (branching, ["'1' (Inner)"]),
+        (by_batch, ["size of a batch"]),
+        (random, ["'1' (Inner)", "random numbers", "nn.Dropout"]),
+    ],
+)
+def test_what_is_not_a_pure_function_is_refused(body: object, words: list[str]) -> None:
+    text = refusal(nn.Sequential(nn.Tanh(), Inner(body)))
+    assert [word for word in words if word not in text] == []
+
+
+def test_layers_that_draw_or_remember_are_refused() -> None:
+    assert "'0' (AlphaDropout)" in refusal(nn.Sequential(nn.AlphaDropout(0.1), nn.Linear(6, 2)))
+    assert "max_norm" in refusal(nn.Sequential(nn.Embedding(5, 2, max_norm=1.0)), InputSpec((1,), "int64"))
+    assert "lazy" in refusal(nn.Sequential(nn.LazyLinear(2)))
+
+
+def test_an_operator_without_translation_names_its_layer() -> None:
+    inner = nn.Sequential(nn.Conv2d(1, 1, 1), nn.AdaptiveMaxPool2d(1))
+    module = nn.Sequential(nn.Unflatten(1, (1, 2, 3)), inner, nn.Flatten(), nn.Linear(1, 2))
+    assert "'1.1' (AdaptiveMaxPool2d)" in refusal(module)
+
+
+def test_a_model_that_does_not_fit_says_so() -> None:
+    assert "'0' (Linear)" in refusal(nn.Sequential(nn.Linear(7, 2)))
+    assert "(2, 3)" in refusal(nn.Linear(6, 3))
+    assert "no tensor to train" in refusal(nn.Flatten())
+    assert "float32" in refusal(nn.Linear(6, 2).double())
+
+
+def test_normalisation_is_checked() -> None:
+    assert "std must be above 0" in refusal(nn.Linear(6, 2), std=[0.0])
+    assert "5 values" in refusal(nn.Linear(6, 2), mean=[0.0] * 5)
+    assert "int64" in refusal(nn.Linear(6, 2), InputSpec((6,), "int64"), mean=[0.0])

@@ -1,0 +1,192 @@
+"""Releases between operators and the coordinator: made once, told again, fetched, and served while they are taken."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from coordinator.console import operator as operators
+from coordinator.machine.work import BuildRelease, ExportModel, ModelExported, ReleaseBuilt
+from coordinator.releases.making import Wanted
+from sojourn.errors import JobError, LinkError
+from sojourn.node.machine import DidNot
+from sojourn.protocol.messages import Chunk, Export, Fetch, FetchHashes, Gone, Hashes, Jobs, Refused, Submit
+from sojourn.protocol.release import HealthRules, LineView, SignedOrder
+from sojourn.protocol.release_messages import InspectReleases, MakeRelease, ReleaseMade, Releases, Rollout, Steer
+from sojourn.store.blobs import LEAF, ref_of
+from sojourn.store.exchange import Exchange
+from sojourn.store.memory_blobs import MemoryBlobs
+from tests.coordinator.console.test_operator import ME, VIEW, FakeLink, operator
+from tests.coordinator.machine.cloud_bench import MODEL, OPERATOR, Bench, text
+from tests.coordinator.releases.test_file import release
+from tests.sojourn.store.replays import sends
+
+if TYPE_CHECKING:
+    from sojourn.protocol.messages import Message
+
+GRAPH, CARD = ref_of(b"graph"), ref_of(b"card")
+ASKED = MakeRelease("m", "job", "digits", 2, "int8")
+ORDER = SignedOrder(b"order", bytes(64))
+LINE = LineView("wine", "running", "", 1, 7, 0, 7, None, (1.0,), 1, {})
+
+
+def test_a_release_is_made_once_and_told_again() -> None:
+    bench = Bench()
+    bench.running()
+    assert bench.hear(OPERATOR, ASKED)
+    (work,) = [work for work in bench.work.values() if isinstance(work, BuildRelease)]
+    assert (work.ticket, work.operator, work.asked, work.job.name) == ("m", "operator", ASKED, "job")
+    assert bench.hear(OPERATOR, ASKED) == []
+    made = ReleaseMade("m", GRAPH, CARD)
+    assert sends(bench.did(BuildRelease, ReleaseBuilt("m", "operator", GRAPH, CARD))) == [made]
+    assert sends(bench.hear(OPERATOR, ASKED)) == [made]
+    assert bench.cloud.live() >= {GRAPH.digest, CARD.digest}
+
+
+def test_work_on_a_release_has_a_state_of_its_own() -> None:
+    bench = Bench()
+    bench.running()
+    bench.hear(OPERATOR, ASKED)
+    (work,) = [work for work in bench.work.values() if isinstance(work, BuildRelease)]
+    assert work.job is not bench.cloud.state.jobs["job"]
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(work), type=BuildRelease) == work
+
+
+def test_what_cannot_be_made_is_refused_and_the_job_goes_on() -> None:
+    bench = Bench()
+    assert sends(bench.hear(OPERATOR, ASKED)) == [Refused("m", "there is no job 'job'; the jobs are: none")]
+    bench.hear(OPERATOR, Submit("t", text()))
+    assert "it has no model yet" in sends(bench.hear(OPERATOR, ASKED))[0].reason
+    bench.join("s1", ("a",))
+    bench.join("s2", ("b",))
+    bench.compile()
+    bench.plan()
+    bench.hear(OPERATOR, ASKED)
+    key = next(key for key, work in bench.work.items() if isinstance(work, BuildRelease))
+    assert sends(bench.tell(DidNot(key, "JobError", "they disagree"))) == [Refused("m", "they disagree")]
+    assert bench.cloud.state.jobs["job"].status == "running"
+    assert bench.hear(OPERATOR, ASKED)  # asked again, it is tried again
+
+
+def test_what_was_made_stays_while_the_next_is_made() -> None:
+    bench = Bench()
+    bench.running()
+    bench.hear(OPERATOR, ASKED)
+    bench.did(BuildRelease, ReleaseBuilt("m", "operator", GRAPH, CARD))
+    for number in range(4):
+        assert GRAPH.digest in bench.cloud.live()
+        bench.hear(OPERATOR, Export(f"e{number}", "job"))
+        bench.did(ExportModel, ModelExported(f"e{number}", "operator", MODEL, 0.5))
+    assert GRAPH.digest not in bench.cloud.live()
+
+
+def test_the_operator_fetches_graph_and_card_and_proves_them() -> None:
+    made = release()
+    refs = [ref_of(made.graph), ref_of(made.card_bytes)]
+    contents = (made.graph, made.card_bytes)
+    inline = [msgspec.structs.replace(ref, inline=data) for ref, data in zip(refs, contents, strict=True)]
+    asked: list[MakeRelease] = []
+
+    def answer(question: Message) -> list[Message]:
+        if not isinstance(question, MakeRelease):
+            return [Jobs(question.ticket, (VIEW,))]
+        asked.append(question)
+        return [ReleaseMade(question.ticket, *inline)]
+
+    wanted = Wanted("wine", 7, "int8", "notes", 0.02)
+    got = operator(FakeLink(answer)).make_release("first", wanted)
+    assert (got.graph, got.card_bytes) == (made.graph, made.card_bytes)
+    fields = (asked[0].job, asked[0].line, asked[0].version, asked[0].encoding, asked[0].notes, asked[0].max_loss)
+    assert fields == ("first", "wine", 7, "int8", "notes", 0.02)
+
+
+def test_lines_are_told_and_steered() -> None:
+    link = FakeLink(lambda question: [Releases(question.ticket, (LINE,))])
+    client = operator(link)
+    assert client.releases() == client.releases("wine") == (LINE,)
+    assert client.steer("wine", "pause") == LINE
+    asked = list(dict.fromkeys(link.asked))
+    assert [(type(each), each.line) for each in asked] == [
+        (InspectReleases, None), (InspectReleases, "wine"), (Steer, "wine"),
+    ]  # fmt: skip
+    assert asked[2].action == "pause"
+    refusing = operator(FakeLink(lambda question: [Refused(question.ticket, "no such line")]))
+    with pytest.raises(JobError, match="no such line"):
+        refusing.steer("wine", "pause")
+    wrong = operator(FakeLink(lambda question: [Jobs(question.ticket, ())]))
+    with pytest.raises(LinkError, match="answered with Jobs"):
+        wrong.releases()
+    empty = operator(FakeLink(lambda question: [Releases(question.ticket, ())]))
+    assert empty.releases("wine") == ()
+    with pytest.raises(LinkError, match="without a model line"):
+        empty.steer("wine", "resume")
+
+
+class Taking:
+    """A coordinator that fetches both blobs of a rollout before it answers, with a pause before each question."""
+
+    def __init__(self, pause: float = 0.0) -> None:
+        self.blobs, self.pause, self.begun, self.gone, self.asked = MemoryBlobs(), pause, False, 0, 0
+        self.exchange = Exchange(self.blobs, self.ask, lambda _: 100_000)
+        self.link = FakeLink(self.answer)
+        self.wanted: Rollout
+
+    def ask(self, _to: object, message: Message) -> None:
+        self.asked += 1
+
+        def later() -> None:
+            time.sleep(self.pause)
+            self.link.tell(message)
+
+        threading.Thread(target=later).start()
+
+    def answer(self, message: Message) -> list[Message]:
+        match message:
+            case Rollout() if not self.begun:
+                self.begun, self.wanted = True, message
+                self.exchange.pull(message.graph, ME, 0.0)
+                self.exchange.pull(message.card, ME, 0.0)
+                return [Fetch(bytes(32), 0, 1)]  # somebody else's: another operator of this name has it
+            case Hashes() | Chunk():
+                self.exchange.handle(ME, message, 0.0)
+            case Gone():
+                self.gone += 1
+        here = self.begun and self.blobs.has(self.wanted.graph.digest) and self.blobs.has(self.wanted.card.digest)
+        return [Releases(self.wanted.ticket, (LINE,))] if here else []
+
+
+@pytest.mark.parametrize("size", [100, 40 * LEAF + 17])
+def test_a_rollout_is_served_until_the_coordinator_has_it(size: int) -> None:
+    made = release()
+    made = type(made)(made.card, bytes(at * 31 % 251 for at in range(size)), made.card_bytes)
+    cloud = Taking()
+    rules = HealthRules(soak=3.0)
+    view = operator(cloud.link).rollout(ORDER, ORDER, made, [0.5, 1.0], rules, undo=False)
+    assert view == LINE
+    assert cloud.blobs.read(ref_of(made.graph).digest) == made.graph
+    assert cloud.blobs.read(ref_of(made.card_bytes).digest) == made.card_bytes
+    assert (cloud.wanted.stages, cloud.wanted.rules, cloud.wanted.undo) == ((0.5, 1.0), rules, False)
+    assert cloud.gone == 0
+
+
+def test_patience_lasts_as_long_as_something_is_fetched(monkeypatch) -> None:
+    made = release()
+    made = type(made)(made.card, bytes(150 * LEAF), made.card_bytes)
+    monkeypatch.setattr(operators, "ROLLOUT_PATIENCE", 1.0)
+    cloud = Taking(0.25)
+    assert operator(cloud.link).rollout(ORDER, ORDER, made, [1.0], HealthRules()) == LINE
+    assert cloud.asked > 6  # one after another: longer than patience alone would last
+    monkeypatch.setattr(operators, "ROLLOUT_PATIENCE", 0.2)
+    with pytest.raises(LinkError, match=r"no answer from coordinator 'cloud' at here:1883 in 0.2 s"):
+        operator(FakeLink(lambda _: [])).rollout(ORDER, ORDER, made, [1.0], HealthRules())
+
+
+def test_who_rolls_nothing_out_answers_no_fetch() -> None:
+    answers = iter([[Fetch(bytes(32), 0, 1), FetchHashes(bytes(32), 0)], []])
+    link = FakeLink(lambda question: [*next(answers, []), Releases(question.ticket, (LINE,))])
+    assert operator(link).releases() == (LINE,)
+    assert not any(isinstance(message, Gone) for message in link.asked)

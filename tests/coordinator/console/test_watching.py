@@ -1,0 +1,133 @@
+"""A job on the screen, from made-up views."""
+
+from __future__ import annotations
+
+import io
+from math import nan
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from coordinator.console.following import Course
+from coordinator.console.watching import job_table, lines, result_table, route, screen, show, trend
+from sojourn.protocol.wire import JobView, RoundReport, TourView
+
+QUALITY = {"vts": 0.98123, "intra_cs": 0.3, "inter_cs": nan}
+FIRST = RoundReport(1, 0.5, 1.25, 2, 8, 0, 520_000, 1.84, QUALITY)
+SECOND = RoundReport(2, 0.912, 0.3, 2, 7, 1, 480_000, 0.5, QUALITY, ("pi-3: declined, hot: 81 degrees",))
+TOUR = TourView(4, "site-1", ("pi-1", "pi-2", "pi-3", "pi-4"), 1, "pi-2", 30, 40, 0, False)
+VIEW = JobView("first", "visit", "mlp", "running", "", 2, 10, "train", 0.912, 8, (TOUR,))
+NOW = Course(VIEW, (FIRST, SECOND))
+
+
+def before(**changes: object) -> Course:
+    return Course(msgspec.structs.replace(VIEW, round=1, **changes), (FIRST,))
+
+
+def shown(thing: object, width: int = 80, *, terminal: bool = False) -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=terminal, legacy_windows=False)
+    console.print(thing)
+    return console.file.getvalue()
+
+
+def test_one_plain_line_for_each_round_and_each_failure() -> None:
+    assert lines(before(), NOW) == [
+        "round 2/10 accuracy 91.2 % loss 0.3000 visits 7 failed 1 0.48 MB 0.5 s vts 0.981 intra_cs 0.300",
+        "  pi-3: declined, hot: 81 degrees",
+    ]
+
+
+def test_a_plain_line_when_the_status_changes() -> None:
+    waiting = before(status="waiting", detail="8 devices are needed; 3 are here")
+    assert lines(None, waiting)[-1] == "job first: waiting, 8 devices are needed; 3 are here"
+    assert lines(waiting, NOW)[-1] == "job first: running, training"
+    assert lines(NOW, NOW) == []
+
+
+def test_what_is_not_known_is_a_dash() -> None:
+    blind = msgspec.structs.replace(FIRST, accuracy=nan, loss=nan, quality={})
+    assert lines(None, Course(VIEW, (blind,)))[0].startswith("round 1/10 accuracy - loss - visits 8")
+
+
+def test_the_table_of_rounds_fits_in_80_columns() -> None:
+    text = shown(result_table(NOW))
+    assert all(len(line) <= 80 for line in text.splitlines())
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
+    assert rows == [
+        ["1", "50.0 %", "1.2500", "0.981", "8", "0", "0.52", "1.8"],
+        ["2", "91.2 %", "0.3000", "0.981", "7", "1", "0.48", "0.5"],
+    ]
+
+
+def test_below_the_table_is_what_the_arrangements_were_like() -> None:
+    first = {"vts": 0.9, "intra_cs": 0.1, "inter_cs": nan, "balance": 0.3, "covered": 9.0, "cpd": 0.4}
+    second = {"vts": 0.7, "intra_cs": 0.3, "inter_cs": 0.2, "balance": 0.5, "covered": 8.0, "cpd": 0.2}
+    rounds = tuple(msgspec.structs.replace(it, quality=q) for it, q in zip(NOW.history, (first, second), strict=True))
+    text = " ".join(shown(result_table(msgspec.structs.replace(NOW, history=rounds))).split())
+    assert "mean over rounds: VTS 0.800, intra 0.200, inter 0.200, balance 0.400, classes 8.500, CPD 0.300" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_live_view_says_what_there_is_to_say(width: int) -> None:
+    text = shown(screen(NOW, width), width)
+    assert all(len(line) <= width for line in text.splitlines())
+    for word in ("first", "visit, mlp, 8 devices", "running", "round 3/10", "91.2 %", "VTS 0.981", "site-1", "2/4"):
+        assert word in text
+    assert "pi-1 → pi-2 → pi-3" in text
+    assert "round 2: pi-3: declined, hot" in text
+
+
+def test_the_live_view_before_anything_has_happened() -> None:
+    view = msgspec.structs.replace(VIEW, status="compiling", round=0, tours=(), accuracy=nan)
+    text = shown(screen(Course(view, ()), 80))
+    assert "compiling" in text
+    assert "no round is finished yet" in text
+
+
+def test_the_device_being_visited_is_highlighted() -> None:
+    spans = {str(span.style): route(TOUR, 50).plain[span.start : span.end] for span in route(TOUR, 50).spans}
+    assert spans["bold reverse cyan"] == "pi-2"
+
+
+def test_a_spare_stands_in_the_route() -> None:
+    assert route(msgspec.structs.replace(TOUR, device="pi-9"), 50).plain == "pi-1 → pi-9 → pi-3 → pi-4"
+
+
+def test_the_device_being_visited_stays_in_sight() -> None:
+    long = msgspec.structs.replace(TOUR, hops=tuple(f"device-{n}" for n in range(40)), hop=30, device="device-30")
+    plain = route(long, 40).plain
+    assert plain.startswith("… → ")
+    assert "device-30 → device-31" in plain[:40]
+
+
+def test_many_tours_are_cut_short() -> None:
+    tours = tuple(msgspec.structs.replace(TOUR, tour=number) for number in range(30))
+    text = shown(screen(Course(msgspec.structs.replace(VIEW, tours=tours), ()), 80))
+    assert text.count("site-1") == 10
+    assert "and 20 more tours" in text
+
+
+def test_trend() -> None:
+    assert trend([0.0, 0.5, 1.0, nan]) == "▁▅█ "
+
+
+def test_the_list_of_jobs() -> None:
+    text = shown(job_table([VIEW, msgspec.structs.replace(VIEW, job="second", status="queued", accuracy=nan, round=0)]))
+    assert [line.split() for line in text.splitlines()[1:]] == [
+        ["first", "running", "2/10", "91.2", "%", "visit", "mlp"],
+        ["second", "queued", "0/10", "-", "visit", "mlp"],
+    ]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_showing_a_job_to_its_end(terminal: bool) -> None:
+    file = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    console = Console(file=file, width=80, force_terminal=terminal, legacy_windows=False)
+    end = Course(msgspec.structs.replace(VIEW, status="done", detail="10 rounds are done", tours=()), NOW.history)
+    assert show(iter([before(), NOW, end]), console) is end
+    file.seek(0)
+    said = file.read()
+    assert ("\x1b" in said) == terminal
+    if not terminal:
+        assert said.splitlines()[-1] == "job first: done, 10 rounds are done"

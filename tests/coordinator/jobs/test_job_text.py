@@ -1,0 +1,58 @@
+"""A job file as it is sent to the coordinator."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from coordinator.console.job_commands import job_text
+from coordinator.jobs.settings import read_job
+from sojourn.errors import ConfigError
+
+JOB = """
+name = "first"  # a comment
+[data]
+test = "test.npz"
+exemplars = "../shown.npz"
+[training]
+lr = 1e-3
+[model]
+name = "mlp"
+options = { hidden = [32, 16] }
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "job.toml"
+    file.write_text(text)
+    return file
+
+
+def test_data_is_found_from_anywhere(tmp_path: Path) -> None:
+    text = job_text(write(tmp_path, JOB))
+    assert tomllib.loads(text) == {
+        **tomllib.loads(JOB),
+        "data": {"test": str(tmp_path / "test.npz"), "exemplars": str(tmp_path.parent / "shown.npz")},
+    }
+    assert read_job(text, "it").model.options == {"hidden": [32, 16]}
+
+
+def test_digits_are_no_file_and_the_name_can_be_another(tmp_path: Path) -> None:
+    text = job_text(write(tmp_path, 'name = "first"\n[data]\ntest = "digits"\n'), "second")
+    assert tomllib.loads(text) == {"name": "second", "data": {"test": "digits"}}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nme = 1", "job.toml: unknown key 'nme'; did you mean 'name'"),
+        ('name = "A"\n[data]\ntest = "digits"', "job.toml: the job's name 'A' is not a valid name"),
+        ("name = ", "job.toml: not valid TOML"),
+        ('name = "a"\n[data]\ntest = "digits"\n[model.options]\nx = "' + 50_000 * "x" + '"', "50000 characters"),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_sent(text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=said):
+        job_text(write(tmp_path, text))

@@ -1,0 +1,117 @@
+"""A coordinator that rolls releases out on a bench: devices answer by hand, and a twin is compared after each step."""
+
+from __future__ import annotations
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from coordinator.machine.coordinator import Coordinator
+from sojourn.node.machine import Pulled, Send, Woke
+from sojourn.protocol.release import Goods, Health, HealthRules, Order, Parcel, sign
+from sojourn.protocol.release_messages import DeviceReport, InspectReleases, ReleaseReport, Rollout, Ship, Steer
+from sojourn.protocol.signing import Signer
+from sojourn.protocol.wire import Ref
+from sojourn.store.blobs import ref_of
+from tests.coordinator.machine.cloud_bench import OPERATOR, Bench, site
+from tests.sojourn.store.replays import replayed, sends
+
+SIGNER = Signer(Ed25519PrivateKey.generate())
+RULES = HealthRules(soak=10.0, patience=100.0)
+
+
+def refs(version: int) -> tuple[Ref, Ref]:
+    return ref_of(b"graph %d" % version), ref_of(b"card %d" % version)
+
+
+def goods(version: int) -> Goods | None:
+    return Goods(*(Parcel(ref.digest, ref.size) for ref in refs(version))) if version else None
+
+
+def rollout(
+    version=1, before=0, serial=1, ticket="t", stages=(0.5, 1.0), rules=RULES, undo=True, line="l", fleet="sojourn"
+) -> Rollout:
+    """Forward to a version by this serial, and back to the one before by the next."""
+    forward = Order(fleet, line, serial, version, goods(version))
+    back = Order(fleet, line, serial + 1, before, goods(before), rollback=True)
+    return Rollout(ticket, sign(forward, SIGNER), sign(back, SIGNER), *refs(version), stages, rules, undo)
+
+
+class RolloutBench(Bench):
+    """Its clock is its own; devices obey and answer when they are told to."""
+
+    def __init__(self, devices=(), sites=1) -> None:
+        super().__init__()
+        self.now = 0.0
+        for number in range(sites):
+            self.join(f"s{number}", tuple(devices[number::sites]))
+        self.devices = list(devices)
+
+    def tell(self, event, now=None):
+        if now is not None:
+            self.now = max(self.now, now)
+        return super().tell(event, self.now)
+
+    def begin(self, version=1, **how):
+        """An operator begins a rollout, and its goods come."""
+        self.hear(OPERATOR, rollout(version, **how))
+        self.tell(Pulled(refs(version)[0].digest))
+        return self.tell(Pulled(refs(version)[1].digest))
+
+    def line(self, name="l"):
+        return self.cloud.state.lines[name]
+
+    def report(self, device: str, serial: int, version=1, state="serving", health=None, detail="", line="l"):
+        message = DeviceReport(device, ReleaseReport(line, serial, version, state, detail, health or Health(rows=1)))
+        return self.hear(site("s0"), message)
+
+    def all_well(self, serial: int, version=1):
+        """Every device that was told serves."""
+        for device in list(self.line().members):
+            effects = self.report(device, serial, version)
+        return effects
+
+    def wait(self, seconds: float) -> list:
+        """Time passes; it is woken when it asks for it."""
+        end, effects = self.now + seconds, []
+        while (wake := self.cloud.wake_at()) is not None and wake <= end:
+            self.now = max(self.now, wake)
+            effects += self.tell(Woke())
+            after = self.cloud.wake_at()
+            assert after is None or after > self.now, "it would be woken for nothing, for ever"
+        self.now = end
+        return effects
+
+    def steer(self, action: str, ticket="s", line="l"):
+        return self.hear(OPERATOR, Steer(ticket, line, action))
+
+    def ask(self, line=None):
+        (answer,) = sends(self.hear(OPERATOR, InspectReleases("q", line)))
+        return answer.lines
+
+    def restart(self) -> None:
+        """The coordinator's power fails; sites tell their rosters again."""
+        twin = replayed(Coordinator("c"), self.records)
+        self.cloud = twin
+        self.note(twin.start(self.now))
+
+    def through(self, serial=1, version=1) -> None:
+        """Let a rollout with healthy devices run to its end."""
+        for _ in range(50):
+            if self.line().status != "running":
+                break
+            self.all_well(serial, version)
+            self.wait(RULES.soak + 1)
+
+
+def shipped(effects) -> list[tuple[str, int, tuple[str, ...]]]:
+    """To which site, which order, for which devices."""
+    found = []
+    for effect in effects:
+        if isinstance(effect, Send) and isinstance(effect.message, Ship):
+            order = msgspec.msgpack.decode(effect.message.order.order, type=Order)
+            found.append((effect.to.name, order.serial, effect.message.devices))
+    return found
+
+
+def told(effects) -> set[str]:
+    return {device for _, _, devices in shipped(effects) for device in devices}

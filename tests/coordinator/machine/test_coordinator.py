@@ -1,0 +1,331 @@
+"""The coordinator as a state machine: jobs, rounds, tours and sites, without a link and without training."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from coordinator.machine.sites import ReadRoster, RosterRead
+from coordinator.records import (
+    DevicesEstimated,
+    JobCompiled,
+    JobEnded,
+    JobStarted,
+    JobSubmitted,
+    RoundClosed,
+    RoundPlanned,
+    TourArrived,
+    TourGivenUp,
+    TourMoved,
+)  # fmt: skip
+from coordinator.rounds.planning import NotYet, PlanRound, plan_round
+from coordinator.rounds.preparing import PrepareJob
+from coordinator.rounds.results import CloseRound
+from sojourn.node.machine import Append, Did, DidNot, Do, Linked, Present, Pull, Pulled, PullFailed, Send, Woke
+from sojourn.protocol.messages import (
+    Birth,
+    Death,
+    Inspect,
+    Jobs,
+    Roster,
+    Submit,
+    Tour,
+    TourAccepted,
+    TourCancel,
+    TourDiscarded,
+    Toured,
+    TourProgress,
+)  # fmt: skip
+from sojourn.protocol.wire import Epoch, Member, RoundReport, TourId
+from sojourn.store.memory_blobs import MemoryBlobs
+from tests.coordinator.machine.cloud_bench import (
+    BOOT,
+    EXEMPLARS,
+    KIT,
+    MEMBERS,
+    MODEL,
+    OFFER,
+    OPERATOR,
+    REPORTS,
+    TEST,
+    Bench,
+    place,
+    records,
+    result,
+    site,
+    text,
+)  # fmt: skip
+from tests.sojourn.store.replays import sends
+
+
+def test_a_job_from_beginning_to_end() -> None:
+    bench = Bench()
+    bench.join("s1", ("a",))
+    bench.join("s2", ("b",))
+    effects = bench.hear(OPERATOR, Submit("t", text()))
+    assert records(effects) == [JobSubmitted, JobStarted]
+    assert effects[0].sync
+    assert sends(effects, Jobs)[0].jobs[0].status == "queued"
+    effects = bench.compile()
+    assert effects[0] == Append(effects[0].record, sync=True, blobs=effects[0].blobs)
+    assert set(effects[0].blobs) == {ref.digest for ref in (KIT, MODEL, EXEMPLARS, TEST)}
+    effects = bench.plan()
+    assert records(effects) == [RoundPlanned]
+    tours = [(e.to.name, e.message) for e in effects if isinstance(e, Send)]
+    assert [(name, tour.tour, tour.hops) for name, tour in tours] == [
+        ("s1", TourId("job", 1, 0, 1), ("a",)), ("s2", TourId("job", 1, 1, 1), ("b",)),
+    ]  # fmt: skip
+    effects = bench.toured(1, "s2")
+    assert records(effects) == [TourArrived]
+    assert sends(effects) == [TourAccepted(TourId("job", 1, 1, 1))]
+    effects = bench.toured(0, "s1")
+    assert any(isinstance(effect, Do) and isinstance(effect.work, CloseRound) for effect in effects)
+    assert records(bench.close()) == [RoundClosed]
+    tours = sends(bench.plan(), Tour)
+    assert [tour.tour for tour in tours] == [TourId("job", 2, 2, 1), TourId("job", 2, 3, 1)]
+    bench.toured(2, "s1", 2)
+    bench.toured(3, "s2", 2)
+    assert records(bench.close()) == [RoundClosed, JobEnded]
+    assert bench.cloud.state.jobs["job"].detail == "2 rounds are done"
+    assert bench.cloud.wake_at() is None
+
+
+def test_a_plan_is_on_the_disk_before_its_tours_leave() -> None:
+    effects = Bench().running()
+    planned = place(effects, lambda e: isinstance(e, Append))
+    assert effects[planned].sync
+    assert planned < place(effects, lambda e: isinstance(e, Send))
+
+
+def test_a_result_is_on_the_disk_before_it_is_accepted() -> None:
+    bench = Bench()
+    bench.running()
+    effects = bench.toured(0, "s1")
+    arrived = place(effects, lambda e: isinstance(e, Append))
+    assert effects[arrived].sync
+    assert set(effects[arrived].blobs) == {result(0).digest, REPORTS.digest}
+    assert arrived < place(effects, lambda e: isinstance(e, Send))
+
+
+def test_results_that_come_again_late_or_from_nowhere() -> None:
+    bench = Bench()
+    bench.running()
+    toured = Toured(TourId("job", 1, 0, 1), {"model": result(0)}, 5, REPORTS, 0)
+    assert sum(isinstance(effect, Pull) for effect in bench.hear(site("s1"), toured)) == 2
+    assert not records(bench.hear(site("s1"), toured))
+    bench.tell(Pulled(result(0).digest))
+    bench.tell(Pulled(REPORTS.digest))
+    before = bench.cloud.snapshot()
+    assert sends(bench.hear(site("s1"), toured)) == [TourAccepted(toured.tour)]
+    for sender, other in (
+        ("s2", toured.tour), ("s1", TourId("job", 1, 0, 2)), ("s1", TourId("job", 1, 9, 1)),
+        ("s1", TourId("x", 1, 0, 1)),
+    ):  # fmt: skip
+        answer = sends(bench.hear(site(sender), msgspec.structs.replace(toured, tour=other)))
+        assert [type(message) for message in answer] == [TourDiscarded]
+        assert sends(bench.hear(site(sender), TourProgress(other, 0, 1, None, 0, 0, 0, 0))) == [TourCancel(other)]
+    assert bench.cloud.snapshot() == before
+    bench.toured(1, "s2")
+    bench.close()
+    assert sends(bench.hear(site("s1"), toured)) == [TourAccepted(toured.tour)]
+
+
+def test_a_result_that_cannot_be_fetched_is_fetched_when_it_is_offered_again() -> None:
+    bench = Bench()
+    bench.running()
+    toured = Toured(TourId("job", 1, 0, 1), {"model": result(0)}, 5, REPORTS, 0)
+    bench.hear(site("s1"), toured)
+    bench.tell(PullFailed(result(0).digest, "gone"))
+    assert sum(isinstance(effect, Pull) for effect in bench.hear(site("s1"), toured)) == 2
+
+
+def test_a_job_that_cannot_be_compiled_is_refused_and_the_next_begins() -> None:
+    bench = Bench()
+    bench.hear(OPERATOR, Submit("t", text()))
+    bench.hear(OPERATOR, Submit("t2", text("next")))
+    (key,) = bench.work
+    effects = bench.tell(DidNot(key, "ModelError", "no such layer"))
+    assert records(effects) == [JobEnded, JobStarted]
+    assert bench.cloud.state.jobs["job"].detail == "no such layer"
+
+
+def test_a_job_waits_and_goes_on_when_devices_come() -> None:
+    bench = Bench()
+    bench.hear(OPERATOR, Submit("t", text()))
+    bench.compile()
+    bench.plan()
+    assert bench.cloud.state.jobs["job"].detail == "2 devices are needed; 0 are here"
+    bench.join("s1", ("a",))
+    bench.plan()
+    assert bench.cloud.state.jobs["job"].detail == "2 devices are needed; 1 are here"
+    bench.join("s1", ("a", "b"), revision=2)
+    assert records(bench.plan()) == [RoundPlanned]
+    assert bench.cloud.state.jobs["job"].detail == ""
+
+
+def test_sites_that_change_while_a_plan_is_made_are_planned_with() -> None:
+    bench = Bench()
+    bench.hear(OPERATOR, Submit("t", text()))
+    bench.compile()
+    bench.join("s1", ("a", "b"))
+    effects = bench.plan()  # made before s1 came
+    assert any(isinstance(effect, Do) and isinstance(effect.work, PlanRound) for effect in effects)
+    assert records(bench.plan()) == [RoundPlanned]
+
+
+def test_a_site_that_goes_and_comes_back_with_the_same_devices_is_planned_with() -> None:
+    bench = Bench()
+    bench.join("s1", ("a", "b"))
+    bench.tell(Present(site("s1"), BOOT, Death()))
+    bench.hear(OPERATOR, Submit("t", text()))
+    bench.compile()
+    bench.plan()
+    assert bench.cloud.state.jobs["job"].status == "waiting"
+    bench.join("s1", ("a", "b"), Epoch(2, b"abcdefgh"))
+    assert records(bench.plan()) == [RoundPlanned]
+
+
+def test_patience_ends_once() -> None:
+    bench = Bench()
+    bench.hear(OPERATOR, Submit("t", text(**{"fleet.patience": 60})))
+    bench.compile(5.0)
+    bench.plan(5.0)
+    assert bench.cloud.wake_at() == 65.0
+    assert records(bench.tell(Woke(), 64.0)) == []
+    assert records(bench.tell(Woke(), 65.0)) == [JobEnded]
+    assert bench.cloud.state.jobs["job"].detail == "nobody came: 2 devices are needed; 0 are here"
+    assert bench.cloud.wake_at() is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "others", "record"),
+    [("wait", (), None), ("drop", ("a",), TourGivenUp), ("reassign", ("a",), TourMoved), ("reassign", (), TourGivenUp)],
+)
+def test_a_site_without_a_sign_of_life(policy, others, record) -> None:
+    bench = Bench()
+    bench.join("s3", others)
+    bench.running(**{"tours.on_lost_site": policy})
+    at = "s3" if others else "s1"
+    first = next(tour for tour in bench.cloud.state.jobs["job"].tours if tour.hops == ("a",))
+    lost = first.site
+    other = next(tour for tour in bench.cloud.state.jobs["job"].tours if tour.hops == ("b",))
+    assert lost in {at, "s1"}
+    progress = TourProgress(TourId("job", 1, other.number, 1), 0, 1, "b", 0, 0, 0, 0)
+    bench.hear(site(other.site), progress, 20.0)
+    bench.tell(Present(site(lost), BOOT, Death()), 25.0)
+    effects = bench.tell(Woke(), 30.0)
+    assert records(effects) == ([record] if record else [])
+    tours = [e for e in effects if isinstance(e, Send) and isinstance(e.message, Tour)]
+    asked = [(effect.to.name, effect.message.tour.attempt) for effect in tours]
+    if record is TourMoved:
+        assert asked[-1] == (({"s1", "s3"} - {lost}).pop(), 2)
+        late = Toured(TourId("job", 1, first.number, 1), {}, 0, REPORTS, 0)
+        assert [type(message) for message in sends(bench.hear(site(lost), late, 31.0))] == [TourDiscarded]
+    elif record is None:
+        assert asked[-1] == (lost, 1)
+    else:
+        late = Toured(TourId("job", 1, first.number, 1), {}, 0, REPORTS, 0)
+        assert [type(message) for message in sends(bench.hear(site(lost), late, 31.0))] == [TourDiscarded]
+    effects = bench.toured(other.number, other.site, now=32.0)
+    assert any(isinstance(effect, Do) for effect in effects) == (record is TourGivenUp)
+
+
+def test_a_lease_runs_on_while_a_result_is_fetched() -> None:
+    bench = Bench()
+    bench.running(**{"tours.on_lost_site": "drop"})
+    bench.hear(site("s1"), Toured(TourId("job", 1, 0, 1), {"model": result(0)}, 5, REPORTS, 0), 20.0)
+    bench.cloud.heard(site("s1"), 100, 40.0, spoke=True)
+    bench.hear(site("s2"), TourProgress(TourId("job", 1, 1, 1), 0, 1, "b", 0, 0, 0, 0), 40.0)
+    assert records(bench.tell(Woke(), 69.0)) == []
+    assert records(bench.tell(Woke(), 70.0)) == [TourGivenUp, TourGivenUp]
+
+
+def test_an_edge_server_that_is_born_again_is_asked_for_its_tours_again() -> None:
+    bench = Bench()
+    bench.running()
+    for number, name in enumerate(("s1", "s2")):
+        bench.hear(site(name), TourProgress(TourId("job", 1, number, 1), 0, 1, None, 0, 0, 0, 0))
+    assert sends(bench.tell(Present(site("s1"), BOOT, Birth())), Tour) == []
+    effects = bench.tell(Present(site("s1"), Epoch(1, b"lost one"), Birth()))
+    assert [tour.tour for tour in sends(effects, Tour)] == [TourId("job", 1, 0, 1)]
+    bench.toured(0, "s1")
+    assert sends(bench.tell(Present(site("s1"), Epoch(2, b"lost one"), Birth())), Tour) == []
+
+
+@pytest.mark.parametrize("stage", ["compiling", "planning", "touring", "gathering", "closing", "waiting"])
+def test_a_restart_takes_the_job_up_where_it_was(stage) -> None:
+    bench = Bench()
+    bench.join("s1", ("a",))
+    bench.join("s2", ("b",) if stage != "waiting" else ())
+    bench.hear(OPERATOR, Submit("t", text()))
+    steps = [
+        ("compiling", bench.compile), ("planning", bench.plan),
+        ("touring", lambda: bench.toured(0, "s1")), ("gathering", lambda: bench.toured(1, "s2")), ("closing", None),
+    ]  # fmt: skip
+    for name, step in steps:
+        if name == ("touring" if stage == "waiting" else stage):
+            break
+        step()
+    twin = bench.replayed()
+    effects = twin.start(0.0)
+    work = [type(effect.work) for effect in effects if isinstance(effect, Do)]
+    tours = [tour.tour.tour for tour in sends(effects, Tour)]
+    expected = {
+        "compiling": ([PrepareJob], []), "planning": ([PlanRound], []), "touring": ([], [0, 1]), "gathering": ([], [1]),
+        "closing": ([CloseRound], []), "waiting": ([PlanRound], []),
+    }  # fmt: skip
+    assert (work, tours) == expected[stage]
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_any_course_of_events_can_be_replayed(seed) -> None:  # noqa: C901  # one case for each kind of event
+    draw = random.Random(seed)
+    bench = Bench()
+    estimated = DevicesEstimated("job", {}, (), (), 0)
+    for step in range(150):
+        name, now = draw.choice(["s1", "s2"]), step * 3.0
+        number, round_ = draw.randint(0, 5), draw.randint(1, 3)
+        job = bench.cloud.state.jobs.get("job")
+        if job and job.tours:
+            tour = draw.choice(job.tours)
+            number, round_, name = tour.number, job.round, tour.site
+        which = TourId("job", round_, number, draw.choice([1, 1, 1, 2]))
+        match draw.randint(0, 11):
+            case 0:
+                bench.hear(OPERATOR, Submit("t", text(rounds=3, **{"tours.on_lost_site": "reassign"})), now)
+            case 1 | 2 | 3 if bench.work:
+                key, work = bench.work.popitem()
+                outcome = {
+                    PrepareJob: lambda w: JobCompiled(w.name, KIT, {"model": MODEL}, {"model": MODEL}, EXEMPLARS, TEST),
+                    PlanRound: lambda w: draw.choice([plan_round(w, MemoryBlobs()), NotYet("not now")]),
+                    ReadRoster: lambda w: RosterRead(w.site, w.epoch, w.revision, (Member(w.site, BOOT, OFFER),)),
+                    CloseRound: lambda w: _closed(w) if w.job.phase == "train" else estimated,
+                }[type(work)](work)
+                bench.tell(Did(key, outcome), now)
+            case 4:
+                state, epoch = draw.choice([Birth(), Birth(), Death()]), Epoch(draw.randint(1, 2), bytes(8))
+                bench.tell(Present(site(name), epoch, state), now)
+            case 5:
+                bench.hear(site(name), Roster(draw.randint(1, 3), MEMBERS), now)
+                bench.tell(Pulled(MEMBERS.digest), now)
+            case 6 | 7:
+                bench.hear(site(name), Toured(which, {"model": result(number)}, 5, REPORTS, 0), now)
+            case 8:
+                bench.tell(draw.choice([Pulled(result(number).digest), Pulled(REPORTS.digest)]), now)
+            case 9:
+                bench.tell(draw.choice([PullFailed(REPORTS.digest, "gone"), Linked(), Woke()]), now)
+            case 10:
+                bench.hear(site(name), TourProgress(which, 0, 1, None, 0, 0, 0, 0), now)
+            case 11:
+                bench.hear(OPERATOR, draw.choice([Inspect("t"), Inspect("t", "job")]), now)
+        bench.cloud.live()
+        bench.cloud.wake_at()
+    for cut in range(len(bench.records)):
+        assert bench.replayed(cut).snapshot() == bench.cloud.snapshot()
+
+
+def _closed(work: CloseRound) -> RoundClosed:
+    report = RoundReport(work.job.round, 0.5, 1.0, 2, 2, 0, 0, 1.0, {})
+    return RoundClosed(work.job.name, {"model": MODEL}, {"model": MODEL}, (), report)

@@ -1,0 +1,109 @@
+"""What a coordinator knows of tours and may forget: told fast, and never from an earlier round."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.machine.tours import Tours
+from coordinator.records import JobState, TourArrived, TourGivenUp, TourMoved, TourPlan
+from sojourn.node.machine import Pull
+from sojourn.node.outbox import Outbox
+from sojourn.protocol.messages import Toured, TourProgress
+from sojourn.protocol.topics import Address
+from sojourn.protocol.wire import Ref
+
+TEXT = """
+name = "job"
+strategy = "fedavg"
+tours.site_lease = 100.0
+data.classes = ["a", "b"]
+data.input = [4]
+"""
+MODEL, OTHER, REPORTS, KIT = (Ref(bytes([number]) * 32, 10) for number in range(4))
+
+
+def a_job(*legs: int) -> JobState:
+    tours = tuple(TourPlan(number, f"site-{number % 2}", ("d",), leg=leg) for number, leg in enumerate(legs))
+    return JobState("job", TEXT, kit=KIT, vectors={"model": MODEL}, handout={"model": MODEL}, tours=tours)
+
+
+def toured(job: JobState, number: int, *refs: Ref) -> Toured:
+    vectors = {f"vector-{at}": ref for at, ref in enumerate(refs)}
+    return Toured(job.tour_id(job.tours[number]), vectors, 5, REPORTS, 0)
+
+
+def progress(job: JobState, number: int) -> TourProgress:
+    return TourProgress(job.tour_id(job.tours[number]), 0, 1, None, 0, 0, 0, 0)
+
+
+def test_a_sign_of_life_renews_a_lease_and_silence_ends_it() -> None:
+    job, tours = a_job(0, 0, 0), Tours(Outbox())
+    tours.ask_all(job, 0.0)
+    tours.heard_of(job, job.tours[1], progress(job, 1), 60.0)
+    assert tours.overdue(99.0) == []
+    assert tours.wake_at() == 100
+    assert tours.overdue(100.0) == [0, 2]
+    assert tours.wake_at() == 160
+    assert tours.overdue(159.0) == []
+    tours.ask(job, job.tours[2], 120.0)
+    assert tours.overdue(300.0) == [1, 2]
+    assert tours.wake_at() is None
+
+
+def test_what_is_forgotten_is_never_overdue() -> None:
+    job, tours = a_job(0, 0), Tours(Outbox())
+    tours.ask_all(job, 0.0)
+    tours.forget(0)
+    assert tours.overdue(100.0) == [1]
+
+
+def test_a_site_that_speaks_renews_the_tours_whose_results_it_sends_and_no_others() -> None:
+    job, tours = a_job(0, 0, 0), Tours(Outbox())  # 0 and 2 are led by site-0
+    tours.ask_all(job, 0.0)
+    tours.fetch(job.tours[0], toured(job, 0, MODEL))
+    tours.heard_from("site-0", 60.0)
+    tours.heard_from("site-1", 60.0)
+    assert tours.overdue(100.0) == [1, 2]
+    assert tours.overdue(160.0) == [0]
+
+
+def test_a_result_is_complete_with_its_last_blob_and_fetched_again_where_one_could_not_be_had() -> None:
+    job, tours = a_job(0, 0), Tours(Outbox())
+    first, second = toured(job, 0, MODEL), toured(job, 1, MODEL, OTHER)
+    site = Address("edge", "site-1")
+    assert tours.fetch(job.tours[1], second) == [Pull(MODEL, site), Pull(OTHER, site), Pull(REPORTS, site)]
+    assert tours.fetch(job.tours[1], second) == []
+    tours.fetch(job.tours[0], first)
+    assert tours.live() == {ref.digest for ref in (MODEL, OTHER, REPORTS)}
+    assert tours.pulled(REPORTS.digest) == []
+    assert tours.pulled(MODEL.digest) == [first]
+    tours.pull_failed(OTHER.digest)
+    assert tours.live() == set()
+    assert tours.pulled(OTHER.digest) == []
+    assert len(tours.fetch(job.tours[1], second)) == 3
+
+
+@pytest.mark.parametrize("legs", [(0, 0, 0), (0, 0, 1), (0, 1, 2)])
+def test_a_leg_is_gathered_when_the_job_says_so_whatever_is_missing(legs) -> None:
+    job, tours = a_job(*legs), Tours(Outbox())
+    assert not tours.gathered(job)
+    for number, leg in enumerate(legs):
+        job.leg = leg
+        assert not tours.gathered(job)
+        if number == 1:
+            job.apply(TourGivenUp("job", number, "lost"))
+        else:
+            job.apply(TourArrived("job", toured(job, number)))
+        assert tours.gathered(job) == job.gathered == (leg not in legs[number + 1 :])
+
+
+def test_tours_are_those_of_the_present_plan() -> None:
+    job, tours = a_job(0, 0), Tours(Outbox())
+    assert tours.plan(job, 1) == job.tours[1]
+    assert tours.plan(job, 2) is None
+    moved = TourPlan(1, "site-9", ("d",), attempt=2)
+    job.apply(TourMoved("job", moved))
+    assert tours.plan(job, 1) == moved
+    job.tours = ()
+    assert tours.plan(job, 1) is None
+    assert not tours.gathered(job)

@@ -1,0 +1,55 @@
+"""The two orders of a rollout, and its stages as a person writes them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from coordinator.releases.orders import orders_for, shares_of
+from sojourn.errors import ConfigError
+from sojourn.protocol.release import Goods, LineView, Order, Parcel
+from sojourn.protocol.signing import Signer
+
+GOODS, OLD = (Goods(Parcel(bytes([n]) * 32, n), Parcel(bytes([n + 1]) * 32, n)) for n in (1, 5))
+RELEASE = SimpleNamespace(card=SimpleNamespace(line="digits", version=4), goods=GOODS)
+KNOWN = LineView("digits", "done", "", 6, 3, 2, 3, OLD, (1.0,), 1, {})
+
+
+@pytest.fixture
+def signer(tmp_path) -> Signer:
+    return Signer.generate(tmp_path / "key")
+
+
+def test_a_first_release_is_undone_by_serving_nothing(signer: Signer) -> None:
+    forward, back = orders_for(RELEASE, None, "f", signer)
+    assert forward.read() == Order("f", "digits", 1, 4, GOODS)
+    assert back.read() == Order("f", "digits", 2, 0, None, rollback=True)
+    assert forward.signed_by(signer.public)
+    assert back.signed_by(signer.public)
+
+
+def test_a_later_release_is_undone_by_what_the_fleet_serves(signer: Signer) -> None:
+    forward, back = (each.read() for each in orders_for(RELEASE, KNOWN, "f", signer))
+    assert (forward.serial, forward.version, forward.goods) == (7, 4, GOODS)
+    assert back == Order("f", "digits", 8, 3, OLD, rollback=True)
+
+
+@pytest.mark.parametrize(("after", "first"), [(3, 7), (6, 7), (20, 21)])
+def test_serials_follow_what_devices_have_seen(signer: Signer, after: int, first: int) -> None:
+    forward, back = (each.read() for each in orders_for(RELEASE, KNOWN, "f", signer, after=after))
+    assert (forward.serial, back.serial) == (first, first + 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "shares"),
+    [("5%,25%,100%", (0.05, 0.25, 1.0)), ("100%", (1.0,)), ("0.1, 1", (0.1, 1.0)), (" 2.5% ,100% ", (0.025, 1.0))],
+)
+def test_stages_are_shares(text: str, shares: tuple[float, ...]) -> None:
+    assert shares_of(text) == pytest.approx(shares)
+
+
+@pytest.mark.parametrize("text", ["", "5%", "50%,20%,100%", "5%,5%,100%", "0%,100%", "110%", "x,100%", "nan,100%"])
+def test_stages_that_make_no_sense_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--stages"):
+        shares_of(text)

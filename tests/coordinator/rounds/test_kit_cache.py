@@ -1,0 +1,79 @@
+"""Kits that were compiled before are taken from the shelf, and a shelf in any state costs no more than compiling."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from coordinator.jobs.data import public_data
+from coordinator.jobs.settings import read_job
+from coordinator.rounds import kit_cache, preparing
+from coordinator.rounds.kit_cache import Shelf
+from coordinator.rounds.preparing import PrepareJob, prepare, recipe_of
+from sojourn.errors import Fault
+from sojourn.protocol.spec import InputSpec, ModelSpec, TensorSpec
+from sojourn.store.memory_blobs import MemoryBlobs
+from tests.sojourn.protocol.examples import kit_without_graphs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KIT = kit_without_graphs(ModelSpec((TensorSpec("w", (3,)),)), InputSpec((3,)))
+JOB = 'name = "a"\nstrategy = "fedavg"\nrounds = 1\nseed = {seed}\ndata.test = "digits"\n'
+
+
+def test_what_was_kept_is_found_again(tmp_path: Path) -> None:
+    kit, initial = KIT, np.arange(3, dtype=np.float32)
+    Shelf(tmp_path / "a").keep("recipe", kit, initial)
+    found = Shelf(tmp_path / "a").find("recipe")
+    assert found is not None
+    assert found[0] == kit
+    np.testing.assert_array_equal(found[1], initial)
+    assert Shelf(tmp_path / "a").find("another") is None
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-1], lambda data: b"", lambda data: data[:50] + b"x" + data[51:]]
+)
+def test_a_damaged_kit_is_no_kit(tmp_path: Path, damage: object) -> None:
+    Shelf(tmp_path).keep("recipe", KIT, np.zeros(3, np.float32))
+    path = tmp_path / "recipe"
+    path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
+    assert Shelf(tmp_path).find("recipe") is None
+
+
+def test_a_folder_that_cannot_be_written_is_no_trouble(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    there = Shelf(tmp_path / "file" / "kits")
+    there.keep("recipe", KIT, np.zeros(3, np.float32))
+    assert there.find("recipe") is None
+
+
+def test_the_shelf_holds_so_many_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kit_cache, "MOST", 2)
+    for number in range(4):
+        Shelf(tmp_path).keep(f"recipe-{number}", KIT, np.zeros(3, np.float32))
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_job_is_compiled_once_for_all_simulations_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = prepare(PrepareJob("a", JOB.format(seed=1)), MemoryBlobs(), Shelf(tmp_path))
+
+    def never(*_: object) -> None:
+        raise Fault("compiled again")
+
+    monkeypatch.setattr(preparing, "_compiled", never)
+    assert prepare(PrepareJob("a", JOB.format(seed=1)), MemoryBlobs(), Shelf(tmp_path)) == first
+    with pytest.raises(Fault, match="compiled again"):
+        prepare(PrepareJob("a", JOB.format(seed=2)), MemoryBlobs(), Shelf(tmp_path))
+    with pytest.raises(Fault, match="compiled again"):
+        prepare(PrepareJob("a", JOB.format(seed=1)), MemoryBlobs())
+
+
+def test_other_code_is_another_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = read_job(JOB.format(seed=1), "a")
+    before = recipe_of(job, public_data(job))
+    monkeypatch.setattr(preparing, "_sources", lambda: b"changed")
+    assert recipe_of(job, public_data(job)) != before

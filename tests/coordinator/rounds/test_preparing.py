@@ -1,0 +1,115 @@
+"""Kits that earlier jobs compiled are used again, as long as nothing that they depend on has changed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import msgspec
+import numpy as np
+import pytest
+
+from coordinator.jobs.data import public_data
+from coordinator.jobs.settings import read_job
+from coordinator.records import CoordinatorState, JobSubmitted
+from coordinator.rounds import preparing
+from coordinator.rounds.preparing import PrepareJob, prepare, recipe_of, recipes
+from sojourn.errors import DataError
+from sojourn.model import vectors
+from sojourn.protocol.envelope import unpack_blob
+from sojourn.protocol.spec import Kit
+from sojourn.store.memory_blobs import MemoryBlobs
+from tests.fleet_sim.small_fleet import job
+
+
+def recipe(**changes: object) -> str:
+    read = read_job(job(**changes), "job")
+    return recipe_of(read, public_data(read))
+
+
+@pytest.fixture(scope="module")
+def first() -> tuple[CoordinatorState, MemoryBlobs]:
+    """A coordinator that has compiled one job."""
+    blobs, state = MemoryBlobs(), CoordinatorState()
+    compiled = prepare(PrepareJob("job", job()), blobs)
+    state.apply(JobSubmitted("job", job(), "ticket"))
+    state.apply(compiled)
+    return state, blobs
+
+
+def test_another_strategy_on_the_same_model_compiles_nothing(first, monkeypatch) -> None:
+    state, blobs = first
+    spec = unpack_blob(blobs.read(state.jobs["job"].kit.digest), Kit).model
+    monkeypatch.setattr(preparing, "_compiled", lambda *_: pytest.fail("compiled again"))
+    again = prepare(PrepareJob("second", job("second", strategy="scaffold", rounds=7), recipes(state)), blobs)
+    mine = state.jobs["job"]
+    assert (again.kit, again.initial, again.vectors["model"]) == (mine.kit, mine.initial, mine.vectors["model"])
+    assert not vectors.load(blobs, again.vectors["control"], spec).any()
+
+
+def test_the_first_model_outlives_the_rounds(first) -> None:
+    state, _ = first
+    assert state.jobs["job"].initial.digest in state.jobs["job"].live()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 3},
+        {"model__options__hidden": [9]},
+        {"model__name": "cnn", "model__options__hidden": None},
+        {"data__mean": [3.0]},
+        {"data__std": [2.0]},
+    ],
+    ids=str,
+)
+def test_what_a_kit_depends_on_makes_another(change) -> None:
+    assert recipe(**change) != recipe()
+
+
+@pytest.mark.parametrize("change", [{"strategy": "fedcat"}, {"rounds": 9}, {"training__lr": 0.7}, {"encoding": "int8"}])
+def test_what_it_does_not_depend_on_makes_none(change) -> None:
+    assert recipe(**change) == recipe() != ""
+
+
+def test_a_model_of_ones_own_is_always_compiled() -> None:
+    assert recipe(model__name="package.module:Class") == ""
+
+
+def test_a_kit_that_is_gone_or_spoilt_is_compiled_again(first, monkeypatch) -> None:
+    state, blobs = first
+    known = recipes(state)
+    kit = unpack_blob(blobs.read(state.jobs["job"].kit.digest), Kit)
+    made: list[str] = []
+
+    def compiled(read, data) -> tuple[Kit, np.ndarray]:
+        made.append(read.name)
+        return kit, np.zeros(kit.model.size, np.float32)
+
+    monkeypatch.setattr(preparing, "_compiled", compiled)
+    prepare(PrepareJob("second", job("second"), known), MemoryBlobs())
+    wrong = {key: msgspec.structs.replace(it, kit=it.initial) for key, it in known.items()}
+    prepare(PrepareJob("third", job("third"), wrong), blobs)
+    assert made == ["second", "third"]
+
+
+def test_with_a_known_kit_torch_is_not_even_loaded() -> None:
+    code = "import sys, coordinator.rounds.preparing; print({'torch', 'onnx', 'onnxscript'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_a_test_set_that_is_a_single_array_is_said_so(tmp_path) -> None:
+    path = tmp_path / "test.npz"
+    with path.open("wb") as file:
+        np.save(file, np.zeros(3))
+    with pytest.raises(DataError, match="is a single array; an NPZ with arrays x and y is needed"):
+        public_data(read_job(job(data__test=str(path)), "job"))
+
+
+def test_a_test_set_that_is_missing_or_lacks_an_array_is_said_so(tmp_path) -> None:
+    path = tmp_path / "test.npz"
+    with pytest.raises(DataError, match="there is no such file on the coordinator's machine"):
+        public_data(read_job(job(data__test=str(path)), "job"))
+    np.savez(path, x=np.zeros((3, 2)), labels=np.zeros(3))
+    with pytest.raises(DataError, match="has no array 'y', only x, labels; an NPZ with arrays x and y is needed"):
+        public_data(read_job(job(data__test=str(path)), "job"))

@@ -1,0 +1,231 @@
+"""The named strategies: each sound, each its paper's parts, each what it varies but for what it changes."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from coordinator import strategies
+from coordinator.console.strategy_commands import KINDS, snippet
+from coordinator.jobs.compatibility import objections
+from coordinator.strategies import STRATEGIES, Named, Strategy, find, named
+from coordinator.strategies.requirements import asks
+from coordinator.strategies.strategy import FORMS
+from sojourn import parts
+from sojourn.errors import ConfigError
+
+NAMES = [
+    "visit", "hiercluster", "fedavg", "fedavgm", "fedprox", "scaffold", "feddyn", "fedadagrad", "fedadam", "fedyogi",
+    "ida", "hierfavg", "clusamp", "fedseq", "fedseq-prox", "fedseq-dyn", "fedseq-inter", "fedseq-inter-prox",
+    "fedseq-inter-dyn", "fedgsp", "naive-gsp", "naive-gsp-icg", "fedcat", "fedcat-gc", "fedcat-dc", "fedelmy",
+    "fedelmy-few-shot", "fedelmy-parallel", "chain", "dfedavgm", "dfedsam",
+]  # fmt: skip
+VARIANTS = {
+    ("fedavgm", "fedavg"): {"aggregator"},
+    ("fedprox", "fedavg"): {"objective", "training"},
+    ("scaffold", "fedavg"): {"objective", "aggregator"},
+    ("feddyn", "fedavg"): {"objective", "aggregator", "training"},
+    ("fedadagrad", "fedavg"): {"aggregator", "training"},
+    ("fedadam", "fedadagrad"): {"aggregator"},
+    ("fedyogi", "fedadam"): {"aggregator"},
+    ("ida", "fedavg"): {"aggregator"},
+    ("hierfavg", "fedavg"): {"arranger", "schedule", "training"},
+    ("clusamp", "fedavg"): {"estimator", "arranger", "aggregator"},
+    ("dfedavgm", "fedavg"): {"aggregator", "training"},
+    ("dfedsam", "dfedavgm"): {"objective"},
+    ("hiercluster", "visit"): {"arranger"},
+    ("fedseq-prox", "fedseq"): {"objective"},
+    ("fedseq-dyn", "fedseq"): {"objective", "aggregator"},
+    ("fedseq-inter", "fedseq"): {"schedule"},
+    ("fedseq-inter-prox", "fedseq-inter"): {"objective"},
+    ("fedseq-inter-dyn", "fedseq-inter"): {"objective", "aggregator"},
+    ("naive-gsp-icg", "fedgsp"): {"schedule"},
+    ("naive-gsp", "naive-gsp-icg"): {"estimator", "arranger"},
+    ("fedcat-gc", "fedcat"): {"schedule"},
+    ("fedcat-dc", "fedcat"): {"arranger"},
+    ("fedelmy-few-shot", "fedelmy"): {"schedule"},
+    ("fedelmy-parallel", "fedelmy"): {"arranger", "schedule", "objective", "aggregator"},
+    ("chain", "fedelmy"): {"objective"},
+}
+TRAINING = {
+    "fedprox": parts.Training(epochs=20, batch=10),
+    "feddyn": parts.Training(epochs=5, batch=50, lr=0.1, weight_decay=1e-3),
+    "fedseq": parts.Training(lr=0.01, weight_decay=4e-4, batch=64),
+    "fedgsp": parts.Training(lr=0.01, batch=5),
+    "fedcat": parts.Training(lr=0.01, batch=50, epochs=5, momentum=0.9),
+    "fedelmy": parts.Training(lr=1e-3, batch=128, epochs=200, optimiser="adam", weight_decay=1e-4),
+    "dfedsam": parts.Training(lr=0.1, batch=128, epochs=5, momentum=0.9, weight_decay=5e-4),
+}
+
+
+def differing(one: Strategy, other: Strategy) -> set[str]:
+    return {kind for kind in KINDS if getattr(one, kind) != getattr(other, kind)}
+
+
+def test_all_of_them_are_there() -> None:
+    assert list(STRATEGIES) == NAMES
+
+
+def test_every_file_is_listed() -> None:
+    files = {file.stem for file in Path(str(strategies.__file__)).parent.glob("*.py")}
+    assert files - {"__init__", "strategy", "asks"} == {name.replace("-", "_") for name in NAMES}
+
+
+@pytest.mark.parametrize("each", STRATEGIES.values(), ids=lambda each: each.name)
+def test_each_is_sound_and_says_who_proposed_it(each: Named) -> None:
+    assert objections(each.strategy) == []
+    assert re.fullmatch(r'[^"]+: "[^"]+", [^"]*\b(19|20)\d\d\.', each.paper.replace("\n", " ")), each.paper
+    assert len(each.title.split("\n")) == 1
+    assert 20 <= len(each.summary) <= 61, "the list fits 80 columns"
+    assert re.search(r"\b([Ll]ost|Failures|fail)\b", each.text), "says what failures do"
+
+
+@pytest.mark.parametrize("each", STRATEGIES.values(), ids=lambda each: each.name)
+def test_names_in_its_text_exist(each: Named) -> None:
+    known = {*NAMES, "lr", "epochs", "trips", "sets", "size", "edge_merges", "rearrange_every"}
+    for code in re.findall(r"`([^`]+)`", each.text.replace("\n", " ")):
+        if code not in known:
+            assert "=" in code, code
+            key, value = (side.strip() for side in code.split("="))
+            fields = {field.name for forms in FORMS.values() for form in forms.values() for field in fields_of(form)}
+            assert key.rpartition(".")[2] in fields | {"name"}, code
+            if key.endswith(".name"):
+                assert value.strip('"') in FORMS[key.removesuffix(".name")], code
+
+
+def fields_of(form: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    return msgspec.structs.fields(form)
+
+
+@pytest.mark.parametrize("each", STRATEGIES.values(), ids=lambda each: each.name)
+@pytest.mark.parametrize("base", ["visit", "fedavg", "fedseq-inter"])
+def test_its_piece_of_a_job_file_gives_the_same_strategy_whatever_it_is_pasted_over(each: Named, base: str) -> None:
+    table = tomllib.loads(snippet(each))
+    assert table.pop("strategy") == each.name
+    assert set(table) == set(KINDS)
+    assert named(base, "here").changed(table, "it") == each.strategy
+
+
+@pytest.mark.parametrize(("pair", "kinds"), VARIANTS.items(), ids=lambda value: "-".join(sorted(value)))
+def test_a_variant_differs_in_its_own_parts_alone(pair: tuple[str, str], kinds: set[str]) -> None:
+    one, other = pair
+    assert differing(named(one, "here"), named(other, "here")) == kinds
+
+
+def test_no_two_are_the_same() -> None:
+    seen = [each.strategy for each in STRATEGIES.values()]
+    assert all(seen.count(each) == 1 for each in seen)
+
+
+@pytest.mark.parametrize(("name", "training"), TRAINING.items())
+def test_papers_that_say_how_they_train(name: str, training: parts.Training) -> None:
+    assert named(name, "here").training == training
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "part"),
+    [
+        ("fedprox", "objective", parts.Prox(mu=0.01)),
+        ("feddyn", "objective", parts.Dyn(a=0.01)),
+        ("fedavgm", "aggregator", parts.AvgM(momentum=0.9, lr=1.0)),
+        ("fedadam", "aggregator", parts.Adam(lr=0.01)),
+        ("hierfavg", "schedule", parts.EdgeCloud(edge_merges=2)),
+        ("clusamp", "estimator", parts.UpdateEstimator(epochs=0)),
+        ("clusamp", "aggregator", parts.UniformMean()),
+        ("fedseq", "arranger", parts.FedSeqArranger(grouping="greedy", tau="kl", min_samples=800, max_devices=11)),
+        ("fedseq", "schedule", parts.EveryRound(rearrange_every=0, fraction=0.2, order="shuffled")),
+        ("fedseq-prox", "objective", parts.Prox(mu=0.01)),
+        ("fedseq-dyn", "objective", parts.Dyn(a=0.1)),
+        ("fedseq-inter", "schedule", parts.Slots(merge_every=0, fraction=0.2, order="shuffled")),
+        ("fedseq-inter-prox", "objective", parts.Prox(mu=1.0)),
+        ("fedseq-inter-dyn", "objective", parts.Dyn(a=1.0)),
+        ("fedgsp", "schedule", parts.SequentialToParallel(growth="log", alpha=2, beta=10, kappa=0.3)),
+        ("naive-gsp", "schedule", parts.EveryRound(rearrange_every=0, fraction=0.3, order="shuffled")),
+        ("fedcat", "schedule", parts.Slots(rotate=True, rearrange_every=1)),
+        ("fedcat-dc", "arranger", parts.FedCatArranger(grouped=False)),
+        ("fedelmy", "objective", parts.Elmy(models=5, alpha=0.06, beta=1, warmup=30, validation=0.1)),
+        ("dfedsam", "objective", parts.Sam(rho=0.01)),
+    ],
+)
+def test_what_the_papers_propose(name: str, kind: str, part: parts.Part) -> None:
+    assert getattr(named(name, "here"), kind) == part
+
+
+def test_an_unknown_name_is_told_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"job.toml: there is no strategy 'fedsek'; did you mean 'fedseq'\?"):
+        named("fedsek", "job.toml")
+    assert find("fedseq", "here").strategy == named("fedseq", "here")
+
+
+def test_a_field_changes_and_the_others_stay() -> None:
+    changed = named("fedseq", "here").changed({"arranger": {"max_devices": 5}, "training": {"lr": 0.1}}, "it")
+    assert changed.arranger == parts.FedSeqArranger(max_devices=5)
+    assert changed.training == parts.Training(lr=0.1, weight_decay=4e-4, batch=64)
+    assert differing(changed, named("fedseq", "here")) == {"arranger", "training"}
+
+
+def test_a_swapped_part_starts_from_its_own_defaults() -> None:
+    changed = named("fedseq-inter", "here").changed({"schedule": {"name": "every-round", "passes": 2}}, "it")
+    assert changed.schedule == parts.EveryRound(passes=2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"arranger": {"name": "vist"}}, r"it: there is no arranger 'vist'; did you mean 'visit'\?"),
+        ({"arranger": {"name": ["visit"]}}, r"it: there is no arranger \['visit'\]"),
+        ({"arranger": {"fracton": 0.5}}, r"it: unknown key 'fracton' in \[arranger\]; did you mean 'fraction'\?"),
+        (
+            {"objective": {"mu": 0.5}},
+            r"it: unknown key 'mu' in \[objective\]; sgd has none, prox has: set objective.name",
+        ),
+        ({"training": {"momentun": 0.5}}, r"it: unknown key 'momentun' in \[training\]; did you mean 'momentum'\?"),
+        ({"arranger": {"fraction": 2}}, "it: arranger.fraction: expected `float` <= 1.0"),
+    ],
+)
+def test_a_mistake_in_a_change_is_told(changes: dict[str, dict[str, object]], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        named("fedavg", "here").changed(changes, "it")
+
+
+def test_own_parts_are_named_by_their_class_with_their_settings_beside() -> None:
+    changes = {
+        "objective": {"name": "mine.parts:Pull", "mu": 0.1, "epochs": 3},
+        "estimator": {"name": "mine.parts:Rows", "epochs": 3, "depth": 2},
+    }
+    changed = named("fedavg", "here").changed(changes, "it")
+    assert changed.objective == parts.OwnObjective(part="mine.parts:Pull", settings={"mu": 0.1, "epochs": 3})
+    assert changed.estimator == parts.OwnEstimator(part="mine.parts:Rows", epochs=3, settings={"depth": 2})
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("naive-gsp", []),
+        ("fedavg", ["samples told: how many a model"]),
+        ("fedgsp", ["class counts"]),
+        ("visit", ["one more visit for each device, of 10 epochs", "exemplars", "samples told"]),
+        ("clusamp", ["samples told: how many each", "updates"]),
+        ("scaffold", ["memory for a control variate"]),
+        ("feddyn", ["memory for one vector"]),
+        ("fedelmy", ["memory for 7 models"]),
+        ("dfedsam", ["two gradients"]),
+    ],
+)
+def test_what_is_asked_of_devices(name: str, asked: list[str]) -> None:
+    told = asks(named(name, "here"))
+    assert len(told) == len(asked)
+    assert all(line.startswith(start) for line, start in zip(told, asked, strict=True))
+
+
+def test_an_own_objective_must_be_installed_and_exemplars_can_be_sent() -> None:
+    changes = {"objective": {"name": "mine.parts:Pull"}, "estimator": {"where": "device"}}
+    told = asks(named("visit", "here").changed(changes, "it"))
+    assert "mine.parts:Pull installed on each device, and its owner's leave to run it" in told
+    assert "exemplars: a few public labelled samples of each class, sent to devices" in told
+    sizes = named("naive-gsp", "here").changed({"estimator": {"name": "sizes"}}, "it")
+    assert asks(sizes) == ["samples told: how many each device has, before the first round; nothing is trained for it"]

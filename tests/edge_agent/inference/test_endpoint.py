@@ -1,0 +1,284 @@
+"""The HTTP endpoint: real requests to a real process."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pytest
+from PIL import Image
+
+from edge_agent.inference import endpoint_process
+from edge_agent.inference.endpoint import AT_ONCE, LARGEST
+from edge_agent.inference.endpoint_process import EndpointProcess
+from edge_agent.inference.usage_listener import UsageListener
+from edge_agent.releases.work import Usage
+from sojourn.protocol.release import ProbeCheck
+from sojourn.protocol.spec import InputSpec
+from tests.edge_agent.releases.releases_made import CLASSES, LINE, Shop, card_of, graph_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PATIENCE = 30.0
+PICTURES = "pictures"
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def until(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+class Site:
+    """A store with two lines, and an endpoint before it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.shop = Shop(folder / "store")
+        self.shop.serve(2)
+        self.shop.serve(1, card=picture_card(), graph=graph_of(PIXELS, shape=(1, 2, 2)))
+        self.port = free_port()
+        self.process = EndpointProcess(self.shop.store, self.port)
+        self.process.start()
+        until(self.answers)
+
+    def answers(self) -> bool:
+        try:
+            return self.ask("GET", "/")[0] == 200
+        except OSError:
+            return False
+
+    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        try:
+            connection.request(method, path, body, names)
+            answer = connection.getresponse()
+            return answer.status, msgspec.json.decode(answer.read() or b"null")
+        finally:
+            connection.close()
+
+    def predict(self, x: Any, line: str = LINE) -> tuple[int, Any]:
+        return self.ask("POST", f"/{line}/predict", msgspec.json.encode({"x": x}), Content_Type="application/json")
+
+
+PIXELS = np.array([[1, 0], [0, 1], [0, 1], [0, 1]], np.float32) / 255
+"""Of 2 x 2 pixels the first speaks for `left`, the others for `other`."""
+
+
+def picture_card() -> Any:
+    probe = ProbeCheck(1, np.zeros(4, "<f4").tobytes(), np.zeros(2, "<f4").tobytes(), 0.0)
+    return card_of(1, PIXELS, line=PICTURES, classes=("left", "other"), input=InputSpec((1, 2, 2)), probe=probe)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("endpoint"))
+    yield site
+    site.process.close()
+
+
+def test_what_is_served(site: Site) -> None:
+    assert site.ask("GET", "/") == (200, {"lines": [
+        {"line": LINE, "version": 2, "classes": list(CLASSES)},
+        {"line": PICTURES, "version": 1, "classes": ["left", "other"]},
+    ]})  # fmt: skip
+    status, card = site.ask("GET", f"/{LINE}")
+    assert status == 200
+    assert (card["version"], card["classes"], card["input"]["shape"]) == (2, list(CLASSES), [3])
+    assert card["accuracy"] is None  # it is not known
+    assert "probe" not in card
+
+
+def test_predictions_in_json(site: Site) -> None:
+    status, answer = site.predict([[1, 0, 0], [0, 0, 5]])
+    assert status == 200
+    assert (answer["line"], answer["version"], answer["classes"]) == (LINE, 2, ["cat", "owl"])
+    np.testing.assert_allclose(answer["probabilities"][0], np.exp([2, 0, 0]) / np.exp([2, 0, 0]).sum(), atol=1e-6)
+    assert site.predict([0, 1, 0])[1]["classes"] == ["dog"]
+
+
+def test_predictions_of_arrays(site: Site) -> None:
+    file = io.BytesIO()
+    np.save(file, np.eye(3))
+    status, answer = site.ask("POST", f"/{LINE}/predict", file.getvalue(), Content_Type="application/x-npy")
+    assert (status, answer["classes"]) == (200, list(CLASSES))
+
+
+@pytest.mark.parametrize("x", [[1, 2], [[1, 2, 3], [1]], ["a", "b", "c"], [{}], [None, 1, 2], "abc", []])
+def test_what_does_not_fit_is_a_bad_request(site: Site, x: Any) -> None:
+    status, answer = site.predict(x)
+    assert status == 400
+    assert answer["error"]
+
+
+def hostile_npy() -> bytes:
+    head = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000, 3), }"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head + b"1234"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "status"),
+    [
+        ("application/json", b"", 400),
+        ("application/json", b"{", 400),
+        ("application/json", b'{"x": ' + b"[" * 100_000, 400),
+        ("application/x-npy", b"\x93NUMPY", 400),
+        ("application/x-npy", hostile_npy(), 400),
+        ("image/png", b"\x89PNG\r\n", 400),
+        ("text/html", b"<p>", 415),
+    ],
+)
+def test_bodies_that_are_not_what_they_claim(site: Site, kind: str, body: bytes, status: int) -> None:
+    found, answer = site.ask("POST", f"/{LINE}/predict", body, Content_Type=kind)
+    assert (found, bool(answer["error"])) == (status, True)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nothing-here", 404),
+        ("GET", "/../etc/passwd", 404),
+        ("GET", f"/{LINE}/predict", 405),
+        ("POST", f"/{LINE}", 405),
+        ("POST", "/no-line/predict", 404),
+        ("DELETE", f"/{LINE}", 501),
+    ],
+)
+def test_other_paths_and_methods(site: Site, method: str, path: str, status: int) -> None:
+    assert site.ask(method, path, b'{"x": [1, 0, 0]}' if method == "POST" else None)[0] == status
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "localhost.evil.example", "127.0.0.1@evil", ""])
+def test_a_name_that_was_bound_to_this_machine_is_refused(site: Site, host: str) -> None:
+    assert site.ask("GET", "/", Host=host)[0] == 403
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8080", "127.0.0.1", "[::1]:80"])
+def test_this_machines_own_names_are_answered(site: Site, host: str) -> None:
+    assert site.ask("GET", "/", Host=host)[0] == 200
+
+
+def test_pages_of_other_sites_may_not_report_errors(site: Site) -> None:
+    assert site.ask("POST", f"/{LINE}/error", b"no", Origin="https://evil.example")[0] == 403
+    assert site.ask("POST", f"/{LINE}/error", b"no", Origin="null")[0] == 403
+    assert site.ask("GET", "/", Origin="http://localhost:3000")[0] == 200
+
+
+def test_a_body_has_a_length_and_a_limit(site: Site) -> None:
+    large = b"0" * (LARGEST + 1)
+    assert site.ask("POST", f"/{LINE}/predict", large)[0] == 413
+    assert site.ask("POST", f"/{LINE}/predict", None, Transfer_Encoding="chunked")[0] == 411
+    assert site.ask("POST", f"/{LINE}/predict", b"{}", Content_Length="-1")[0] == 411
+    assert site.predict([[1, 0, 0]] * 1025)[0] == 413
+
+
+def test_more_connections_than_are_allowed_are_turned_away(site: Site) -> None:
+    silent = [socket.create_connection(("127.0.0.1", site.port)) for _ in range(AT_ONCE)]
+    try:
+        until(lambda: site.ask("GET", "/")[0] == 503)
+    finally:
+        for each in silent:
+            each.close()
+    until(lambda: site.ask("GET", "/")[0] == 200)
+
+
+def test_an_error_reaches_the_agent(site: Site) -> None:
+    told: SimpleQueue[Usage] = SimpleQueue()
+    listener = UsageListener(site.shop.store, told.put)
+    status, answer = site.ask("POST", f"/{LINE}/error", b"that was a dog", Content_Type="text/plain")
+    assert (status, answer) == (200, {"line": LINE, "version": 2, "noted": True})
+    usage = told.get(timeout=PATIENCE)
+    while not usage.health.errors:
+        usage = told.get(timeout=PATIENCE)
+    listener.close()
+    assert (usage.line, usage.version, usage.health.errors) == (LINE, 2, 1)
+
+
+def test_it_listens_on_loopback_alone(site: Site) -> None:
+    # All of 127/8 is loopback: an endpoint on every address would answer on this one too.
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.2", site.port), timeout=5)
+
+
+def picture(size: tuple[int, int], light: tuple[int, int], form: str) -> bytes:
+    """A dark image with one light quarter."""
+    image, file = Image.new("L", size, 0), io.BytesIO()
+    image.paste(255, (light[0], light[1], light[0] + size[0] // 2, light[1] + size[1] // 2))
+    image.save(file, form)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(("light", "said"), [((0, 0), "left"), ((32, 0), "other")])
+@pytest.mark.parametrize("form", ["png", "jpeg"])
+def test_images_are_brought_into_the_models_size(site: Site, light: tuple[int, int], said: str, form: str) -> None:
+    body = picture((64, 64), light, form)
+    status, answer = site.ask("POST", f"/{PICTURES}/predict", body, Content_Type=f"image/{form}")
+    assert (status, answer["classes"]) == (200, [said])
+
+
+def test_pixels_come_as_they_are(site: Site) -> None:
+    body = picture((2, 2), (0, 0), "png")
+    answer = site.ask("POST", f"/{PICTURES}/predict", body, Content_Type="image/png")[1]
+    assert answer["probabilities"] == [pytest.approx([np.e / (np.e + 1), 1 / (np.e + 1)], abs=1e-6)]
+
+
+def test_a_small_file_with_a_huge_image_is_refused(site: Site) -> None:
+    body = picture((5000, 5000), (0, 0), "png")
+    assert len(body) < LARGEST
+    status, answer = site.ask("POST", f"/{PICTURES}/predict", body, Content_Type="image/png")
+    assert status == 400
+    assert "5000 x 5000 pixels are too many" in answer["error"]
+
+
+def test_a_process_that_dies_is_started_again_and_ends_with_its_agent(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(endpoint_process, "_SHORTEST", 0.05)
+    site = Site(tmp_path)
+    first = site.process.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    until(lambda: site.process.pid not in (first, None) and site.answers())
+    second = site.process.pid
+    site.process.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(second or 0, 0)
+    with pytest.raises(OSError, match="refused"):
+        site.ask("GET", "/")
+
+
+def test_the_endpoint_ends_when_its_agent_is_killed(tmp_path: Path) -> None:
+    Shop(tmp_path / "store").serve(1)
+    port = free_port()
+    program = (
+        "import pathlib, time; from edge_agent.inference.endpoint_process import EndpointProcess\n"
+        f"endpoint = EndpointProcess(pathlib.Path({str(tmp_path / 'store')!r}), {port})\n"
+        "endpoint.start()\nwhile endpoint.pid is None: time.sleep(0.01)\n"
+        "print(endpoint.pid, flush=True)\ntime.sleep(60)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
+    agent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment)
+    assert agent.stdout is not None
+    pid = int(agent.stdout.readline())
+    agent.kill()
+    agent.wait()
+    agent.stdout.close()
+    until(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2])

@@ -1,0 +1,336 @@
+"""`Model`: what it answers, that it goes over to the next release by itself, and what it does with one that is bad."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+import edge_agent
+from edge_agent.inference import model as module
+from edge_agent.inference.model import Model
+from edge_agent.inference.serving import KEPT, Counts
+from edge_agent.inference.usage import Tally
+from edge_agent.inference.usage_listener import UsageListener
+from edge_agent.releases.work import Usage
+from sojourn.errors import ConfigError, DataError, ModelError, NoRelease
+from sojourn.protocol.release import ProbeCheck
+from sojourn.protocol.spec import InputSpec
+from tests.edge_agent.releases.releases_made import CLASSES, LINE, Shop, card_of, graph_of, weights_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PATIENCE = 20.0
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    monkeypatch.setattr(module, "LOOK_PAUSE", 0.02)
+    monkeypatch.setattr(module, "_TELL_PAUSE", 0.05)
+    monkeypatch.delenv("SOJOURN_STORE", raising=False)
+    yield Shop(tmp_path / "store")
+    module._close_all()
+
+
+def until(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_one_sample_and_a_batch(shop: Shop) -> None:
+    shop.serve(3)
+    with edge_agent.Model(LINE, shop.store) as model:
+        assert model.version == 3
+        assert model.card.classes == CLASSES
+        np.testing.assert_array_equal(model.predict(np.array([0, 1, 0], np.float32)), [0, 3, 0])
+        np.testing.assert_array_equal(model.predict(np.eye(3, dtype=np.float32)), 3 * np.eye(3))
+        assert model.predict(np.eye(3)).dtype == np.float32
+        assert model.predict(np.empty((0, 3))).shape == (0, 3)
+        assert model.classify([0, 0, 1]) == "owl"
+        assert model.classify([[1, 0, 0], [0, 1, 0]]) == ["cat", "dog"]
+        version, classes, shares = model.probabilities([0, 1, 0])
+        assert (version, classes) == (3, CLASSES)
+        np.testing.assert_allclose(shares, np.exp([0, 3, 0]) / np.exp([0, 3, 0]).sum())
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "float16", "float64", ">f4"])
+def test_any_real_numbers_will_do(shop: Shop, dtype: str) -> None:
+    shop.serve(1)
+    with Model(LINE, shop.store) as model:
+        np.testing.assert_array_equal(model.predict(np.eye(3).astype(dtype)), np.eye(3))
+
+
+@pytest.mark.parametrize(
+    "x", [[1, 2], [[1, 2], [3, 4]], np.zeros((2, 2, 3)), "abc", [[1, 2, 3], [1, 2]], np.array([1j, 0, 0]), None, 5.0]
+)
+def test_what_does_not_fit_is_said(shop: Shop, x: Any) -> None:
+    shop.serve(1)
+    with Model(LINE, shop.store) as model, pytest.raises(DataError):
+        model.predict(x)
+
+
+def test_whole_numbers_are_not_made_of_fractions(shop: Shop) -> None:
+    probe = ProbeCheck(1, np.zeros(3, "<i8").tobytes(), np.zeros(3, "<f4").tobytes(), 0.0)
+    card = card_of(1, input=InputSpec((3,), "int64"), probe=probe)
+    shop.serve(1, graph=graph_of(weights_of(1), TensorProto.INT64), card=card)
+    with Model(LINE, shop.store) as model:
+        np.testing.assert_array_equal(model.predict([1.0, 0.0, 2.0]), [1, 0, 2])
+        with pytest.raises(DataError, match="whole numbers"):
+            model.predict([0.5, 0, 0])
+
+
+def test_without_a_release_the_error_says_what_to_do(shop: Shop) -> None:
+    with pytest.raises(NoRelease, match="sojourn release rollout"):
+        Model(LINE, shop.store)
+    with pytest.raises(ConfigError, match="line"):
+        Model("../etc", shop.store)
+
+
+def test_the_store_is_found(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    with pytest.raises(NoRelease):
+        Model(LINE)
+    Shop(tmp_path / "home" / "sojourn" / "sojourn" / "pi-1").serve(1)
+    Shop(tmp_path / "home" / "sojourn" / "farm" / "pi-1").serve(2)
+    shop.serve(4)
+    for options, version in (({}, 1), ({"fleet": "farm"}, 2), ({"store": str(shop.store)}, 4)):
+        with Model(LINE, **options) as model:  # type: ignore[arg-type]
+            assert model.version == version
+    Shop(tmp_path / "home" / "sojourn" / "sojourn" / "pi-2").serve(3)
+    with pytest.raises(ConfigError, match="several agents"):
+        Model(LINE)
+    with Model(LINE, agent="pi-2") as model:
+        assert model.version == 3
+    monkeypatch.setenv("SOJOURN_STORE", str(shop.store))
+    with Model(LINE) as model:
+        assert model.version == 4
+
+
+def test_releases_come_and_go_under_four_threads_that_predict_all_the_time(shop: Shop) -> None:
+    """The version is the largest logit: it never goes back, and no call fails."""
+    shop.serve(1)
+    seen: list[list[float]] = [[] for _ in range(4)]
+    failed: list[BaseException] = []
+    stop = threading.Event()
+
+    def work(mine: list[float]) -> None:
+        x = np.eye(3, dtype=np.float32)
+        try:
+            while not stop.is_set():
+                logits = model.predict(x)
+                assert np.array_equal(logits, logits[0, 0] * x)
+                mine.append(float(logits[0, 0]))
+        except BaseException as error:  # noqa: BLE001  # a thread's failure is this test's
+            failed.append(error)
+
+    with Model(LINE, shop.store) as model:
+        threads = [threading.Thread(target=work, args=(mine,)) for mine in seen]
+        for thread in threads:
+            thread.start()
+        for version in range(2, 12):
+            shop.serve(version)
+            until(lambda wanted=version: model.version == wanted)  # type: ignore[misc]
+        until(lambda: all(mine and mine[-1] == 11 for mine in seen) or bool(failed))
+        stop.set()
+        for thread in threads:
+            thread.join(PATIENCE)
+    assert failed == []
+    for mine in seen:
+        assert mine == sorted(mine)
+
+
+def damage(shop: Shop, name: str) -> None:
+    """Another file with a flipped byte, in place of the one that blobs and releases share."""
+    path = shop.folder.path / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.unlink()
+    path.write_bytes(data)
+
+
+class Ear:
+    """The agent's end."""
+
+    def __init__(self, shop: Shop) -> None:
+        self._told: SimpleQueue[Usage] = SimpleQueue()
+        self.listener = UsageListener(shop.store, self._told.put, pause=0.1)
+
+    def next(self) -> Usage:
+        return self._told.get(timeout=PATIENCE)
+
+    def until_predictions(self, count: int) -> Usage:
+        while (usage := self.next()).health.predictions < count:
+            pass
+        return usage
+
+
+@pytest.fixture
+def ear(shop: Shop) -> Iterator[Ear]:
+    ear = Ear(shop)
+    yield ear
+    ear.listener.close()
+
+
+@pytest.mark.parametrize("which", ["graph", "card"])
+def test_a_damaged_release_is_not_used_and_the_agent_hears_of_it(shop: Shop, ear: Ear, which: str) -> None:
+    shop.serve(1)
+    second = shop.serve(2)
+    damage(shop, getattr(second, which))
+    with Model(LINE, shop.store) as model:
+        assert model.version == 1
+        np.testing.assert_array_equal(model.predict([1, 0, 0]), [1, 0, 0])
+        usage = ear.next()
+        assert (usage.version, "damaged" in usage.failure) == (2, True)
+        shop.serve(3)
+        until(lambda: model.version == 3)
+
+
+def test_a_release_that_does_not_load_while_in_use_changes_nothing(shop: Shop, ear: Ear) -> None:
+    shop.serve(1)
+    with Model(LINE, shop.store) as model:
+        shop.serve(2, graph=b"no graph at all")
+        usage = ear.next()
+        assert (usage.version, usage.failure != "") == (2, True)
+        assert model.version == 1
+        shop.serve(1)
+        until(lambda: model._failure is None)
+        assert model.version == 1
+
+
+def test_a_failure_that_nobody_heard_is_told_as_soon_as_somebody_listens(shop: Shop) -> None:
+    shop.serve(1)
+    damage(shop, shop.serve(2).graph)
+    with Model(LINE, shop.store):
+        ear = Ear(shop)
+        usage = ear.next()
+        ear.listener.close()
+    assert (usage.version, "damaged" in usage.failure) == (2, True)
+
+
+def test_a_damaged_name_falls_back_too(shop: Shop) -> None:
+    shop.serve(1)
+    shop.serve(2)
+    (shop.folder.path / "current").write_bytes(b"{")
+    with Model(LINE, shop.store) as model:
+        assert model.version == 1
+
+
+def test_when_neither_loads_both_reasons_are_said(shop: Shop) -> None:
+    damage(shop, shop.serve(1).graph)
+    with pytest.raises(ModelError, match="no release before it"):
+        Model(LINE, shop.store)
+    damage(shop, shop.serve(2).graph)
+    with pytest.raises(ModelError, match=r"v2-.*nor can the release before.*v1-"):
+        Model(LINE, shop.store)
+
+
+def test_a_line_that_is_withdrawn_predicts_no_more_and_comes_back_with_the_next(shop: Shop) -> None:
+    shop.serve(1)
+    with Model(LINE, shop.store) as model:
+        shop.folder.withdraw()
+        until(lambda: model._serving is None)
+        with pytest.raises(NoRelease):
+            model.predict([1, 0, 0])
+        shop.serve(2)
+        until(lambda: model._serving is not None)
+        assert model.version == 2
+
+
+def test_predictions_are_counted_exactly(shop: Shop, ear: Ear) -> None:
+    shop.serve(1)
+    with Model(LINE, shop.store) as model:
+        for _ in range(30):
+            model.predict([1, 0, 0])
+        model.predict(np.repeat(np.eye(3, dtype=np.float32), 10, axis=0))
+        usage = ear.until_predictions(60)
+        assert usage.health.predictions == 60
+        assert usage.health.mix == pytest.approx((40 / 60, 10 / 60, 10 / 60))
+        assert usage.health.live is not None
+        model.report_error("that was a dog")
+        while not usage.health.errors:
+            usage = ear.next()
+        assert usage.health.errors == 1
+
+
+def test_what_nobody_hears_is_told_when_somebody_does(shop: Shop) -> None:
+    shop.serve(1)
+    with Model(LINE, shop.store) as model:
+        for _ in range(70):
+            model.predict([1, 0, 0])
+        model.report_error()
+        until(lambda: model._untold.get(1, Tally()).predictions == 70)
+        ear = Ear(shop)
+        usage = ear.until_predictions(70)
+        ear.listener.close()
+    assert (usage.health.predictions, usage.health.errors) == (70, 1)
+
+
+def test_a_script_that_just_ends_has_told_what_it_did(shop: Shop, ear: Ear) -> None:
+    shop.serve(1)
+    program = f"import edge_agent; m = edge_agent.Model({LINE!r}, {str(shop.store)!r}); m.predict([[1, 0, 0]] * 55)"
+    environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment)
+    assert ear.until_predictions(55).health.predictions == 55
+
+
+def test_of_too_many_calls_some_stand_for_all(shop: Shop) -> None:
+    counts, tally = Counts(1), Tally()
+    for _ in range(KEPT + 100):
+        counts.add(1000, np.array([[0, 1, 0]], np.float32))
+    counts.move_to(tally)
+    assert (tally.predictions, tally.classes.total(), tally.times.total()) == (KEPT + 100, KEPT, KEPT)
+
+
+def test_many_classes_are_counted_as_the_rest_and_large_batches_by_class() -> None:
+    counts, tally = Counts(1), Tally()
+    logits = np.zeros((3, 2000), np.float32)
+    logits[[0, 1, 2], [7, 999, 1500]] = 1
+    counts.add(3000, logits)
+    counts.move_to(tally)
+    assert tally.classes == {7: 1, 999: 1, 1000: 1}
+    assert tally.predictions == 3
+    assert tally.times == {0: 1}
+
+
+def test_a_model_that_nobody_uses_any_more_goes_with_its_thread(shop: Shop) -> None:
+    shop.serve(1)
+    model = Model(LINE, shop.store)
+    thread, gone = model._thread, weakref.ref(model)
+    del model
+    gc.collect()
+    thread.join(PATIENCE)
+    assert gone() is None
+    assert not thread.is_alive()
+
+
+def test_a_forked_child_goes_over_to_the_next_release_too(shop: Shop) -> None:
+    shop.serve(1)
+    fork = multiprocessing.get_context("fork")
+    ours, theirs = fork.Pipe()
+    with Model(LINE, shop.store) as model:
+
+        def child() -> None:
+            until(lambda: model.version == 2)
+            theirs.send(model.predict([1, 0, 0]).tolist())
+
+        process = fork.Process(target=child)
+        process.start()
+        shop.serve(2)
+        assert ours.poll(PATIENCE)
+        assert ours.recv() == [2, 0, 0]
+        process.join(PATIENCE)

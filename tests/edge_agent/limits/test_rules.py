@@ -1,0 +1,172 @@
+"""Limits: slowed first, then declined with the reason; every one of them can be lifted."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import get_args
+
+import pytest
+
+from edge_agent.limits.readings import Readings
+from edge_agent.limits.rules import SLOWEST, Limits, allowed_now, look, pace, refusal, too_hot
+from edge_agent.limits.settings import LimitSettings
+from edge_agent.settings import AgentSettings
+from sojourn.errors import ConfigError
+from sojourn.protocol.wire import VisitReason
+from sojourn.settings import read_text
+from tests.edge_agent.limits.fake_root import FakeRoot
+
+NOON = dt.time(12)
+HEAT = LimitSettings(throttle_at=70, stop_at=80)
+ALL = LimitSettings(
+    memory=200, free_memory=64, free_disk=100, throttle_at=70, stop_at=80, hours=("08:00-18:00",),
+    metered_interfaces=("wwan0",), metered_file="/run/metered", battery=30,
+)  # fmt: skip
+FINE = Readings(60.0, 300.0, 500.0, ("eth0",), said_metered=False, charge=90, worker=150.0)
+
+
+def seen(**what) -> Readings:
+    return Readings(**({name: getattr(FINE, name) for name in FINE.__dataclass_fields__} | what))
+
+
+def why(settings: LimitSettings, found: Readings, now: dt.time = NOON, *, hot: bool = False) -> str | None:
+    said = refusal(settings, found, now, hot=hot)
+    return said[0] if said else None
+
+
+def test_the_pace_falls_from_full_to_the_slowest() -> None:
+    expected = {20: 1.0, 69.9: 1.0, 70: 1.0, 75: 0.55, 80: SLOWEST, 95: SLOWEST}
+    assert {celsius: pace(HEAT, Readings(celsius)) for celsius in expected} == pytest.approx(expected)
+    assert pace(LimitSettings(throttle_at=70), Readings(70)) == SLOWEST
+    assert pace(LimitSettings(stop_at=80), Readings(79)) == 1.0
+    assert pace(HEAT, Readings(None)) == 1.0
+
+
+def test_too_hot_ends_only_when_it_is_really_cooler() -> None:
+    course = [(79, False), (80, True), (79, True), (70, True), (69.9, False), (79, False), (85, True)]
+    hot = False
+    for celsius, expected in course:
+        hot = too_hot(HEAT, celsius, was=hot)
+        assert hot == expected, celsius
+
+
+def test_without_throttling_five_degrees_less_are_cooler() -> None:
+    only = LimitSettings(stop_at=80)
+    assert [too_hot(only, celsius, was=True) for celsius in (75, 74.9)] == [True, False]
+
+
+def test_without_a_limit_or_a_sensor_nothing_is_too_hot() -> None:
+    assert not too_hot(LimitSettings(throttle_at=70), 140, was=False)
+    assert not too_hot(HEAT, None, was=True)
+
+
+@pytest.mark.parametrize(
+    ("hours", "now", "expected"),
+    [
+        ((), "00:00", True),
+        (("22:00-06:00",), "22:00", True), (("22:00-06:00",), "05:59", True), (("22:00-06:00",), "00:00", True),
+        (("22:00-06:00",), "06:00", False), (("22:00-06:00",), "21:59", False),
+        (("08:00-12:00", "13:00-17:00"), "12:00", False), (("08:00-12:00", "13:00-17:00"), "16:59", True),
+        (("07:00-07:00",), "03:00", True),
+    ],
+)  # fmt: skip
+def test_hours_of_the_day(hours, now, expected) -> None:
+    assert allowed_now(hours, dt.time.fromisoformat(now)) == expected
+
+
+def test_where_all_is_fine_nothing_is_declined() -> None:
+    assert refusal(ALL, FINE, NOON, hot=False) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "word", "lifted"),
+    [
+        (seen(worker=200.1), "memory", "memory"),
+        (seen(free_memory=63.9), "memory", "free_memory"),
+        (seen(free_disk=99.0), "disk", "free_disk"),
+        (seen(routes=("eth0", "wwan0")), "metered", "metered_interfaces"),
+        (seen(charge=29), "power", "battery"),
+    ],
+)
+def test_each_limit_declines_with_its_word_unless_it_is_lifted(found, word, lifted) -> None:
+    assert word in get_args(VisitReason)
+    assert why(ALL, found) == word
+    others = {name: getattr(ALL, name) for name in ALL.__struct_fields__ if name != lifted}
+    assert why(LimitSettings(**others), found) is None
+
+
+def test_heat_hours_and_a_file_decline_too() -> None:
+    assert refusal(ALL, seen(celsius=81.2), NOON, hot=True) == ("hot", "81 °C; works again below 70 °C")
+    assert refusal(ALL, FINE, dt.time(18, 5), hot=False) == ("hours", "it is 18:05 here; works at 08:00-18:00")
+    assert why(ALL, seen(said_metered=True)) == "metered"
+
+
+def test_what_is_unknown_declines_nothing() -> None:
+    assert refusal(ALL, Readings(), NOON, hot=False) is None
+
+
+def test_at_the_limit_is_within_it() -> None:
+    assert refusal(ALL, seen(worker=200.0, free_memory=64.0, free_disk=100.0, charge=30), NOON, hot=False) is None
+
+
+def test_only_what_a_limit_needs_is_read(tmp_path) -> None:
+    root = FakeRoot(tmp_path)
+    root.heat(50)
+    root.memory(300)
+    root.routes(("wwan0", 1))
+    root.supply("BAT0", "Battery", status="Discharging", capacity=20)
+    assert look(LimitSettings(root=str(root.path)), tmp_path, 1) == Readings()
+    full = look(LimitSettings(**{name: getattr(ALL, name) for name in ALL.__struct_fields__} | {
+        "root": str(root.path), "metered_file": str(tmp_path)}), tmp_path)  # fmt: skip
+    assert (full.celsius, full.free_memory, full.routes, full.charge) == (50, 300, ("wwan0",), 20)
+    assert full.said_metered
+    assert full.free_disk > 0
+
+
+def test_limits_remember_that_it_was_hot(tmp_path) -> None:
+    root = FakeRoot(tmp_path)
+    limits = Limits(LimitSettings(throttle_at=70, stop_at=80, root=str(root.path)), tmp_path)
+    said = []
+    for celsius in (60, 75, 85, 75, 65):
+        root.heat(celsius)
+        share, refused = limits.judge()
+        said.append((round(share, 2), refused and refused[0], (limits.objection() or [None])[0]))
+    assert said == [
+        (1.0, None, None), (0.55, None, None), (0.1, "hot", "hot"), (0.55, "hot", "hot"), (1.0, None, None),
+    ]  # fmt: skip
+
+
+def test_the_clock_is_asked_at_every_look(tmp_path) -> None:
+    times = iter([dt.datetime(2026, 1, 1, 23), dt.datetime(2026, 1, 2, 7)])  # noqa: DTZ001  # local, as a person reads it
+    limits = Limits(LimitSettings(hours=("22:00-06:00",)), tmp_path, lambda: next(times))
+    assert [limits.objection() is None for _ in range(2)] == [True, False]
+
+
+def test_whether_there_is_anything_to_watch(tmp_path) -> None:
+    assert Limits(LimitSettings(cpu_share=0.5, root="/host"), tmp_path).idle
+    assert not Limits(HEAT, tmp_path).idle
+    assert not Limits(LimitSettings(memory=100), tmp_path).idle
+
+
+HEAD = 'name = "pi"\ndata = { path = "x.npz" }\n[limits]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("throttle_at = 80\nstop_at = 70", "throttle_at 80 must be below stop_at 70"),
+        ('hours = ["22-6"]', "'22-6' is not a time of the day like '22:00-06:00'"),
+        ('hours = ["24:00-06:00"]', "is not a time of the day"),
+        ("cpu_share = 0.0", "limits.cpu_share"),
+        ("memori = 5", "did you mean 'memory'?"),
+    ],
+)
+def test_limits_that_make_no_sense_are_told(text, words) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_text(HEAD + text, AgentSettings, "agent.toml")
+    assert words in str(error.value)
+
+
+def test_limits_in_a_file() -> None:
+    limits = read_text(HEAD + 'memory = 300\nhours = ["22:00-06:00"]\ncpu_share = 0.5', AgentSettings, "a").limits
+    assert (limits.memory, limits.hours, limits.cpu_share, limits.stop_at) == (300, ("22:00-06:00",), 0.5, None)

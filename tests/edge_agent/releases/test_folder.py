@@ -1,0 +1,204 @@
+"""The folder of a line: what names what, in which order, and that a power cut leaves a release that works."""
+
+from __future__ import annotations
+
+import os
+import stat
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from edge_agent.inference.predictor import load
+from edge_agent.releases.folder import ReleaseFolder, lines
+from sojourn.errors import InvalidBlob, StoreError
+from tests.edge_agent.releases.releases_made import LINE, Shop
+
+STEPS = ("replace", "fsync", "link", "fdopen")
+"""The calls between which the power may fail; `unlink` and `chmod` go through pathlib."""
+
+
+class PowerCut(BaseException):
+    """The machine stopped: nothing of ours runs any more."""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path / "store")
+
+
+def test_the_old_current_becomes_the_previous_and_what_neither_names_is_deleted(shop: Shop) -> None:
+    first, second, third = (shop.serve(version) for version in (1, 2, 3))
+    assert shop.folder.current() == third
+    assert shop.folder.previous() == second
+    files = {path.name for path in shop.folder.path.iterdir()}
+    assert files == {"current", "previous", third.graph, third.card, second.graph, second.card}
+    assert third.graph == f"v3-{third.goods.graph.digest.hex()[:8]}.onnx"
+    assert not shop.folder.holds(first)
+
+
+def test_serving_what_is_served_already_changes_nothing(shop: Shop) -> None:
+    shop.serve(1)
+    second = shop.serve(2)
+    identity, before = shop.folder.identity(), shop.folder.previous()
+    shop.folder.make_current(second)
+    assert shop.folder.identity() == identity
+    assert shop.folder.previous() == before
+
+
+def test_every_swap_has_another_identity(shop: Shop) -> None:
+    found = [shop.folder.identity()]
+    for version in (1, 2, 1, 2):
+        shop.serve(version)
+        found.append(shop.folder.identity())
+    assert found[0] is None
+    assert all(first != second for first, second in pairwise(found))
+
+
+def test_a_blob_that_does_not_match_its_digest_gets_no_name(shop: Shop) -> None:
+    served = shop.served(1)
+    shop.blobs.path(served.goods.graph.digest).write_bytes(b"x" * served.goods.graph.size)
+    with pytest.raises(InvalidBlob, match="does not match"):
+        shop.folder.place(served, shop.store / "blobs")
+    assert list(shop.folder.path.iterdir()) == []
+
+
+def test_a_blob_that_is_not_here_is_named(shop: Shop) -> None:
+    served = shop.served(1)
+    shop.blobs.path(served.goods.card.digest).unlink()
+    with pytest.raises(StoreError, match=served.goods.card.digest.hex()[:12]):
+        shop.folder.place(served, shop.store / "blobs")
+
+
+def test_a_release_takes_no_room_beside_its_blob_and_outlives_it(shop: Shop) -> None:
+    served = shop.serve(1)
+    blob, file = shop.blobs.path(served.goods.graph.digest), shop.folder.path / served.graph
+    assert blob.stat().st_ino == file.stat().st_ino
+    shop.blobs.sweep(set())
+    assert not blob.exists()
+    assert load(shop.folder, served).card.version == 1
+
+
+def test_where_a_disk_knows_no_links_files_are_copied(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    served = shop.serve(1)
+    file = shop.folder.path / served.graph
+    assert shop.blobs.path(served.goods.graph.digest).stat().st_ino != file.stat().st_ino
+    assert load(shop.folder, served).card.version == 1
+
+
+def test_the_group_may_read_and_nobody_else(shop: Shop) -> None:
+    shop.store.chmod(0o700)
+    before = os.umask(0o077)
+    try:
+        served = shop.serve(1)
+    finally:
+        os.umask(before)
+
+    def mode(path: Path) -> int:
+        return stat.S_IMODE(path.stat().st_mode)
+
+    assert mode(shop.store) == 0o710
+    assert [mode(path) for path in (shop.folder.path.parent, shop.folder.path)] == [0o750, 0o750]
+    assert {mode(shop.folder.path / name) for name in ("current", served.graph, served.card)} == {0o640}
+
+
+def test_a_line_that_was_withdrawn_leaves_nothing(shop: Shop) -> None:
+    shop.serve(1)
+    shop.serve(2)
+    assert lines(shop.store) == (LINE,)
+    shop.folder.withdraw()
+    assert shop.folder.current() is None
+    assert list(shop.folder.path.iterdir()) == []
+    assert lines(shop.store) == ()
+    ReleaseFolder(shop.store, "never-seen").withdraw()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"line": "animals"}', b"\xff" * 100])
+def test_a_damaged_name_is_no_release(shop: Shop, content: bytes) -> None:
+    shop.serve(1)
+    (shop.folder.path / "current").write_bytes(content)
+    assert shop.folder.current() is None
+    shop.serve(2)
+    current = shop.folder.current()
+    assert current is not None
+    assert current.version == 2
+
+
+def test_a_power_cut_at_any_step_leaves_a_current_that_works(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.serve(1)
+    shop.serve(2)
+    seen, survived = set[int](), 0
+    real = {name: getattr(os, name) for name in STEPS} | {"unlink": Path.unlink, "chmod": Path.chmod}
+
+    def cut_at(fatal: int) -> bool:
+        """Whether the power failed at that step of an installation."""
+        steps = 0
+
+        def counted(name: str):
+            def call(*args: object, **more: object) -> object:
+                nonlocal steps
+                steps += 1
+                if steps == fatal:
+                    raise PowerCut
+                return real[name](*args, **more)
+
+            return call
+
+        with monkeypatch.context() as patch:
+            for name in STEPS:
+                patch.setattr(os, name, counted(name))
+            for name in ("unlink", "chmod"):
+                patch.setattr(Path, name, counted(name))
+            try:
+                shop.folder.place(third, shop.store / "blobs")
+                shop.folder.make_current(third)
+            except PowerCut:
+                return True
+        return False
+
+    third = shop.served(3)
+    while cut_at(survived + 1):
+        survived += 1
+        current = shop.folder.current()
+        assert current is not None
+        assert load(shop.folder, current).card.version == current.version
+        previous = shop.folder.previous()
+        assert previous is not None
+        assert load(shop.folder, previous).card.version == previous.version
+        seen.add(current.version)
+        shop.folder.withdraw()
+        shop.serve(1)
+        shop.serve(2)
+    assert survived > 15
+    assert seen == {2, 3}
+
+
+def test_nothing_is_named_before_it_is_on_the_disk(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.serve(1)
+    served = shop.served(2)
+    synced, orders = set[int](), list[str]()
+    real_sync, real_replace = os.fsync, os.replace
+
+    def fsync(handle: int) -> None:
+        synced.add(os.fstat(handle).st_ino)
+        real_sync(handle)
+
+    def replace(source: Path, target: Path) -> None:
+        assert Path(source).stat().st_ino in synced
+        if target.name in ("current", "previous"):
+            named = [shop.folder.path / served.graph, shop.folder.path / served.card, shop.folder.path]
+            assert {path.stat().st_ino for path in named} <= synced
+        real_replace(source, target)
+        synced.discard(shop.folder.path.stat().st_ino)
+        orders.append(target.name)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
+    shop.folder.place(served, shop.store / "blobs")
+    shop.folder.make_current(served)
+    assert orders == [served.graph, served.card, "previous", "current"]
+    assert shop.folder.path.stat().st_ino in synced

@@ -1,0 +1,123 @@
+"""`sojourn agent init`: what it asks, what it checks, and that it never writes over a file unasked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge_agent.settings import AgentSettings
+from edge_agent.setup import init
+from edge_agent.setup.init import Answers, own_name, settings_of, table_of, write
+from sojourn.brokers.run import start_broker
+from sojourn.errors import ConfigError
+from sojourn.links.settings import LocalBroker
+from sojourn.settings import read_file
+
+
+def run(folder: Path, *arguments: str, said: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sojourn.cli", "agent", "init", str(folder / "agent.toml"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, input=said)
+
+
+@pytest.fixture
+def data(tmp_path) -> str:
+    np.savez(tmp_path / "data.npz", x=np.zeros((20, 4)), y=np.arange(20) % 3)
+    return str(tmp_path / "data.npz")
+
+
+@pytest.fixture
+def broker(tmp_path):
+    started = start_broker(LocalBroker(kind="mosquitto"), tmp_path / "broker")
+    yield f"{started.host}:{started.port}"
+    started.stop()
+
+
+def test_flags_answer_every_question(tmp_path, data, broker) -> None:
+    flags = ("--name", "pi-7", "--broker", broker, "--data", data, "--hours", "22:00-06:00", "--metered", "wwan0")
+    more = ("--memory", "300", "--cpu-share", "0.5", "--battery", "20", "--threads", "2", "--username", "seven")
+    done = run(tmp_path, "--yes", *flags, *more)
+    assert done.returncode == 0, done.stderr
+    path = tmp_path / "agent.toml"
+    assert f"next: sojourn agent preflight {path}" in done.stdout
+    found = read_file(path, AgentSettings)
+    assert (found.name, found.fleet, found.broker.address, found.threads) == ("pi-7", "sojourn", broker, 2)
+    assert (found.data.path, found.broker.username, found.store) == (data, "seven", None)
+    limits = found.limits
+    assert (limits.hours, limits.metered_interfaces, limits.memory) == (("22:00-06:00",), ("wwan0",), 300)
+    assert (limits.cpu_share, limits.battery, limits.throttle_at, limits.stop_at) == (0.5, 20, 70, 80)
+
+
+def test_what_is_not_told_is_asked(tmp_path, data, broker) -> None:
+    done = run(tmp_path, said=f"pi-9\n\n{broker}\n\n\n{data}\n")
+    assert done.returncode == 0, done.stderr
+    found = read_file(tmp_path / "agent.toml", AgentSettings)
+    assert (found.name, found.fleet, found.broker.address, found.data.path) == ("pi-9", "sojourn", broker, data)
+    assert "The broker, host or host:port [localhost]" in done.stderr
+
+
+def test_a_file_that_is_there_stays_unless_it_is_forced(tmp_path, data, broker) -> None:
+    path = tmp_path / "agent.toml"
+    path.write_text("mine")
+    flags = ("--yes", "--broker", broker, "--data", data)
+    done = run(tmp_path, *flags)
+    assert (done.returncode, path.read_text()) == (2, "mine")
+    assert "give --force to replace it" in done.stderr
+    assert run(tmp_path, *flags, "--force").returncode == 0
+    assert tomllib.loads(path.read_text())["name"] == own_name()
+
+
+def test_answers_that_are_wrong_here_are_told_and_nothing_is_written(tmp_path) -> None:
+    flags = ("--broker", "127.0.0.1:1", "--data", str(tmp_path / "none.npz"))
+    done = run(tmp_path, "--yes", *flags)
+    assert done.returncode == 1
+    assert "none.npz does not exist" in done.stderr
+    assert "no broker listens at 127.0.0.1:1" in done.stderr
+    assert not (tmp_path / "agent.toml").exists()
+    done = run(tmp_path, "--name", "a", "--fleet", "f", "--ca-file", "", "--password-file", "", *flags, said="y\n")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "agent.toml").exists()
+    assert run(tmp_path, "--yes", *flags, "--no-check", "--force").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ((), "--data is needed: with --yes nothing is asked"),
+        (("--data", "x.npz", "--name", "Not A Name"), "not a valid name"),
+        (("--data", "x.npz", "--hours", "noon"), "not a time of the day"),
+        (("--data", "x.npz", "--broker", "here:there"), "is not an address"),
+    ],
+)
+def test_answers_that_make_no_sense_are_told(tmp_path, flags, words) -> None:
+    done = run(tmp_path, "--yes", *flags)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert not (tmp_path / "agent.toml").exists()
+
+
+def test_a_ca_switches_tls_on_and_files_are_found_from_anywhere(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = settings_of(table_of(Answers("pi", "data", ca_file="ca.pem", password_file="word", broker="host")))
+    assert found.broker.address == "host:8883"
+    assert found.broker.tls.ca_file == str(tmp_path / "ca.pem")
+    assert (found.broker.password_file, found.data.path) == (str(tmp_path / "word"), str(tmp_path / "data"))
+    assert settings_of(table_of(Answers("pi", "data"))).broker.tls is False
+
+
+def test_a_hosts_name_becomes_a_device_name(monkeypatch) -> None:
+    for host, expected in (("Pi_Zero.local", "pi-zero"), ("--", "device"), ("x" * 80, "x" * 63)):
+        monkeypatch.setattr(init.socket, "gethostname", lambda host=host: host)
+        assert own_name() == expected
+
+
+def test_a_file_that_appears_meanwhile_is_not_overwritten(tmp_path) -> None:
+    (tmp_path / "a.toml").write_text("mine")
+    with pytest.raises(ConfigError, match="exists already"):
+        write(tmp_path / "a.toml", {}, force=False)
+    write(tmp_path / "new" / "a.toml", {"name": "pi"}, force=False)
+    assert (tmp_path / "new" / "a.toml").read_text() == 'name = "pi"\n'

@@ -1,0 +1,224 @@
+"""`sojourn agent preflight`: each finding by itself, and the whole on a real broker."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from edge_agent.limits.settings import LimitSettings
+from edge_agent.settings import AgentSettings
+from edge_agent.setup import broker_check, clock_check, preflight
+from edge_agent.setup.preflight import (
+    Plan,
+    of_clock,
+    of_data,
+    of_disk,
+    of_limits,
+    of_memory,
+    of_service,
+    of_training,
+    plan_of,
+)  # fmt: skip
+from edge_agent.setup.training_trial import Tried, survey, tried
+from sojourn.brokers.acl import acl_lines
+from sojourn.brokers.run import start_broker
+from sojourn.data.source import DataSettings
+from sojourn.errors import ConfigError, MachineError
+from sojourn.links.settings import BrokerSettings, LocalBroker, TlsSettings
+from sojourn.parts import Training
+from tests.edge_agent.limits.fake_root import FakeRoot
+from tests.sojourn.brokers.brokers import Authority
+
+TRIED = Tried(100, ("cat", "dog"), (), None, None, 0.5, 0.01, 80.0, 1000)
+FREE = LimitSettings()
+
+
+def but(**what) -> Tried:
+    return msgspec.structs.replace(TRIED, **what)
+
+
+def settings(folder: Path, **what) -> AgentSettings:
+    return AgentSettings(name="pi", data=DataSettings(path=str(folder / "data.npz")), store=str(folder), **what)
+
+
+@pytest.mark.parametrize(
+    ("found", "classes", "verdict"),
+    [
+        (TRIED, (), "ok"), (TRIED, ("dog", "cat", "owl"), "ok"),
+        (TRIED, ("owl",), "fails"), (TRIED, ("dog",), "warning"),
+        (but(samples=0), (), "fails"), (but(data_fault="no such file"), (), "fails"),
+        (but(skipped=("3 rows",)), (), "warning"), (but(classes=("cat",)), (), "warning"),
+    ],
+)  # fmt: skip
+def test_data(found, classes, verdict) -> None:
+    finding = of_data(found, Plan(classes=classes))
+    assert finding.verdict == verdict
+    assert bool(finding.remedy) == (verdict != "ok")
+
+
+def test_the_time_of_a_visit_is_its_start_and_its_steps() -> None:
+    plan = Plan(Training(epochs=2, batch=30))  # 4 steps an epoch
+    assert of_training(TRIED, plan, FREE)[0].said.startswith("0.6 s for 8 steps")
+    assert of_training(TRIED, plan, LimitSettings(cpu_share=0.1))[0].said.startswith("1.3 s for 8 steps")
+    (slow, _) = of_training(but(step_seconds=61.0), plan, FREE)
+    assert slow.verdict == "fails"
+    assert "lease of 60 s" in slow.remedy
+    assert of_training(but(training_fault="ImportError: no"), plan, FREE)[0].verdict == "fails"
+
+
+@pytest.mark.parametrize(
+    ("limits", "free", "parameters", "verdict"),
+    [
+        (FREE, 1000.0, None, "ok"), (FREE, None, None, "ok"),
+        (FREE, 79.0, None, "fails"), (FREE, 100.0, None, "warning"),
+        (LimitSettings(memory=79), 1000.0, None, "fails"), (LimitSettings(free_memory=64), 143.0, None, "fails"),
+        (FREE, 300.0, 50_000_000, "fails"),
+    ],
+)  # fmt: skip
+def test_memory(limits, free, parameters, verdict) -> None:
+    assert of_memory(TRIED, Plan(parameters=parameters), limits, free).verdict == verdict
+
+
+def test_disk(tmp_path) -> None:
+    assert of_disk(tmp_path / "new", Plan(), FREE).verdict == "ok"
+    assert of_disk(tmp_path, Plan(), LimitSettings(free_disk=1 << 30)).verdict == "fails"
+    assert of_disk(tmp_path, Plan(parameters=10**15), FREE).verdict == "fails"
+
+
+def test_a_clock_before_the_installation_is_wrong(tmp_path) -> None:
+    early = clock_check.installed() - dt.timedelta(days=1)
+    finding = of_clock(settings(tmp_path), early)
+    assert finding.verdict == "fails"
+    assert "before this program was installed" in finding.said
+    assert of_clock(settings(tmp_path)).verdict != "fails"
+
+
+def test_a_clock_outside_of_a_certificate_is_wrong(tmp_path) -> None:
+    ca = Authority(tmp_path)
+    broker = BrokerSettings(tls=TlsSettings(ca_file=str(ca.file)))
+    now, since = dt.datetime.now(tz=dt.UTC), dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    assert clock_check.fault(broker, now, since) is None
+    for years in (-5, 50):
+        assert "is valid from" in str(clock_check.fault(broker, now + dt.timedelta(days=365 * years), since))
+
+
+def test_whether_the_clock_is_kept_right_is_a_warning(tmp_path, monkeypatch) -> None:
+    for known, verdict in ((True, "ok"), (None, "ok"), (False, "warning")):
+        monkeypatch.setattr(clock_check, "synchronised", lambda known=known: known)
+        assert of_clock(settings(tmp_path)).verdict == verdict
+
+
+def test_limits_as_they_are_now(tmp_path) -> None:
+    root = FakeRoot(tmp_path)
+    root.write("sys/class/net/eth0/mtu", "1500")
+
+    def found(**limits) -> list[tuple[str, str]]:
+        own = settings(tmp_path, limits=LimitSettings(root=str(root.path), **limits))
+        return [(each.what, each.verdict) for each in of_limits(own)]
+
+    assert found() == [("limits", "ok")]
+    assert found(stop_at=80) == [("limits", "ok"), ("temperature", "warning")]
+    root.heat(75)
+    assert found(stop_at=80) == [("limits", "ok")]
+    assert found(throttle_at=70, stop_at=80) == found(stop_at=60) == [("limits", "warning")]
+    assert found(metered_interfaces=("eth0",)) == [("limits", "ok")]
+    assert found(metered_interfaces=("wwan0",)) == [("limits", "ok"), ("metered", "warning")]
+
+
+def test_the_service_and_its_watchdog(tmp_path) -> None:
+    assert of_service(tmp_path).said == "nothing starts the agent at boot"
+    unit = tmp_path / preflight.UNIT
+    unit.parent.mkdir(parents=True)
+    unit.write_text("[Service]\nType=simple\n")
+    assert of_service(tmp_path).said == "sojourn-agent.service has no watchdog"
+    unit.write_text("[Service]\nType=notify\nWatchdogSec=60\n")
+    assert of_service(tmp_path).verdict == "ok"
+
+
+def test_a_job_file_tells_what_it_asks() -> None:
+    job = {"name": "job", "threads": 2, "training": {"epochs": 3}, "data": {"classes": ["a", 1]}, "tours": {"lease": 5}}
+    assert plan_of(job, 7) == Plan(Training(epochs=3), 2, ("a", "1"), 5.0, 7)
+    assert plan_of({}) == Plan()
+    with pytest.raises(ConfigError, match=r"job\.toml: .*did you mean 'epochs'"):
+        plan_of({"training": {"epoch": 3}}, where="job.toml")
+
+
+def test_a_worker_on_trial(tmp_path) -> None:
+    np.savez(tmp_path / "data.npz", x=np.zeros((20, 4)), y=np.arange(20) % 3, classes=np.array(["a", "b", "c"]))
+    found = tried(DataSettings(path=str(tmp_path / "data.npz")), 1, 8, seconds=0.05)
+    assert (found.samples, found.classes, found.data_fault, found.training_fault) == (20, ("a", "b", "c"), None, None)
+    assert found.parameters == 105_866
+    assert found.start_seconds > 0.01
+    assert found.step_seconds > 0
+    assert 30 < found.peak < 400
+    assert "does not exist" in str(tried(DataSettings(path=str(tmp_path / "no.npz")), 1, 8, seconds=0.05).data_fault)
+
+
+def test_a_worker_that_does_not_run_is_told(monkeypatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(MachineError, match=r"does not run here \(exit code 1\): without a word"):
+        tried(DataSettings(path="x.npz"), 1, 8)
+
+
+def test_images_and_rows_are_counted(tmp_path) -> None:
+    for name in ("cat/1.png", "cat/2.jpg", "dog/3.png", "dog/notes.txt"):
+        (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "images" / name).touch()
+    assert survey(DataSettings(path=str(tmp_path / "images"))) == (3, ("cat", "dog"), ())
+    (tmp_path / "rows.csv").write_text("a,b,label\n1,2,cat\n3,4,dog\n5,x,dog\n")
+    samples, classes, skipped = survey(DataSettings(path=str(tmp_path / "rows.csv")))
+    assert (samples, classes, len(skipped)) == (2, ("cat", "dog"), 1)
+
+
+@pytest.fixture
+def broker(tmp_path):
+    acl = acl_lines("sojourn", ["edge"], ["cloud"], [])
+    started = start_broker(LocalBroker(kind="mosquitto", acl=acl, users={"pi": "secret"}), tmp_path / "broker")
+    yield started
+    started.stop()
+
+
+def test_a_broker_says_why_it_does_not_let_us_in(broker) -> None:
+    def knock(name="pi", fleet="sojourn", **what) -> str | None:
+        return broker_check.knock(BrokerSettings(host=broker.host, port=broker.port, **what), fleet, name)
+
+    assert knock(password="secret") is None
+    assert knock(password="secret", protocol="3.1.1") is None
+    assert "refused the connection" in str(knock(password="wrong"))
+    assert "refused the connection" in str(knock())
+    assert "TLS" in str(knock(password="secret", tls=True))
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sojourn.cli", "agent", "preflight", *arguments]
+    wide = os.environ | {"COLUMNS": "200"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=wide)
+
+
+def test_the_whole_on_a_real_broker_and_when_it_has_gone(tmp_path, broker) -> None:
+    np.savez(tmp_path / "data.npz", x=np.zeros((20, 4)), y=np.arange(20) % 3)
+    (tmp_path / "word").write_text("secret\n")
+    (tmp_path / "agent.toml").write_text(
+        f'name = "pi"\nstore = "store"\n[data]\npath = "data.npz"\n[broker]\nhost = "{broker.host}"\n'
+        f'port = {broker.port}\npassword_file = "word"\n'
+    )
+    done = run(str(tmp_path / "agent.toml"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "20 samples of 3 classes" in done.stdout
+    assert "lets pi in, without TLS" in done.stdout
+    assert "fails" not in done.stdout
+    (tmp_path / "word").write_text("wrong\n")
+    (tmp_path / "job.toml").write_text('[data]\nclasses = ["cat", "dog"]\n')
+    done = run(str(tmp_path / "agent.toml"), "--job", str(tmp_path / "job.toml"))
+    assert done.returncode == 1
+    assert done.stdout.count("fails") == 2
+    assert "none of them is of the job" in done.stdout
+    assert "refused the connection" in done.stdout
+    assert not (tmp_path / "store").exists()

@@ -1,0 +1,165 @@
+"""Limits on a real training process: it is slowed, it is ended with the reason, and what it computes stays the same."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from edge_agent.limits.rules import Limits
+from edge_agent.limits.settings import LimitSettings
+from edge_agent.training.process import TrainingProcess
+from edge_agent.training.trainer import Trainer
+from edge_agent.training.work import Trained
+from edge_agent.training.worker import pacing_of
+from sojourn.data.source import DataSettings
+from sojourn.node.machine import Did, DidNot
+from tests.edge_agent.limits.fake_root import FakeRoot
+from tests.edge_agent.training.kits import CLASSES, visit_for
+from tests.edge_agent.training.test_process import Office, gone, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Owner:
+    """Makes offices with limits, on a machine whose heat can be set."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.root = folder, FakeRoot(folder)
+        self.offices: list[Office] = []
+
+    def office(self, **limits) -> Office:
+        settings = LimitSettings(root=str(self.root.path), **limits)
+        self.offices.append(Office(self.folder, limits=Limits(settings, self.folder)))
+        return self.offices[-1]
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Iterator[Owner]:
+    owner = Owner(tmp_path)
+    yield owner
+    for office in owner.offices:
+        office.workers.close()
+
+
+def cores_used(pid: int, seconds: float) -> float:
+    """How many cores a process keeps busy on average; on a busy machine it is less."""
+
+    def spent() -> float:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    before, began = spent(), time.monotonic()
+    time.sleep(seconds)
+    return (spent() - before) / (time.monotonic() - began)
+
+
+def test_heat_slows_the_work_then_ends_it_with_the_reason_and_cooled_it_works_again(owner, caplog) -> None:
+    caplog.set_level("INFO")
+    owner.root.heat(40)
+    office = owner.office(throttle_at=70, stop_at=80)
+    pid = office.begin_endless("visit")
+    owner.root.heat(79)
+    until(lambda: "training is slowed" in caplog.text)
+    assert cores_used(pid, 1.5) < 0.35  # a fifth of the time, on one thread
+    owner.root.heat(85)
+    outcome = office.outcome()
+    assert outcome == DidNot("visit", "hot", "85 °C; works again below 70 °C")
+    until(lambda: gone(pid))
+    office.train("early")
+    assert office.outcome() == DidNot("early", "hot", "85 °C; works again below 70 °C")
+    owner.root.heat(60)
+    office.train("late")
+    assert isinstance(office.outcome(), Did)
+
+
+def test_slowed_down_the_bits_are_the_same(owner) -> None:
+    owner.root.heat(78)
+    office = owner.office(throttle_at=70, stop_at=80, cpu_share=0.3)
+    office.train("visit", epochs=10, momentum=0.9)
+    slow = office.outcome()
+    assert isinstance(slow, Did)
+    plain = Trainer(office.blobs, office.data).perform(visit_for(office.blobs, epochs=10, momentum=0.9))
+    assert isinstance(plain, Trained)
+    assert slow.outcome.vectors == plain.vectors
+    assert slow.outcome.metrics["loss"] == plain.metrics["loss"]
+
+
+def test_the_share_of_the_cores_holds(owner) -> None:
+    office = owner.office(cpu_share=0.1)
+    assert pacing_of(office.workers._setup).cores == 0.1 * (os.cpu_count() or 1)
+    pid = office.begin_endless("visit")
+    time.sleep(0.5)  # what starting took is behind it
+    assert 0.01 < cores_used(pid, 2) / (os.cpu_count() or 1) < 0.15
+
+
+def test_a_device_over_its_memory_ends_the_visit_and_lives_on(owner) -> None:
+    office = owner.office(memory=20)  # Python and onnxruntime alone take more
+    office.train("visit")
+    outcome = office.outcome()
+    assert isinstance(outcome, DidNot)
+    assert (outcome.key, outcome.reason) == ("visit", "memory")
+    assert "it may take 20 MB" in outcome.detail
+    assert office.workers._child is None
+
+
+def test_data_too_large_for_the_memory_fails_before_it_is_there(tmp_path, owner) -> None:
+    office = owner.office()
+    large = np.zeros((300_000, 1, 8, 8), np.float64)
+    np.savez_compressed(tmp_path / "large.npz", x=large, y=np.array(CLASSES)[np.arange(len(large)) % 3])
+    settings = DataSettings(path=str(tmp_path / "large.npz"))
+    office.workers.close()
+    limits = Limits(LimitSettings(memory=120), tmp_path)
+    workers = TrainingProcess(tmp_path / "blobs", settings, limits=limits)
+    try:
+        workers.start("visit", visit_for(office.blobs), office.heard.put)
+        outcome = office.outcome()
+        assert isinstance(outcome, DidNot)
+        assert outcome.reason == "memory"
+        pid = workers._child.process.pid  # the child itself has told it, and goes on
+        workers.start("warm", visit_for(office.blobs), office.heard.put)
+        assert office.outcome().key == "warm"
+        assert workers._child.process.pid == pid
+    finally:
+        workers.close()
+
+
+def test_within_its_memory_a_visit_is_trained(owner) -> None:
+    office = owner.office(memory=400, free_memory=1, free_disk=1)
+    owner.root.memory(50)
+    office.train("visit")
+    assert isinstance(office.outcome(), Did)
+
+
+class Meddler:
+    """Limits that are broken; and the work is stopped while they are looked at."""
+
+    settings, idle = LimitSettings(stop_at=80), False
+
+    def __init__(self) -> None:
+        self.office: Office | None = None
+
+    def judge(self, _worker: int) -> tuple[float, tuple[str, str] | None]:
+        if self.office is None:
+            return 1.0, None
+        office, self.office = self.office, None
+        office.workers.stop("visit")
+        return 1.0, ("hot", "")
+
+
+def test_work_that_is_stopped_meanwhile_is_not_reported(tmp_path) -> None:
+    meddler = Meddler()
+    office = Office(tmp_path, limits=meddler)
+    try:
+        meddler.office = office
+        office.train("visit", epochs=1_000_000)
+        until(lambda: meddler.office is None)
+        office.train("next")
+        assert office.outcome().key == "next"
+    finally:
+        office.workers.close()

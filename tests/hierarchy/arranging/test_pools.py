@@ -1,0 +1,106 @@
+"""Pools of sites, and how sets and devices are shared over them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hierarchy.arranging.pools import Pool, level, pools_of, seat_alone, seat_groups, settle, share_out
+
+
+@st.composite
+def reaches(draw: st.DrawFn) -> NDArray[np.bool_]:
+    sites = draw(st.integers(1, 4))
+    rows = draw(st.lists(st.lists(st.booleans(), min_size=sites, max_size=sites), min_size=1, max_size=12))
+    return np.array(rows, bool)
+
+
+def a_pool(devices: int) -> Pool:
+    return Pool((0,), tuple(range(devices)))
+
+
+def test_sites_that_reach_the_same_devices_are_one_pool() -> None:
+    assert pools_of(np.ones((3, 2), bool)) == [Pool((0, 1), (0, 1, 2))]
+    apart = np.array([[True, False, True], [True, False, True], [False, True, False]])
+    assert pools_of(apart) == [Pool((0, 2), (0, 1)), Pool((1,), (2,))]
+
+
+def test_a_device_of_several_pools_goes_where_there_are_fewest() -> None:
+    # 0, 1 and 2 reach the first site only; 3 and 4 reach both, 5 only the second: 1 + 1 there, then 2 against 3.
+    reach = np.array([[True, False]] * 3 + [[True, True]] * 2 + [[False, True]])
+    assert settle(reach).tolist() == [0, 0, 0, 1, 1, 1]
+    assert pools_of(reach) == [Pool((0,), (0, 1, 2)), Pool((1,), (3, 4, 5))]
+
+
+def test_those_with_no_choice_settle_first() -> None:
+    # In the order of numbers device 0 would go to site 0, where 1 and 2 must go.
+    assert settle(np.array([[True, True], [True, False], [True, False]])).tolist() == [1, 0, 0]
+
+
+def test_who_reaches_nothing_is_in_no_pool() -> None:
+    assert settle(np.array([[False, False], [True, False]])).tolist() == [-1, 0]
+    assert pools_of(np.array([[False, False], [True, False]])) == [Pool((0,), (1,))]
+    assert pools_of(np.zeros((2, 0), bool)) == []
+
+
+@settings(deadline=None)
+@given(reaches())
+def test_pools_hold_every_device_once_and_every_site_of_a_pool_reaches_it(reach: NDArray[np.bool_]) -> None:
+    pools = pools_of(reach)
+    held = [device for pool in pools for device in pool.devices]
+    assert sorted(held) == np.flatnonzero(reach.any(axis=1)).tolist()
+    assert all(reach[device, site] for pool in pools for device in pool.devices for site in pool.sites)
+    assert all(list(pool.devices) == sorted(pool.devices) and pool.devices for pool in pools)
+
+
+def test_sets_are_shared_by_largest_remainder() -> None:
+    # 10 sets over 47, 16, 15, 22 of 100: 4.7, 1.6, 1.5, 2.2, so 4, 1, 1, 2 and one more for .7 and .6.
+    assert share_out([a_pool(n) for n in (47, 16, 15, 22)], 10, 1) == [5, 2, 1, 2]
+    assert share_out([a_pool(n) for n in (5, 5)], 3, 1) == [2, 1]
+
+
+def test_every_pool_gets_a_set_when_there_are_enough() -> None:
+    # 97, 1, 1, 1 of 100: 4.85 sets and three times 0.05.
+    assert share_out([a_pool(n) for n in (97, 1, 1, 1)], 5, 1) == [2, 1, 1, 1]
+    assert share_out([a_pool(n) for n in (97, 1, 1, 1)], 4, 1) == [1, 1, 1, 1]
+
+
+def test_with_fewer_sets_than_pools_all_have_their_turn() -> None:
+    pools = [a_pool(n) for n in (6, 3, 1)]
+    turns = Counter(share_out(pools, 1, seed).index(1) for seed in range(1000))
+    assert [round(turns[number] / 100) for number in range(3)] == [6, 3, 1]
+    assert all(sorted(share_out(pools, 2, seed)) == [0, 1, 1] for seed in range(10))
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.data())
+def test_no_pool_gets_more_sets_than_devices(devices: list[int], data: st.DataObject) -> None:
+    sets = data.draw(st.integers(1, sum(devices)))
+    shares = share_out([a_pool(n) for n in devices], sets, 1)
+    assert sum(shares) == sets
+    assert all(share <= count for share, count in zip(shares, devices, strict=True))
+    if sets >= len(devices):
+        assert min(shares) >= 1
+        due = [sets * count / sum(devices) for count in devices]
+        assert all(share < mine + 1 or share == 1 for share, mine in zip(shares, due, strict=True))
+
+
+def test_sizes_are_level() -> None:
+    assert level(10, 3) == [4, 3, 3]
+    assert level(10, 3, 2) == [2, 2, 2]
+    assert level(8, 3, 4) == [3, 3, 2]
+    assert level(3, 3, 4) == [1, 1, 1]
+
+
+def test_groups_go_to_the_sites_of_a_pool_in_turn() -> None:
+    plan = seat_groups(Pool((1, 4), (7, 8, 9)), [[2], [0], [1]])
+    assert plan == [(1, (9,)), (4, (7,)), (1, (8,))]
+
+
+def test_single_devices_go_to_the_site_with_the_fewest() -> None:
+    reach = np.array([[True, False], [True, True], [False, True], [True, True]])
+    assert seat_alone([0, 1, 2, 3], reach) == [(0, (0,)), (1, (1,)), (1, (2,)), (0, (3,))]
+    assert seat_alone([3, 3, 1], reach) == [(0, (3,)), (1, (3,)), (0, (1,))]

@@ -1,0 +1,42 @@
+"""FedAvg's single devices."""
+
+from __future__ import annotations
+
+import pytest
+
+from hierarchy.arranging.arrangement import ClientSet, Roll, Turn, arrange
+from sojourn.parts import SingleArranger
+
+
+def everywhere(count: int) -> Roll:
+    devices = tuple(f"d{number:03}" for number in range(count))
+    return Roll(devices, {"hall": frozenset(devices)})
+
+
+def made(arranger: SingleArranger, roll: Roll, seed: int = 1) -> tuple[ClientSet, ...]:
+    return arrange(arranger, roll, Turn(seed)).sets
+
+
+def test_single_takes_all_in_order_without_a_draw() -> None:
+    roll = everywhere(5)
+    expected = tuple(ClientSet("hall", (device,)) for device in roll.devices)
+    assert made(SingleArranger(), roll) == made(SingleArranger(), roll, 2) == expected
+
+
+@pytest.mark.parametrize(
+    ("fraction", "devices", "count"), [(0.1, 5, 1), (0.5, 5, 2), (0.99, 5, 4), (0.29, 100, 29), (0.1, 30, 3)]
+)
+def test_single_takes_the_floor_and_at_least_one(fraction: float, devices: int, count: int) -> None:
+    sets = made(SingleArranger(fraction=fraction), everywhere(devices), 7)
+    assert len(sets) == count
+    assert list(sets) == sorted(sets, key=lambda each: each.devices)
+
+
+def test_single_draws_anew_with_another_seed() -> None:
+    roll = everywhere(50)
+    assert made(SingleArranger(fraction=0.2), roll) != made(SingleArranger(fraction=0.2), roll, 2)
+
+
+def test_single_gives_tours_to_the_site_with_least_to_do() -> None:
+    roll = Roll(("a", "b", "c", "d"), {"n": frozenset("abd"), "s": frozenset("bcd")})
+    assert [each.site for each in made(SingleArranger(), roll)] == ["n", "s", "s", "n"]

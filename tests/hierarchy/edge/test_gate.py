@@ -1,0 +1,173 @@
+"""The gate's arithmetic: what is refused unseen, what is summed over a tour, and how a wave is merged."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from hierarchy.edge.gate import Check, Failed, Passed, Wrap, Wrapped, perform, unfit
+from hierarchy.edge.merge import Merge, Merged
+from sojourn.model import vectors
+from sojourn.parts import Gate, Scaffold, Sgd
+from sojourn.protocol.envelope import pack_blob
+from sojourn.protocol.spec import InputSpec, ModelSpec, TensorSpec
+from sojourn.protocol.wire import Ref, Task
+from sojourn.store.blobs import ref_of
+from sojourn.store.memory_blobs import MemoryBlobs
+from tests.sojourn.protocol.examples import TASK, kit_without_graphs
+
+SPEC = ModelSpec((TensorSpec("w", (2,)), TensorSpec("b", (1,))))
+KIT = kit_without_graphs(SPEC, InputSpec((2,)))
+START = np.array([1, 2, 3], np.float32)
+END = np.array([1.5, 2, 3], np.float32)
+
+
+def task(encoding="float32", kind="train", objective=None) -> Task:
+    return msgspec.structs.replace(TASK, encoding=encoding, kind=kind, objective=objective or Scaffold())
+
+
+class Desk:
+    """Blobs, and vectors in them."""
+
+    def __init__(self) -> None:
+        self.blobs = MemoryBlobs()
+        data = pack_blob(KIT)
+        self.kit = ref_of(data)
+        self.blobs.put(data, self.kit.digest)
+
+    def save(self, values, encoding="float32", *, delta=False) -> Ref:
+        return vectors.save(self.blobs, np.asarray(values, np.float32), encoding, SPEC, delta=delta)
+
+    def load(self, ref: Ref) -> np.ndarray:
+        return vectors.load(self.blobs, ref, SPEC)
+
+    def check(self, result: dict[str, Ref], checkpoint: dict[str, Ref], of: Task):
+        return perform(Check(self.kit, result, checkpoint, None, Gate(), (), of), self.blobs)
+
+
+def test_what_comes_back_besides_the_model_is_summed_over_the_tour() -> None:
+    desk = Desk()
+    big, small = [2**24, 0.1, -1], [1, 0.2, 1]
+    checkpoint = {"model": desk.save(START)}
+    first = desk.check({"model": desk.save(END), "control_delta": desk.save(big)}, checkpoint, task())
+    assert isinstance(first, Passed)
+    assert first.vectors == {"model": desk.save(END), "control_delta": desk.save(big)}
+    assert first.handout == {"model": desk.save(END)}
+    second = desk.check({"model": desk.save(START), "control_delta": desk.save(small)}, first.vectors, task())
+    assert isinstance(second, Passed)
+    assert second.handout == {"model": desk.save(START)}
+    wanted = [
+        np.float32(np.float64(np.float32(a)) + np.float64(np.float32(b))) for a, b in zip(big, small, strict=True)
+    ]
+    assert desk.load(second.vectors["control_delta"]).tolist() == [float(each) for each in wanted]
+    assert second.vectors["control_delta"].encoding == "float32"
+    assert not second.vectors["control_delta"].delta
+
+
+@pytest.mark.parametrize("encoding", ["float16", "int8"])
+def test_sums_are_whole_whatever_the_encoding_of_the_model(encoding) -> None:
+    desk = Desk()
+    extra = [0.1, 0.2, 0.3]
+    result = {"model": desk.save(END - START, encoding, delta=True), "control_delta": desk.save(extra)}
+    assert unfit(result, task(encoding), desk.save(START, encoding)) is None
+    passed = desk.check(result, {"model": desk.save(START), "control_delta": desk.save(extra)}, task(encoding))
+    assert isinstance(passed, Passed)
+    assert passed.handout.keys() == {"model"}
+    assert passed.handout["model"].encoding == encoding
+    assert desk.load(passed.vectors["control_delta"]).tolist() == [float(2 * np.float32(each)) for each in extra]
+    wrapped = perform(Wrap(desk.kit, desk.save(START, encoding), passed.vectors, task(encoding)), desk.blobs)
+    assert isinstance(wrapped, Wrapped)
+    assert wrapped.vectors["model"].delta
+    assert wrapped.vectors["control_delta"] == passed.vectors["control_delta"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        (None, "the vector 'control_delta' did not come back"),
+        ([np.nan, 0, np.inf], "2 of 3 numbers of 'control_delta' are not finite"),
+        ([3e38, 0, 0], "1 of 3 numbers of 'control_delta' are not finite"),
+    ],
+)
+def test_a_result_without_a_good_extra_vector_fails_the_gate(extra, words) -> None:
+    desk = Desk()
+    result = {"model": desk.save(END)} | ({"control_delta": desk.save(extra)} if extra else {})
+    failed = desk.check(result, {"model": desk.save(START), "control_delta": desk.save([3e38, 0, 0])}, task())
+    assert failed == Failed(words)
+
+
+def test_an_extra_vector_of_another_length_fails_the_gate() -> None:
+    desk = Desk()
+    short = ref_of(bytes(8), "float32")
+    desk.blobs.put(bytes(8), short.digest)
+    failed = desk.check({"model": desk.save(END), "control_delta": short}, {"model": desk.save(START)}, task())
+    assert isinstance(failed, Failed)
+    assert "8 bytes are not a float32 vector of 3 numbers" in failed.reason
+
+
+@pytest.mark.parametrize("encoding", ["float32", "float16", "int8"])
+def test_extra_vectors_that_cannot_be_are_not_fetched(encoding) -> None:
+    desk = Desk()
+    model, of = desk.save(START, encoding), task(encoding)
+    whole = Ref(bytes(32), 4 * SPEC.size, "float32")
+    most = {"float32": 12, "float16": 12, "int8": 4 * model.size}[encoding]
+    good = {"model": model, "control_delta": whole}
+    assert unfit(good, of, model) is None
+    for change in ({"encoding": "float16"}, {"encoding": "int8"}, {"encoding": "raw"}, {"delta": True}):
+        spoiled = good | {"control_delta": msgspec.structs.replace(whole, **change)}
+        assert unfit(spoiled, of, model) == "'control_delta' is not a whole vector in float32"
+    large = good | {"control_delta": msgspec.structs.replace(whole, size=most + 1)}
+    assert (
+        unfit(large, of, model)
+        == f"'control_delta' is {most + 1} bytes, more than the {most} that this model's numbers take"
+    )
+    assert "nobody asked" in str(unfit(good | {"control": whole}, of, model))
+
+
+def test_an_estimate_owes_no_extra_vectors() -> None:
+    desk = Desk()
+    of, model = task(kind="estimate"), desk.save(START)
+    assert desk.check({}, {"model": model}, of) == Passed({}, {}, 0.0)
+    passed = desk.check({"model": desk.save(END)}, {"model": model}, of)
+    assert passed == Passed({"model": desk.save(END)}, {"model": desk.save(END)}, 0.5)
+    assert "nobody asked" in str(unfit({"control_delta": model}, of, model))
+
+
+MODELS = ([0.1, 1, -3], [0.2, 1, 7], [0.7, 1, 1e-3])
+
+
+def test_a_merge_is_the_mean_in_hop_order() -> None:
+    desk = Desk()
+    weights = (30.0, 50.0, 20.0)
+    merged = perform(Merge(desk.kit, tuple(desk.save(it) for it in MODELS), weights, task()), desk.blobs)
+    assert isinstance(merged, Merged)
+    total = np.zeros(3)
+    for model, weight in zip(MODELS, weights, strict=True):
+        total += np.array(model, np.float32).astype(np.float64) * (weight / 100.0)
+    assert desk.load(merged.vectors["model"]).tolist() == total.astype(np.float32).tolist()
+    assert merged.handout == merged.vectors
+
+
+def test_a_merge_is_kept_exact_and_handed_out_as_the_job_compresses() -> None:
+    desk = Desk()
+    work = Merge(desk.kit, tuple(desk.save(it) for it in MODELS), (1.0, 1.0, 1.0), task("float16"))
+    merged = perform(work, desk.blobs)
+    assert isinstance(merged, Merged)
+    exact = desk.load(merged.vectors["model"])
+    assert merged.vectors["model"].encoding == "float32"
+    assert merged.handout["model"] == desk.save(exact, "float16")
+    assert not np.array_equal(desk.load(merged.handout["model"]), exact)
+
+
+@pytest.mark.parametrize(
+    ("steps", "passes"), [(1, False), (3.9, False), (4.1, True), (100, True), (float("inf"), False), (None, False)]
+)
+def test_a_device_that_took_more_steps_may_go_further(steps, passes) -> None:
+    """The update's norm is 0.5 and the usual one 0.025: twice too much for one step, just right for four."""
+    desk = Desk()
+    result, before = {"model": desk.save(END)}, {"model": desk.save(START)}
+    told = {} if steps is None else {"steps": float(steps)}
+    plain = task(objective=Sgd())
+    done = perform(Check(desk.kit, result, before, None, Gate(), (0.025,), plain, told), desk.blobs)
+    assert isinstance(done, Passed if passes else Failed)

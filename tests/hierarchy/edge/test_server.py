@@ -1,0 +1,552 @@
+"""The edge server as a state machine: tours led hop by hop, and a restart at any point gives the same state."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from hierarchy.edge.gate import Check, Failed, Passed, Wrap, Wrapped
+from hierarchy.edge.records import KEPT, TourEnded, VisitIssued, VisitKept, VisitMissed
+from hierarchy.edge.server import STALE, EdgeServer
+from sojourn.node.machine import (
+    Append,
+    Did,
+    DidNot,
+    Do,
+    Keep,
+    Linked,
+    Present,
+    Pull,
+    Pulled,
+    PullFailed,
+    Received,
+    Send,
+    Undo,
+    Woke,
+)  # fmt: skip
+from sojourn.parts import Scaffold
+from sojourn.protocol.messages import (
+    Accepted,
+    Birth,
+    Cancel,
+    Death,
+    Declined,
+    Discarded,
+    Prepare,
+    Progress,
+    Roster,
+    RosterAsk,
+    RosterSeen,
+    Tour,
+    TourAccepted,
+    TourCancel,
+    TourDiscarded,
+    Toured,
+    TourProgress,
+    Visit,
+    Visited,
+)  # fmt: skip
+from sojourn.protocol.wire import Epoch
+from sojourn.store.blobs import ref_of
+from tests.hierarchy.edge.site_bench import (
+    CLOUD,
+    EPOCH,
+    KIT,
+    MODEL,
+    Bench,
+    device,
+    records,
+    result,
+    tour,
+    tour_id,
+    visit_id,
+)
+from tests.sojourn.protocol.examples import TASK
+from tests.sojourn.store.replays import sends
+
+
+def test_a_tour_from_beginning_to_end() -> None:
+    bench = Bench()
+    effects = bench.hear(CLOUD, tour())
+    assert [type(effect) for effect in effects if type(effect).__name__ != "Say"] == [Append, Send, Pull, Pull]
+    assert sends(effects) == [TourProgress(tour_id(), 0, 2, None, 0, 0, 0, 0)]
+    assert bench.tell(Pulled(KIT.digest)) == []
+    effects = bench.tell(Pulled(MODEL.digest))
+    (first,) = sends(effects, Visit)
+    assert first.visit == visit_id(0, (1, 1))
+    assert first.vectors == {"model": MODEL}
+    assert records(effects) == [VisitIssued("job/1/0", "a")]
+    (prepare,) = sends(bench.hear(device("a"), Progress(visit_id(0), "training", 1, 5)), Prepare)
+    assert prepare == Prepare("job", KIT, TASK)
+    (check,) = bench.visited("a", visit_id(0))
+    assert isinstance(check.work, Check)
+    assert check.work.norms == (1.0,)
+    effects = bench.passes("a")
+    assert isinstance(effects[0].record, VisitKept)
+    assert (effects[0].sync, effects[0].blobs) == (True, (result("a").digest,))
+    assert effects[1] == Send(device("a"), Accepted(visit_id(0)))
+    (second,) = sends(effects, Visit)
+    assert second.visit == visit_id(1, (1, 2))
+    assert second.vectors == {"model": result("a")}
+    assert second.seed != first.seed
+    (check,) = bench.visited("b", visit_id(1, (1, 2)))
+    assert check.work.norms == (1.0, 1.0)
+    effects = bench.passes("b")
+    kinds = [type(effect).__name__ for effect in effects if isinstance(effect, Append | Keep | Send)]
+    assert kinds == ["Append", "Send", "Keep", "Append", "Send"]
+    (toured,) = sends(effects, Toured)
+    assert (toured.vectors, toured.samples) == ({"model": result("b")}, 10)
+    ended = next(e for e in effects if isinstance(e, Append) and isinstance(e.record, TourEnded))
+    assert ended.sync
+    assert set(ended.blobs) == {result("b").digest, toured.reports.digest}
+    assert records(bench.hear(CLOUD, TourAccepted(tour_id())))
+    assert bench.edge.state.tours == {}
+    assert bench.edge.site.legs == {}
+    assert bench.edge.live() == set()
+
+
+CONTROL = ref_of(b"cntrl", "float32")
+
+
+def scaffold_tour(kind="train", hops=("a", "b", "c")) -> Tour:
+    task = msgspec.structs.replace(TASK, objective=Scaffold(), kind=kind)
+    return msgspec.structs.replace(tour(hops), task=task, vectors={"model": MODEL, "control": CONTROL})
+
+
+def test_sums_of_extra_vectors_go_up_and_never_to_a_device() -> None:
+    bench = Bench()
+    bench.take(scaffold_tour())
+    visits = sends(bench.tell(Pulled(CONTROL.digest)), Visit)
+    for number, name in enumerate("abc"):
+        (visit,) = visits
+        start = result("abc"[number - 1]) if number else MODEL
+        assert visit.vectors == {"model": start, "control": CONTROL}
+        assert visit.earlier == number
+        extra, total = (ref_of(f"{word}{name}".ljust(5).encode(), "float32") for word in ("x", "sum"))
+        answer = Visited(visit.visit, {"model": result(name), "control_delta": extra}, 5, {})
+        pulls = bench.hear(device(name), answer)
+        assert [effect.ref for effect in pulls] == [result(name), extra]
+        assert bench.tell(Pulled(extra.digest)) == []
+        assert extra.digest in bench.edge.live()
+        (check,) = bench.tell(Pulled(result(name).digest))
+        assert check.work.result == answer.vectors
+        sums = {"control_delta": ref_of(f"sum{'abc'[number - 1]}".ljust(5).encode(), "float32")} if number else {}
+        assert check.work.checkpoint == {"model": start, **sums}
+        passed = Passed({"model": result(name), "control_delta": total}, {"model": result(name)}, 1.0)
+        effects = bench.tell(Did(bench.work, passed))
+        assert set(effects[0].blobs) == {result(name).digest, total.digest}
+        visits = sends(effects, Visit)
+    (toured,) = sends(effects, Toured)
+    assert toured.vectors == {"model": result("c"), "control_delta": ref_of(b"sumc ", "float32")}
+
+
+def test_a_lost_visit_is_not_counted_as_an_earlier_one() -> None:
+    bench = Bench()
+    (first,) = sends(bench.take(tour(("a", "b", "a"))), Visit)
+    (second,) = sends(bench.hear(device("a"), Declined(visit_id(0), "hot", "")), Visit)
+    bench.visited("b", visit_id(1, (1, 2)))
+    (third,) = sends(bench.passes("b"), Visit)
+    assert [it.earlier for it in (first, second, third)] == [0, 0, 1]
+    (again,) = sends(bench.tell(Present(device("a"), Epoch(2, b"abcdefgh"), Birth())), Visit)
+    assert again == third
+
+
+def test_an_unchanged_model_goes_up_too_but_not_from_an_estimate_that_made_none() -> None:
+    bench = Bench()
+    bench.take(tour(("a",)))
+    bench.hear(device("a"), Visited(visit_id(0), {"model": MODEL}, 5, {}))
+    bench.tell(Pulled(MODEL.digest))
+    (toured,) = sends(bench.tell(Did(bench.work, Passed({"model": MODEL}, {"model": MODEL}, 0.0))), Toured)
+    assert toured.vectors == {"model": MODEL}
+    bench = Bench()
+    estimate = msgspec.structs.replace(TASK, kind="estimate")
+    bench.take(msgspec.structs.replace(tour(("a",)), task=estimate))
+    (check,) = bench.hear(device("a"), Visited(visit_id(0), {}, 5, {}, (0.5,)))
+    (toured,) = sends(bench.tell(Did(check.key, Passed({}, {}, 0.0))), Toured)
+    assert toured.vectors == {}
+
+
+def test_what_an_estimate_made_is_not_handed_on() -> None:
+    bench = Bench()
+    bench.take(msgspec.structs.replace(tour(), task=msgspec.structs.replace(TASK, kind="estimate")))
+    bench.visited("a", visit_id(0))
+    (second,) = sends(bench.passes("a"), Visit)
+    assert second.vectors == {"model": MODEL}
+
+
+def test_a_tour_that_waited_in_vain_does_not_set_out_before_it_has_all() -> None:
+    bench = Bench()
+    bench.take(tour(("a",)))
+    bench.take(tour(("a",), number=1))
+    bench.hear(CLOUD, tour(("a",), number=1, attempt=2))
+    assert sends(bench.hear(CLOUD, TourCancel(tour_id(number=0))), Visit) == []
+    bench.tell(Pulled(KIT.digest))
+    (visit,) = sends(bench.tell(Pulled(MODEL.digest)), Visit)
+    assert visit.visit == visit_id(0, (2, 1), 1)
+
+
+def test_answers_wait_until_the_edge_server_has_again_what_it_judges_them_by() -> None:
+    bench = Bench()
+    bench.take(tour())
+    twin = bench.replayed()
+    twin.start(0.0)
+    for message in (Visited(visit_id(0), {"model": result("a")}, 5, {}), Declined(visit_id(0), "hot", "")):
+        assert twin.handle(Received(device("a"), EPOCH, message), 0.0) == []
+    twin.handle(Pulled(KIT.digest), 0.0)
+    twin.handle(Pulled(MODEL.digest), 0.0)
+    answer = Visited(visit_id(0), {"model": result("a")}, 5, {})
+    assert [type(effect) for effect in twin.handle(Received(device("a"), EPOCH, answer), 0.0)] == [Pull]
+
+
+def test_a_tour_asked_again_is_answered_with_progress() -> None:
+    bench = Bench()
+    bench.take(tour())
+    before = bench.edge.snapshot()
+    for _ in range(2):
+        effects = bench.hear(CLOUD, tour())
+        assert [type(message) for message in sends(effects)] == [TourProgress]
+        assert bench.edge.snapshot() == before
+
+
+def test_a_later_attempt_of_a_tour_takes_its_place_and_an_older_one_does_not() -> None:
+    bench = Bench()
+    bench.take(tour(attempt=2))
+    assert bench.hear(CLOUD, tour(attempt=1)) == []
+    effects = bench.hear(CLOUD, tour(("b",), attempt=3))
+    assert Send(device("a"), Cancel(visit_id(0, (2, 1)))) in effects
+    assert bench.edge.state.tours["job/1/0"].route == ["b"]
+    bench.hear(CLOUD, TourCancel(tour_id(3)))
+    for attempt in (1, 2, 3):
+        assert bench.hear(CLOUD, tour(attempt=attempt)) == []
+    assert bench.hear(CLOUD, tour(attempt=4))
+
+
+@pytest.mark.parametrize("message", [TourCancel, TourAccepted, lambda tour: TourDiscarded(tour, "late")])
+def test_an_old_settlement_does_not_end_a_newer_attempt(message) -> None:
+    bench = Bench()
+    bench.take(tour(attempt=2))
+    assert bench.hear(CLOUD, message(tour_id(1))) == []
+    assert bench.hear(CLOUD, message(tour_id(2)))
+    assert bench.edge.state.tours == {}
+    assert bench.hear(CLOUD, message(tour_id(2))) == []
+
+
+@pytest.mark.parametrize(
+    ("vectors", "words"),
+    [
+        ({"model": result("a"), "junk": result("b")}, "nobody asked for the vector 'junk'"),
+        ({"model": ref_of(bytes(1_000_000), "float32")}, "1000000 bytes of float32"),
+        ({"model": result("a", "int8")}, "5 bytes of int8"),
+    ],
+)
+def test_a_result_that_cannot_be_right_is_not_fetched(vectors, words) -> None:
+    bench = Bench()
+    bench.take(tour())
+    effects = bench.hear(device("a"), Visited(visit_id(0), vectors, 5, {}))
+    assert not [effect for effect in effects if isinstance(effect, Pull)]
+    (missed,) = [record for record in records(effects) if isinstance(record, VisitMissed)]
+    assert words in missed.report.reason
+    assert sends(effects, Discarded)[0].visit == visit_id(0)
+
+
+def test_answers_that_are_not_current_are_settled_at_once() -> None:
+    bench = Bench()
+    bench.take(tour())
+    others = (("a", visit_id(0, (1, 2))), ("b", visit_id(0)), ("a", visit_id(1)), ("x", visit_id(0, number=9)))
+    for sender, where in others:
+        assert [type(m) for m in sends(bench.hear(device(sender), Visited(where, {}, 1, {})))] == [Discarded]
+        assert sends(bench.hear(device(sender), Progress(where, "training", 0, 0))) == [Cancel(where)]
+        assert bench.hear(device(sender), Declined(where, "hot", "")) == [Send(device(sender), Cancel(where))]
+    bench.visited("a", visit_id(0))
+    bench.passes("a")
+    answer = Visited(visit_id(0), {"model": result("a")}, 5, {})
+    assert sends(bench.hear(device("a"), answer)) == [Accepted(visit_id(0))]
+    late = Progress(visit_id(0), "training", 0, 0)  # a cancel could overtake what was accepted
+    assert sends(bench.hear(device("a"), late)) == [Accepted(visit_id(0))]
+    bench.hear(CLOUD, TourCancel(tour_id()))
+    assert sends(bench.hear(device("a"), answer)) == [Accepted(visit_id(0))]
+
+
+def test_a_result_that_comes_twice_is_checked_once() -> None:
+    bench = Bench()
+    bench.take(tour())
+    bench.visited("a", visit_id(0))
+    assert bench.hear(device("a"), Visited(visit_id(0), {"model": result("a")}, 5, {})) == []
+    assert bench.tell(Pulled(result("a").digest)) == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "spares", "then"),
+    [
+        ({"on_lost_visit": "skip"}, ("s",), "b"),
+        ({"on_lost_visit": "retry"}, ("s",), "a"),
+        ({"on_lost_visit": "retry", "retries": 0}, ("s",), "b"),
+        ({"on_lost_visit": "swap"}, ("s",), "s"),
+        ({"on_lost_visit": "swap"}, (), "b"),
+    ],
+)
+@pytest.mark.parametrize("how", ["lease", "declined", "gate", "gone"])
+def test_a_lost_visit(policy, spares, then, how) -> None:
+    bench = Bench()
+    bench.take(tour(spares=spares, lease=60.0, **policy))
+    match how:
+        case "lease":
+            assert bench.edge.wake_at() <= 60
+            effects = bench.tell(Woke(), 60.0)
+            assert Send(device("a"), Cancel(visit_id(0))) in effects
+        case "declined":
+            effects = bench.hear(device("a"), Declined(visit_id(0), "hot", "81"))
+        case "gate":
+            bench.visited("a", visit_id(0))
+            effects = bench.tell(Did(bench.work, Failed("not finite")))
+            assert Send(device("a"), Discarded(visit_id(0), "not finite")) in effects
+        case "gone":
+            bench.hear(device("a"), Visited(visit_id(0), {"model": result("a")}, 5, {}))
+            effects = bench.tell(PullFailed(result("a").digest, "gone"))
+    missed = next(record for record in records(effects) if isinstance(record, VisitMissed))
+    assert missed.report.device == "a"
+    visit = sends(effects, Visit)[-1]
+    assert [e.to.name for e in effects if isinstance(e, Send) and isinstance(e.message, Visit)][-1] == then
+    assert visit.visit.attempt == (1, 2)
+    assert visit.vectors == {"model": MODEL}
+    issued = next(at for at, e in enumerate(effects) if isinstance(e, Append) and isinstance(e.record, VisitIssued))
+    assert effects.index(next(e for e in effects if isinstance(e, Send) and e.message is visit)) > issued
+
+
+def test_speaking_renews_the_lease_and_silence_ends_it() -> None:
+    bench = Bench()
+    bench.take(tour(lease=60.0), 0.0)
+    bench.edge.heard(device("a"), 10, 50.0, spoke=True)
+    bench.edge.heard(device("b"), 10, 100.0, spoke=True)
+    bench.edge.heard(device("a"), 10, 100.0, spoke=False)
+    assert not any(isinstance(r, VisitMissed) for r in records(bench.tell(Woke(), 109.0)))
+    assert any(isinstance(r, VisitMissed) for r in records(bench.tell(Woke(), 110.0)))
+
+
+def test_a_stale_attempt_is_asked_again_under_a_new_number_but_not_for_ever() -> None:
+    bench = Bench()
+    bench.take(tour(on_lost_visit="skip"))
+    for number in range(1, STALE + 1):
+        effects = bench.hear(device("a"), Declined(visit_id(0, (1, number)), "stale", ""))
+        assert [v.visit for v in sends(effects, Visit)] == [visit_id(0, (1, number + 1))]
+    effects = bench.hear(device("a"), Declined(visit_id(0, (1, STALE + 1)), "stale", ""))
+    assert [v.visit.hop for v in sends(effects, Visit)] == [1]
+
+
+def test_a_device_that_declines_while_its_result_is_checked() -> None:
+    bench = Bench()
+    bench.take(tour())
+    bench.visited("a", visit_id(0))
+    work = bench.work
+    effects = bench.hear(device("a"), Declined(visit_id(0), "failed", ""))
+    assert Undo(work) in effects
+    assert bench.tell(Did(work, Passed({"model": result("a")}, {"model": result("a")}, 1.0))) == []
+    assert bench.edge.state.tours["job/1/0"].vectors == {"model": MODEL}
+
+
+def test_work_of_an_old_attempt_is_not_taken_for_that_of_a_new_one() -> None:
+    bench = Bench()
+    bench.take(tour())
+    bench.visited("a", visit_id(0))
+    old = bench.work
+    bench.take(tour(attempt=2))
+    bench.visited("a", visit_id(0, (2, 1)))
+    assert bench.work != old
+    assert bench.tell(Did(old, Passed({"model": result("x")}, {}, 1.0))) == []
+    assert bench.passes("a")
+
+
+def test_a_tour_that_cannot_be_made_smaller_goes_as_it_is() -> None:
+    bench = Bench()
+    bench.take(tour(("a",), encoding="int8"))
+    bench.visited("a", visit_id(0), encoding="int8")
+    (wrap,) = [e for e in bench.passes("a") if isinstance(e, Do)]
+    assert isinstance(wrap.work, Wrap)
+    (toured,) = sends(bench.tell(DidNot(wrap.key, "DiskFull", "no space")), Toured)
+    assert toured.vectors == {"model": result("a")}
+
+
+def test_a_tour_is_wrapped_where_the_job_compresses() -> None:
+    bench = Bench()
+    bench.take(tour(("a",), encoding="int8"))
+    bench.visited("a", visit_id(0), encoding="int8")
+    bench.passes("a")
+    small = ref_of(b"small", "int8", delta=True)
+    (toured,) = sends(bench.tell(Did(bench.work, Wrapped({"model": small}))), Toured)
+    assert toured.vectors == {"model": small}
+
+
+def test_a_tour_that_lost_every_visit_brings_no_model() -> None:
+    bench = Bench()
+    bench.take(tour(("a",)))
+    (toured,) = sends(bench.hear(device("a"), Declined(visit_id(0), "hot", "")), Toured)
+    assert (toured.vectors, toured.samples) == ({}, 0)
+
+
+def test_a_device_that_is_at_work_for_another_tour_is_waited_for() -> None:
+    bench = Bench()
+    bench.take(tour(("a",)))
+    assert sends(bench.take(tour(("a", "b"), number=1)), Visit) == []
+    bench.take(tour(("a",), number=2))
+    bench.visited("a", visit_id(0))
+    visits = sends(bench.passes("a"), Visit)
+    assert [visit.visit for visit in visits] == [visit_id(0, number=1)]
+    visits = sends(bench.hear(CLOUD, TourCancel(tour_id(number=1))), Visit)
+    assert [visit.visit for visit in visits] == [visit_id(0, number=2)]
+
+
+def test_a_tour_that_no_longer_waits_is_not_disturbed() -> None:
+    bench = Bench()
+    bench.take(tour(("a",)))
+    bench.take(tour(("a",), number=1))
+    bench.take(tour(("b",), number=1, attempt=2))
+    bench.visited("b", visit_id(0, (2, 1), 1))
+    check = bench.work
+    bench.hear(CLOUD, TourCancel(tour_id(number=0)))
+    effects = bench.tell(Did(check, Passed({"model": result("b")}, {"model": result("b")}, 1.0)))
+    assert sends(effects, Toured)
+
+
+def test_after_a_restart_the_tour_that_is_at_a_device_comes_first() -> None:
+    bench = Bench()
+    bench.take(tour(("b", "a")))
+    bench.take(tour(("a",), number=1))
+    bench.visited("b", visit_id(0))
+    bench.passes("b")
+    twin = bench.replayed()
+    twin.start(0.0)
+    visits = [m for digest in (KIT.digest, MODEL.digest) for m in sends(twin.handle(Pulled(digest), 0.0), Visit)]
+    assert [visit.visit for visit in visits] == [visit_id(0, number=1)]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_restart_takes_the_tour_up_where_it_was(ended) -> None:
+    bench = Bench()
+    bench.take(tour())
+    bench.visited("a", visit_id(0))
+    bench.passes("a")
+    if ended:
+        bench.visited("b", visit_id(1, (1, 2)))
+        (toured,) = sends(bench.passes("b"), Toured)
+    twin = bench.replayed()
+    effects = twin.start(0.0)
+    if ended:
+        assert sends(effects, Toured) == [toured]
+        assert sends(effects, TourProgress)
+        assert twin.wake_at() is not None
+        return
+    assert [type(effect) for effect in effects] == [Pull, Pull]
+    twin.handle(Pulled(KIT.digest), 0.0)
+    (visit,) = sends(twin.handle(Pulled(MODEL.digest), 0.0), Visit)
+    assert visit.visit == visit_id(1, (1, 2))
+    assert visit.vectors == {"model": result("a")}
+
+
+def test_what_a_tour_needs_is_fetched_again_after_a_while() -> None:
+    bench = Bench()
+    bench.hear(CLOUD, tour())
+    bench.tell(PullFailed(MODEL.digest, "gone"), 1.0)
+    assert not any(isinstance(effect, Pull) for effect in bench.tell(Woke(), 5.9))
+    assert sum(isinstance(effect, Pull) for effect in bench.tell(Woke(), 6.0)) == 2
+
+
+def test_a_device_that_is_born_again_is_asked_again() -> None:
+    bench = Bench()
+    bench.take(tour())
+    born = Present(device("a"), Epoch(2, b"abcdefgh"), Birth())
+    assert [v.visit for v in sends(bench.tell(born), Visit)] == [visit_id(0)]
+    assert sends(bench.tell(born), Visit) == []
+    bench.visited("a", visit_id(0))
+    assert sends(bench.tell(Present(device("a"), Epoch(3, b"abcdefgh"), Birth())), Visit) == []
+
+
+def test_the_roster_is_told_until_it_is_seen() -> None:
+    bench = Bench()
+    bench.tell(Present(device("a"), EPOCH, Birth()), 0.0)
+    bench.tell(Present(device("b"), EPOCH, Birth()), 0.1)
+    assert sends(bench.tell(Woke(), 0.15)) == []
+    (keep, ask) = bench.tell(Woke(), 0.2)
+    assert isinstance(keep, Keep)
+    assert ask == Send(CLOUD, Roster(1, ref_of(keep.data)))
+    assert keep.digest in bench.edge.live()
+    assert sends(bench.tell(Woke(), 1.2)) == [ask.message]
+    bench.hear(CLOUD, RosterSeen(0))
+    assert sends(bench.tell(Linked(), 2.0)) == [ask.message]
+    bench.hear(CLOUD, RosterSeen(1))
+    assert bench.edge.wake_at() is None
+    bench.tell(Present(device("b"), EPOCH, Death()), 3.0)
+    assert sends(bench.tell(Woke(), 3.2))[0].revision == 2
+    bench.hear(CLOUD, RosterSeen(2))
+    bench.hear(CLOUD, RosterAsk(), 4.0)
+    assert sends(bench.tell(Woke(), 4.2))[0].revision == 3
+
+
+def test_heartbeats_go_to_the_coordinator() -> None:
+    bench = Bench()
+    bench.take(tour(site_lease=8.0))
+    times = []
+    for _ in range(3):
+        times.append(min(t for leg in bench.edge.site.legs.values() for t in [leg.heartbeat_at]))
+        assert sends(bench.tell(Woke(), times[-1]), TourProgress)
+    assert times == [1, 3, 5]  # that the model has set out is told a second after that the tour was taken
+
+
+def test_what_changes_soon_after_a_sign_of_life_is_told_with_the_next_one() -> None:
+    bench = Bench()
+    bench.take(tour(("a", "b", "c")))
+    leg = next(iter(bench.edge.site.legs.values()))
+    bench.visited("a", visit_id(0), 0.5)
+    assert not sends(bench.passes("a", 0.75), TourProgress)
+    assert leg.heartbeat_at == 1.0
+    (told,) = sends(bench.tell(Woke(), 1.0), TourProgress)
+    assert (told.hop, told.device) == (1, "b")
+    assert leg.heartbeat_at == 6.0
+    bench.visited("b", visit_id(1, (1, 2)), 2.0)
+    (told,) = sends(bench.passes("b", 2.5), TourProgress)
+    assert (told.hop, told.device) == (2, "c")
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    bench = EdgeServer("e", "c")
+    for number in range(2 * KEPT):
+        bench.handle(Received(CLOUD, EPOCH, tour(number=number)), 0.0)
+        bench.handle(Received(CLOUD, EPOCH, TourCancel(tour_id(number=number))), 0.0)
+    assert len(bench.state.fences) == KEPT
+    assert bench.state.tours == {}
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_any_course_of_events_can_be_replayed(seed) -> None:
+    draw = random.Random(seed)
+    bench = Bench()
+    for step in range(150):
+        number, name = draw.randint(0, 1), draw.choice("abs")
+        attempt = (draw.randint(1, 2), draw.randint(1, 3))
+        where = visit_id(draw.randint(0, 1), attempt, number)
+        tours = bench.edge.state.tours.values()
+        current = [t.visit(hop) for t in tours for hop, at in t.visiting().items() if at == name]
+        where = draw.choice([where, *current * 4])
+        whole = tour(("a", "b"), ("s",), attempt[0], number, on_lost_visit=draw.choice(["skip", "retry", "swap"]))
+        event = draw.choice(
+            [
+                Received(CLOUD, EPOCH, whole), Pulled(KIT.digest), Pulled(MODEL.digest),
+                Received(device(name), EPOCH, Visited(where, {"model": result(name)}, 5, {})),
+                Pulled(result(name).digest),
+                Received(device(name), EPOCH, Progress(where, "training", 1, 2)),
+                Received(device(name), EPOCH, Declined(where, draw.choice(["hot", "stale"]), "")),
+                Did(bench.work, Passed({"model": result(name)}, {"model": result(name)}, 1.0)),
+                Did(bench.work, Failed("no")), DidNot(bench.work, "Fault", "no"), Woke(), Linked(),
+                PullFailed(result(name).digest, "gone"), PullFailed(MODEL.digest, "disk"),
+                Present(device(name), Epoch(draw.randint(1, 3), bytes(8)), draw.choice([Birth(), Death()])),
+                Received(CLOUD, EPOCH, draw.choice([TourCancel, TourAccepted])(tour_id(attempt[0], number))),
+            ]
+        )  # fmt: skip
+        bench.tell(event, step * 10.0)
+        bench.edge.live()
+        for key, held in bench.edge.state.tours.items():
+            assert held.hop <= len(held.route)
+            assert key in bench.edge.site.legs
+    for cut in range(0, len(bench.records), 3):
+        assert bench.replayed(cut).snapshot() == bench.edge.snapshot()

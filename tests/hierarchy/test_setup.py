@@ -1,0 +1,105 @@
+"""`sojourn edge init`: a site's settings, its broker, and the way to the coordinator's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from coordinator.admin import credentials
+from hierarchy.commands import app
+from hierarchy.settings import EdgeSettings
+from sojourn.brokers import fleet as folders
+from sojourn.brokers.bundle import write_bundle
+from sojourn.brokers.fleet import Fleet
+from sojourn.errors import ConfigError
+from sojourn.links.settings import TlsSettings, read_password
+from sojourn.overrides import read_settings
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    """Made where the coordinator is."""
+    cloud = tmp_path / "cloud"
+    folders.create(cloud, Fleet(fleet="field", hosts=("cloud.example",)), signed_here=True)
+    folders.admit(cloud, "hq", "cloud", "password")
+    fleet, secret = folders.admit(cloud, "s1", "edge", "password")
+    write_bundle(tmp_path / "s1.tar.gz", credentials.edge_bundle(cloud, fleet, "s1", secret))
+    return tmp_path / "s1.tar.gz"
+
+
+def init(folder: Path, *arguments: str) -> str:
+    done = CliRunner().invoke(app, ["init", *arguments, "--folder", str(folder)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_a_site_with_its_own_broker_reaches_both(bundle: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    init(site, "--bundle", str(bundle), "--host", "192.0.2.9")
+    made = read_settings(str(site / "edge.toml"), {}, EdgeSettings)
+    assert (made.name, made.fleet, made.cloud, made.store) == ("s1", "field", "hq", "/var/lib/sojourn-edge")
+    assert (made.broker.host, made.broker.port, made.broker.tls) == ("127.0.0.1", 1883, False)
+    far = made.cloud_broker
+    assert far is not None
+    assert (far.host, far.port) == ("cloud.example", 8883)
+    assert isinstance(far.tls, TlsSettings)
+    assert Path(far.tls.ca_file).read_bytes() == (tmp_path / "cloud" / "ca.pem").read_bytes()
+    assert None not in {read_password(far), read_password(made.broker)}
+    assert read_password(far) != read_password(made.broker)
+    # Devices of the site join here, and trust the same releases.
+    assert folders.read(site / "fleet").release_key == folders.read(tmp_path / "cloud").release_key
+    assert not (site / "fleet" / "release.key").exists()
+    assert (site / "fleet" / "ca.pem").read_bytes() != (tmp_path / "cloud" / "ca.pem").read_bytes()
+
+
+def test_without_a_local_port_the_edge_server_uses_tls_too(bundle: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    init(site, "--bundle", str(bundle), "--host", "h", "--local-port", "0", "--port", "9883")
+    made = read_settings(str(site / "edge.toml"), {}, EdgeSettings)
+    assert (made.broker.host, made.broker.port) == ("localhost", 9883)
+    assert isinstance(made.broker.tls, TlsSettings)
+    assert Path(made.broker.tls.ca_file).read_bytes() == (site / "fleet" / "ca.pem").read_bytes()
+
+
+def test_a_site_that_shares_the_coordinators_broker_has_no_keys_of_its_own(bundle: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    init(site, "--bundle", str(bundle), "--shared-broker")
+    made = read_settings(str(site / "edge.toml"), {}, EdgeSettings)
+    assert (made.broker.host, made.cloud_broker) == ("cloud.example", None)
+    assert read_password(made.broker)
+    assert not (site / "fleet").exists()
+
+
+def test_without_a_bundle_a_person_says_where_the_coordinator_is(tmp_path: Path) -> None:
+    site, password, ca = tmp_path / "site", tmp_path / "password", tmp_path / "ca"
+    password.write_text("secret\n")
+    ca.write_text("a certificate")
+    far = ["--cloud-broker", "mq.example:8000", "--cloud-password-file", str(password), "--cloud-ca-file", str(ca)]
+    init(site, "--name", "s2", "--host", "h", *far)
+    made = read_settings(str(site / "edge.toml"), {}, EdgeSettings)
+    assert made.cloud_broker is not None
+    assert (made.cloud_broker.host, made.cloud_broker.port) == ("mq.example", 8000)
+    assert read_password(made.cloud_broker) == "secret"
+    assert made.cloud_broker.tls == TlsSettings(ca_file=str(site / "edge.cloud.ca.pem"))
+
+
+def test_what_is_missing_or_there_already_is_said_and_nothing_is_made(bundle: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    for arguments, said in (
+        ((), "--bundle or --name is missing"),
+        (("--name", "s2"), "--cloud-broker is missing"),
+        (("--bundle", str(bundle)), "--host or --shared-broker is missing"),
+        (("--bundle", str(tmp_path / "none")), "No such file"),
+        (("--name", "Not A Name", "--cloud-broker", "h", "--host", "h"), "not a valid name"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            init(site, *arguments)
+        assert not site.exists()
+    write_bundle(tmp_path / "device.tar.gz", {"agent.toml": b""})
+    with pytest.raises(ConfigError, match="not the bundle of an edge server"):
+        init(site, "--bundle", str(tmp_path / "device.tar.gz"), "--host", "h")
+    init(site, "--bundle", str(bundle), "--host", "h")
+    with pytest.raises(ConfigError, match=r"edge.toml exists"):
+        init(site, "--bundle", str(bundle), "--host", "h")

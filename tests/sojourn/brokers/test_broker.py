@@ -1,0 +1,227 @@
+"""Brokers that are started here."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import pytest
+
+from sojourn.brokers import run as broker_module
+from sojourn.brokers.run import acl_lines, find_mosquitto, start_broker
+from sojourn.errors import BrokerError, ConfigError
+from sojourn.links.settings import BrokerSettings, BrokerTls, LocalBroker
+from tests.sojourn.brokers.brokers import Node, expect
+
+ROOT = Path(__file__).parents[2]
+Kind = Literal["mosquitto", "amqtt"]
+KINDS: list[Kind] = ["mosquitto", "amqtt"]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+def has_heard(node: Node, topics: set[str]) -> bool:
+    return {topic for topic, _ in node.ear.heard} == topics
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_broker_starts_serves_and_stops(kind: Kind, tmp_path: Path) -> None:
+    with start_broker(LocalBroker(kind=kind), tmp_path) as broker:
+        assert (broker.kind, broker.host) == (kind, "127.0.0.1")
+        with Node(broker.settings, "self", ["t"]) as node:
+            assert node.link.payload_limit == 256_000
+            node.link.publish("t", bytes(256_000))
+            node.assert_hears(bytes(256_000))
+    assert not is_alive(broker.pid)
+    assert not listens(broker.port)
+    broker.stop()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_port_in_use_is_named(kind: Kind, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(BrokerError, match=f"port {port} on 127.0.0.1 .*choose another port"):
+            start_broker(LocalBroker(kind=kind, port=port), tmp_path)
+
+
+def test_a_broker_that_does_not_start_shows_its_log(tmp_path: Path) -> None:
+    tls = BrokerTls(certificate_file=str(tmp_path / "nowhere"), key_file=str(tmp_path / "nowhere"))
+    with pytest.raises(BrokerError, match=r"mosquitto ended with code 1; .*\n.*(?s:.)*nowhere"):
+        start_broker(LocalBroker(kind="mosquitto", tls=tls), tmp_path)
+
+
+def test_mosquitto_is_found_where_path_does_not_lead(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_mosquitto() is not None
+    monkeypatch.setattr(broker_module, "_USUAL_FOLDERS", ())
+    assert find_mosquitto() is None
+
+
+def test_without_mosquitto_amqtt_is_used_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(broker_module, "find_mosquitto", lambda: None)
+    with start_broker(LocalBroker(), tmp_path) as broker:
+        assert broker.kind == "amqtt"
+    assert [message.split(";")[0] for message in caplog.messages] == ["mosquitto was not found"]
+    with pytest.raises(BrokerError, match="need mosquitto"):
+        start_broker(LocalBroker(users={"a": "b"}), tmp_path)
+    with pytest.raises(BrokerError, match="apt install"):
+        start_broker(LocalBroker(kind="mosquitto"), tmp_path)
+
+
+PARENT = """
+import sys, threading
+from pathlib import Path
+from sojourn.brokers.run import start_broker
+from sojourn.links.settings import LocalBroker
+print(start_broker(LocalBroker(kind=sys.argv[1]), Path(sys.argv[2])).pid, flush=True)
+sys.argv[3] == "stay" and threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("end", ["stay", "leave"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_broker_dies_with_its_parent(kind: Kind, end: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PARENT, kind, str(tmp_path), end]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        if end == "stay":
+            assert is_alive(pid)
+            parent.send_signal(signal.SIGKILL)
+    expect(lambda: not is_alive(pid), "the broker's end")
+
+
+def test_a_broker_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
+    started = []
+    thread = threading.Thread(target=lambda: started.append(start_broker(LocalBroker(kind="mosquitto"), tmp_path)))
+    thread.start()
+    thread.join()
+    with started[0] as broker, Node(broker.settings) as node:
+        assert node.ear.ups == 1
+
+
+def test_passwords_are_hashed_and_private(tmp_path: Path) -> None:
+    broker = start_broker(LocalBroker(kind="mosquitto", users={"node": "in:clear"}), tmp_path)
+    with broker, Node(BrokerSettings(host=broker.host, port=broker.port, password="in:clear"), "node"):
+        pass
+    files = list(tmp_path.iterdir())
+    assert not any(b"in:clear" in file.read_bytes() for file in files)
+    assert stat.S_IMODE((tmp_path / "mosquitto.passwords").stat().st_mode) == 0o600
+    with pytest.raises(ConfigError, match="a:b"):
+        start_broker(LocalBroker(kind="mosquitto", users={"a:b": "c"}), tmp_path)
+
+
+def test_settings_are_closed() -> None:
+    for text in (b'{"hots": "x"}', b'{"port": 0}', b'{"keepalive": 0}', b'{"tls": {"ca": "x"}}'):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.json.decode(text, type=BrokerSettings)
+    decoded = msgspec.json.decode(b'{"tls": {"ca_file": "ca.pem"}, "protocol": "5"}', type=BrokerSettings)
+    assert decoded.effective_port == 8883
+
+
+DESIGNED = """\
+pattern write sojourn/1/fleet/edge/+/in/%u
+pattern read sojourn/1/fleet/device/%u/in/+
+pattern write sojourn/1/fleet/device/%u/state
+
+user e
+topic read sojourn/1/fleet/edge/e/in/+
+topic write sojourn/1/fleet/device/+/in/e
+topic read sojourn/1/fleet/device/+/state
+topic write sojourn/1/fleet/edge/e/state
+topic write sojourn/1/fleet/cloud/+/in/e
+
+user c
+topic read sojourn/1/fleet/cloud/c/in/+
+topic write sojourn/1/fleet/edge/+/in/c
+topic write sojourn/1/fleet/cloud/+/in/c
+topic read sojourn/1/fleet/edge/+/state
+topic write sojourn/1/fleet/cloud/c/state
+
+user o
+topic read sojourn/1/fleet/cloud/o/in/+
+topic write sojourn/1/fleet/cloud/+/in/o
+"""
+
+
+def test_the_acl_reads_as_designed() -> None:
+    assert acl_lines("fleet", ["e"], ["c"], ["o"]) == DESIGNED
+    with pytest.raises(ConfigError, match="edge server"):
+        acl_lines("fleet", ["#"], [], [])
+
+
+def test_the_acl_lets_everyone_do_their_part_and_no_more(tmp_path: Path) -> None:
+    t = "sojourn/1/fleet"
+    rules = acl_lines("fleet", ["e"], ["c"], ["o"])
+    names = ("d1", "d2", "e", "c", "o")
+    allowed = {
+        "d1": [f"{t}/edge/e/in/d1", f"{t}/device/d1/state"],
+        "d2": [f"{t}/edge/e/in/d2", f"{t}/device/d2/state"],
+        "e": [f"{t}/device/d1/in/e", f"{t}/device/d2/in/e", f"{t}/edge/e/state", f"{t}/cloud/c/in/e"],
+        "c": [f"{t}/edge/e/in/c", f"{t}/cloud/o/in/c", f"{t}/cloud/c/state"],
+        "o": [f"{t}/cloud/c/in/o"],
+    }
+    forbidden = {
+        "d1": [
+            *(f"{t}/device/d2/in/e", f"{t}/device/d2/in/d1", f"{t}/device/d2/state", f"{t}/edge/e/in/d2"),
+            *(f"{t}/edge/e/state", f"{t}/cloud/c/in/d1", f"{t}/cloud/c/in/o"),
+        ],
+        "e": [f"{t}/cloud/c/in/d1", f"{t}/cloud/c/in/o", f"{t}/device/d1/in/c", f"{t}/cloud/c/state"],
+        "c": [f"{t}/device/d1/in/c", f"{t}/edge/e/state"],
+        "o": [f"{t}/device/d1/in/o", f"{t}/edge/e/in/c", f"{t}/cloud/c/state"],
+    }
+    reads = {
+        "d1": {f"{t}/device/d1/in/e"},
+        "d2": {f"{t}/device/d2/in/e"},
+        "e": {f"{t}/edge/e/in/d1", f"{t}/edge/e/in/d2", f"{t}/edge/e/in/c"}
+        | {f"{t}/device/d1/state", f"{t}/device/d2/state"},
+        "c": {f"{t}/cloud/c/in/e", f"{t}/cloud/c/in/o", f"{t}/edge/e/state"},
+        "o": {f"{t}/cloud/o/in/c"},
+    }
+    users = {name: f"{name}-password" for name in names}
+    with start_broker(LocalBroker(kind="mosquitto", users=users, acl=rules), tmp_path) as broker:
+        nodes = {
+            name: Node(
+                BrokerSettings(host=broker.host, port=broker.port, password=users[name]),
+                name,
+                # Everybody asks for everything: the broker grants it, and then delivers only what is allowed.
+                ["#"],
+            )
+            for name in names
+        }
+        for name, node in nodes.items():
+            for topic in forbidden.get(name, []) + allowed[name]:
+                node.link.publish(topic, b"x")
+        for name, node in nodes.items():
+            expect(partial(has_heard, node, reads[name]), name)
+        for node in nodes.values():
+            node.link.close()
+        assert {name: sorted(topic for topic, _ in node.ear.heard) for name, node in nodes.items()} == {
+            name: sorted(topics) for name, topics in reads.items()
+        }

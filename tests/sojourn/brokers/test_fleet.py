@@ -1,0 +1,209 @@
+"""A fleet's folder and the real mosquitto that reads it: who may connect, and what they may say and hear."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from sojourn.brokers import fleet as folders
+from sojourn.brokers.configuration import CONF
+from sojourn.brokers.fleet import Fleet
+from sojourn.errors import ConfigError
+from sojourn.links.settings import BrokerSettings, TlsSettings
+from tests.sojourn.brokers.brokers import Node, expect, make_hasty
+from tests.sojourn.brokers.guarded_broker import FLEET, GuardedBroker
+
+EDGE_INBOX = f"sojourn/1/{FLEET}/edge/s1/in"
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_hasty(monkeypatch)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[GuardedBroker]:
+    made = GuardedBroker(tmp_path / "fleet")
+    made.edge = made.add("s1", "edge")
+    made.first = made.add("pi-1")
+    made.second = made.add("pi-2", kind="certificate")
+    with made:
+        yield made
+
+
+def refused(settings: BrokerSettings, name: str, *words: str) -> None:
+    with Node(settings, name, wait=False) as node:
+        node.assert_told(*words)
+        assert node.ear.ups == 0
+
+
+def test_members_with_passwords_and_with_certificates_speak_over_tls(broker: GuardedBroker) -> None:
+    with (
+        Node(broker.edge, "s1", [f"{EDGE_INBOX}/+"]) as edge,
+        Node(broker.first, "pi-1", [f"sojourn/1/{FLEET}/device/pi-1/in/+"]) as first,
+        Node(broker.second, "pi-2") as second,
+    ):
+        first.link.publish(f"{EDGE_INBOX}/pi-1", b"from the first")
+        second.link.publish(f"{EDGE_INBOX}/pi-2", b"from the second")
+        edge.assert_hears(b"from the first")
+        edge.assert_hears(b"from the second")
+        edge.link.publish(f"sojourn/1/{FLEET}/device/pi-1/in/s1", b"to the first")
+        first.assert_hears(b"to the first")
+
+
+def test_nobody_connects_without_a_name_with_a_wrong_password_or_with_the_password_of_another(
+    broker: GuardedBroker,
+) -> None:
+    tls = TlsSettings(ca_file=str(broker.folder / folders.CA_FILE))
+    port = broker.listeners.password
+    refused(BrokerSettings(port=port, tls=tls, username=""), "pi-1", "not authorised")
+    refused(BrokerSettings(port=port, tls=tls, username="pi-1"), "pi-1", "not authorised")
+    refused(BrokerSettings(port=port, tls=tls, username="pi-1", password="wrong"), "pi-1", "not authorised")
+    refused(msgspec.structs.replace(broker.first, username="s1"), "s1", "not authorised")
+    for username in ("", "pi-1"):
+        local = BrokerSettings(host="127.0.0.1", port=broker.listeners.local, username=username)
+        refused(local, "pi-1", "not authorised")
+    refused(msgspec.structs.replace(broker.first, port=broker.listeners.certificate), "pi-1", "certificate")
+    refused(msgspec.structs.replace(broker.first, tls=True), "pi-1", "is not trusted")
+    refused(msgspec.structs.replace(broker.first, tls=False), "pi-1", "")
+
+
+def test_a_device_neither_writes_nor_reads_what_is_anothers(broker: GuardedBroker) -> None:
+    """A connection is per name, so pi-1 listens here to all that it should not hear, and hears only its own."""
+    everything = ["#", f"sojourn/1/{FLEET}/device/+/in/+", f"{EDGE_INBOX}/+", f"sojourn/1/{FLEET}/+/+/state"]
+    with (
+        Node(broker.edge, "s1", [f"{EDGE_INBOX}/+", f"sojourn/1/{FLEET}/device/+/state"]) as edge,
+        Node(broker.second, "pi-2", [f"sojourn/1/{FLEET}/device/pi-2/in/+"]) as second,
+        Node(broker.first, "pi-1", everything) as first,
+    ):
+        for topic in (
+            f"{EDGE_INBOX}/pi-2",
+            f"sojourn/1/{FLEET}/device/pi-2/in/s1",
+            f"sojourn/1/{FLEET}/device/pi-2/in/pi-1",
+            f"sojourn/1/{FLEET}/device/pi-2/state",
+            f"sojourn/1/{FLEET}/cloud/cloud/in/pi-1",
+            f"sojourn/1/{FLEET}/edge/s1/state",
+            "sojourn/1/another/edge/s1/in/pi-1",
+        ):
+            first.link.publish(topic, b"a lie")
+        first.link.publish(f"{EDGE_INBOX}/pi-1", b"the truth")
+        edge.assert_hears(b"the truth")
+        edge.link.publish(f"sojourn/1/{FLEET}/device/pi-2/in/s1", b"for the second")
+        second.assert_hears(b"for the second")
+        edge.link.publish(f"sojourn/1/{FLEET}/device/pi-1/in/s1", b"for the first")
+        first.assert_hears(b"for the first")
+        assert edge.ear.payloads == [b"the truth"]
+        assert second.ear.payloads == [b"for the second"]
+        # It hears its own under each filter that it matches, and nothing else.
+        assert set(first.ear.payloads) == {b"for the first"}
+
+
+def test_a_revoked_password_is_thrown_out_at_a_reload_and_refused_from_then_on(broker: GuardedBroker) -> None:
+    with Node(broker.first, "pi-1") as first, Node(broker.second, "pi-2") as second:
+        folders.revoke(broker.folder, "pi-1")
+        broker.reload()
+        first.assert_told("lost")
+        first.assert_told("not authorised")
+        assert second.ear.downs == []
+    refused(broker.first, "pi-1", "not authorised")
+
+
+def test_a_revoked_certificate_is_silenced_at_a_reload_and_refused_from_then_on(broker: GuardedBroker) -> None:
+    with Node(broker.edge, "s1", [f"{EDGE_INBOX}/+"]) as edge, Node(broker.second, "pi-2") as second:
+        folders.revoke(broker.folder, "pi-2")
+        broker.reload()
+        second.link.publish(f"{EDGE_INBOX}/pi-2", b"still here")
+        with Node(broker.first, "pi-1") as first:
+            first.link.publish(f"{EDGE_INBOX}/pi-1", b"the first")
+            edge.assert_hears(b"the first")
+        assert edge.ear.payloads == [b"the first"]
+    refused(broker.second, "pi-2", "")
+    assert "certificate verify failed" in broker.said()
+
+
+def test_a_removed_certificate_stays_barred_though_its_name_is_free(broker: GuardedBroker) -> None:
+    fleet = folders.remove(broker.folder, "pi-2")
+    assert "pi-2" not in fleet.members
+    assert fleet.barred == ["pi-2"]
+    broker.reload()
+    refused(broker.second, "pi-2", "")
+    again = broker.add("pi-2", kind="certificate")
+    assert folders.read(broker.folder).barred == []
+    broker.reload()
+    with Node(again, "pi-2", wait=False) as node:
+        expect(lambda: node.ear.ups == 1, "connecting with the new certificate")
+    refused(broker.second, "pi-2", "")
+
+
+def test_renewed_credentials_end_the_old_ones(broker: GuardedBroker) -> None:
+    fresh = broker.add("pi-1", renew=True)
+    broker.reload()
+    with Node(fresh, "pi-1", wait=False) as node:
+        expect(lambda: node.ear.ups == 1, "connecting with the new password")
+    refused(broker.first, "pi-1", "not authorised")
+
+
+def test_a_node_cannot_take_the_client_id_of_another(broker: GuardedBroker) -> None:
+    with Node(broker.first, "pi-1") as first, Node(broker.second, "pi-1") as second:
+        assert second.ear.ups == 1
+        assert first.ear.downs == []
+
+
+def test_a_packet_over_the_limit_is_refused_and_the_largest_chunk_passes(broker: GuardedBroker) -> None:
+    with Node(broker.edge, "s1", [f"{EDGE_INBOX}/+"]) as edge, Node(broker.first, "pi-1") as first:
+        assert first.link.payload_limit == 256_000
+        first.link.publish(f"{EDGE_INBOX}/pi-1", bytes(256_000))
+        edge.assert_hears(bytes(256_000))
+    conf = (broker.folder / "broker" / CONF).read_text().splitlines()
+    assert "max_packet_size 300000" in conf
+    assert "allow_anonymous false" in conf
+    assert f"memory_limit {256 << 20}" in conf
+
+
+def test_secrets_are_for_their_owner_and_the_broker_only(tmp_path: Path) -> None:
+    folders.create(tmp_path / "f", Fleet(fleet="f", hosts=("h",)), signed_here=True)
+    folders.admit(tmp_path / "f", "pi-1", "device", "password")
+    modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in (tmp_path / "f").rglob("*") if each.is_file()}
+    assert {"ca.key", "release.key", "passwords", "server.key", "fleet.toml"} <= modes.keys()
+    assert not [name for name, mode in modes.items() if mode & 0o027]
+    assert modes["ca.key"] == modes["release.key"] == 0o600
+
+
+def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "f"
+    with pytest.raises(ConfigError, match="holds no fleet"):
+        folders.read(folder)
+    with pytest.raises(ConfigError, match="neither a host name nor an address"):
+        folders.create(folder, Fleet(fleet="f", hosts=("no host",)), signed_here=False)
+    folders.create(folder, Fleet(fleet="f", hosts=("192.0.2.7",)), signed_here=False)
+    assert not (folder / folders.RELEASE_KEY).exists()
+    with pytest.raises(ConfigError, match="holds a fleet already"):
+        folders.create(folder, Fleet(fleet="f", hosts=("h",)), signed_here=False)
+    folders.admit(folder, "s1", "edge", "password")
+    with pytest.raises(ConfigError, match="is a member already: --renew"):
+        folders.admit(folder, "s1", "edge", "password")
+    with pytest.raises(ConfigError, match="is a member as edge"):
+        folders.admit(folder, "s1", "device", "password", renew=True)
+    with pytest.raises(ConfigError, match="is not a valid name"):
+        folders.admit(folder, "Pi 1", "device", "password")
+    with pytest.raises(ConfigError, match="'pi-9' is not a member"):
+        folders.revoke(folder, "pi-9")
+
+
+def test_a_revoked_member_keeps_its_name_until_it_is_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "f"
+    folders.create(folder, Fleet(fleet="f", hosts=("h",)), signed_here=False)
+    folders.admit(folder, "pi-1", "device", "password")
+    assert set(folders.hashes_of(folder)) == {"pi-1"}
+    folders.revoke(folder, "pi-1")
+    assert folders.hashes_of(folder) == {}
+    assert "user pi-1\ntopic deny #\n" in (folder / "broker" / "acl").read_text()
+    with pytest.raises(ConfigError, match="already"):
+        folders.admit(folder, "pi-1", "device", "password")
+    folders.remove(folder, "pi-1")
+    folders.admit(folder, "pi-1", "device", "password")
+    assert "deny" not in (folder / "broker" / "acl").read_text()

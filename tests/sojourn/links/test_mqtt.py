@@ -1,0 +1,279 @@
+"""The MQTT link, against real brokers and against one that misbehaves."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sojourn.brokers.run import Broker, start_broker
+from sojourn.errors import Fault, LinkError
+from sojourn.links import mqtt, session
+from sojourn.links.link import PORTABLE_PAYLOAD, Link, Will
+from sojourn.links.mqtt import MqttLink
+from sojourn.links.settings import BrokerSettings, LocalBroker, Protocol
+from tests.sojourn.brokers.brokers import Ear, Node, ScriptedBroker, expect, make_hasty
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+ACCEPTED_3 = b"\x20\x02\x00\x00"
+WRONG_VERSION_3 = b"\x20\x02\x00\x01"
+
+
+@pytest.fixture(scope="module")
+def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with start_broker(LocalBroker(kind="mosquitto"), tmp_path_factory.mktemp("mosquitto")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def amqtt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with start_broker(LocalBroker(kind="amqtt"), tmp_path_factory.mktemp("amqtt")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_hasty(monkeypatch)
+
+
+def at(broker: Broker, protocol: Protocol = "auto", max_payload: int | None = None) -> BrokerSettings:
+    return BrokerSettings(host=broker.host, port=broker.port, protocol=protocol, max_payload=max_payload)
+
+
+@pytest.mark.parametrize(
+    ("kind", "protocol", "limit"),
+    [
+        ("mosquitto", "5", 256_000),
+        ("mosquitto", "3.1.1", PORTABLE_PAYLOAD),
+        ("mosquitto", "auto", 256_000),
+        ("amqtt", "3.1.1", PORTABLE_PAYLOAD),
+    ],
+)
+def test_messages_arrive_whole(request: pytest.FixtureRequest, kind: str, protocol: Protocol, limit: int) -> None:
+    settings = at(request.getfixturevalue(kind), protocol)
+    sent = [bytes([n]) * size for n, size in enumerate((0, 1, 1_000, limit))]
+    with Node(settings, "receiver", ["t/+"]) as receiver, Node(settings, "sender") as sender:
+        assert sender.link.payload_limit == limit
+        for payload in sent:
+            sender.link.publish("t/x", payload)
+        expect(lambda: len(receiver.ear.heard) == len(sent))
+    assert sorted(receiver.ear.heard) == sorted(("t/x", payload) for payload in sent)
+
+
+def test_a_broker_that_is_silent_at_mqtt_5_gets_3(amqtt: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mqtt, "_FIRST_PATIENCE", 0.5)
+    with Node(at(amqtt, "auto"), "self", ["t"]) as node:
+        assert node.link.payload_limit == PORTABLE_PAYLOAD
+        node.link.publish("t", b"heard")
+        node.assert_hears(b"heard")
+        assert node.ear.downs == []
+
+
+def test_many_threads_may_publish_at_once(mosquitto: Broker) -> None:
+    with Node(at(mosquitto), "receiver", ["t"]) as receiver, Node(at(mosquitto), "sender") as sender:
+
+        def say(first: int) -> None:
+            for n in range(first, first + 250):
+                sender.link.publish("t", n.to_bytes(2, "big"))
+
+        threads = [threading.Thread(target=say, args=(first,)) for first in range(0, 2_000, 250)]
+        for thread in threads:
+            thread.start()
+        expect(lambda: len(receiver.ear.heard) == 2_000)
+    assert sorted(receiver.ear.payloads) == [n.to_bytes(2, "big") for n in range(2_000)]
+
+
+@pytest.mark.parametrize("kind", ["mosquitto", "amqtt"])
+def test_retained_state_reaches_who_comes_later(request: pytest.FixtureRequest, kind: str) -> None:
+    broker: Broker = request.getfixturevalue(kind)
+    settings = broker.settings
+    with Node(settings, "born") as born:
+        born.link.publish("state/born", b"here", retain=True)
+    with Node(settings, "later", ["state/+"]) as later:
+        later.assert_hears(b"here")
+
+
+def test_what_is_said_on_link_up_is_heard_by_ourselves(mosquitto: Broker) -> None:
+    class Greeter(Ear):
+        def link_up(self, link: Link) -> None:
+            super().link_up(link)
+            link.publish("self/in", b"hello")
+
+    ear, link = Greeter(), MqttLink(at(mosquitto), "greeter")
+    link.open(ear, ["self/in"], None)
+    expect(lambda: ear.payloads == [b"hello"])
+    link.close()
+
+
+def test_the_packet_limit_is_read_from_connack(tmp_path: Path) -> None:
+    with start_broker(LocalBroker(kind="mosquitto", max_packet=131_072), tmp_path) as broker:
+        settings = at(broker, "5", max_payload=1_000_000)
+        with Node(settings, "receiver", ["t"]) as receiver, Node(settings, "sender") as sender:
+            limit = sender.link.payload_limit
+            assert limit == 131_072 - session.HEADER_ROOM
+            with pytest.raises(LinkError, match=f"{limit + 1} bytes is over the {limit}"):
+                sender.link.publish("t", bytes(limit + 1))
+            sender.link.publish("t", bytes(limit))
+            sender.link.publish("t", b"still here")
+            receiver.assert_hears(b"still here")
+            receiver.assert_hears(bytes(limit))
+            assert sender.ear.downs == []
+            assert sender.ear.ups == 1
+
+
+def test_without_a_stated_limit_the_configured_one_holds(mosquitto: Broker) -> None:
+    with Node(at(mosquitto, "3.1.1", max_payload=100_000)) as node:
+        assert node.link.payload_limit == 100_000
+        with pytest.raises(LinkError):
+            node.link.publish("t", bytes(100_001))
+
+
+def test_a_limit_is_known_before_the_first_connect() -> None:
+    assert MqttLink(BrokerSettings(), "a").payload_limit == PORTABLE_PAYLOAD
+    assert MqttLink(BrokerSettings(max_payload=2_000), "a").payload_limit == 2_000
+    with pytest.raises(LinkError, match="topic"):
+        MqttLink(BrokerSettings(), "a").publish("t" * 300, b"")
+
+
+def test_the_link_comes_back_after_kill_9_of_the_broker(tmp_path: Path, hasty: None) -> None:
+    first = start_broker(LocalBroker(kind="mosquitto"), tmp_path)
+    settings = at(first)
+    with Node(settings, "receiver", ["t"]) as receiver, Node(settings, "sender") as sender:
+        sender.link.publish("t", b"before")
+        receiver.assert_hears(b"before")
+        os.kill(first.pid, signal.SIGKILL)
+        receiver.assert_told("lost")
+        sender.assert_told("lost")
+        sender.link.publish("t", b"said to nobody")
+        first.stop()
+        with start_broker(LocalBroker(kind="mosquitto", port=first.port), tmp_path):
+            expect(lambda: receiver.ear.ups == 2 and sender.ear.ups == 2)
+            sender.link.publish("t", b"after")
+            receiver.assert_hears(b"after")
+    assert receiver.ear.payloads == [b"before", b"after"]
+
+
+def test_what_was_unacknowledged_is_not_resent_after_a_reconnect(hasty: None) -> None:
+    with ScriptedBroker(lambda _: ACCEPTED_3) as broker, Node(broker.settings) as node:
+        node.link.publish("t", b"never acknowledged")
+        expect(lambda: broker.publishes == 1)
+        broker.cut()
+        expect(lambda: node.ear.ups == 2)
+        node.link.publish("t", b"new")
+        expect(lambda: broker.publishes == 2)
+        assert broker.last == b"new"
+
+
+DYING_CLIENT = """
+import sys, threading
+from sojourn.links.settings import BrokerSettings
+from sojourn.links.link import Will
+from sojourn.links.mqtt import MqttLink
+from tests.sojourn.brokers.brokers import Node
+node = Node(BrokerSettings(host="127.0.0.1", port=int(sys.argv[1])), "dying", (), Will("state/dying", b"gone"))
+print("up", flush=True)
+threading.Event().wait()
+"""
+
+
+def test_the_will_is_published_when_a_process_is_killed(mosquitto: Broker) -> None:
+    with Node(at(mosquitto), "watcher", ["state/dying"]) as watcher:
+        command = [sys.executable, "-c", DYING_CLIENT, str(mosquitto.port)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"up\n"
+            process.kill()
+        watcher.assert_hears(b"gone")
+
+
+def test_closing_delivers_what_was_sent_and_no_will(mosquitto: Broker) -> None:
+    with Node(at(mosquitto), "watcher", ["state/closing", "t"]) as watcher:
+        with Node(at(mosquitto), "closing", (), Will("state/closing", b"gone")) as closing:
+            for n in range(200):
+                closing.link.publish("t", n.to_bytes(2, "big") * 500)
+        expect(lambda: len(watcher.ear.heard) == 200)
+        with Node(at(mosquitto), "other") as other:
+            other.link.publish("t", b"end")
+            watcher.assert_hears(b"end")
+        assert b"gone" not in watcher.ear.payloads
+        assert closing.ear.downs == []
+
+
+def test_a_closed_link_is_silent_and_a_second_open_is_our_fault(mosquitto: Broker) -> None:
+    with Node(at(mosquitto)) as node, pytest.raises(Fault):
+        node.link.open(Ear(), [], None)
+    node.link.close()
+    node.link.publish("t", b"dropped")
+
+
+def test_closing_while_connecting_ends_the_connection() -> None:
+    with ScriptedBroker(lambda _: b"") as broker, Node(broker.settings, wait=False) as node:
+        expect(lambda: broker.versions == [5])
+        node.link.close()
+        expect(lambda: broker.ended == 1)
+        assert (broker.versions, node.ear.ups, node.ear.downs) == ([5], 0, [])
+
+
+def test_a_lost_connection_leaves_nothing_in_memory(hasty: None) -> None:
+    gc.disable()
+    with ScriptedBroker(lambda _: ACCEPTED_3) as broker, Node(broker.settings) as node:
+        node.link.publish("t", bytes(60_000))
+        session = node.link._session
+        assert session is not None
+        client = weakref.ref(session._client)
+        del session
+        broker.cut()
+        expect(lambda: node.ear.ups == 2)
+        expect(lambda: client() is None, "the end of paho's client")
+    gc.enable()
+
+
+def test_small_messages_are_not_held_back(mosquitto: Broker) -> None:
+    with Node(at(mosquitto)) as node:
+        session = node.link._session
+        assert session is not None
+        connection = session._client.socket()
+        assert isinstance(connection, socket.socket)
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+
+
+@pytest.mark.parametrize("refusal", [WRONG_VERSION_3, b""])
+def test_a_broker_that_does_not_know_mqtt_5_gets_3(refusal: bytes, hasty: None) -> None:
+    with ScriptedBroker(lambda version: ACCEPTED_3 if version == 4 else refusal, hang_up_on=5) as broker:
+        with Node(broker.settings) as node:
+            assert broker.versions == [5, 4]
+            assert node.link.payload_limit == PORTABLE_PAYLOAD
+            broker.cut()
+            expect(lambda: node.ear.ups == 2)
+        assert broker.versions == [5, 4, 4]
+
+
+def test_an_idle_link_sleeps(mosquitto: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    naps = []
+    nap = session.Session._nap
+
+    def counted(session: session.Session) -> float:
+        naps.append(nap(session))
+        return naps[-1]
+
+    monkeypatch.setattr(session.Session, "_nap", counted)
+    with Node(at(mosquitto), "idle", ["t"]) as idle:
+        expect(lambda: naps[-1:] == [7.5])
+        before = len(naps)
+        with Node(at(mosquitto), "other") as other:
+            other.link.publish("t", b"x")
+            idle.assert_hears(b"x")
+        # A message, its acknowledgement, and the other's own few steps: a spinning loop would nap thousands of times.
+        assert len(naps) - before < 40

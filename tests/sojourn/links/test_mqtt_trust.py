@@ -1,0 +1,161 @@
+"""Whom an MQTT link trusts, and whom the broker trusts: passwords and certificates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+
+from sojourn.brokers.run import Broker, acl_lines, start_broker
+from sojourn.errors import ConfigError
+from sojourn.links.mqtt import MqttLink
+from sojourn.links.settings import BrokerSettings, BrokerTls, LocalBroker, Protocol, TlsSettings
+from tests.sojourn.brokers.brokers import Authority, Node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.mark.parametrize("protocol", ["5", "3.1.1", "auto"])
+def test_passwords(tmp_path: Path, protocol: Protocol) -> None:
+    (tmp_path / "secret").write_text("right\n")
+    with start_broker(LocalBroker(kind="mosquitto", users={"node": "right"}), tmp_path / "broker") as broker:
+        bare = BrokerSettings(host=broker.host, port=broker.port, protocol=protocol)
+        with Node(replace(bare, password="right"), "node"):
+            pass
+        with Node(replace(bare, password_file=str(tmp_path / "secret")), "node"):
+            pass
+        with Node(replace(bare, password="wrong"), "node", wait=False) as wrong:
+            wrong.assert_told("refused", "not authorised")
+        with Node(replace(bare, username=""), "node", wait=False) as nameless:
+            nameless.assert_told("refused", "not authorised")
+        assert wrong.ear.ups == nameless.ear.ups == 0
+
+
+def test_a_password_file_that_cannot_be_used_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere cannot be read .*create it"):
+        MqttLink(BrokerSettings(password_file=str(tmp_path / "nowhere")), "a")
+    (tmp_path / "empty").write_text("\n")
+    with pytest.raises(ConfigError, match="on one line"):
+        MqttLink(BrokerSettings(password_file=str(tmp_path / "empty")), "a")
+    with pytest.raises(ConfigError, match="both"):
+        MqttLink(BrokerSettings(password="x", password_file="y"), "a")
+    assert "hush" not in repr(BrokerSettings(password="hush"))
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("stranger"), "stranger-ca")
+
+
+@pytest.fixture(scope="module")
+def broker(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Shows a certificate and asks for none."""
+    certificate, key = authority.issue("broker", "127.0.0.1")
+    tls = BrokerTls(certificate_file=certificate, key_file=key)
+    with start_broker(LocalBroker(kind="mosquitto", tls=tls), tmp_path_factory.mktemp("broker")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def strict(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Knows a client by its certificate only."""
+    certificate, key = authority.issue("strict", "127.0.0.1")
+    tls = BrokerTls(certificate_file=certificate, key_file=key, ca_file=str(authority.file))
+    rules = acl_lines("fleet", ["edge-1"], [], [])
+    settings = LocalBroker(kind="mosquitto", tls=tls, acl=rules)
+    with start_broker(settings, tmp_path_factory.mktemp("strict")) as started:
+        yield started
+
+
+def over_tls(broker: Broker, tls: bool | TlsSettings, host: str = "127.0.0.1") -> BrokerSettings:
+    return BrokerSettings(host=host, port=broker.port, tls=tls)
+
+
+@pytest.mark.parametrize("protocol", ["5", "3.1.1"])
+def test_a_broker_of_the_right_ca_is_trusted(broker: Broker, authority: Authority, protocol: Protocol) -> None:
+    tls = TlsSettings(ca_file=str(authority.file))
+    settings = BrokerSettings(host="127.0.0.1", port=broker.port, tls=tls, protocol=protocol)
+    with Node(settings, "receiver", ["t"]) as receiver, Node(settings, "sender") as sender:
+        for n in range(50):
+            sender.link.publish("t", bytes([n]) * 60_000)
+        for n in range(50):
+            receiver.assert_hears(bytes([n]) * 60_000)
+
+
+def test_a_broker_of_another_ca_is_not_trusted(broker: Broker, stranger: Authority) -> None:
+    with Node(over_tls(broker, TlsSettings(ca_file=str(stranger.file))), wait=False) as node:
+        node.assert_told("not trusted", "check ca_file")
+    with Node(over_tls(broker, tls=True), wait=False) as by_the_system:
+        by_the_system.assert_told("not trusted")
+    assert node.ear.ups == by_the_system.ear.ups == 0
+
+
+def test_a_certificate_for_another_host_is_not_trusted(broker: Broker, authority: Authority) -> None:
+    with Node(over_tls(broker, TlsSettings(ca_file=str(authority.file)), "localhost"), wait=False) as node:
+        node.assert_told("is for another host", "localhost")
+
+
+def test_insecure_trusts_anyone(broker: Broker) -> None:
+    with Node(over_tls(broker, TlsSettings(insecure=True), "localhost")) as node:
+        assert node.ear.ups == 1
+
+
+def test_tls_on_one_side_only_is_told(broker: Broker, tmp_path: Path) -> None:
+    with Node(BrokerSettings(host="127.0.0.1", port=broker.port), wait=False) as plain:
+        plain.assert_told("if that is its TLS port, switch tls on")
+    plain_broker = start_broker(LocalBroker(kind="mosquitto"), tmp_path)
+    with plain_broker, Node(over_tls(plain_broker, tls=True), wait=False) as node:
+        node.assert_told("check that this is its TLS port")
+
+
+def test_a_client_is_who_its_certificate_says(strict: Broker, authority: Authority) -> None:
+    """The username and client id it claims do not count."""
+    nodes = {}
+    for name in ("edge-1", "device-1"):
+        certificate, key = authority.issue(name)
+        tls = TlsSettings(ca_file=str(authority.file), certificate_file=certificate, key_file=key)
+        nodes[name] = over_tls(strict, tls)
+    inbox = "sojourn/1/fleet/edge/edge-1/in/+"
+    with Node(nodes["edge-1"], "edge-1", [inbox]) as edge, Node(nodes["device-1"], "device-2") as liar:
+        liar.link.publish("sojourn/1/fleet/edge/edge-1/in/device-2", b"a lie")
+        liar.link.publish("sojourn/1/fleet/edge/edge-1/in/device-1", b"the truth")
+        edge.assert_hears(b"the truth")
+        assert edge.ear.payloads == [b"the truth"]
+
+
+def test_a_client_without_a_certificate_is_told_so(strict: Broker, authority: Authority, stranger: Authority) -> None:
+    with Node(over_tls(strict, TlsSettings(ca_file=str(authority.file))), wait=False) as node:
+        node.assert_told("wants a client certificate")
+    certificate, key = stranger.issue("device-1")
+    tls = TlsSettings(ca_file=str(authority.file), certificate_file=certificate, key_file=key)
+    with Node(over_tls(strict, tls), wait=False) as foreign:
+        foreign.assert_told("does not trust the CA of our certificate")
+
+
+def test_files_that_are_missing_or_wrong_are_a_config_error(authority: Authority, tmp_path: Path) -> None:
+    certificate, _ = authority.issue("one")
+    _, key = authority.issue("two")
+    text = tmp_path / "text.pem"
+    text.write_text("not a certificate")
+    for tls, words in (
+        (TlsSettings(ca_file=str(tmp_path / "nowhere")), "ca_file .*nowhere cannot be read"),
+        (TlsSettings(ca_file=str(text)), "does not hold what it should"),
+        (TlsSettings(certificate_file=certificate, key_file=key), "the key must belong to the certificate"),
+        (TlsSettings(key_file=key), "without certificate_file"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            MqttLink(BrokerSettings(tls=tls), "node")
+
+
+def test_the_port_follows_tls() -> None:
+    assert BrokerSettings().effective_port == 1883
+    assert BrokerSettings(tls=True).effective_port == 8883
+    assert BrokerSettings(tls=True, port=1).effective_port == 1

@@ -1,0 +1,41 @@
+"""How much an MQTT link has in flight, and how much it lets wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from sojourn.links import window
+from tests.sojourn.brokers.brokers import Node, ScriptedBroker, expect
+
+ACCEPTED_3 = b"\x20\x02\x00\x00"
+ACCEPTED_5_RECEIVES_3 = b"\x20\x06\x00\x00\x03\x21\x00\x03"
+
+
+def test_no_more_is_in_flight_than_the_broker_receives() -> None:
+    with ScriptedBroker(lambda _: ACCEPTED_5_RECEIVES_3) as broker, Node(broker.settings) as node:
+        for n in range(10):
+            node.link.publish("t", bytes([n]))
+        expect(lambda: broker.publishes == 3)
+        node.link.close()
+        assert broker.publishes == 3
+
+
+def test_no_more_bytes_are_in_flight_than_a_slow_uplink_bears() -> None:
+    with ScriptedBroker(lambda _: ACCEPTED_3) as broker, Node(broker.settings) as node:
+        for _ in range(40):
+            node.link.publish("t", bytes(60_000))
+        allowed = 60 * window.SLOWEST_UPLINK // 60_001
+        expect(lambda: broker.publishes == allowed)
+        node.link.close()
+        assert broker.publishes == allowed
+
+
+def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(window, "MAX_UNSENT", 1_000_000)
+    with ScriptedBroker(lambda _: ACCEPTED_3, deaf=True) as broker, Node(broker.settings) as node:
+        for _ in range(40):
+            node.link.publish("t", bytes(50_000))
+        session = node.link._session
+        assert session is not None
+        assert session._window._unsent == 19 * 50_001
+    assert sum("more slowly" in message for message in caplog.messages) == 1

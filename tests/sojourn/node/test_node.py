@@ -1,0 +1,471 @@
+"""A node performs effects in order, survives rubbish at its inbox, and waits for a disk that is full."""
+
+from __future__ import annotations
+
+import logging
+import random
+
+import msgpack
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from coordinator.machine.coordinator import Coordinator
+from edge_agent.agent import Agent
+from edge_agent.training.work import Train
+from hierarchy.edge.server import EdgeServer
+from sojourn.errors import DiskFull, LinkError
+from sojourn.node.node import Node
+from sojourn.protocol import topics
+from sojourn.protocol.envelope import Packet, pack, unpack
+from sojourn.protocol.messages import (
+    Birth,
+    Chunk,
+    Death,
+    Declined,
+    Fetch,
+    Gone,
+    Prepare,
+    Progress,
+    Roster,
+    RosterAsk,
+    Visit,
+    Visited,
+)
+from sojourn.protocol.release import Order, sign
+from sojourn.protocol.release_messages import Release, Ship
+from sojourn.protocol.signing import Signer
+from sojourn.protocol.topics import Address
+from sojourn.protocol.wire import Epoch, Offer, Ref, VisitId
+from sojourn.store.blobs import digest_of, ref_of
+from sojourn.store.journal import FolderStore, MemoryStore
+from tests.sojourn.protocol.examples import EXAMPLES, TASK
+
+FLEET = "f"
+EPOCH = Epoch(5, b"12345678")
+OFFER = Offer("1", "m", "r", 1, 0, ("sgd",), "npz")
+
+
+class Wire:
+    """A link that remembers what was published."""
+
+    payload_limit = 60_000
+
+    def __init__(self) -> None:
+        self.published: list[tuple[str, bytes, bool]] = []
+        self.broken = False
+
+    def open(self, listener, filters, will) -> None: ...
+
+    def close(self) -> None:
+        self.published.append(("closed", b"", False))
+
+    def publish(self, topic, payload, *, retain=False) -> None:
+        if self.broken:
+            raise LinkError("too large")
+        self.published.append((topic, payload, retain))
+
+    def messages(self, me: Address):
+        found = []
+        for topic, payload, _ in self.published:
+            route = topics.read(FLEET, topic)
+            if route and route.sender:
+                found.append(unpack(payload, me, route.node).message)
+        return found
+
+
+class Nobody:
+    """Workers that never finish."""
+
+    def __init__(self) -> None:
+        self.begun: list = []
+
+    def start(self, key, work, report) -> None:
+        self.begun.append(work)
+
+    def stop(self, key) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Bed:
+    """A node on wires."""
+
+    def __init__(self, machine, store=None, pause=None) -> None:
+        self.machine, self.wire, self.workers = machine, Wire(), Nobody()
+        self.links = dict.fromkeys(("device", "edge", "cloud"), self.wire)
+        del self.links[machine.address.role if machine.address.role != "cloud" else "device"]
+        kwargs = {"pause": pause} if pause else {}
+        self.node = Node(FLEET, machine, store or MemoryStore(), self.links, self.workers, **kwargs)
+        self.node.start(0.0, lambda event: None)
+
+    def say(self, sender: str, message, epoch=EPOCH, now=1.0) -> None:
+        self.raw(topics.inbox(FLEET, self.node.address, sender), pack(Packet(1, epoch, message)), now)
+
+    def raw(self, topic: str, payload: bytes, now=1.0) -> None:
+        self.node.arrived(self.wire, topic, payload, now)
+
+    def presence(self, who: Address, state, epoch=EPOCH) -> None:
+        self.raw(topics.state(FLEET, who), pack(Packet(1, epoch, state)))
+
+    def sent(self) -> list:
+        return self.wire.messages(self.node.address)
+
+
+def agent(store=None, pause=None) -> Bed:
+    return Bed(Agent("d", OFFER, edges=frozenset({"e"})), store, pause)
+
+
+def edge(store=None) -> Bed:
+    return Bed(EdgeServer("e", "c"), store)
+
+
+def cloud(store=None) -> Bed:
+    return Bed(Coordinator("c"), store)
+
+
+BEDS = {"agent": agent, "edge": edge, "cloud": cloud}
+SENDERS = {"agent": ("e", "x"), "edge": ("c", "d", "x"), "cloud": ("e", "operator", "x")}
+
+
+def visit(attempt=(1, 1), data=b"model", kit=b"kit", hop=0) -> Visit:
+    kits, model = (ref_of(content) for content in (kit, data))
+    inline = Ref(model.digest, model.size, "float32", inline=data)
+    carried = Ref(kits.digest, kits.size, inline=kit)
+    return Visit(VisitId("job", 1, 0, hop, attempt), carried, {"model": inline}, TASK, 7, 60.0)
+
+
+@pytest.fixture(params=BEDS)
+def bed(request):
+    made = BEDS[request.param]()
+    made.kind = request.param
+    return made
+
+
+def test_a_birth_is_said_on_every_connect(bed) -> None:
+    for _ in range(2):
+        bed.node.link_up(bed.wire, 0.0)
+    births = [payload for topic, payload, retain in bed.wire.published if topic.endswith("/state") and retain]
+    assert len(births) == 2
+    assert b"birth" in births[0]
+    will = bed.node.will()
+    assert will.topic == topics.state(FLEET, bed.node.address)
+    assert b"death" in will.payload
+
+
+def test_closing_says_goodbye(bed) -> None:
+    bed.node.close()
+    topic, payload, retain = bed.wire.published[-2]
+    assert topic == topics.state(FLEET, bed.node.address)
+    assert b"death" in payload
+    assert retain
+    assert bed.wire.published[-1][0] == "closed"
+
+
+def check_untouched(bed, action) -> None:
+    """It is counted and dropped; the state stays as it was, and nothing is sent."""
+    state, sent, dropped = bed.machine.snapshot(), len(bed.wire.published), bed.node.dropped.total()
+    action()
+    assert bed.machine.snapshot() == state
+    assert len(bed.wire.published) == sent
+    assert bed.node.dropped.total() == dropped + 1
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "", "sojourn", "sojourn/1/f/device/d", "sojourn/2/f/device/d/in/e", "sojourn/1/other/device/d/in/e",
+        "sojourn/1/f/device/D/in/e", "sojourn/1/f/robot/d/in/e", "sojourn/1/f/device/d/out/e",
+        "sojourn/1/f/device/d/in/E", "a/b/c/d/e/f/g",
+    ],
+)  # fmt: skip
+def test_topics_that_are_not_ours(bed, topic) -> None:
+    check_untouched(bed, lambda: bed.raw(topic, pack(Packet(1, EPOCH, Gone(bytes(32))))))
+
+
+def test_messages_for_others_are_dropped(bed) -> None:
+    for to in (Address("device", "other"), Address("edge", "other"), Address("cloud", "other")):
+        topic, data = topics.inbox(FLEET, to, "e"), pack(Packet(1, EPOCH, Gone(bytes(32))))
+        check_untouched(bed, lambda topic=topic, data=data: bed.raw(topic, data))
+
+
+@pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: type(message).__name__)
+def test_every_message_from_everybody_is_answered_or_dropped_but_never_fatal(bed, message) -> None:
+    for sender in SENDERS[bed.kind]:
+        for _ in range(2):
+            bed.say(sender, message)
+    bed.node.tick(2.0)
+
+
+def test_rubbish_at_every_inbox(bed) -> None:
+    draw = random.Random(1)
+    packets = [pack(Packet(1, EPOCH, message)) for message in EXAMPLES]
+    for turn in range(1500):
+        data = bytearray(draw.choice(packets))
+        for _ in range(draw.randint(1, 4)):
+            match draw.randint(0, 3):
+                case 0:
+                    data[draw.randrange(len(data))] = draw.randrange(256)
+                case 1:
+                    del data[draw.randrange(len(data)) :]
+                    data += b"\x00"
+                case 2:
+                    data.insert(draw.randrange(len(data)), draw.randrange(256))
+                case 3:
+                    data = bytearray(draw.randbytes(draw.randint(1, 200)))
+        sender = draw.choice(SENDERS[bed.kind])
+        bed.raw(topics.inbox(FLEET, bed.node.address, sender), bytes(data), float(turn))
+        bed.raw(topics.state(FLEET, Address(draw.choice(("device", "edge", "cloud")), "x")), bytes(data), float(turn))
+    assert bed.node.dropped.total() > 1000
+    bed.node.tick(5000.0)
+    type(bed.machine.state)  # still there
+    assert isinstance(bed.machine.snapshot(), bytes)
+
+
+def test_fields_of_wrong_types_at_every_inbox(bed) -> None:
+    odd = [None, True, -1, 2**63, 1.5, float("nan"), "", "x" * 3000, b"", [], [[]], {}, {"a": {}}, [1, 2, 3], bytes(32)]
+    for message in EXAMPLES:
+        plain = msgpack.unpackb(pack(Packet(1, EPOCH, message)))
+        for field in plain:
+            for value in odd:
+                data = msgpack.packb({**plain, field: value})
+                for sender in SENDERS[bed.kind]:
+                    bed.raw(topics.inbox(FLEET, bed.node.address, sender), data)
+    assert bed.node.dropped.total() > 1000
+
+
+def test_deep_and_large_packets(bed) -> None:
+    topic = topics.inbox(FLEET, bed.node.address, SENDERS[bed.kind][0])
+    for data in (b"\x91" * 100_000, b"\x81\xa1a" * 50_000, bytes((8 << 20) + 1), b"\xdd\x7f\xff\xff\xff", b""):
+        check_untouched(bed, lambda data=data: bed.raw(topic, data))
+
+
+def test_what_is_dropped_is_said_once(bed, caplog) -> None:
+    with caplog.at_level(logging.WARNING):
+        for _ in range(50):
+            bed.raw(topics.inbox(FLEET, bed.node.address, SENDERS[bed.kind][0]), b"rubbish")
+    assert bed.node.dropped.total() == 50
+    assert sum("dropped a message" in record.message for record in caplog.records) == 1
+
+
+def test_only_the_edge_servers_that_were_named_may_write_to_a_device() -> None:
+    bed = agent()
+    check_untouched(bed, lambda: bed.say("x", visit()))
+    bed.say("e", visit())
+    assert bed.machine.state.held
+
+
+def test_a_role_cannot_send_what_is_not_its_own() -> None:
+    bed = edge()
+    progress = Progress(VisitId("j", 1, 0, 0, (1, 1)), "training", 0, 0)
+    for sender, message in (("d", RosterAsk()), ("d", EXAMPLES[16]), ("c", progress)):
+        check_untouched(bed, lambda sender=sender, message=message: bed.say(sender, message))
+
+
+def test_presence_is_taken_only_from_roles_that_are_watched() -> None:
+    bed = edge()
+    bed.presence(Address("device", "d"), Birth(OFFER))
+    assert set(bed.machine.roster.members) == {"d"}
+    for who in (Address("edge", "e2"), Address("cloud", "c")):
+        check_untouched(bed, lambda who=who: bed.presence(who, Birth()))
+    bed.raw(topics.state(FLEET, Address("device", "d")), b"")
+    assert set(bed.machine.roster.members) == {"d"}
+
+
+def test_a_death_counts_only_for_the_boot_it_names() -> None:
+    bed = edge()
+    device = Address("device", "d")
+    bed.presence(device, Birth(OFFER), Epoch(2, b"second##"))
+    bed.presence(device, Death(), Epoch(1, b"first###"))
+    assert set(bed.machine.roster.members) == {"d"}
+    bed.presence(device, Death(), Epoch(2, b"other###"))
+    assert set(bed.machine.roster.members) == {"d"}
+    bed.presence(device, Death(), Epoch(2, b"second##"))
+    assert not bed.machine.roster.members
+
+
+def test_messages_of_an_earlier_boot_are_dropped() -> None:
+    bed = edge()
+    bed.presence(Address("device", "d"), Birth(OFFER), Epoch(7, b"12345678"))
+    declined = Declined(VisitId("job", 1, 0, 0, (1, 1)), "hot", "")
+    check_untouched(bed, lambda: bed.say("d", declined, Epoch(6, b"12345678")))
+    bed.say("d", declined, Epoch(7, b"12345678"))
+    bed.say("d", declined, Epoch(8, b"12345678"))
+    assert bed.node.dropped.total() == 1
+
+
+def test_a_store_that_was_lost_counts_from_one_again() -> None:
+    bed = edge()
+    device = Address("device", "d")
+    bed.presence(device, Birth(OFFER), Epoch(7, b"12345678"))
+    bed.presence(device, Birth(OFFER), Epoch(1, b"abcdefgh"))
+    bed.say("d", Declined(VisitId("job", 1, 0, 0, (1, 1)), "hot", ""), Epoch(1, b"abcdefgh"))
+    assert not bed.node.dropped
+
+
+def test_small_blobs_ride_along_and_are_verified() -> None:
+    bed = agent()
+    bed.say("e", visit())
+    assert bed.workers.begun
+    assert bed.node.store.blobs.read(digest_of(b"model")) == b"model"
+    wrong = visit((1, 2))
+    wrong.vectors["model"] = Ref(digest_of(b"model"), 5, "float32", inline=b"Model")
+    check_untouched(bed, lambda: bed.say("e", wrong))
+
+
+def test_a_blob_rides_to_a_node_once_and_is_fetched_if_it_was_lost() -> None:
+    bed = edge()
+    for name in ("d1", "d2"):
+        bed.presence(Address("device", name), Birth(OFFER))
+    goods = [Ref(ref.digest, ref.size, inline=data) for data in (b"graph", b"card") for ref in [ref_of(data)]]
+    order = sign(Order("f", "digits", 1, 1, None), Signer(Ed25519PrivateKey.generate()))
+    for devices in (("d1",), ("d1", "d2")):
+        bed.say("c", Ship(order, *goods, devices))
+    rode = [(each.graph.inline, each.card.inline) for each in bed.sent() if isinstance(each, Release)]
+    assert rode == [(b"graph", b"card"), (None, None), (b"graph", b"card")]
+    bed.wire.published.clear()
+    bed.say("d1", Fetch(goods[0].digest, 0, 1))
+    assert [message.data for message in bed.sent()] == [b"graph"]
+
+
+def test_large_blobs_are_asked_for() -> None:
+    bed = agent()
+    data = bytes(100_000)
+    ref = ref_of(data, "float32")
+    asked = visit()
+    asked.vectors["model"] = ref
+    bed.say("e", asked)
+    bed.node.tick(1.0)
+    assert not bed.workers.begun
+    assert [type(message).__name__ for message in bed.sent()] == ["FetchHashes", "Progress"]
+
+
+def test_a_device_without_room_declines() -> None:
+    class Full(MemoryStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blobs.put = self.full
+
+        def full(self, *_args) -> bytes:
+            raise DiskFull("no space")
+
+    bed = agent(Full())
+    kit = ref_of(b"kit")
+    asked = visit()
+    bed.node.store.blobs.complete = bed.node.store.full
+    bed.say("e", asked)
+    bed.node.tick(1.0)
+    assert isinstance(bed.sent()[-1], Progress)
+    assert any(isinstance(message, Fetch) for message in bed.sent())
+    bed.say("e", Chunk(kit.digest, 0, b"kit"))
+    declined = bed.sent()[-1]
+    assert isinstance(declined, Declined)
+    assert declined.reason == "disk"
+    assert bed.machine.state.held == {}
+
+
+def test_a_journal_on_a_full_disk_is_waited_for(tmp_path, caplog) -> None:
+    store = FolderStore(tmp_path)
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            store._db.execute("pragma max_page_count = 100000")
+
+    bed = agent(store, pause)
+    store._db.execute("pragma max_page_count = 1")
+    store._db.execute("pragma wal_checkpoint(truncate)")
+    (pages,) = store._db.execute("pragma page_count").fetchone()
+    store._db.execute(f"pragma max_page_count = {pages}")
+    published = []
+    publish = bed.wire.publish
+    bed.wire.publish = lambda *args, **kwargs: (published.append(len(pauses)), publish(*args, **kwargs))
+    with caplog.at_level(logging.ERROR):
+        for number in range(40):
+            bed.say("e", Visit(VisitId("job", 1, number, 0, (1, 1)), *_rest(visit())))
+            bed.say("e", EXAMPLES[7].__class__(VisitId("job", 1, number, 0, (1, 1))))
+    assert pauses == [2.0] * 3
+    assert sum("free some space" in record.message for record in caplog.records) == 1
+    state = bed.machine.snapshot()
+    store.close()
+    again = agent(FolderStore(tmp_path))
+    assert again.machine.snapshot() == state
+
+
+def _rest(asked: Visit) -> tuple:
+    return asked.kit, asked.vectors, asked.task, asked.seed, asked.lease
+
+
+def test_a_snapshot_without_room_leaves_the_journal(tmp_path, monkeypatch, caplog) -> None:
+    monkeypatch.setattr("sojourn.node.node.RECORDS_PER_SNAPSHOT", 2)
+    store = MemoryStore()
+
+    def full(_state: bytes) -> None:
+        raise DiskFull("no space")
+
+    store.snapshot = full
+    bed = agent(store)
+    bed.say("e", visit())
+    bed.say("e", visit((1, 2)))
+    bed.say("e", visit((1, 3)))
+    assert "the journal stays as it is" in caplog.text
+    again = agent(store)
+    assert again.machine.snapshot() == bed.machine.snapshot()
+
+
+def test_a_message_that_the_link_refuses_is_said_and_not_fatal(caplog) -> None:
+    bed = agent()
+    bed.wire.broken = True
+    bed.say("e", visit())
+    bed.node.tick(1.0)
+    assert "was not sent" in caplog.text
+
+
+def test_what_follows_a_record_leaves_after_it() -> None:
+    order: list[str] = []
+
+    class Noting(MemoryStore):
+        def append(self, record: bytes, *, sync: bool) -> None:
+            order.append("record")
+            super().append(record, sync=sync)
+
+    bed = agent(Noting())
+    publish = bed.wire.publish
+    bed.wire.publish = lambda *args, **kwargs: (order.append("send"), publish(*args, **kwargs))
+    bed.say("e", visit())
+    bed.node.tick(1.0)
+    assert order == ["record", "send"]
+
+
+def test_work_that_was_undone_is_not_heard_of() -> None:
+    from sojourn.node.machine import Did
+
+    bed = agent()
+    bed.say("e", visit())
+    bed.node.inject(Did("nobody's", None), 2.0)
+    assert bed.machine.state.held
+    assert isinstance(bed.workers.begun[0], Train)
+
+
+def test_prepare_fetches_the_kit() -> None:
+    bed = agent()
+    kit = ref_of(bytes(90_000))
+    bed.say("e", Prepare("job", kit, TASK))
+    assert [type(message).__name__ for message in bed.sent()] == ["FetchHashes"]
+
+
+def test_a_cloud_without_room_for_a_roster_asks_again_later() -> None:
+    bed = cloud()
+    members = ref_of(b"\x90")
+    bed.presence(Address("edge", "e"), Birth())
+    bed.say("e", Roster(1, members))
+    bed.say("e", Gone(members.digest))
+    assert not any(type(message).__name__ == "RosterSeen" for message in bed.sent())
+    bed.say("e", Roster(1, Ref(members.digest, 1, inline=b"\x90")))
+    assert len(bed.workers.begun) == 1
+
+
+def test_visited_of_an_unknown_visit_is_discarded() -> None:
+    bed = edge()
+    bed.say("d", Visited(VisitId("job", 1, 0, 0, (1, 1)), {}, 5, {}))
+    assert [type(message).__name__ for message in bed.sent()] == ["Discarded"]

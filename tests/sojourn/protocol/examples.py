@@ -1,0 +1,112 @@
+"""One message of every kind, and a kit that fits any model."""
+
+from __future__ import annotations
+
+from sojourn.parts import Gate, Sgd, TourPolicy, Training
+from sojourn.protocol.messages import (
+    Accepted,
+    Cancel,
+    Chunk,
+    Declined,
+    Discarded,
+    Export,
+    Exported,
+    Fetch,
+    FetchHashes,
+    Gone,
+    Hashes,
+    Inspect,
+    Jobs,
+    Prepare,
+    Progress,
+    Refused,
+    Roster,
+    RosterAsk,
+    RosterSeen,
+    Stop,
+    Submit,
+    Tour,
+    TourAccepted,
+    TourCancel,
+    TourDiscarded,
+    Toured,
+    TourProgress,
+    Visit,
+    Visited,
+)
+from sojourn.protocol.release import DeviceView, Goods, Health, HealthRules, LineView, Pace, Parcel, SignedOrder
+from sojourn.protocol.release_messages import (
+    DeviceReport,
+    InspectReleases,
+    MakeRelease,
+    Release,
+    ReleaseMade,
+    ReleaseReport,
+    Releases,
+    Rollout,
+    Ship,
+    Steer,
+)
+from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, Probe
+from sojourn.protocol.wire import JobView, Ref, RoundReport, Task, TourId, TourView, VisitId
+
+D = bytes(range(32))
+REF = Ref(D, 100, "float32")
+TASK = Task("train", Training(), Sgd(), "float32", 1)
+VISIT, TOUR = VisitId("job", 1, 0, 2, (1, 3)), TourId("job", 1, 0, 1)
+REPORT = RoundReport(1, 0.5, 1.5, 2, 4, 0, 1000, 2.5, {"vts": 0.9}, ("dev: lost, silent",))
+TOUR_VIEW = TourView(0, "site", ("a", "b"), 1, "b", 3, 4, 0, False)
+ORDER = SignedOrder(b"an order", bytes(64))
+HEALTH = Health(rows=5, pace=Pace(1.5, 2.5), accuracy=0.5, accuracy_before=0.75, live=Pace(1.0, 2.0), mix=(0.25, 0.75))
+RELEASE_REPORT = ReleaseReport("line", 7, 3, "serving", "", HEALTH)
+LINE_VIEW = LineView(
+    line="line", status="running", detail="", serial=8, version=3, before=2, serves=2,
+    goods=Goods(Parcel(D, 1), Parcel(D, 2)), stages=(0.5, 1.0), stage=1, counts={"serving": 1},
+    devices=(DeviceView("d", 1, 7, 3, "serving", "", HEALTH),),
+)  # fmt: skip
+
+EXAMPLES = (
+    Fetch(D, 0, 5),
+    FetchHashes(D, 7),
+    Hashes(D, 7, bytes(64)),
+    Chunk(D, 3, b"data"),
+    Gone(D),
+    Prepare("job", REF, TASK),
+    Visit(VISIT, REF, {"model": Ref(D, 3, "int8", inline=b"abc")}, TASK, 9, 60.0),
+    Cancel(VISIT),
+    Accepted(VISIT),
+    Discarded(VISIT, "not finite"),
+    Progress(VISIT, "training", 3, 10),
+    Declined(VISIT, "hot", "80 degrees"),
+    Visited(VISIT, {"model": Ref(D, 3, "float16", delta=True)}, 50, {"loss": 0.25}, (0.5, 0.25)),
+    RosterAsk(),
+    Roster(4, REF),
+    RosterSeen(4),
+    Tour(TOUR, REF, {"model": REF}, ("a", "b"), ("c",), TASK, 5, TourPolicy(), Gate(), (0.5, 1.5)),
+    TourCancel(TOUR),
+    TourAccepted(TOUR),
+    TourDiscarded(TOUR, "late"),
+    TourProgress(TOUR, 1, 2, "b", 3, 4, 0, 999),
+    Toured(TOUR, {"model": REF}, 100, REF, 999),
+    Submit("ticket", 'name = "job"'),
+    Inspect("ticket", "job", 3),
+    Stop("ticket", "job"),
+    Export("ticket", "job"),
+    Jobs("ticket", (JobView("job", "visit", "mlp", "running", "", 1, 5, "train", 0.5, 4, (TOUR_VIEW,), (REPORT,)),)),
+    Exported("ticket", REF, 0.75),
+    Refused("ticket", "no"),
+    MakeRelease("ticket", "job", "line", 3, "int8", "for the shelf", 0.01),
+    ReleaseMade("ticket", REF, REF),
+    Rollout("ticket", ORDER, ORDER, REF, REF, (0.05, 0.25, 1.0), HealthRules(soak=5.0), undo=False),
+    Steer("ticket", "line", "rollback"),
+    InspectReleases("ticket", "line"),
+    Releases("ticket", (LINE_VIEW,)),
+    Ship(ORDER, REF, None, ("a", "b")),
+    Release(ORDER, REF, Ref(D, 3, inline=b"abc")),
+    RELEASE_REPORT,
+    DeviceReport("d", RELEASE_REPORT),
+)
+
+
+def kit_without_graphs(model: ModelSpec, of: InputSpec, classes: tuple[str, ...] = ("a", "b"), *linear: str) -> Kit:
+    return Kit(model, of, classes, (), b"", b"", Probe(b"", (), 0, 0.0, 0.0, (), ()), linear)

@@ -1,0 +1,214 @@
+"""Signed orders, the rules of health, and how large messages about releases can be."""
+
+from __future__ import annotations
+
+from math import inf, nan, nextafter
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordinator.machine.rollouts import TOGETHER
+from sojourn.errors import InvalidMessage
+from sojourn.links.link import PORTABLE_PAYLOAD
+from sojourn.protocol.envelope import Packet, pack, unpack
+from sojourn.protocol.messages import map_refs, refs
+from sojourn.protocol.release import Goods, Health, HealthRules, Order, Pace, Parcel, SignedOrder, complaint, sign
+from sojourn.protocol.release_messages import Release, ReleaseReport, Ship
+from sojourn.protocol.signing import Signer
+from sojourn.protocol.topics import Address
+from sojourn.protocol.wire import Epoch, Ref
+
+SIGNER, OTHER = Signer(Ed25519PrivateKey.generate()), Signer(Ed25519PrivateKey.generate())
+GOODS = Goods(Parcel(bytes(32), 10), Parcel(bytes(range(32)), 20))
+ORDER = Order("bakery", "digits", 7, 3, GOODS)
+MOST = (1 << 53) - 1
+LONGEST_NAME = "x" * 63
+LONGEST_ORDER = Order(LONGEST_NAME, LONGEST_NAME, MOST, (1 << 31) - 1, Goods(*[Parcel(bytes(32), MOST)] * 2), True)
+EPOCH = Epoch(MOST, bytes(8))
+CLOUD, EDGE, DEVICE = Address("cloud", "c"), Address("edge", "e"), Address("device", "d")
+
+
+def test_an_order_is_read_as_it_was_signed_and_by_whom_is_told() -> None:
+    signed = sign(ORDER, SIGNER)
+    assert signed.read() == ORDER
+    assert signed.signed_by(SIGNER.public)
+    assert not signed.signed_by(OTHER.public)
+
+
+def test_any_changed_byte_is_noticed() -> None:
+    signed = sign(ORDER, SIGNER)
+    for at in range(len(signed.order)):
+        changed = bytearray(signed.order)
+        changed[at] ^= 1
+        assert not SignedOrder(bytes(changed), signed.signature).signed_by(SIGNER.public)
+    for at in range(len(signed.signature)):
+        changed = bytearray(signed.signature)
+        changed[at] ^= 1
+        assert not SignedOrder(signed.order, bytes(changed)).signed_by(SIGNER.public)
+
+
+def test_a_signature_is_for_one_order_alone() -> None:
+    for change in ({"fleet": "brewery"}, {"line": "faces"}, {"serial": 8}, {"version": 4}, {"rollback": True}):
+        other = msgspec.structs.replace(ORDER, **change)
+        mixed = SignedOrder(sign(other, SIGNER).order, sign(ORDER, SIGNER).signature)
+        assert mixed.read() == other
+        assert not mixed.signed_by(SIGNER.public)
+
+
+def test_bytes_signed_for_something_else_are_no_order() -> None:
+    data = msgspec.msgpack.encode(ORDER)
+    assert not SignedOrder(data, SIGNER._key.sign(data)).signed_by(SIGNER.public)
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=80))
+def test_whatever_stands_in_an_order_is_an_order_or_none(data) -> None:
+    found = SignedOrder(data, bytes(64)).read()
+    assert found is None or isinstance(found, Order)
+
+
+def test_names_that_are_no_text_are_no_order() -> None:
+    data = msgspec.msgpack.encode(ORDER).replace(b"bakery", b"bak\xff\xfey")
+    assert SignedOrder(data, bytes(64)).read() is None
+
+
+@pytest.mark.parametrize(
+    "change", [{"serial": 0}, {"serial": 1 << 53}, {"version": -1}, {"version": 1 << 31}, {"fleet": "No"}, {"line": ""}]
+)
+def test_an_order_beyond_its_limits_is_none(change) -> None:
+    assert sign(msgspec.structs.replace(ORDER, **change), SIGNER).read() is None
+
+
+def test_orders_are_encoded_as_an_array_so_that_one_order_has_one_form() -> None:
+    assert sign(ORDER, SIGNER).order == sign(ORDER, SIGNER).order
+    assert msgspec.msgpack.decode(sign(ORDER, SIGNER).order)[:4] == ["bakery", "digits", 7, 3]
+
+
+def above(value: float) -> float:
+    return nextafter(value, inf)
+
+
+RULES = HealthRules(latency=2.0, accuracy=0.25, drift=0.5, errors=3)
+
+
+@pytest.mark.parametrize(
+    ("fine", "ill", "said"),
+    [
+        (
+            Health(pace=Pace(9, 20.0), pace_before=Pace(1, 10.0)),
+            Health(pace=Pace(1, above(20.0)), pace_before=Pace(1, 10.0)),
+            "2.0 times as slow as before on the same inputs (20 us, before 10 us)",
+        ),
+        (
+            Health(live=Pace(9, 3000.0), live_before=Pace(1, 1500.0)),
+            Health(live=Pace(1, above(3000.0)), live_before=Pace(1, 1500.0)),
+            "2.0 times as slow as before in use (3.0 ms, before 1.5 ms)",
+        ),
+        (
+            Health(rows=8, accuracy=0.5, accuracy_before=0.75),
+            Health(rows=8, accuracy=0.499, accuracy_before=0.75),
+            "accuracy fell by 25.1 points on 8 local samples (75.0 % to 49.9 %)",
+        ),
+        (Health(drift=0.5), Health(drift=above(0.5)), "the mix of predicted classes moved by 50 % on the same inputs"),
+        (
+            Health(live_drift=0.5),
+            Health(live_drift=0.51),
+            "the mix of predicted classes moved by 51 % on inputs in use",
+        ),
+        (Health(errors=3), Health(errors=4), "4 errors were reported by programs"),
+    ],
+)
+def test_every_rule_holds_up_to_its_limit_and_not_beyond(fine, ill, said) -> None:
+    assert complaint(fine, RULES) is None
+    assert complaint(ill, RULES) == said
+
+
+@pytest.mark.parametrize(
+    ("ill", "looser"),
+    [
+        (Health(pace=Pace(1, 21.0), pace_before=Pace(1, 10.0)), HealthRules(latency=2.1)),
+        (Health(live=Pace(1, 21.0), live_before=Pace(1, 10.0)), HealthRules(latency=2.1)),
+        (Health(accuracy=0.5, accuracy_before=0.75), HealthRules(accuracy=0.25)),
+        (Health(drift=0.4), HealthRules(drift=0.4)),
+        (Health(live_drift=0.4), HealthRules(drift=0.4)),
+        (Health(errors=1), HealthRules(errors=1)),
+    ],
+)
+def test_every_rule_can_be_loosened(ill, looser) -> None:
+    assert complaint(ill, HealthRules()) is not None
+    assert complaint(ill, looser) is None
+
+
+@pytest.mark.parametrize(
+    "health",
+    [
+        Health(),
+        Health(pace=Pace(1, 1e9)),
+        Health(pace_before=Pace(1, 1.0)),
+        Health(live=Pace(1, 1e9), pace_before=Pace(1, 1.0)),
+        Health(accuracy=0.0),
+        Health(accuracy_before=1.0),
+        Health(accuracy=nan, accuracy_before=nan),
+        Health(accuracy=1.0, accuracy_before=0.5),
+        Health(pace=Pace(nan, nan), pace_before=Pace(1, 1.0)),
+        Health(drift=nan),
+    ],
+)
+def test_what_cannot_be_compared_or_got_better_is_no_complaint(health) -> None:
+    assert complaint(health, HealthRules()) is None
+
+
+def test_a_release_before_that_took_no_time_is_no_division_by_nothing() -> None:
+    said = complaint(Health(pace=Pace(1, 1.0), pace_before=Pace(0, 0.0)), HealthRules())
+    assert said == "inf times as slow as before on the same inputs (1 us, before 0 us)"
+
+
+def test_a_report_with_all_figures_is_smaller_than_a_kilobyte() -> None:
+    pace = Pace(1 / 3, 2 / 3)
+    health = Health(
+        rows=MOST, pace=pace, pace_before=pace, accuracy=1 / 3, accuracy_before=2 / 3, drift=1 / 3, predictions=MOST,
+        live=pace, live_before=pace, live_drift=1 / 3, errors=MOST, mix=(1 / 64,) * 64,
+    )  # fmt: skip
+    assert all(getattr(health, field.name) != field.default for field in msgspec.structs.fields(Health))
+    report = ReleaseReport(LONGEST_NAME, MOST, (1 << 31) - 1, "fell-back", "", health)
+    data = pack(Packet(MOST, EPOCH, report))
+    assert len(data) < 1024
+    assert unpack(data, DEVICE, EDGE).message == report
+    mixed = msgspec.structs.replace(report, health=msgspec.structs.replace(health, mix=(1 / 65,) * 65))
+    with pytest.raises(InvalidMessage):
+        unpack(pack(Packet(1, EPOCH, mixed)), DEVICE, EDGE)
+
+
+def test_the_longest_order_fits_in_its_room() -> None:
+    signed = sign(LONGEST_ORDER, SIGNER)
+    assert signed.read() == LONGEST_ORDER
+    assert len(signed.order) <= 1000
+
+
+def shipped(count: int, inline: int) -> Ship:
+    ref = Ref(bytes(32), inline, inline=bytes(inline))
+    return Ship(sign(LONGEST_ORDER, SIGNER), ref, ref, (LONGEST_NAME,) * count)
+
+
+def test_an_order_for_as_many_devices_as_go_together_fits_in_any_packet_also_with_its_goods_in_it() -> None:
+    room = PORTABLE_PAYLOAD // 2  # what a node gives to blobs that ride along
+    data = pack(Packet(MOST, EPOCH, shipped(TOGETHER, room // 2)))
+    assert len(data) <= PORTABLE_PAYLOAD
+    assert unpack(data, CLOUD, EDGE)
+    assert len(pack(Packet(MOST, EPOCH, shipped(TOGETHER + 100, room // 2)))) > PORTABLE_PAYLOAD
+    with pytest.raises(InvalidMessage):
+        unpack(pack(Packet(MOST, EPOCH, shipped(TOGETHER + 1, 0))), CLOUD, EDGE)
+    with pytest.raises(InvalidMessage):
+        unpack(pack(Packet(MOST, EPOCH, shipped(0, 0))), CLOUD, EDGE)
+
+
+def test_goods_that_are_not_there_are_no_references() -> None:
+    signed, ref = sign(ORDER, SIGNER), Ref(bytes(32), 5)
+    assert refs(Release(signed, ref, None)) == [ref]
+    assert refs(Release(signed, None, None)) == []
+    other = Ref(bytes(32), 6)
+    assert map_refs(Release(signed, None, ref), lambda _ref: other) == Release(signed, None, other)
+    assert map_refs(Release(signed, None, None), lambda _ref: other) == Release(signed, None, None)

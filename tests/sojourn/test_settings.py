@@ -1,0 +1,93 @@
+"""Settings are closed: what is misspelt is named, with what was probably meant."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from coordinator.jobs.settings import read_job
+from sojourn.errors import ConfigError
+from sojourn.settings import nearest, read_file, read_text
+
+
+class Inner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    colour: str = "red"
+    size: int = 1
+
+
+class Outer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    inner: Inner = Inner()
+
+
+def test_settings_are_read() -> None:
+    assert read_text('name = "x"\n[inner]\nsize = 3', Outer, "f") == Outer("x", Inner("red", 3))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('nam = "x"', "f: unknown key 'nam'; did you mean 'name'?"),
+        ("", "f: the key 'name' is missing"),
+        ('name = "x"\n[inner]\ncolor = "red"', "f: unknown key 'color' in [inner]; did you mean 'colour'?"),
+        ('name = "x"\n[inner]\nzzzz = 1', "f: unknown key 'zzzz' in [inner]; known are: colour, size"),
+        ('name = "x"\n[inner]\nsize = "big"', "f: inner.size: expected `int`, got `str`"),
+        ("name = 3", "f: name: expected `str`, got `int`"),
+        ("name = ", "f: not valid TOML: Invalid value (at end of document)"),
+        ("a = " + "[" * 20_000, "f: not valid TOML"),
+    ],
+)
+def test_what_is_wrong_is_named(text, said) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_text(text, Outer, "f")
+    assert str(caught.value).startswith(said)
+
+
+def test_files_that_cannot_be_read(tmp_path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        read_file(tmp_path / "none.toml", Outer)
+    (tmp_path / "bad.toml").write_bytes(b"name = '\xff'")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        read_file(tmp_path / "bad.toml", Outer)
+    (tmp_path / "good.toml").write_text('name = "x"')
+    assert read_file(tmp_path / "good.toml", Outer) == Outer("x")
+
+
+def test_nearest() -> None:
+    assert nearest("fedagv", ["fedavg", "visit"]) == "did you mean 'fedavg'?"
+    assert nearest("zzz", ["b", "a"]) == "known are: a, b"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('strategy = "fedagv"', "there is no strategy 'fedagv'; did you mean 'fedavg'?"),
+        ("round = 3", "unknown key 'round'; did you mean 'rounds'?"),
+        ("rounds = 0", "rounds"),
+        ("training.lr = nan", "training.lr"),
+        ("training.lr = inf", "training.lr"),
+        ("training.learning_rate = 0.1", "unknown key 'learning_rate' in [training]"),
+        ("tours.lease = 0", "tours.lease"),
+        ("tours.lease = nan", "tours.lease"),
+        ("target = nan", "target"),
+        ("target = 1.5", "target"),
+        ("seed = -1", "seed"),
+        ("threads = 0", "threads"),
+        ('encoding = "int4"', "encoding"),
+        ("arranger.sizes = 3", "unknown key 'sizes' in [arranger]"),
+        ('arranger.name = "visits"', "arranger"),
+        ("gate.norm_factor = 1.0", "gate.norm_factor"),
+        ('tours.on_lost_site = "panic"', "tours.on_lost_site"),
+    ],
+)
+def test_a_job_file_that_is_wrong_is_refused(line, said) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_job(f'name = "job"\ndata.test = "digits"\n{line}', "job.toml")
+    assert said in str(caught.value)
+    assert str(caught.value).startswith("job.toml: ")
+
+
+@pytest.mark.parametrize("name", ["", "Job", "a/b", "a" * 64, "a b", "+", "job\n"])
+def test_a_job_name_must_fit_in_a_topic(name) -> None:
+    with pytest.raises(ConfigError, match="is not a valid name"):
+        read_job(f"name = {msgspec.json.encode(name).decode()}\ndata.test = 'digits'", "f")
