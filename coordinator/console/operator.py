@@ -16,6 +16,7 @@ import msgspec
 
 from sojourn.errors import InvalidBlob, InvalidMessage, JobError, LinkError
 from sojourn.links.mqtt import MqttLink
+from sojourn.node.exchange import Exchange
 from sojourn.node.machine import Linked, Pulled
 from sojourn.node.outbox import Outbox
 from sojourn.protocol import topics
@@ -38,7 +39,6 @@ from sojourn.protocol.release_messages import InspectReleases, MakeRelease, Rele
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch
 from sojourn.store.blobs import ref_of, verified
-from sojourn.store.exchange import Exchange
 from sojourn.store.memory_blobs import MemoryBlobs
 
 if TYPE_CHECKING:

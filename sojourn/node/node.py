@@ -14,6 +14,7 @@ import msgspec
 
 from sojourn.errors import DiskFull, InvalidBlob, InvalidMessage, LinkError
 from sojourn.links.link import Will
+from sojourn.node.exchange import Exchange
 from sojourn.node.machine import (
     Append,
     Did,
@@ -36,7 +37,6 @@ from sojourn.protocol.envelope import Packet, kind, pack, unpack, unpack_presenc
 from sojourn.protocol.messages import Birth, Chunk, Death, Fetch, FetchHashes, Gone, Hashes, map_refs, refs
 from sojourn.protocol.wire import Ref
 from sojourn.store.blobs import verified
-from sojourn.store.exchange import Exchange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -32,14 +32,13 @@ from sojourn.links.settings import OWN_BROKER_PAYLOAD, BrokerSettings
 from sojourn.model import exemplars, scoring, vectors
 from sojourn.model.exemplars import Exemplars
 from sojourn.model.graphs import GRADIENT_TOLERANCE, LOSS_TOLERANCE, probe_vector
-from sojourn.node import node, outbox
+from sojourn.node import exchange, node, outbox
 from sojourn.protocol import envelope, messages, release, signing, spec, topics, wire
 from sojourn.protocol.envelope import bounded, kind, pack, pack_blob, unpack, unpack_blob, unpack_presence
 from sojourn.protocol.messages import BETWEEN, Message, Presence
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Member, VisitReport
 from sojourn.randomness import batches, derive, noise
-from sojourn.store import exchange
 from sojourn.store.blobs import HASH, LEAF, digest_of, digest_of_hashes, leaf_hashes, verified
 
 VECTORS = json.loads(make_vectors.VECTORS.read_text(encoding="utf-8"))

@@ -13,13 +13,13 @@ from coordinator.console.following import course
 from coordinator.console.operator import Operator
 from sojourn.errors import JobError, LinkError
 from sojourn.links.settings import BrokerSettings
+from sojourn.node.exchange import Exchange
 from sojourn.protocol import topics
 from sojourn.protocol.envelope import Packet, pack, unpack
 from sojourn.protocol.messages import Export, Exported, Fetch, FetchHashes, Inspect, Jobs, Refused, Submit
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch, JobView, RoundReport
 from sojourn.store.blobs import LEAF, ref_of
-from sojourn.store.exchange import Exchange
 from sojourn.store.memory_blobs import MemoryBlobs
 
 if TYPE_CHECKING:

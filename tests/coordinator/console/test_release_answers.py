@@ -13,12 +13,12 @@ from coordinator.console import operator as operators
 from coordinator.machine.work import BuildRelease, ExportModel, ModelExported, ReleaseBuilt
 from coordinator.releases.making import Wanted
 from sojourn.errors import JobError, LinkError
+from sojourn.node.exchange import Exchange
 from sojourn.node.machine import DidNot
 from sojourn.protocol.messages import Chunk, Export, Fetch, FetchHashes, Gone, Hashes, Jobs, Refused, Submit
 from sojourn.protocol.release import HealthRules, LineView, SignedOrder
 from sojourn.protocol.release_messages import InspectReleases, MakeRelease, ReleaseMade, Releases, Rollout, Steer
 from sojourn.store.blobs import LEAF, ref_of
-from sojourn.store.exchange import Exchange
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.coordinator.console.test_operator import ME, VIEW, FakeLink, operator
 from tests.coordinator.machine.cloud_bench import MODEL, OPERATOR, Bench, text

@@ -8,12 +8,12 @@ import random
 import pytest
 
 from sojourn.errors import DiskFull
+from sojourn.node.exchange import LARGEST, WINDOW, Exchange
 from sojourn.node.machine import Pulled, PullFailed
 from sojourn.protocol.messages import Chunk, Fetch, FetchHashes, Gone, Hashes
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Ref
 from sojourn.store.blobs import LEAF, FolderBlobs, digest_of, leaf_hashes, ref_of
-from sojourn.store.exchange import LARGEST, WINDOW, Exchange
 from sojourn.store.memory_blobs import MemoryBlobs
 
 EDGE, DEVICE, OTHER = Address("edge", "e"), Address("device", "d"), Address("device", "x")
