@@ -281,7 +281,7 @@ class JobState(msgspec.Struct):
                 self.leg = record.leg
                 self.vectors, self.handout = self.vectors | record.vectors, self.handout | record.handout
             case TourArrived():
-                self.arrived[record.toured.tour.tour] = record.toured
+                self.arrived[record.toured.tour.number] = record.toured
             case TourMoved():
                 self.tours = tuple(record.tour if t.number == record.tour.number else t for t in self.tours)
             case TourGivenUp():

@@ -147,7 +147,7 @@ class Agent:
         for key, held in list(self.state.held.items()):
             if held.answer:
                 effects += self._outbox.ask(key, Address("edge", held.source), held.answer, now)
-            elif self.offer and (objection := unsupported(held.visit.task, self.offer)):
+            elif self.offer and (objection := unsupported(held.order.task, self.offer)):
                 self._active = key  # the owner has changed the terms since it was taken
                 effects += self._decline("unsupported", objection, now)
             else:
@@ -199,24 +199,24 @@ class Agent:
                 return []
 
     def _visit(self, edge: Address, message: Visit, now: float) -> list[Effect]:
-        key = key_of(message.visit)
+        key = key_of(message.id)
         held = self.state.held.get(key)
-        if held and held.visit == message:  # asked again: answer from memory
+        if held and held.order == message:  # asked again: answer from memory
             return [Send(edge, held.answer)] if held.answer else self._sign_of_life(now, at_once=True)
-        if message.visit.attempt <= self.state.fence(key):
-            said = self._declined if self._declined and self._declined.visit == message.visit else None
-            return [Send(edge, said or Declined(message.visit, "stale", "this attempt is over here"))]
+        if message.id.attempt <= self.state.fence(key):
+            said = self._declined if self._declined and self._declined.visit == message.id else None
+            return [Send(edge, said or Declined(message.id, "stale", "this attempt is over here"))]
         effects: list[Effect] = []
         if held:  # an older attempt of the same visit
             effects += self._end(key, accepted=False)
-        if self._active is not None and supersedes(message.visit, self.state.held[self._active].visit.visit):
+        if self._active is not None and supersedes(message.id, self.state.held[self._active].order.id):
             effects += self._end(self._active, accepted=False)
         if self._active is not None:
             busy = self.state.held[self._active]
-            return [*effects, Send(edge, Declined(message.visit, "busy", f"visiting for {busy.visit.visit.job}"))]
+            return [*effects, Send(edge, Declined(message.id, "busy", f"visiting for {busy.order.id.job}"))]
         if refusal := self._refusal(message):
-            told = Say(f"declined {message.visit}: {refusal[1]}")
-            return [*effects, Send(edge, Declined(message.visit, *refusal)), told]
+            told = Say(f"declined {message.id}: {refusal[1]}")
+            return [*effects, Send(edge, Declined(message.id, *refusal)), told]
         while len(self.state.held) >= KEPT:  # results that nobody fetches
             effects += self._end(next(iter(self.state.held)), accepted=False)
         record = VisitTaken(edge.name, message)
@@ -231,12 +231,12 @@ class Agent:
         """Fetch what the visit needs, then train."""
         self._active, self._restarts, self._steps = key, 0, (0, 0)
         self._warming = None
-        needed = [held.visit.kit, *held.visit.vectors.values()]
+        needed = [held.order.kit, *held.order.vectors.values()]
         self._lacking, self._news_at = {ref.digest for ref in needed}, now
         source = Address("edge", held.source)
         pulls: list[Effect] = [Pull(ref, source) for ref in dict.fromkeys(needed)]
         self._next_progress = now  # unless all is here: then it is said that training has begun
-        return [Say(f"visit {held.visit.visit} from {held.source}"), *pulls]
+        return [Say(f"visit {held.order.id} from {held.source}"), *pulls]
 
     def _pulled(self, digest: bytes, now: float) -> list[Effect]:
         self._releases.pulled(digest, self.state)
@@ -249,18 +249,18 @@ class Agent:
 
     def _wait(self, now: float) -> list[Effect]:
         """All is here: train, as soon as what is remembered for the job is certain."""
-        visit = self.state.held[self._key()].visit
+        visit = self.state.held[self._key()].order
         self._patience, self._news_at = now + visit.lease / 2, now
-        if not (remembers(visit.task) and (waits := self.state.unsettled(visit.visit.job))):
+        if not (remembers(visit.task) and (waits := self.state.unsettled(visit.id.job))):
             return []
-        return [Say(f"visit {visit.visit} waits until {', '.join(waits)} is settled"), *self._outbox.hasten(now)]
+        return [Say(f"visit {visit.id} waits until {', '.join(waits)} is settled"), *self._outbox.hasten(now)]
 
     def _train_if_settled(self, now: float) -> list[Effect]:
         if self._patience is None or self._releases.trying:
             return []
-        visit = self.state.held[self._key()].visit
+        visit = self.state.held[self._key()].order
         effects: list[Effect] = []
-        for key in self.state.unsettled(visit.visit.job) if remembers(visit.task) else ():
+        for key in self.state.unsettled(visit.id.job) if remembers(visit.task) else ():
             if now < self._patience:
                 return []
             told = f"nobody has answered the result of {key}: it is dropped, and what it would have remembered"
@@ -268,12 +268,12 @@ class Agent:
         return [*effects, *self._train(now)]
 
     def _train(self, now: float) -> list[Effect]:
-        visit = self.state.held[self._key()].visit
-        memory = self.state.memory.get(visit.visit.job) if remembers(visit.task) else None
+        visit = self.state.held[self._key()].order
+        memory = self.state.memory.get(visit.id.job) if remembers(visit.task) else None
         memory = memory or Memory()
         self._patience, self._news_at = None, now
         self._next_progress = now  # unless the result is here as soon
-        return [Do(work_key(visit.visit), Train(visit, memory.vectors, memory.visits))]
+        return [Do(work_key(visit.id), Train(visit, memory.vectors, memory.visits))]
 
     def _pull_failed(self, event: PullFailed, now: float) -> list[Effect]:
         failed = self._releases.pull_failed(event.digest, event.reason, self.state)
@@ -296,13 +296,13 @@ class Agent:
             return []
         key, outcome = self._active, event.outcome
         held = self.state.held[key]
-        answer = Visited(held.visit.visit, outcome.vectors, outcome.samples, outcome.metrics, outcome.signature)
+        answer = Visited(held.order.id, outcome.vectors, outcome.samples, outcome.metrics, outcome.signature)
         record = VisitTrained(key, answer, outcome.memory)
         self.apply(record)
         self._rest()
         blobs = tuple(ref.digest for ref in [*outcome.vectors.values(), *outcome.memory.values()])
         ask = self._outbox.ask(key, Address("edge", held.source), answer, now)
-        return [Append(record, sync=True, blobs=blobs), *ask, Say(f"trained {held.visit.visit}: {_told(outcome)}")]
+        return [Append(record, sync=True, blobs=blobs), *ask, Say(f"trained {held.order.id}: {_told(outcome)}")]
 
     def _did_not(self, event: DidNot, now: float) -> list[Effect]:
         released = self._releases.did_not(event, self.state)
@@ -320,16 +320,16 @@ class Agent:
         """Give up a visit that was begun, and say so until the edge server has heard it."""
         key = self._key()
         held = self.state.held[key]
-        self._declined = Declined(held.visit.visit, reason, detail[:2000])
+        self._declined = Declined(held.order.id, reason, detail[:2000])
         ask = self._outbox.ask(DECLINED, Address("edge", held.source), self._declined, now)
-        return [*self._end(key, accepted=False), *ask, Say(f"declined {held.visit.visit}: {detail}", "warning")]
+        return [*self._end(key, accepted=False), *ask, Say(f"declined {held.order.id}: {detail}", "warning")]
 
     def _settle(self, edge: Address, visit: VisitId, *, accepted: bool) -> list[Effect]:
         key = key_of(visit)
         held = self.state.held.get(key)
         if self._declined and self._declined.visit == visit:
             self._outbox.settle(DECLINED)
-        if held is None or held.visit.visit != visit or held.source != edge.name or (accepted and not held.answer):
+        if held is None or held.order.id != visit or held.source != edge.name or (accepted and not held.answer):
             return []
         return self._end(key, accepted=accepted)
 
@@ -342,7 +342,7 @@ class Agent:
         effects: list[Effect] = [Append(record, sync=accepted)]
         if key == self._active:
             self._rest()
-            effects.append(Undo(work_key(held.visit.visit)))
+            effects.append(Undo(work_key(held.order.id)))
         return effects
 
     def _rest(self) -> None:
@@ -353,12 +353,12 @@ class Agent:
         if self._active is None or not (at_once or (self._next_progress is not None and self._next_progress <= now)):
             return []
         held = self.state.held[self._active]
-        if now - self._news_at > held.visit.lease:  # nothing gets on here: let the lease run out
+        if now - self._news_at > held.order.lease:  # nothing gets on here: let the lease run out
             self._next_progress = None
             return []
-        self._next_progress = now + min(PROGRESS_PAUSE, held.visit.lease / 4)
+        self._next_progress = now + min(PROGRESS_PAUSE, held.order.lease / 4)
         stage = "fetching" if self._lacking or self._patience is not None else "training"
-        return [Send(Address("edge", held.source), Progress(held.visit.visit, stage, *self._steps))]  # type: ignore[arg-type]
+        return [Send(Address("edge", held.source), Progress(held.order.id, stage, *self._steps))]  # type: ignore[arg-type]
 
     def _key(self) -> Key:
         assert self._active is not None  # noqa: S101  # callers have looked

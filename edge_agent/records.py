@@ -20,7 +20,7 @@ class VisitTaken(msgspec.Struct, frozen=True, tag="visit-taken/1"):
     """A visit was accepted for work."""
 
     source: str
-    visit: Visit
+    order: Visit = msgspec.field(name="visit")
 
 
 class VisitTrained(msgspec.Struct, frozen=True, tag="visit-trained/1"):
@@ -61,7 +61,7 @@ class Held(msgspec.Struct):
     """A visit that is under way, or whose result waits."""
 
     source: str
-    visit: Visit
+    order: Visit = msgspec.field(name="visit")
     answer: Visited | None = None
     memory: dict[str, Ref] = {}
 
@@ -139,15 +139,15 @@ class AgentState(msgspec.Struct):
             case ReleaseEnded():
                 self.lines[record.line].end(record)
             case VisitTaken():
-                self.held[key_of(record.visit.visit)] = Held(record.source, record.visit)
-                self.kits = [record.visit.kit, *(kit for kit in self.kits if kit != record.visit.kit)][:2]
+                self.held[key_of(record.order.id)] = Held(record.source, record.order)
+                self.kits = [record.order.kit, *(kit for kit in self.kits if kit != record.order.kit)][:2]
             case VisitTrained():
                 held = self.held[record.key]
                 held.answer, held.memory = record.answer, record.memory
             case VisitEnded():
                 held = self.held.pop(record.key)
                 self.fences.pop(record.key, None)
-                self.fences[record.key] = held.visit.visit.attempt
+                self.fences[record.key] = held.order.id.attempt
                 while len(self.fences) > KEPT:
                     del self.fences[next(iter(self.fences))]
                 if record.accepted and held.memory:
@@ -163,10 +163,10 @@ class AgentState(msgspec.Struct):
 
     def unsettled(self, job: str) -> list[Key]:
         """The results that would change what is remembered for a job, if they were accepted."""
-        return [key for key, held in self.held.items() if held.visit.visit.job == job and held.memory]
+        return [key for key, held in self.held.items() if held.order.id.job == job and held.memory]
 
     def _remember(self, held: Held) -> None:
-        job = held.visit.visit.job
+        job = held.order.id.job
         # The training process says what it could use: a memory that it found lost began anew.
         earlier = int(held.answer.metrics.get("remembered", 0)) if held.answer else 0
         self.memory.pop(job, None)
@@ -177,13 +177,13 @@ class AgentState(msgspec.Struct):
     def fence(self, key: Key) -> tuple[int, int]:
         """The newest attempt of a visit that came here: only a later one is new."""
         held = self.held.get(key)
-        return held.visit.visit.attempt if held else self.fences.get(key, (-1, -1))
+        return held.order.id.attempt if held else self.fences.get(key, (-1, -1))
 
     def live(self) -> set[bytes]:
         """The blobs that this state refers to."""
         kept = [*self.kits]
         for held in self.held.values():
-            kept += [held.visit.kit, *held.visit.vectors.values(), *held.memory.values()]
+            kept += [held.order.kit, *held.order.vectors.values(), *held.memory.values()]
             kept += held.answer.vectors.values() if held.answer else ()
         for memory in self.memory.values():
             kept += memory.vectors.values()

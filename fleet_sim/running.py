@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from coordinator.console.following import Course
-    from coordinator.jobs.settings import Job
+    from coordinator.jobs.settings import JobSettings
     from fleet_sim.datasets import DataSet
     from fleet_sim.simulation import SimulationSettings
     from sojourn.protocol.wire import RoundReport
@@ -184,7 +184,7 @@ def _test_file(data: DataSet, folder: Path) -> Path:
     return path
 
 
-def _few(data: DataSet, job: Job) -> DataSet:
+def _few(data: DataSet, job: JobSettings) -> DataSet:
     """The data with as many test samples as exemplars are cut from, and one of each class to test on."""
     each = job.data.exemplars_per_class + 1
     rows = np.concatenate([np.flatnonzero(data.y_test == label)[:each] for label in np.unique(data.y_test)])

@@ -17,7 +17,7 @@ from sojourn.toml import dumps
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from coordinator.jobs.settings import Job
+    from coordinator.jobs.settings import JobSettings
 
 OneOrMore = str | Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
 
@@ -87,7 +87,7 @@ class Simulation(msgspec.Struct, frozen=True):
         fleet = {"devices": self.fleet.devices, **self.job.get("fleet", {})}
         return dumps({**self.job, "data": data, "fleet": fleet})
 
-    def read(self) -> Job:
+    def read(self) -> JobSettings:
         """The job's settings."""
         return read_job(self.job_text("digits"), "the simulation")
 

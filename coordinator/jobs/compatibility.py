@@ -49,11 +49,11 @@ from sojourn.parts.own import load
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from coordinator.jobs.settings import Job
+    from coordinator.jobs.settings import JobSettings
     from coordinator.strategies import Strategy
 
 
-def objections(strategy: Strategy, job: Job | None = None) -> list[str]:
+def objections(strategy: Strategy, job: JobSettings | None = None) -> list[str]:
     """What speaks against this combination, each as a sentence that says why and what to do; none if it is sound."""
     found = chain.from_iterable(check(strategy) for check in CHECKS)
     return [*found, *(_job(strategy, job) if job else ())]
@@ -256,7 +256,7 @@ def _merge(strategy: Strategy) -> Iterator[str]:
         )
 
 
-def _job(strategy: Strategy, job: Job) -> Iterator[str]:
+def _job(strategy: Strategy, job: JobSettings) -> Iterator[str]:
     schedule, tours = strategy.schedule, job.tours
     fixed = fixed_rounds(schedule)
     if fixed is not None and job.rounds is not None and job.rounds != fixed:

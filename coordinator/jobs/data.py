@@ -17,7 +17,7 @@ from sojourn.randomness import generator
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from coordinator.jobs.settings import Job, JobData
+    from coordinator.jobs.settings import JobData, JobSettings
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Labelled:
     classes: tuple[str, ...] | None
 
 
-def public_data(job: Job) -> PublicData:
+def public_data(job: JobSettings) -> PublicData:
     """Read what the job names; exemplars come from their own file, or are cut from the test set and never tested on."""
     data = job.data
     test = _read(data.test, train=False) if data.test else None

@@ -51,7 +51,7 @@ class FleetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     patience: NotNegative = 0.0
 
 
-class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A job file."""
 
     name: str
@@ -99,9 +99,9 @@ def _parts(strategy: str, changes: bytes, where: str) -> Strategy:
 
 
 @lru_cache(64)
-def read_job(text: str, where: str, folder: Path | None = None) -> Job:
+def read_job(text: str, where: str, folder: Path | None = None) -> JobSettings:
     """The job in a TOML text, checked as far as it can be without data; file names are taken relative to `folder`."""
-    job = settle(parse(text, where), Job, where)
+    job = settle(parse(text, where), JobSettings, where)
     check_name(job.name, f"{where}: the job's name")
     strategy = job.parts(where)
     if reasons := objections(strategy, job):

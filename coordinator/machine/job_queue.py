@@ -192,7 +192,7 @@ class JobQueue:
     def arrived(self, toured: Toured, now: float) -> list[Effect]:
         """A tour's result is here: journal it, accept it, and go on when all are home."""
         job = self.state.current
-        tour = self._tours.plan(job, toured.tour.tour) if job else None
+        tour = self._tours.plan(job, toured.tour.number) if job else None
         if job is None or tour is None:
             return []
         blobs = tuple(ref.digest for ref in [*toured.vectors.values(), toured.reports])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from coordinator.aggregators.contributions import weighting_of
-from coordinator.jobs.settings import Job, read_job
+from coordinator.jobs.settings import JobSettings, read_job
 from coordinator.records import DevicesEstimated, JobCompiled, JobState, LegPassed, RoundClosed
 from sojourn.errors import Fault
 from sojourn.parts import EdgeCloud, Elmy, Sgd
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @lru_cache(maxsize=8)
-def settings_of(text: str) -> Job:
+def settings_of(text: str) -> JobSettings:
     """A job's settings; its file was checked when it was submitted."""
     return read_job(text, "the job")
 
@@ -58,7 +58,7 @@ def blobs_of(outcome: Record) -> tuple[bytes, ...]:
     return tuple({ref.digest for ref in refs if ref})
 
 
-def tour_message(job: JobState, settings: Job, tour: TourPlan) -> Tour:
+def tour_message(job: JobState, settings: JobSettings, tour: TourPlan) -> Tour:
     """A planned tour as it goes to its site."""
     if job.kit is None:
         raise Fault(f"{job.name} has tours but was not compiled")
@@ -81,7 +81,7 @@ def tour_message(job: JobState, settings: Job, tour: TourPlan) -> Tour:
     )  # fmt: skip
 
 
-def _task(job: JobState, tour: TourPlan, settings: Job, strategy: Strategy) -> Task:
+def _task(job: JobState, tour: TourPlan, settings: JobSettings, strategy: Strategy) -> Task:
     """What each device of a tour is asked to do."""
     training, objective, estimator = strategy.training, strategy.objective, None
     if job.phase == "estimate":
@@ -99,7 +99,7 @@ def _has_learnt(job: JobState, tour: TourPlan) -> bool:
     return bool(earlier_legs) or any(report.visits for report in job.history)
 
 
-def ending(job: JobState, settings: Job) -> str | None:
+def ending(job: JobState, settings: JobSettings) -> str | None:
     """Why the job is over, if it is."""
     accuracy, rounds = job.history[-1].accuracy, len(job.history)
     if settings.target is not None and accuracy >= settings.target:

@@ -103,7 +103,7 @@ class Tours:
         job = state.current
         if job is None or job.name != tour_id.job:
             return None
-        tour = self.plan(job, tour_id.tour)
+        tour = self.plan(job, tour_id.number)
         if tour is None or tour.number in job.given_up or tour.site != sender.name or job.tour_id(tour) != tour_id:
             return None
         return job, tour
@@ -192,5 +192,5 @@ class Tours:
 
 def _counted(state: CoordinatorState, tour_id: TourId) -> bool:
     """Whether the tour belongs to a round that was closed: its edge server did not hear that it was accepted."""
-    job, number = state.jobs.get(tour_id.job), tour_id.tour
+    job, number = state.jobs.get(tour_id.job), tour_id.number
     return job is not None and number < job.next_tour and all(tour.number != number for tour in job.tours)

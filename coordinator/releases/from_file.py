@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.jobs.data import public_data
-from coordinator.jobs.settings import Job, JobData
+from coordinator.jobs.settings import JobData, JobSettings
 from coordinator.releases.adopting import ROWS, adopt, made_up
 from coordinator.releases.making import COMPARED, Material, make
 from sojourn.data.npz_arrays import array_of, open_npz
@@ -63,4 +63,4 @@ def _read(path: Path, adopted: Adopted, names: tuple[str, ...] | None, numbers: 
         test=str(path), classes=classes, input=adopted.input.shape, dtype=adopted.input.dtype,
         exemplars_per_class=max(1, min(EXEMPLARS, len(labels) // (2 * present))),
     )  # fmt: skip
-    return public_data(Job(name="release", data=data))
+    return public_data(JobSettings(name="release", data=data))

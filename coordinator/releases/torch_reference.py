@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import nn
 
-    from coordinator.jobs.settings import Job
+    from coordinator.jobs.settings import JobSettings
     from sojourn.model.exemplars import Exemplars
     from sojourn.protocol.spec import Kit
 
@@ -27,7 +27,7 @@ BATCH = 256
 class TorchReference:
     """A job's model in torch, in eval mode, with the weights of a vector."""
 
-    def __init__(self, job: Job, kit: Kit, vector: NDArray[np.float32], shown: Exemplars | None) -> None:
+    def __init__(self, job: JobSettings, kit: Kit, vector: NDArray[np.float32], shown: Exemplars | None) -> None:
         self._job, self._kit, self._shown = job, kit, shown
         own = build(job.model.name, kit.input, len(kit.classes), job.model.options, job.seed)
         self._module = normalised(own, kit.input, *self._normalisation()).eval()

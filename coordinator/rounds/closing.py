@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from coordinator.jobs.settings import Job, read_job
+from coordinator.jobs.settings import JobSettings, read_job
 from coordinator.records import DevicesEstimated, JobState, LegPassed, RoundClosed
 from coordinator.rounds.estimation import estimated, keep_weights
 from coordinator.rounds.merging import ANCHOR, MODEL, RELAY, SLOT, Result, Stand, merged
@@ -148,7 +148,12 @@ def forgetful(state: JobState, done: Iterable[VisitReport]) -> list[str]:
 
 
 def handouts(
-    held: Mapping[str, Vector], exact: Mapping[str, Ref], strategy: Strategy, job: Job, blobs: BlobStore, kit: Kit
+    held: Mapping[str, Vector],
+    exact: Mapping[str, Ref],
+    strategy: Strategy,
+    job: JobSettings,
+    blobs: BlobStore,
+    kit: Kit,
 ) -> dict[str, Ref]:
     """What may travel down: models in the job's encoding; what else an objective receives, exactly."""
     models = [name for name in held if name in (MODEL, ANCHOR) or name.startswith(SLOT)]
@@ -156,6 +161,6 @@ def handouts(
     return {name: handed_out(held[name], job, exact[name], blobs, kit) for name in models} | sent
 
 
-def handed_out(model: Vector, job: Job, exact: Ref, blobs: BlobStore, kit: Kit) -> Ref:
+def handed_out(model: Vector, job: JobSettings, exact: Ref, blobs: BlobStore, kit: Kit) -> Ref:
     """A model as it travels down: in the job's encoding."""
     return exact if job.encoding == "float32" else vectors.save(blobs, model, job.encoding, kit.model)

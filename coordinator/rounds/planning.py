@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from coordinator.jobs.settings import Job, read_job
+from coordinator.jobs.settings import JobSettings, read_job
 from coordinator.records import INITIAL, JobState, RoundPlanned, TourPlan
 from coordinator.rounds.estimation import known, rows_of, unknown
 from coordinator.rounds.merging import RELAY, departs_from
@@ -108,7 +108,9 @@ def _estimation(state: JobState, asked: list[str], reach: Mapping[str, frozenset
     return RoundPlanned(state.name, "estimate", tours, {})
 
 
-def _training(state: JobState, job: Job, strategy: Strategy, roll: Roll, *, anew: bool) -> RoundPlanned | NotYet:
+def _training(
+    state: JobState, job: JobSettings, strategy: Strategy, roll: Roll, *, anew: bool
+) -> RoundPlanned | NotYet:
     seed = derive(job.seed, "arrange", state.round)
     if not anew:
         sets, arranged, memo = _kept(state.arranged, roll), None, state.memo
@@ -147,14 +149,14 @@ def _names(devices: Sequence[str]) -> str:
     return ", ".join(devices[:NAMED]) + (" ..." if len(devices) > NAMED else "")
 
 
-def moment_of(state: JobState, job: Job, sets: int) -> Moment:
+def moment_of(state: JobState, job: JobSettings, sets: int) -> Moment:
     """When a round is planned or closed."""
     seed = derive(job.seed, "arrange", state.round)
     return Moment(state.round, state.since_merge, sets, seed, last=state.round >= job.all_rounds)
 
 
 def _tours(
-    state: JobState, job: Job, strategy: Strategy, going: Sequence[Departure], roll: Roll
+    state: JobState, job: JobSettings, strategy: Strategy, going: Sequence[Departure], roll: Roll
 ) -> tuple[TourPlan, ...]:
     seed = derive(job.seed, "arrange", state.round)
     per_tour = job.tours.spares if job.tours.on_lost_visit == "swap" else 0

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from coordinator.jobs.data import PublicData
-    from coordinator.jobs.settings import Job
+    from coordinator.jobs.settings import JobSettings
     from coordinator.records import CoordinatorState
     from coordinator.rounds.kit_cache import Shelf
     from sojourn.parts import Estimator
@@ -99,7 +99,7 @@ def prepare(
     )
 
 
-def recipe_of(job: Job, data: PublicData) -> str:
+def recipe_of(job: JobSettings, data: PublicData) -> str:
     """All that a compiled kit depends on; empty for a model of one's own, whose code may have changed meanwhile."""
     if ":" in job.model.name:
         return ""
@@ -116,7 +116,7 @@ def _sources() -> bytes:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).digest()
 
 
-def _compiled(job: Job, data: PublicData) -> Compiled:
+def _compiled(job: JobSettings, data: PublicData) -> Compiled:
     from coordinator.compiling import compile_kit  # noqa: PLC0415  # torch takes seconds and 280 MB
     from coordinator.models import build  # noqa: PLC0415
 
@@ -137,7 +137,7 @@ def _recalled(known: Recipe | None, blobs: BlobStore) -> Compiled | None:
 
 
 def first_vectors(
-    initial: NDArray[np.float32], job: Job, blobs: BlobStore, kit: Kit
+    initial: NDArray[np.float32], job: JobSettings, blobs: BlobStore, kit: Kit
 ) -> tuple[dict[str, Ref], dict[str, Ref]]:
     """The job's vectors before the first round, and how they travel down: its model, and what its aggregator keeps."""
     strategy = job.parts()

@@ -49,7 +49,7 @@ def memory_of(work: Train, blobs: BlobStore, spec: ModelSpec) -> tuple[Named, in
         return {name: _intact(ref, blobs, spec) for name, ref in work.memory.items()}, work.remembered
     except (KeyError, OSError, InvalidBlob) as error:
         what = "it is gone" if isinstance(error, KeyError) else str(error)
-        log.warning("%s: starts clean, what was remembered is lost: %s", work.visit.visit, what)
+        log.warning("%s: starts clean, what was remembered is lost: %s", work.visit.id, what)
         return {}, 0
 
 

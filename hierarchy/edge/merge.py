@@ -51,12 +51,12 @@ def objection(tour: Tour) -> str | None:
 def merge_of(tour: TourState) -> Merge | None:
     """What is to be merged when a wave is over; a device without samples has no say in a mean by samples."""
     kept = [result for _, result in sorted(tour.results.items()) if result]
-    if tour.tour.weighting == "samples":
+    if tour.order.weighting == "samples":
         kept = [result for result in kept if result.samples > 0]
         weights = tuple(float(result.samples) for result in kept)
     else:
         weights = (1.0,) * len(kept)
-    return Merge(tour.tour.kit, tuple(it.model for it in kept), weights, tour.tour.task) if kept else None
+    return Merge(tour.order.kit, tuple(it.model for it in kept), weights, tour.order.task) if kept else None
 
 
 def merge(work: Merge, blobs: BlobStore) -> Merged:

@@ -21,7 +21,7 @@ KEPT = 256
 class TourTaken(msgspec.Struct, frozen=True, tag="tour-taken/1"):
     """A tour was accepted for work."""
 
-    tour: Tour
+    order: Tour = msgspec.field(name="tour")
 
 
 class VisitIssued(msgspec.Struct, frozen=True, tag="visit-issued/1"):
@@ -95,7 +95,7 @@ class Kept(msgspec.Struct, frozen=True):
 class TourState(msgspec.Struct):
     """A tour that is under way, or whose result waits."""
 
-    tour: Tour
+    order: Tour = msgspec.field(name="tour")
     route: list[str]
     spares: list[str]
     vectors: dict[str, Ref]
@@ -116,12 +116,12 @@ class TourState(msgspec.Struct):
     @property
     def visits(self) -> int:
         """How many visits the tour has."""
-        return len(self.route) * max(1, self.tour.merges)
+        return len(self.route) * max(1, self.order.merges)
 
     @property
     def wave(self) -> range:
         """The hops that may be visited now."""
-        return range(self.hop, self.hop + (len(self.route) if self.tour.merges else 1))
+        return range(self.hop, self.hop + (len(self.route) if self.order.merges else 1))
 
     @property
     def finished(self) -> bool:
@@ -131,7 +131,7 @@ class TourState(msgspec.Struct):
     @property
     def complete(self) -> bool:
         """Whether every visit of the present wave is over, so that it can be merged."""
-        return bool(self.tour.merges) and len(self.results) == len(self.route)
+        return bool(self.order.merges) and len(self.results) == len(self.route)
 
     @property
     def over(self) -> int:
@@ -146,7 +146,7 @@ class TourState(msgspec.Struct):
         merge with any result is of. HierFAVG weighs an edge by the size of its data, however often it merged.
         """
         done = [report for report in self.reports if report.status == "done"]
-        if not self.tour.merges:
+        if not self.order.merges:
             return sum(report.samples for report in done)
         last = max((report.hop // len(self.route) for report in done), default=0)
         return sum({it.device: it.samples for it in done if it.hop // len(self.route) == last}.values())
@@ -161,14 +161,14 @@ class TourState(msgspec.Struct):
 
     def repeat(self, hop: int) -> int:
         """How often the hop's device was due on this tour before."""
-        if self.tour.merges:
+        if self.order.merges:
             return hop // len(self.route)
         return self.route[:hop].count(self.route[hop])
 
     def visit(self, hop: int) -> VisitId:
         """A visit that was issued, with its fencing number."""
-        it = self.tour.tour
-        return VisitId(it.job, it.round, it.tour, hop, (it.attempt, self.stops[hop].attempt))
+        it = self.order.id
+        return VisitId(it.job, it.round, it.number, hop, (it.attempt, self.stops[hop].attempt))
 
     def visiting(self) -> dict[int, str]:
         """The devices that the model was promised to, by hop."""
@@ -176,7 +176,7 @@ class TourState(msgspec.Struct):
 
     def live(self) -> set[bytes]:
         """The blobs that this tour refers to."""
-        kept = [self.tour.kit, *self.tour.vectors.values(), *self.vectors.values(), *self.handout.values()]
+        kept = [self.order.kit, *self.order.vectors.values(), *self.vectors.values(), *self.handout.values()]
         kept += [result.model for result in self.results.values() if result]
         if self.toured:
             kept += [*self.toured.vectors.values(), self.toured.reports]
@@ -191,7 +191,7 @@ class TourState(msgspec.Struct):
                 stop.device, stop.attempt = record.device, self.attempts
             case VisitKept():
                 self.reports.append(record.report)
-                if self.tour.merges:
+                if self.order.merges:
                     self._over(record.report.hop, Kept(record.vectors["model"], record.report.samples))
                 else:
                     self._hand_on(record)
@@ -202,7 +202,7 @@ class TourState(msgspec.Struct):
             case WaveMerged():
                 self._hand_on(record)
                 # A device that failed in one wave is asked again in the next.
-                self.route, self.spares = list(self.tour.hops), list(self.tour.spares)
+                self.route, self.spares = list(self.order.hops), list(self.order.spares)
                 self.hop, self.results = self.hop + len(self.route), {}
             case TourEnded():
                 self.toured = record.toured
@@ -223,7 +223,7 @@ class TourState(msgspec.Struct):
 
     def _over(self, hop: int, kept: Kept | None = None) -> None:
         self.stops.pop(hop, None)
-        if self.tour.merges:
+        if self.order.merges:
             self.results[hop] = kept
         else:
             self.hop += 1
@@ -241,8 +241,8 @@ class EdgeState(msgspec.Struct):
         """Change by one record."""
         match record:
             case TourTaken():
-                it = record.tour
-                self.tours[key_of(it.tour)] = TourState(
+                it = record.order
+                self.tours[key_of(it.id)] = TourState(
                     it, list(it.hops), list(it.spares), {"model": it.vectors["model"]}, dict(it.vectors)
                 )
             case TourDropped():
@@ -253,7 +253,7 @@ class EdgeState(msgspec.Struct):
     def _drop(self, key: Key) -> None:
         tour = self.tours.pop(key)
         self.fences.pop(key, None)
-        self.fences[key] = tour.tour.tour.attempt
+        self.fences[key] = tour.order.id.attempt
         for report in tour.reports:
             if report.status == "done":
                 self.accepted[f"{key}/{report.hop}/{report.device}"] = True
@@ -274,6 +274,7 @@ def _bound(kept: dict[str, Any], limit: int) -> None:
         del kept[next(iter(kept))]
 
 
-def key_of(tour: TourId | VisitId) -> Key:
-    """The tour without its attempt."""
-    return f"{tour.job}/{tour.round}/{tour.tour}"
+def key_of(it: TourId | VisitId) -> Key:
+    """The tour, or the tour of a visit, without its attempt."""
+    number = it.number if isinstance(it, TourId) else it.tour
+    return f"{it.job}/{it.round}/{number}"

@@ -57,7 +57,7 @@ class Leg:
         """The usual strides, and how many visits were kept, before the present wave: whatever came first within it."""
         if self._before is None or self._before[0] != tour.hop:
             done = [it for it in tour.reports if it.status == "done" and it.hop < tour.hop]
-            norms = (*tour.tour.norms, *(it.stride for it in done if it.norm > 0))
+            norms = (*tour.order.norms, *(it.stride for it in done if it.norm > 0))
             self._before = tour.hop, norms, len(done)
         return self._before[1:]
 

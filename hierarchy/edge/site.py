@@ -50,7 +50,7 @@ class Site:
     def do(self, who: Who, number: int, work: Any) -> list[Effect]:
         """Have work done, under a key of its own: what comes of it after it was undone is nobody's."""
         key, _ = who
-        word = f"{key}/{self.state.tours[key].tour.tour.attempt}.{number} {type(work).__name__}"
+        word = f"{key}/{self.state.tours[key].order.id.attempt}.{number} {type(work).__name__}"
         self._busy(who).working = word
         self._works[word] = who
         return [Do(word, work)]

@@ -40,7 +40,7 @@ class Tours:
         effects: list[Effect] = []
         tours = self._site.state.tours
         for key, tour in tours.items():
-            self._site.legs[key] = Leg(tour.tour.policy)
+            self._site.legs[key] = Leg(tour.order.policy)
             for hop, device in tour.visiting().items():  # tours that wait for a device find it taken
                 self._site.at[device] = key, hop
         for key, tour in tours.items():
@@ -53,14 +53,14 @@ class Tours:
 
     def take(self, message: Tour, now: float) -> list[Effect]:
         """The coordinator asks for a tour."""
-        key = key_of(message.tour)
+        key = key_of(message.id)
         refusal = "there is no model to lead along" if "model" not in message.vectors else objection(message)
         if refusal:
-            return [Say(f"tour {message.tour}: {refusal}", "warning")]
+            return [Say(f"tour {message.id}: {refusal}", "warning")]
         if held := self._site.state.tours.get(key):
-            if message.tour.attempt <= held.tour.tour.attempt:
-                return self.tell(key, now) if message.tour == held.tour.tour else []
-        elif message.tour.attempt <= self._site.state.fences.get(key, -1):
+            if message.id.attempt <= held.order.id.attempt:
+                return self.tell(key, now) if message.id == held.order.id else []
+        elif message.id.attempt <= self._site.state.fences.get(key, -1):
             return []
         effects = self._drop(key, now) if held else []
         taken = self._site.write(TourTaken(message))
@@ -72,7 +72,7 @@ class Tours:
         tour, leg = self._site.tour(key)
         leg.heartbeat_at, leg.gather_at, leg.gathering = now, None, True
         self._site.alarm.set((key, None), now)
-        needed = {ref.digest: ref for ref in [tour.tour.kit, *tour.tour.vectors.values()]}
+        needed = {ref.digest: ref for ref in [tour.order.kit, *tour.order.vectors.values()]}
         self._site.fetches.wait((key, None), needed)
         return [Pull(ref, self._site.cloud) for ref in needed.values()]
 
@@ -86,13 +86,13 @@ class Tours:
         """Something that the tour needs cannot be had now."""
         self._site.legs[key].gather_at = now + RETRY
         self._site.alarm.set((key, None), now + RETRY)
-        return [Say(f"tour {self._site.state.tours[key].tour.tour}: {reason}", "warning")]
+        return [Say(f"tour {self._site.state.tours[key].order.id}: {reason}", "warning")]
 
     def settle(self, message: TourCancel | TourAccepted | TourDiscarded, now: float) -> list[Effect]:
         """The coordinator has what it wants of a tour."""
         key = key_of(message.tour)
         tour = self._site.state.tours.get(key)
-        return self._drop(key, now) if tour and tour.tour.tour.attempt <= message.tour.attempt else []
+        return self._drop(key, now) if tour and tour.order.id.attempt <= message.tour.attempt else []
 
     def _drop(self, key: Key, now: float) -> list[Effect]:
         tour, leg = self._site.tour(key)
@@ -141,16 +141,16 @@ class Tours:
         """A tour's own work came to nothing."""
         tour = self._site.state.tours[key]
         if not tour.complete:  # it could not be made smaller for its way up: it goes as it is
-            said = Say(f"tour {tour.tour.tour}: {event.detail}", "warning")
+            said = Say(f"tour {tour.order.id}: {event.detail}", "warning")
             return [said, *self.end(key, self._results(key), now)]
         if event.reason == "DiskFull":
             return self.gather_again(key, f"its models could not be merged ({event.detail})", now)
-        said = Say(f"tour {tour.tour.tour}: a wave is lost, its models cannot be merged: {event.detail}", "error")
+        said = Say(f"tour {tour.order.id}: a wave is lost, its models cannot be merged: {event.detail}", "error")
         return [self._site.write(WaveMerged(key, {}, {})), said, *self.go_on(key, now)]
 
     def _wrap_up(self, key: Key, now: float) -> list[Effect]:
         tour, vectors = self._site.state.tours[key], self._results(key)
-        it = tour.tour
+        it = tour.order
         if not vectors or it.task.encoding == "float32":
             return self.end(key, vectors, now)
         return self._site.do((key, None), tour.attempts, Wrap(it.kit, it.vectors["model"], vectors, it.task))
@@ -158,7 +158,7 @@ class Tours:
     def _results(self, key: Key) -> dict[str, Ref]:
         """What the tour has made; nothing when no visit was done, or only signatures were made."""
         tour = self._site.state.tours[key]
-        task, start = tour.tour.task, tour.tour.vectors["model"]
+        task, start = tour.order.task, tour.order.vectors["model"]
         done = any(report.status == "done" for report in tour.reports)
         if not done or (task.kind == "estimate" and tour.vectors["model"] == start):
             return {}
@@ -169,12 +169,12 @@ class Tours:
         tour, leg = self._site.tour(key)
         data = pack_blob(tour.reports)
         reports = ref_of(data)
-        toured = Toured(tour.tour.tour, vectors, tour.samples, reports, leg.traffic)
+        toured = Toured(tour.order.id, vectors, tour.samples, reports, leg.traffic)
         blobs = (reports.digest, *(ref.digest for ref in vectors.values()))
         ended = self._site.write(TourEnded(key, toured), sync=True, blobs=blobs)
         ask = self._site.outbox.ask(("toured", key), self._site.cloud, toured, now)
         done = len(tour.reports) - tour.lost
-        said = Say(f"tour {tour.tour.tour} ended: {done} of {tour.visits} visits done")
+        said = Say(f"tour {tour.order.id} ended: {done} of {tour.visits} visits done")
         return [Keep(reports.digest, data), ended, *ask, said]
 
     def overdue(self, key: Key, now: float) -> list[Effect]:
@@ -206,10 +206,10 @@ class Tours:
         tour, leg = self._site.tour(key)
         leg.told_at, leg.heartbeat_at = now, now + leg.heartbeat
         self._site.alarm.set((key, None), leg.heartbeat_at)
-        hop = leg.latest if tour.tour.merges else tour.hop
+        hop = leg.latest if tour.order.merges else tour.hop
         stop, stay = (tour.stops.get(hop), leg.stays.get(hop)) if hop is not None else (None, None)
         progress = TourProgress(
-            tour.tour.tour, tour.over, tour.visits, stop.device if stop else None, *(stay.steps if stay else (0, 0)),
+            tour.order.id, tour.over, tour.visits, stop.device if stop else None, *(stay.steps if stay else (0, 0)),
             tour.lost, leg.traffic,
         )  # fmt: skip
         return [Send(self._site.cloud, progress)]
@@ -218,4 +218,4 @@ class Tours:
 def _told(tour: Tour) -> str:
     between, more = (", ", f", merged {tour.merges} times") if tour.merges else (" > ", "")
     shown = between.join(tour.hops[:SHOWN]) + (" ..." if len(tour.hops) > SHOWN else "")
-    return f"tour {tour.tour}: {shown}{more}"
+    return f"tour {tour.id}: {shown}{more}"

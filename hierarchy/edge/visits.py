@@ -49,13 +49,13 @@ class Visits:
         if stop is None or stop.device is None:
             effects.append(self._site.write(VisitIssued(key, device, hop - tour.hop)))
         self._site.at[device] = key, hop
-        leg.stays[hop] = Stay(tour.tour.policy.lease, now)
-        self._site.alarm.set((key, hop), now + tour.tour.policy.lease)
+        leg.stays[hop] = Stay(tour.order.policy.lease, now)
+        self._site.alarm.set((key, hop), now + tour.order.policy.lease)
         return [*effects, *self._ask(key, hop, now)]
 
     def _ask(self, key: Key, hop: int, now: float) -> list[Effect]:
         tour, leg = self._site.tour(key)
-        it, device = tour.tour, Address("device", str(tour.stops[hop].device))
+        it, device = tour.order, Address("device", str(tour.stops[hop].device))
         seed = derive(it.seed, device.name, tour.repeat(hop))
         vectors = {name: ref for name, ref in tour.handout.items() if name != "gate"}
         _, earlier = leg.before(tour)
@@ -106,9 +106,9 @@ class Visits:
             return []
         stay.prepared = True
         effects: list[Effect] = []
-        following = [] if tour.tour.merges else tour.route[hop + 1 : hop + 2]
+        following = [] if tour.order.merges else tour.route[hop + 1 : hop + 2]
         if following and following != [sender.name] and following[0] not in self._site.at:
-            prepare = Prepare(message.visit.job, tour.tour.kit, tour.tour.task)
+            prepare = Prepare(message.visit.job, tour.order.kit, tour.order.task)
             effects.append(Send(Address("device", following[0]), prepare))
         return [*effects, *self._tell(key, now)]
 
@@ -122,7 +122,7 @@ class Visits:
         key, hop = where
         self._site.outbox.settle(("visit", key, hop))
         tour, leg = self._site.tour(key)
-        stay, it = leg.stays[hop], tour.tour
+        stay, it = leg.stays[hop], tour.order
         if stay.result is not None:
             return []
         stay.result = message
@@ -138,7 +138,7 @@ class Visits:
         """The result is here: have it checked."""
         key, hop = where
         tour, leg = self._site.tour(key)
-        stay, it = leg.stays[hop], tour.tour
+        stay, it = leg.stays[hop], tour.order
         assert stay.result is not None  # noqa: S101  # it was fetched a moment ago
         stay.lease_ends = None
         norms, _ = leg.before(tour)
@@ -157,7 +157,7 @@ class Visits:
             device.name, hop, "done", "", result.samples, passed.norm, result.metrics, result.signature,
             now - stay.began,
         )  # fmt: skip
-        handed_on = tour.tour.task.kind == "train" and not tour.tour.merges
+        handed_on = tour.order.task.kind == "train" and not tour.order.merges
         record = VisitKept(key, passed.vectors, passed.handout if handed_on else {}, report)
         blobs = tuple(dict.fromkeys(ref.digest for ref in [*record.vectors.values(), *record.handout.values()]))
         written = self._site.write(record, sync=True, blobs=blobs)
@@ -175,13 +175,13 @@ class Visits:
             told = Discarded(visit, reason[:2000]) if stay.result else Cancel(visit)
             effects.append(Send(Address("device", device), told))
         missed = self._site.write(VisitMissed(key, report, then))
-        said = Say(f"tour {tour.tour.tour} hop {hop}: {device} {status} ({reason}); {then}", "warning")
+        said = Say(f"tour {tour.order.id} hop {hop}: {device} {status} ({reason}); {then}", "warning")
         return [missed, said, *effects, *self._leave(where, device, now)]
 
     def _instead(self, key: Key, hop: int) -> str:
         """What the tour's policy tries when a visit came to nothing: the same device, a spare, or the next hop."""
         tour = self._site.state.tours[key]
-        policy = tour.tour.policy
+        policy = tour.order.policy
         if policy.on_lost_visit == "retry" and tour.stops[hop].tries < policy.retries:
             return "retry"
         return "swap" if policy.on_lost_visit == "swap" and tour.spares else "skip"

@@ -97,7 +97,7 @@ class Prepare(msgspec.Struct, frozen=True, tag="prepare", tag_field="kind"):
 class Visit(msgspec.Struct, frozen=True, tag="visit", tag_field="kind"):
     """Train this model, once."""
 
-    visit: VisitId
+    id: VisitId = msgspec.field(name="visit")
     kit: Ref
     vectors: Vectors
     task: Task
@@ -173,7 +173,7 @@ class RosterSeen(msgspec.Struct, frozen=True, tag="roster-seen", tag_field="kind
 class Tour(msgspec.Struct, frozen=True, tag="tour", tag_field="kind"):
     """Lead the model along these devices, one after another."""
 
-    tour: TourId
+    id: TourId = msgspec.field(name="tour")
     kit: Ref
     vectors: Vectors
     hops: Annotated[tuple[Name, ...], msgspec.Meta(min_length=1, max_length=2500)]

@@ -52,11 +52,11 @@ class TourId(msgspec.Struct, frozen=True, array_like=True):
 
     job: Name
     round: Number
-    tour: Number
+    number: Number
     attempt: Number
 
     def __str__(self) -> str:
-        return f"{self.job} round {self.round} tour {self.tour}"
+        return f"{self.job} round {self.round} tour {self.number}"
 
 
 class VisitId(msgspec.Struct, frozen=True, array_like=True):
@@ -134,7 +134,7 @@ def stride(norm: float, metrics: Mapping[str, float]) -> float:
 class TourView(msgspec.Struct, frozen=True):
     """A tour as a person sees it."""
 
-    tour: Number
+    number: Number = msgspec.field(name="tour")
     site: str
     hops: tuple[str, ...]
     hop: Number

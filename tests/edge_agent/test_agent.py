@@ -104,7 +104,7 @@ def test_a_later_attempt_takes_the_place_of_an_older_one() -> None:
     effects = bench.ask(visit((1, 2)))
     assert kinds(effects) == ["Append", "Undo", "Append", "Pull", "Pull"]
     assert effects[1] == Undo("job/1/0/0/1.1")
-    assert bench.agent.state.held["job/1/0/0"].visit.visit.attempt == (1, 2)
+    assert bench.agent.state.held["job/1/0/0"].order.id.attempt == (1, 2)
 
 
 @pytest.mark.parametrize("finished", [False, True])
@@ -310,7 +310,7 @@ def test_any_course_of_events_can_be_replayed(seed) -> None:
     attempts: dict[str, list] = {}
     for record in taken:
         if isinstance(record, VisitTaken):
-            it = record.visit.visit
+            it = record.order.id
             attempts.setdefault(f"{it.round}/{it.hop}", []).append(it.attempt)
     assert all(each == sorted(set(each)) for each in attempts.values())
 
@@ -320,7 +320,7 @@ def test_a_refusal_of_a_visit_that_was_begun_is_repeated_until_it_is_heard() -> 
     bench.ask(visit())
     effects = bench.tell(PullFailed(visit().kit.digest, "gone"), 1.0)
     (said,) = [e.message for e in effects if isinstance(e, Send)]
-    assert (said.visit, said.reason) == (visit().visit, "gone")
+    assert (said.visit, said.reason) == (visit().id, "gone")
     assert [e.message for e in bench.tell(Woke(), 10.0) if isinstance(e, Send)] == [said]
-    bench.ask(Cancel(visit().visit))
+    bench.ask(Cancel(visit().id))
     assert bench.tell(Woke(), 1000.0) == []

@@ -102,7 +102,7 @@ def test_the_device_being_visited_stays_in_sight() -> None:
 
 
 def test_many_tours_are_cut_short() -> None:
-    tours = tuple(msgspec.structs.replace(TOUR, tour=number) for number in range(30))
+    tours = tuple(msgspec.structs.replace(TOUR, number=number) for number in range(30))
     text = shown(screen(Course(msgspec.structs.replace(VIEW, tours=tours), ()), 80))
     assert text.count("site-1") == 10
     assert "and 20 more tours" in text

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from coordinator.jobs.compatibility import objections
-from coordinator.jobs.settings import Job
+from coordinator.jobs.settings import JobSettings
 from coordinator.strategies import STRATEGIES, Strategy, named
 from sojourn.parts import TourPolicy, fixed_rounds
 
@@ -19,7 +19,7 @@ def mixed(base: str, **changes: dict[str, Any]) -> Strategy:
     return named(base, "here").changed(changes, "it")
 
 
-def told(strategy: Strategy, job: Job | None = None) -> str:
+def told(strategy: Strategy, job: JobSettings | None = None) -> str:
     """The one objection that there is."""
     (one,) = objections(strategy, job)
     return one
@@ -196,8 +196,8 @@ def test_a_weighted_estimate_needs_samples_and_a_plain_one_does_not() -> None:
         assert sum("how many samples" in each for each in objections(mix)) == said
 
 
-def job(strategy: str, **fields: Any) -> Job:
-    return msgspec.convert({"name": "it", "strategy": strategy, **fields}, Job)
+def job(strategy: str, **fields: Any) -> JobSettings:
+    return msgspec.convert({"name": "it", "strategy": strategy, **fields}, JobSettings)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def job(strategy: str, **fields: Any) -> Job:
         (job("fedavg", tours={"on_lost_visit": "retry", "retries": 0}), "tours.retries = 0 never tries again"),
     ],
 )  # fmt: skip
-def test_a_job_that_says_otherwise_than_its_strategy(asked: Job, said: str) -> None:
+def test_a_job_that_says_otherwise_than_its_strategy(asked: JobSettings, said: str) -> None:
     assert said in told(asked.parts(), asked)
     assert objections(asked.parts()) == []
 

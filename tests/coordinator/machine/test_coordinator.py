@@ -74,7 +74,7 @@ def test_a_job_from_beginning_to_end() -> None:
     effects = bench.plan()
     assert records(effects) == [RoundPlanned]
     tours = [(e.to.name, e.message) for e in effects if isinstance(e, Send)]
-    assert [(name, tour.tour, tour.hops) for name, tour in tours] == [
+    assert [(name, tour.id, tour.hops) for name, tour in tours] == [
         ("s1", TourId("job", 1, 0, 1), ("a",)), ("s2", TourId("job", 1, 1, 1), ("b",)),
     ]  # fmt: skip
     effects = bench.toured(1, "s2")
@@ -84,7 +84,7 @@ def test_a_job_from_beginning_to_end() -> None:
     assert any(isinstance(effect, Do) and isinstance(effect.work, CloseRound) for effect in effects)
     assert records(bench.close()) == [RoundClosed]
     tours = sends(bench.plan(), Tour)
-    assert [tour.tour for tour in tours] == [TourId("job", 2, 2, 1), TourId("job", 2, 3, 1)]
+    assert [tour.id for tour in tours] == [TourId("job", 2, 2, 1), TourId("job", 2, 3, 1)]
     bench.toured(2, "s1", 2)
     bench.toured(3, "s2", 2)
     assert records(bench.close()) == [RoundClosed, JobEnded]
@@ -218,7 +218,7 @@ def test_a_site_without_a_sign_of_life(policy, others, record) -> None:
     effects = bench.tell(Woke(), 30.0)
     assert records(effects) == ([record] if record else [])
     tours = [e for e in effects if isinstance(e, Send) and isinstance(e.message, Tour)]
-    asked = [(effect.to.name, effect.message.tour.attempt) for effect in tours]
+    asked = [(effect.to.name, effect.message.id.attempt) for effect in tours]
     if record is TourMoved:
         assert asked[-1] == (({"s1", "s3"} - {lost}).pop(), 2)
         late = Toured(TourId("job", 1, first.number, 1), {}, 0, REPORTS, 0)
@@ -249,7 +249,7 @@ def test_an_edge_server_that_is_born_again_is_asked_for_its_tours_again() -> Non
         bench.hear(site(name), TourProgress(TourId("job", 1, number, 1), 0, 1, None, 0, 0, 0, 0))
     assert sends(bench.tell(Present(site("s1"), BOOT, Birth())), Tour) == []
     effects = bench.tell(Present(site("s1"), Epoch(1, b"lost one"), Birth()))
-    assert [tour.tour for tour in sends(effects, Tour)] == [TourId("job", 1, 0, 1)]
+    assert [tour.id for tour in sends(effects, Tour)] == [TourId("job", 1, 0, 1)]
     bench.toured(0, "s1")
     assert sends(bench.tell(Present(site("s1"), Epoch(2, b"lost one"), Birth())), Tour) == []
 
@@ -271,7 +271,7 @@ def test_a_restart_takes_the_job_up_where_it_was(stage) -> None:
     twin = bench.replayed()
     effects = twin.start(0.0)
     work = [type(effect.work) for effect in effects if isinstance(effect, Do)]
-    tours = [tour.tour.tour for tour in sends(effects, Tour)]
+    tours = [tour.id.number for tour in sends(effects, Tour)]
     expected = {
         "compiling": ([PrepareJob], []), "planning": ([PlanRound], []), "touring": ([], [0, 1]), "gathering": ([], [1]),
         "closing": ([CloseRound], []), "waiting": ([PlanRound], []),

@@ -160,7 +160,7 @@ class Device:
 
 def in_round(bench: Bench, number: int) -> Any:
     visit = visit_for(bench.blobs, objective=Dyn(a=0.4), seed=number).visit
-    return msgspec.structs.replace(visit, visit=msgspec.structs.replace(visit.visit, round=number))
+    return msgspec.structs.replace(visit, id=msgspec.structs.replace(visit.id, round=number))
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -170,12 +170,12 @@ def test_a_device_ends_up_the_same_over_restarts_and_late_answers(bench: Bench, 
     rounds = [in_round(bench, number) for number in range(3)]
     device.hear(rounds[0])
     for last, following in pairwise(rounds):
-        words = [Accepted(last.visit), following]
+        words = [Accepted(last.id), following]
         for word in reversed(words) if late else words:
             device.hear(word)
             if restarts:
                 device.restart()
-    device.hear(Discarded(rounds[2].visit, "not in line"))
+    device.hear(Discarded(rounds[2].id, "not in line"))
     assert device.remembered == [0, 1, 2]
     expected: Trained | None = None
     for visit in rounds[:2]:

@@ -91,7 +91,7 @@ class Waves(Bench):
 
     def answers(self, name: str, now=0.0, samples=None, norm=1.0):
         """A device's result is fetched, checked and kept."""
-        visit = self.asked[name].visit
+        visit = self.asked[name].id
         ref = result(f"{name}{visit.hop}")
         count = SAMPLES[name] if samples is None else samples
         self.hear(device(name), Visited(visit, {"model": ref}, count, {}), now)
@@ -99,7 +99,7 @@ class Waves(Bench):
         return self.tell(Did(self.work, Passed({"model": ref}, {"model": ref}, norm)), now)
 
     def declines(self, name: str, now=0.0):
-        return self.hear(device(name), Declined(self.asked[name].visit, "hot", ""), now)
+        return self.hear(device(name), Declined(self.asked[name].id, "hot", ""), now)
 
     def merges(self, word: str, now=0.0):
         """The wave's models are merged."""
@@ -119,7 +119,7 @@ def test_waves_from_beginning_to_end() -> None:
     effects = bench.take(wave_tour())
     assert records(effects) == [VisitIssued("job/1/0", "a", 0), VisitIssued("job/1/0", "b", 1)]
     first = sends(effects, Visit)
-    assert [it.visit for it in first] == [visit_id(0, (1, 1)), visit_id(1, (1, 2))]
+    assert [it.id for it in first] == [visit_id(0, (1, 1)), visit_id(1, (1, 2))]
     assert [it.seed for it in first] == [derive(5, "a", 0), derive(5, "b", 0)]
     assert [(it.vectors, it.earlier) for it in first] == [({"model": MODEL}, 0)] * 2
 
@@ -142,7 +142,7 @@ def test_waves_from_beginning_to_end() -> None:
         blobs=(result("m0").digest,),
     )
     second = sends(effects, Visit)
-    assert [it.visit for it in second] == [visit_id(2, (1, 3)), visit_id(3, (1, 4))]
+    assert [it.id for it in second] == [visit_id(2, (1, 3)), visit_id(3, (1, 4))]
     assert [it.seed for it in second] == [derive(5, "a", 1), derive(5, "b", 1)]
     assert [(it.vectors, it.earlier) for it in second] == [({"model": result("m0")}, 2)] * 2
     assert not {result("a0").digest, result("b1").digest} & bench.edge.live()
@@ -186,7 +186,7 @@ def test_a_visit_that_comes_to_nothing_is_left_out_and_asked_again_in_the_next_w
     assert Send(device("a"), Cancel(visit_id(0))) in effects
     assert merge_in(effects).models == (result("b1"),)
     effects = bench.merges("m0", 61.0)
-    assert [it.visit.hop for it in sends(effects, Visit)] == [3, 4, 5]
+    assert [it.id.hop for it in sends(effects, Visit)] == [3, 4, 5]
     assert [it.earlier for it in sends(effects, Visit)] == [1, 1, 1]
     # Every visit of the second wave is lost: the model stays, and so does what the tour stands for.
     for name in "abc":
@@ -194,7 +194,7 @@ def test_a_visit_that_comes_to_nothing_is_left_out_and_asked_again_in_the_next_w
     assert not any(isinstance(effect, Do) for effect in effects)
     assert WaveMerged("job/1/0", {}, {}) in records(effects)
     assert [it.vectors["model"] for it in sends(effects, Visit)] == [result("m0")] * 3
-    assert [it.visit.hop for it in sends(effects, Visit)] == [6, 7, 8]
+    assert [it.id.hop for it in sends(effects, Visit)] == [6, 7, 8]
     for name in "abc":
         effects = bench.declines(name, 63.0)
     (toured,) = sends(effects, Toured)
@@ -226,7 +226,7 @@ def test_a_lost_visit_of_a_wave_is_retried_under_a_new_number() -> None:
     bench.take(wave_tour(on_lost_visit="retry", retries=1))
     bench.answers("b")
     (again,) = sends(bench.declines("a"), Visit)
-    assert (again.visit, again.seed, again.earlier) == (visit_id(0, (1, 3)), derive(5, "a", 0), 0)
+    assert (again.id, again.seed, again.earlier) == (visit_id(0, (1, 3)), derive(5, "a", 0), 0)
     assert merge_in(bench.declines("a")).models == (result("b1"),)
 
 
@@ -234,13 +234,13 @@ def test_a_spare_stands_in_for_one_wave() -> None:
     bench = Waves()
     bench.take(wave_tour(spares=("s",), on_lost_visit="swap"))
     (spare,) = sends(bench.declines("a"), Visit)
-    assert (spare.visit, spare.seed) == (visit_id(0, (1, 3)), derive(5, "s", 0))
+    assert (spare.id, spare.seed) == (visit_id(0, (1, 3)), derive(5, "s", 0))
     bench.answers("s")
     assert merge_in(bench.answers("b")).weights == (7.0, 50.0)
     bench.merges("m0")
-    assert bench.asked["a"].visit == visit_id(2, (1, 4))
-    assert sends(bench.declines("b"), Visit)[0].visit == visit_id(3, (1, 6))
-    assert bench.asked["s"].visit.hop == 3
+    assert bench.asked["a"].id == visit_id(2, (1, 4))
+    assert sends(bench.declines("b"), Visit)[0].id == visit_id(3, (1, 6))
+    assert bench.asked["s"].id.hop == 3
     bench.answers("s")
     bench.answers("a")
     assert sends(bench.merges("m1"), Toured)[0].samples == 37
@@ -250,7 +250,7 @@ def test_an_attempt_that_is_stale_is_asked_again_in_a_wave_too() -> None:
     bench = Waves()
     bench.take(wave_tour(on_lost_visit="skip"))
     effects = bench.hear(device("b"), Declined(visit_id(1, (1, 2)), "stale", ""))
-    assert [it.visit for it in sends(effects, Visit)] == [visit_id(1, (1, 3))]
+    assert [it.id for it in sends(effects, Visit)] == [visit_id(1, (1, 3))]
 
 
 def test_the_gate_compares_with_norms_of_earlier_waves_whatever_came_first() -> None:
@@ -296,10 +296,10 @@ def test_a_device_of_a_wave_that_is_at_work_for_another_tour_is_waited_for() -> 
     bench = Waves()
     bench.take(tour(("b",), number=1))
     effects = bench.take(wave_tour())
-    assert [it.visit for it in sends(effects, Visit)] == [visit_id(0)]
+    assert [it.id for it in sends(effects, Visit)] == [visit_id(0)]
     bench.answers("a")
     effects = bench.hear(device("b"), Declined(visit_id(0, number=1), "hot", ""))
-    assert [it.visit for it in sends(effects, Visit)] == [visit_id(1, (1, 2))]
+    assert [it.id for it in sends(effects, Visit)] == [visit_id(1, (1, 2))]
     assert merge_in(bench.answers("b")).models == (result("a0"), result("b1"))
 
 
@@ -308,7 +308,7 @@ def test_a_device_born_again_is_asked_again_for_its_own_visit() -> None:
     bench.take(wave_tour())
     (again,) = sends(bench.tell(Present(device("b"), Epoch(2, b"abcdefgh"), Birth())), Visit)
     assert again == bench.asked["b"]
-    assert again.visit == visit_id(1, (1, 2))
+    assert again.id == visit_id(1, (1, 2))
 
 
 def test_a_wave_that_is_dropped_is_cancelled_everywhere() -> None:
@@ -322,7 +322,7 @@ def test_a_wave_that_is_dropped_is_cancelled_everywhere() -> None:
     effects = bench.hear(CLOUD, TourCancel(tour_id()))
     assert Undo(bench.work) in effects
     assert [it.visit.hop for it in sends(effects, Cancel)] == [1, 2]
-    assert [it.visit for it in sends(effects, Visit)] == [visit_id(0, number=1)]
+    assert [it.id for it in sends(effects, Visit)] == [visit_id(0, number=1)]
     assert bench.tell(Did(bench.work, Passed({"model": result("b1")}, {}, 1.0))) == []
     assert bench.tell(Pulled(result("c2").digest)) == []
     late = Visited(visit_id(0), {"model": result("a0")}, 30, {})
@@ -372,7 +372,7 @@ def test_a_restart_in_the_middle_of_a_wave_keeps_what_was_kept() -> None:
     bench.declines("c")
     twin = restarted(bench)
     assert records(twin.restart) == []
-    assert [it.visit for it in sends(twin.restart, Visit)] == [visit_id(0, (1, 1)), visit_id(2, (1, 4))]
+    assert [it.id for it in sends(twin.restart, Visit)] == [visit_id(0, (1, 1)), visit_id(2, (1, 4))]
     assert sends(twin.restart, Visit) == [bench.asked["a"], bench.asked["c"]]
     late = Visited(visit_id(1, (1, 2)), {"model": result("b1")}, 50, {})
     assert sends(twin.hear(device("b"), late)) == [Accepted(visit_id(1, (1, 2)))]
@@ -387,9 +387,9 @@ def test_a_restart_before_a_merge_merges_again() -> None:
     work = merge_in(bench.answers("b"))
     twin = restarted(bench)
     assert merge_in(twin.restart) == work
-    assert sends(twin.merges("m0"), Visit)[0].visit == visit_id(2, (1, 3))
+    assert sends(twin.merges("m0"), Visit)[0].id == visit_id(2, (1, 3))
     twin = restarted(twin)
-    assert [it.visit for it in sends(twin.restart, Visit)] == [visit_id(2, (1, 3)), visit_id(3, (1, 4))]
+    assert [it.id for it in sends(twin.restart, Visit)] == [visit_id(2, (1, 3)), visit_id(3, (1, 4))]
     assert [it.earlier for it in sends(twin.restart, Visit)] == [2, 2]
 
 
@@ -413,7 +413,7 @@ def test_a_merge_that_cannot_be_done_costs_the_wave() -> None:
     bench.answers("b")
     effects = bench.tell(DidNot(bench.works[-1].key, "InvalidBlob", "damaged"))
     assert any(isinstance(effect, Say) and effect.level == "error" for effect in effects)
-    assert [it.visit.hop for it in sends(effects, Visit)] == [2, 3]
+    assert [it.id.hop for it in sends(effects, Visit)] == [2, 3]
     assert [it.vectors["model"] for it in sends(effects, Visit)] == [MODEL] * 2
 
 
@@ -423,9 +423,9 @@ def test_a_compressed_wave_is_handed_out_and_wrapped_as_the_job_says() -> None:
     exact, handed = result("m0"), result("h0", "int8")
     for word in (b"x0x0x", b"x1x1x"):
         visit, ref = bench.asked["a"], ref_of(word, "int8", delta=True)
-        bench.hear(device("a"), Visited(visit.visit, {"model": ref}, 30, {}))
+        bench.hear(device("a"), Visited(visit.id, {"model": ref}, 30, {}))
         bench.tell(Pulled(ref.digest))
-        assert bench.works[-1].work.checkpoint == ({"model": exact} if visit.visit.hop else {"model": MODEL})
+        assert bench.works[-1].work.checkpoint == ({"model": exact} if visit.id.hop else {"model": MODEL})
         passed = Passed({"model": result("a")}, {"model": handed}, 1.0)
         assert merge_in(bench.tell(Did(bench.work, passed))).models == (result("a"),)
         effects = bench.tell(Did(bench.work, Merged({"model": exact}, {"model": handed})))
@@ -449,9 +449,9 @@ def test_what_cannot_be_merged_is_not_taken(change) -> None:
 def test_a_device_that_stands_twice_in_a_wave_is_visited_twice_and_weighed_once() -> None:
     bench = Waves()
     bench.take(wave_tour(("a", "a"), merges=1))
-    assert bench.asked["a"].visit.hop == 0
+    assert bench.asked["a"].id.hop == 0
     (second,) = sends(bench.answers("a"), Visit)
-    assert second.visit.hop == 1
+    assert second.id.hop == 1
     bench.answers("a")
     assert sends(bench.merges("m0"), Toured)[0].samples == 30
 

@@ -75,7 +75,7 @@ def test_a_tour_from_beginning_to_end() -> None:
     assert bench.tell(Pulled(KIT.digest)) == []
     effects = bench.tell(Pulled(MODEL.digest))
     (first,) = sends(effects, Visit)
-    assert first.visit == visit_id(0, (1, 1))
+    assert first.id == visit_id(0, (1, 1))
     assert first.vectors == {"model": MODEL}
     assert records(effects) == [VisitIssued("job/1/0", "a")]
     (prepare,) = sends(bench.hear(device("a"), Progress(visit_id(0), "training", 1, 5)), Prepare)
@@ -88,7 +88,7 @@ def test_a_tour_from_beginning_to_end() -> None:
     assert (effects[0].sync, effects[0].blobs) == (True, (result("a").digest,))
     assert effects[1] == Send(device("a"), Accepted(visit_id(0)))
     (second,) = sends(effects, Visit)
-    assert second.visit == visit_id(1, (1, 2))
+    assert second.id == visit_id(1, (1, 2))
     assert second.vectors == {"model": result("a")}
     assert second.seed != first.seed
     (check,) = bench.visited("b", visit_id(1, (1, 2)))
@@ -125,7 +125,7 @@ def test_sums_of_extra_vectors_go_up_and_never_to_a_device() -> None:
         assert visit.vectors == {"model": start, "control": CONTROL}
         assert visit.earlier == number
         extra, total = (ref_of(f"{word}{name}".ljust(5).encode(), "float32") for word in ("x", "sum"))
-        answer = Visited(visit.visit, {"model": result(name), "control_delta": extra}, 5, {})
+        answer = Visited(visit.id, {"model": result(name), "control_delta": extra}, 5, {})
         pulls = bench.hear(device(name), answer)
         assert [effect.ref for effect in pulls] == [result(name), extra]
         assert bench.tell(Pulled(extra.digest)) == []
@@ -184,7 +184,7 @@ def test_a_tour_that_waited_in_vain_does_not_set_out_before_it_has_all() -> None
     assert sends(bench.hear(CLOUD, TourCancel(tour_id(number=0))), Visit) == []
     bench.tell(Pulled(KIT.digest))
     (visit,) = sends(bench.tell(Pulled(MODEL.digest)), Visit)
-    assert visit.visit == visit_id(0, (2, 1), 1)
+    assert visit.id == visit_id(0, (2, 1), 1)
 
 
 def test_answers_wait_until_the_edge_server_has_again_what_it_judges_them_by() -> None:
@@ -309,7 +309,7 @@ def test_a_lost_visit(policy, spares, then, how) -> None:
     assert missed.report.device == "a"
     visit = sends(effects, Visit)[-1]
     assert [e.to.name for e in effects if isinstance(e, Send) and isinstance(e.message, Visit)][-1] == then
-    assert visit.visit.attempt == (1, 2)
+    assert visit.id.attempt == (1, 2)
     assert visit.vectors == {"model": MODEL}
     issued = next(at for at, e in enumerate(effects) if isinstance(e, Append) and isinstance(e.record, VisitIssued))
     assert effects.index(next(e for e in effects if isinstance(e, Send) and e.message is visit)) > issued
@@ -330,9 +330,9 @@ def test_a_stale_attempt_is_asked_again_under_a_new_number_but_not_for_ever() ->
     bench.take(tour(on_lost_visit="skip"))
     for number in range(1, STALE + 1):
         effects = bench.hear(device("a"), Declined(visit_id(0, (1, number)), "stale", ""))
-        assert [v.visit for v in sends(effects, Visit)] == [visit_id(0, (1, number + 1))]
+        assert [v.id for v in sends(effects, Visit)] == [visit_id(0, (1, number + 1))]
     effects = bench.hear(device("a"), Declined(visit_id(0, (1, STALE + 1)), "stale", ""))
-    assert [v.visit.hop for v in sends(effects, Visit)] == [1]
+    assert [v.id.hop for v in sends(effects, Visit)] == [1]
 
 
 def test_a_device_that_declines_while_its_result_is_checked() -> None:
@@ -392,9 +392,9 @@ def test_a_device_that_is_at_work_for_another_tour_is_waited_for() -> None:
     bench.take(tour(("a",), number=2))
     bench.visited("a", visit_id(0))
     visits = sends(bench.passes("a"), Visit)
-    assert [visit.visit for visit in visits] == [visit_id(0, number=1)]
+    assert [visit.id for visit in visits] == [visit_id(0, number=1)]
     visits = sends(bench.hear(CLOUD, TourCancel(tour_id(number=1))), Visit)
-    assert [visit.visit for visit in visits] == [visit_id(0, number=2)]
+    assert [visit.id for visit in visits] == [visit_id(0, number=2)]
 
 
 def test_a_tour_that_no_longer_waits_is_not_disturbed() -> None:
@@ -418,7 +418,7 @@ def test_after_a_restart_the_tour_that_is_at_a_device_comes_first() -> None:
     twin = bench.replayed()
     twin.start(0.0)
     visits = [m for digest in (KIT.digest, MODEL.digest) for m in sends(twin.handle(Pulled(digest), 0.0), Visit)]
-    assert [visit.visit for visit in visits] == [visit_id(0, number=1)]
+    assert [visit.id for visit in visits] == [visit_id(0, number=1)]
 
 
 @pytest.mark.parametrize("ended", [False, True])
@@ -440,7 +440,7 @@ def test_a_restart_takes_the_tour_up_where_it_was(ended) -> None:
     assert [type(effect) for effect in effects] == [Pull, Pull]
     twin.handle(Pulled(KIT.digest), 0.0)
     (visit,) = sends(twin.handle(Pulled(MODEL.digest), 0.0), Visit)
-    assert visit.visit == visit_id(1, (1, 2))
+    assert visit.id == visit_id(1, (1, 2))
     assert visit.vectors == {"model": result("a")}
 
 
@@ -456,7 +456,7 @@ def test_a_device_that_is_born_again_is_asked_again() -> None:
     bench = Bench()
     bench.take(tour())
     born = Present(device("a"), Epoch(2, b"abcdefgh"), Birth())
-    assert [v.visit for v in sends(bench.tell(born), Visit)] == [visit_id(0)]
+    assert [v.id for v in sends(bench.tell(born), Visit)] == [visit_id(0)]
     assert sends(bench.tell(born), Visit) == []
     bench.visited("a", visit_id(0))
     assert sends(bench.tell(Present(device("a"), Epoch(3, b"abcdefgh"), Birth())), Visit) == []
