@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import edge_agent
+import sojourn.data
 
 FORBIDDEN = {
     "torch", "torchvision", "onnx", "onnxscript", "sklearn", "scipy", "matplotlib", "typer", "rich",
@@ -18,17 +19,24 @@ FORBIDDEN = {
 }  # fmt: skip
 HEAVY = {"numpy", "onnxruntime", "PIL"}
 IN_THE_WORKER = {
-    "training", "descent", "pool", "estimates", "handover", "data_samples", "data_npz", "data_csv", "data_images",
-    "release_trial", "predictor", "serving", "model", "inputs", "answers", "endpoint",
+    "edge_agent.training.trainer", "edge_agent.training.descent", "edge_agent.training.model_pool",
+    "edge_agent.training.estimates", "edge_agent.training.handover", "edge_agent.releases.trial",
+    "edge_agent.inference.predictor", "edge_agent.inference.serving", "edge_agent.inference.model",
+    "edge_agent.inference.inputs", "edge_agent.inference.answers", "edge_agent.inference.endpoint",
+    "sojourn.data.csv", "sojourn.data.images", "sojourn.data.npz", "sojourn.data.npz_arrays", "sojourn.data.samples",
 }  # fmt: skip
 """The modules that only the training worker, the trial of a release, or a program that predicts loads."""
-COMMANDS = {"commands", "setup_commands", "inference_commands", "__main__"}
-EVERY = {module.name for module in pkgutil.iter_modules(edge_agent.__path__)} - COMMANDS
+EVERY = {
+    module.name
+    for package in (edge_agent, sojourn.data)
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    if not module.ispkg and not module.name.endswith(".commands")
+}
 
 
 def loaded_by(modules: set[str]) -> set[str]:
-    """The top-level packages in a fresh interpreter after these modules of the agent were imported."""
-    lines = [f"import edge_agent.{name}" for name in sorted(modules)]
+    """The top-level packages in a fresh interpreter after these modules were imported."""
+    lines = [f"import {name}" for name in sorted(modules)]
     program = "\n".join(["import sys", *lines, "print(*{name.partition('.')[0] for name in sys.modules})"])
     environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
