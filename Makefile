@@ -37,7 +37,7 @@ check: $(VENV)/dev.stamp  ## Look at the code: linter, types, which package impo
 	$(VENV)/bin/lint-imports
 	$(SITE)
 
-docs: $(VENV)/dev.stamp  ## Make a site of the pages: build/site/README.html
+docs: $(VENV)/dev.stamp  ## Make a site of the pages: build/site/index.html
 	@$(SITE)
 
 clean:  ## Remove all that was made, .venv too

@@ -8,6 +8,7 @@ code-hosting site too. Sphinx reads them from the root of the repository; only t
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ html_static_path = ["style"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
+highlight_language = "none"
 extensions = ["myst_parser"]
 myst_heading_anchors = 5
 root_doc = "README"
@@ -43,11 +45,12 @@ suppress_warnings = ["myst.header"]  # the protocol's messages skip a level on p
 CONTENTS = {
     "README": {
         "Use it": (
-            "docs/systems", "docs/strategies", "docs/models", "docs/simulation", "docs/profiles", "docs/upgrading",
+            "docs/strategies", "docs/models", "docs/simulation", "Profiles <docs/profiles>", "Systems <docs/systems>",
+            "docs/upgrading",
         ),
         "A real fleet": (
-            "Installing <deploy/README>", "docs/devices", "Boards <firmware_notes/README>", "docs/releases",
-            "docs/rollouts", "docs/inference", "SECURITY",
+            "Installing <deploy/README>", "On a device <docs/devices>", "Boards <firmware_notes/README>",
+            "docs/releases", "Rollouts <docs/rollouts>", "Inference <docs/inference>", "SECURITY",
         ),
         "How it is built": (
             "docs/architecture", "docs/protocol", "Decisions <docs/decisions/README>",
@@ -65,6 +68,9 @@ LOADED = re.compile(
 )
 """What a page loads from elsewhere by itself; links that a person clicks are not meant."""
 
+WIDTH = re.compile(r"max-width: ([\d.]+)px;")
+"""How wide a drawing would be. One that is too wide for the page is made a little smaller; what is left is scrolled."""
+
 
 def add_contents(_app: Sphinx, page: str, source: list[str]) -> None:
     """Append the contents to the pages that have any."""
@@ -78,12 +84,18 @@ def draw(_app: Sphinx, document: nodes.document) -> None:
     for number, block in enumerate(list(document.findall(nodes.literal_block))):
         if block.get("language") == "mermaid":
             svg = mermaidx.render(block.astext()).svg().replace("my-svg", f"drawing-{number}")
+            svg = WIDTH.sub(
+                r"width: \1px; max-width: max(100%, 0.8 * \1px);", svg.replace('width="100%"', "", 1), count=1
+            )
             block.replace_self(nodes.raw("", f'<div class="drawing">{svg}</div>', format="html"))
 
 
-def refuse_strangers(app: Sphinx, error: Exception | None) -> None:
-    """A page that loads anything from another machine is an error: the site is read where there is no internet."""
-    for page in [] if error else sorted(Path(app.outdir).rglob("*.html")):
+def finish(app: Sphinx, error: Exception | None) -> None:
+    """Give the site its first page; and refuse a page that loads from another machine, for there may be no internet."""
+    if error:
+        return
+    shutil.copy(app.outdir / "README.html", app.outdir / "index.html")
+    for page in sorted(app.outdir.rglob("*.html")):
         strange = LOADED.findall(page.read_text(encoding="utf-8"))
         if strange:
             raise ExtensionError(f"{page} loads from another machine: {', '.join(strange)}")
@@ -94,4 +106,4 @@ def setup(app: Sphinx) -> None:
     app.add_lexer("hex", TextLexer)
     app.connect("source-read", add_contents)
     app.connect("doctree-read", draw)
-    app.connect("build-finished", refuse_strangers)
+    app.connect("build-finished", finish)
