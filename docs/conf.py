@@ -17,6 +17,7 @@ import mermaidx
 from docutils import nodes
 from pygments.lexers.special import TextLexer
 from sphinx.errors import ExtensionError
+from sphinx.util import logging
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -25,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from sojourn import __version__
 
+log = logging.getLogger(__name__)
 project = "Sojourn"
 copyright = "the authors of Sojourn"  # noqa: A001  # Sphinx reads it under this name
 release = __version__
@@ -82,12 +84,16 @@ def add_contents(_app: Sphinx, page: str, source: list[str]) -> None:
 def draw(_app: Sphinx, document: nodes.document) -> None:
     """Put the drawing in the place of each Mermaid text, as code-hosting sites do, but without a script in the page."""
     for number, block in enumerate(list(document.findall(nodes.literal_block))):
-        if block.get("language") == "mermaid":
-            svg = mermaidx.render(block.astext()).svg().replace("my-svg", f"drawing-{number}")
-            svg = WIDTH.sub(
-                r"width: \1px; max-width: max(100%, 0.8 * \1px);", svg.replace('width="100%"', "", 1), count=1
-            )
-            block.replace_self(nodes.raw("", f'<div class="drawing">{svg}</div>', format="html"))
+        if block.get("language") != "mermaid":
+            continue
+        try:
+            svg = mermaidx.render(block.astext()).svg()
+        except RuntimeError as error:
+            log.warning("%s", error, location=block)
+            continue
+        svg = svg.replace("my-svg", f"drawing-{number}").replace('width="100%"', "", 1)
+        svg = WIDTH.sub(r"width: \1px; max-width: max(100%, 0.8 * \1px);", svg, count=1)
+        block.replace_self(nodes.raw("", f'<div class="drawing">{svg}</div>', format="html"))
 
 
 def finish(app: Sphinx, error: Exception | None) -> None:
