@@ -7,8 +7,12 @@ VENV := .venv
 # -qq: errors only.
 PIP := $(VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-input -c constraints.txt
 
+# A link or heading that is not there, or a page that is not in the contents, is an error.
+SITE = rm -rf build/site && $(VENV)/bin/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env \
+	--conf-dir docs --doctree-dir build/site-cache . build/site
+
 .DEFAULT_GOAL := help
-.PHONY: help demo install test test-deploy check clean
+.PHONY: help demo install test test-deploy check docs clean
 
 help:  ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' Makefile
@@ -27,10 +31,14 @@ test-deploy: $(VENV)/dev.stamp  ## Try the install scripts in a clean Debian; ne
 	@tests/deploy/chroot.sh
 	@tests/deploy/booted.sh
 
-check: $(VENV)/dev.stamp  ## Look at the code: linter, types, and which package imports which
+check: $(VENV)/dev.stamp  ## Look at the code: linter, types, which package imports which; and at the pages
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(SITE)
+
+docs: $(VENV)/dev.stamp  ## Make a site of the pages: build/site/index.html
+	@$(SITE)
 
 clean:  ## Remove all that was made, .venv too
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

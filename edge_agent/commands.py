@@ -14,7 +14,7 @@ from edge_agent.setup.commands import init, preflight
 from sojourn import options
 from sojourn.overrides import broker_flags
 
-app = typer.Typer(no_args_is_help=True, help="Run the agent of a device.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Run the agent of a device.")
 app.command()(init)
 app.command()(preflight)
 app.command()(predict)

@@ -36,7 +36,7 @@ class _Signs:
     nothing: str
 
 
-_UTF, _ASCII = _Signs(BARS, "."), _Signs("12345678", "-")
+_UTF, _ASCII = _Signs(BARS, "·"), _Signs("12345678", "-")
 
 
 def counts_of(data: DataSet, parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sojourn.node.driver import Driver
     from sojourn.notify import Notifier
 
-app = typer.Typer(no_args_is_help=True, help="Run the edge server of a site.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Run the edge server of a site.")
 
 
 @app.callback()

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sojourn import __version__
+from sojourn import WIRE, __version__
 from sojourn.errors import MachineError, SojournError
 from sojourn.extras import bringing, install
 from sojourn.logs import complain
@@ -59,19 +59,25 @@ class LazyCommands(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-app = typer.Typer(cls=LazyCommands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(cls=LazyCommands, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"sojourn {__version__}")
+        typer.echo(f"sojourn {__version__}, wire {WIRE}")
         raise typer.Exit
 
 
 @app.callback()
 def sojourn(
     version: Annotated[  # its callback has answered
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version this is.")
+        bool,
+        typer.Option(
+            "--version",
+            callback=_version,
+            is_eager=True,
+            help="Say which version this is, and which version of the wire it speaks.",
+        ),
     ] = False,
 ) -> None:
     """Federated learning on edge devices over MQTT: the model travels; the data stays."""

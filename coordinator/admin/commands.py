@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sojourn.notify import Notifier
 
 Settings = Annotated[str | None, typer.Option(metavar="FILE", help="The coordinator's settings, which name its store.")]
-app = typer.Typer(no_args_is_help=True, help="Run the coordinator of a fleet.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Run the coordinator of a fleet.")
 
 
 @app.callback()

@@ -11,7 +11,9 @@ import typer
 if TYPE_CHECKING:
     from sojourn.brokers.fleet import Fleet, MemberRole, Secret
 
-app = typer.Typer(no_args_is_help=True, help="Say who belongs to a fleet, and make credentials for them.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Say who belongs to a fleet, and make credentials for them."
+)
 
 Folder = Annotated[
     Path,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from coordinator.console.operator import Operator
     from sojourn.protocol.wire import JobView
 
-app = typer.Typer(no_args_is_help=True, help="Submit jobs to a coordinator and watch them.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Submit jobs to a coordinator and watch them.")
 LONGEST_JOB = 50_000
 Job = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
 

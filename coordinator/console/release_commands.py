@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from coordinator.console.operator import Operator
     from coordinator.releases.making import Wanted
 
-app = typer.Typer(no_args_is_help=True, help="Make releases of models, and bring them to the fleet.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Make releases of models, and bring them to the fleet."
+)
 
 
 @app.command()

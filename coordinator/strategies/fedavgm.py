@@ -3,7 +3,7 @@
 Tzu-Ming Harry Hsu, Hang Qi and Matthew Brown: "Measuring the Effects of Non-Identical Data Distribution for Federated
 Visual Classification", arXiv:1909.06335, 2019.
 
-FedAvg with momentum on the server: with d = mean(w_k) - w_t, v <- beta.v + d and w_{t+1} = w_t + v. beta = 0.9 is the
+FedAvg with momentum on the server: with d = mean(w_k) - w_t, v <- beta·v + d and w_{t+1} = w_t + v. beta = 0.9 is the
 paper's; beta = 0 with a server learning rate of 1 is FedAvg. The paper sweeps learning rate, epochs and fraction: those
 stay as in `fedavg`.
 

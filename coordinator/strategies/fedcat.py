@@ -3,7 +3,7 @@
 Ming Hu, Tian Liu, Zhiwei Ling, Zhihao Yue and Mingsong Chen: "FedCAT: Towards Accurate Federated Learning via Device
 Concatenation", arXiv:2202.12751, 2022.
 
-K model copies travel for a cycle of K rounds. Devices are split at random into K groups, anew every lambda.K rounds;
+K model copies travel for a cycle of K rounds. Devices are split at random into K groups, anew every lambda·K rounds;
 each round takes one device of each group, by 1/sqrt(how often it was picked in this position of the cycle), the argmax
 with probability epsilon. In the cycle's round j = 0, 1, ... copy i goes to selected device (i + j) mod K. After K
 rounds the copies merge, weighted by the samples each has accumulated. K = 10, lr = 0.01, momentum 0.9, batch 50, E = 5

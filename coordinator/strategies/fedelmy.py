@@ -5,7 +5,7 @@ for Non-IID Data by Enhancing Local Model Diversity", ACM Multimedia 2024.
 
 One model makes one trip through all devices. The first device warms a random model up for E_w = 30 epochs. Device i
 starts a pool with the model received and trains S = 5 models, each from the pool's mean for E_local = 200 epochs on l -
-alpha.s.d1 + beta.s.d2, alpha = 0.06, beta = 1, with d1 the mean squared distance to the pool, d2 that to the model
+alpha·s·d1 + beta·s·d2, alpha = 0.06, beta = 1, with d1 the mean squared distance to the pool, d2 that to the model
 received, and s one order of magnitude below l. It keeps the best epoch on a tenth of its data and hands on the pool's
 mean. Adam, weight decay 1e-4, batch 128. The paper's lr = 5e-5 is for ResNet-18; 1e-3 is what the authors' code takes
 for their small CNN, and the models here are of that size. These are for CIFAR-10; on Office-Caltech-10 the paper takes

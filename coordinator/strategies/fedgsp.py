@@ -3,7 +3,7 @@
 Shenglai Zeng, Zonghang Li, Hongfang Yu, Yihong He, Zenglin Xu, Dusit Niyato and Han Yu: "Heterogeneous Federated
 Learning via Grouped Sequential-to-Parallel Training", DASFAA 2022.
 
-STP: round r asks for f(r) = beta.floor(alpha.ln r + 1) groups, alpha = 2, beta = 10, at most N: few long tours first,
+STP: round r asks for f(r) = beta·floor(alpha·ln r + 1) groups, alpha = 2, beta = 10, at most N: few long tours first,
 many short ones later. ICG: from the devices' class counts, floor(N/L) groups of L = floor(N/f) devices, alike to each
 other and mixed inside; the devices that do not fit rest for a round. Of 50 random draws of one device of each cluster
 the most alike groups stay (`arranger.draws = 1` is the paper's single draw). A share kappa = 0.3 of the groups trains,

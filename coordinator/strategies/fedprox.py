@@ -3,7 +3,7 @@
 Tian Li, Anit Kumar Sahu, Manzil Zaheer, Maziar Sanjabi, Ameet Talwalkar and Virginia Smith: "Federated Optimization in
 Heterogeneous Networks", MLSys 2020.
 
-FedAvg whose devices minimise F_k(w) + mu/2 |w - w_t|^2, with w_t the model received: the step follows g + mu.(w - w_t).
+FedAvg whose devices minimise F_k(w) + mu/2 |w - w_t|^2, with w_t the model received: the step follows g + mu·(w - w_t).
 mu = 0 is FedAvg. The paper trains E = 20 epochs in batches of 10 and picks mu from 0.001, 0.01, 0.1 and 1 by data set;
 0.01 is what FedSeq and FedCat settled on for CIFAR-10. Its learning rates differ by data set: ours stays.
 

@@ -5,7 +5,7 @@ Federated Learning with Sequentially Trained Superclients", ICPR 2022.
 
 Superclients are built once: greedily, from psi_conf (the mean softmax answers on exemplars after e = 10 epochs, made a
 distribution) with tau = KL, each closed at |D_S|min = 800 samples or K_S,max = 11 devices. In each round max(1,
-floor(0.2.N_S)) of them train: the model tours a superclient's devices in shuffled order, E_k = 1 epoch each, E_S = 1
+floor(0.2·N_S)) of them train: the model tours a superclient's devices in shuffled order, E_k = 1 epoch each, E_S = 1
 pass, and the server averages the results weighted by |D_S|. lr = 0.01, weight decay 4e-4, no momentum, batch 64.
 VISIT's tables use another form: `sets` and `size`, `tau = "cosine"`, `estimate = "mean"`, `rearrange_every = 1`.
 

@@ -4,7 +4,7 @@ Shenglai Zeng, Zonghang Li, Hongfang Yu, Yihong He, Zenglin Xu, Dusit Niyato and
 Learning via Grouped Sequential-to-Parallel Training", DASFAA 2022.
 
 FedGSP's ablation without STP: ICG's groups, a fixed number of them, built once. The paper does not say how many: 10, as
-many as FedGSP starts with. max(1, floor(0.3.groups)) of them train in a round.
+many as FedGSP starts with. max(1, floor(0.3·groups)) of them train in a round.
 
 Failures do what they do in `fedgsp`, but a device that vanished for good leaves its group smaller, and one that joins
 later, or did not fit when the groups were built, never trains.

@@ -10,7 +10,7 @@ import typer
 
 from sojourn.errors import ConfigError, SojournError
 
-demo = typer.Typer(help="Train one model over a small fleet on this machine, over real MQTT.")
+demo = typer.Typer(add_completion=False, help="Train one model over a small fleet on this machine, over real MQTT.")
 
 
 @demo.command()

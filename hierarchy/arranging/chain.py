@@ -28,7 +28,7 @@ def chain_sets(settings: ChainArranger, reach: NDArray[np.bool_], seed: int) -> 
 
 
 def site_sets(settings: SiteArranger, reach: NDArray[np.bool_], seed: int) -> Plan:
-    """For each site a random share of its devices, max(1, floor(fraction . devices)), in the order of the devices."""
+    """For each site a random share of its devices, max(1, floor(fraction · devices)), in the order of the devices."""
     return [
         (site, tuple(chosen(settings.fraction, devices, derive(seed, "site", site))))
         for site, devices in _by_site(reach)

@@ -1,11 +1,11 @@
 """CluSamp: one draw from each of m distributions of equal mass, made of clusters of alike devices.
 
 Fraboni, Vidal, Kameni, Lorenzi: "Clustered Sampling: Low-Variance and Improved Representativity for Clients Selection
-in Federated Learning", Algorithm 2. Device k has p_k = n_k / n of all data, and m.p_k is its mass: over the m
+in Federated Learning", Algorithm 2. Device k has p_k = n_k / n of all data, and m·p_k is its mass: over the m
 distributions each device has exactly its mass and each distribution has exactly 1, so a uniform mean of what is drawn
-is unbiased. All masses are whole numbers here, m.n_k of n.
+is unbiased. All masses are whole numbers here, m·n_k of n.
 
-- A device of mass 1 or more is alone in floor(m.p_k) distributions; what is left of it goes on.
+- A device of mass 1 or more is alone in floor(m·p_k) distributions; what is left of it goes on.
 - Ward's tree of the rows is cut at the largest subtrees of mass at most 1. Rows of zeros (devices that were never
   visited) have no distance from each other, so they merge first.
 - The heaviest clusters, as many as distributions are left, are the distributions to begin with. The devices of the

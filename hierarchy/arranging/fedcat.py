@@ -3,7 +3,7 @@
 "FedCat: Towards Accurate Federated Learning via Device Concatenation", Algorithm 3. In round r (from 1) of a cycle of K
 rounds the position is j = (r - 1) mod K, and a device's weight is 1 / sqrt(how often it was picked in position j). A
 device that was never picked there has no finite weight: such devices come first, each as likely as another. Groups are
-drawn anew every lambda.K rounds; counts are kept.
+drawn anew every lambda·K rounds; counts are kept.
 
 What the paper leaves open: a pick counts when it is planned, so a device that always declines does not block its group;
 a device that joins between two regroupings goes to the smallest group; a device that leaves keeps its group and counts

@@ -1,7 +1,7 @@
 """FedGSP's inter-cluster grouping: groups that are equal in size, alike to each other and mixed inside.
 
 Zeng et al.: "Heterogeneous Federated Learning via Grouped Sequential-to-Parallel Training", Algorithm 2. With N devices
-and f groups wanted: L = floor(N / f); L.floor(N / L) random devices stay, the others rest; their rows go into L
+and f groups wanted: L = floor(N / f); L·floor(N / L) random devices stay, the others rest; their rows go into L
 clusters of equal size, by turns an assignment of least cost (a flow, eq. 10 to 13) and new centroids, until they stop;
 each of floor(N / L) groups, which can be more than f, gets one random device of each cluster.
 

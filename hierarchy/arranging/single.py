@@ -1,6 +1,6 @@
 """FedAvg's arrangement: every chosen device is a tour of its own.
 
-McMahan et al.: "Communication-Efficient Learning of Deep Networks from Decentralized Data", with max(1, floor(C.K)).
+McMahan et al.: "Communication-Efficient Learning of Deep Networks from Decentralized Data", with max(1, floor(C·K)).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ iota(mean(v of set + j), v^target), v^target = (1, ..., 1). Ties go to the lowes
 
 The paper lets every edge server reach every device. Here a set belongs to a site and draws only from devices that
 reach it; `seats` keeps a promise for every place that is still to be filled. Where all devices reach all sites, the
-greedy is the paper's. It looks at all N devices for each of L.k places; `visit_fast` is for fleets too large for that.
+greedy is the paper's. It looks at all N devices for each of L·k places; `visit_fast` is for fleets too large for that.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """VISIT's greedy for large fleets: the same rule, with cheaper sums, in blocks where there are many places to fill.
 
-The literal greedy looks at all N devices for each of L.k places, which is quadratic where L.k grows with N. Here, while
+The literal greedy looks at all N devices for each of L·k places, which is quadratic where L·k grows with N. Here, while
 more than `PLACES` places are open, the fleet is cut at random into blocks with about `PLACES` open places each, every
 block makes one half of its sets by Algorithm 1, and those whom nobody took come together again for the next cut. So a
 place sees some thousands of devices, and the last sets, for which the greedy leaves the worst choice, are made once
 for the whole fleet and not once in each block. The last `PLACES` places, or all where there are no more or the fleet
 is small (`LITERAL`), are filled as the literal greedy does it, from everyone who is left: a fleet that needs no blocks
-gets the literal greedy's sets. The time is O(N.PLACES.C).
+gets the literal greedy's sets. The time is O(N·PLACES·C).
 
 Where sites reach different devices, a block belongs to a site: for each cut a device is offered to one of the sites
 that it reaches (`Seats.split`), and no other sees it. Only the last places see all who reach their site. The sets of

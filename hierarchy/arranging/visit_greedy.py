@@ -51,7 +51,7 @@ class LiteralSearch:
 
 
 class QuickSearch:
-    """The same by |t + v|^2 = |t|^2 + 2 t.v + |v|^2: one product over the fleet instead of all sums."""
+    """The same by |t + v|^2 = |t|^2 + 2 t·v + |v|^2: one product over the fleet instead of all sums."""
 
     def __init__(self, signatures: Table) -> None:
         self.signatures = signatures

@@ -12,7 +12,7 @@ import typer
 
 from sojourn import logs
 
-app = typer.Typer(help="Run an MQTT broker for development.")
+app = typer.Typer(add_completion=False, help="Run an MQTT broker for development.")
 
 
 @app.command()

@@ -80,7 +80,7 @@ def test_the_table_of_strategies_has_no_other_row() -> None:
 def test_bytes_are_those_of_its_visits_and_tours(each: Named) -> None:
     _, visits, volume, _ = rows(section("## The strategies"))[each.name]
     vectors = 2 * (1 + len(each.strategy.objective.receives))
-    # A figure as (number, symbols): 0.2.N is (0.2, N), and 2NP is (2, NP).
+    # A figure as (number, symbols): 0.2·N is (0.2, N), and 2NP is (2, NP).
     by_visit, by_tour = (figure(side) for side in re.fullmatch(r"([^ ]+) \(([^)]+)\).*", visits).groups())  # type: ignore[union-attr]
     at_sites, to_cloud = (figure(side) for side in volume.split(", "))
     assert at_sites == (pytest.approx(vectors * by_visit[0]), by_visit[1] + "P")
@@ -88,7 +88,7 @@ def test_bytes_are_those_of_its_visits_and_tours(each: Named) -> None:
 
 
 def figure(text: str) -> tuple[float, str]:
-    number, symbols = re.fullmatch(r"([\d.]*)(.*)", text.replace(".", "")).groups()  # type: ignore[union-attr]
+    number, symbols = re.fullmatch(r"([\d.]*)(.*)", text.replace("·", "")).groups()  # type: ignore[union-attr]
     return float(number or 1), symbols
 
 

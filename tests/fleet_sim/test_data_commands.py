@@ -42,8 +42,8 @@ def test_the_table_has_bars_and_counts(narrow: CliRunner, small: str) -> None:
     assert shown(narrow, "--data", small, "--by", "domain", "--devices", "2") == [
         "pets: 6 training samples of 3 classes over 2 devices",
         "device  samples  012  0 1 2",
-        "     1        4  █    4 . .",
-        "     2        2   █   . 2 .",
+        "     1        4  █    4 · ·",
+        "     2        2   █   · 2 ·",
         "",
         "classes: 0=cat, 1=dog, 2=eel",
         "samples of a device: 2 to 4, median 3",
@@ -52,7 +52,7 @@ def test_the_table_has_bars_and_counts(narrow: CliRunner, small: str) -> None:
 
 
 def test_bars_are_relative_to_the_devices_own(narrow: CliRunner, small: str) -> None:
-    assert shown(narrow, "--data", small, "--by", "iid", "--devices", "1")[2] == "     1        6  █▅   4 2 ."
+    assert shown(narrow, "--data", small, "--by", "iid", "--devices", "1")[2] == "     1        6  █▅   4 2 ·"
 
 
 def test_what_is_drawn_is_the_split(narrow: CliRunner) -> None:
@@ -62,7 +62,7 @@ def test_what_is_drawn_is_the_split(narrow: CliRunner) -> None:
     for at, part in enumerate(parts):
         counts = np.bincount(data.y_train[part], minlength=10)
         assert lines[2 + at].split()[:2] == [str(at + 1), str(len(part))]
-        assert lines[2 + at].split()[-10:] == [str(count or ".") for count in counts.tolist()]
+        assert lines[2 + at].split()[-10:] == [str(count or "·") for count in counts.tolist()]
 
 
 def test_every_option_matters(narrow: CliRunner) -> None:

@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from sojourn import __version__
-from sojourn.cli import TOLD
+from sojourn import WIRE, __version__
+from sojourn.cli import TOLD, app
 
 HEAVY = {"torch", "onnxruntime", "numpy", "onnx", "sklearn", "coordinator", "fleet_sim", "hierarchy", "edge_agent"}
 
@@ -48,7 +49,38 @@ def test_help_of_a_command_needs_nothing_heavy(arguments: tuple[str, ...]) -> No
 
 
 def test_version() -> None:
-    assert sojourn("--version").stdout == f"sojourn {__version__}\n"
+    assert sojourn("--version").stdout == f"sojourn {__version__}, wire {WIRE}\n"
+
+
+def test_completion_is_offered_at_the_root() -> None:
+    assert {"--install-completion", "--show-completion"} <= set(sojourn("--help").stdout.split())
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_no_group_of_commands_offers_completion_again(name: str) -> None:
+    done = CliRunner().invoke(app, [name, "--help"])
+    assert done.exit_code == 0
+    assert "--help" in done.output
+    assert "completion" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("sojourn ag", ["agent"]),
+        ("sojourn agent pre", ["preflight", "predict"]),
+        ("sojourn agent run --da", ["--data"]),
+    ],
+)
+def test_completion_knows_commands_that_were_never_loaded(
+    typed: str, completed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_SOJOURN_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", typed)
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
+    command = [sys.executable, "-c", "import sys; from sojourn.cli import main; sys.argv = ['sojourn']; main()"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split() == completed
 
 
 @pytest.mark.parametrize(

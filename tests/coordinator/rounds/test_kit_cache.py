@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -77,3 +78,7 @@ def test_other_code_is_another_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     before = recipe_of(job, public_data(job))
     monkeypatch.setattr(preparing, "_sources", lambda: b"changed")
     assert recipe_of(job, public_data(job)) != before
+
+
+def test_the_code_that_makes_kits_is_found() -> None:
+    assert preparing._sources() != hashlib.sha256(b"").digest()

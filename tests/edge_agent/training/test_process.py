@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+import edge_agent
+from edge_agent.training.child import environment
 from edge_agent.training.frames import Advance, Frames, Order, framed
 from edge_agent.training.process import TrainingProcess
 from edge_agent.training.trainer import Trainer
@@ -282,3 +284,7 @@ def test_blobs_that_ride_along_do_not_go_through_the_pipe(office: Office, monkey
     orders = [frame for data in sent for frame in Frames().feed(data) if isinstance(frame, Order)]
     assert [order.key for order in orders] == ["visit"]
     assert max(map(len, sent)) < 4096
+
+
+def test_a_process_of_ours_finds_our_packages() -> None:
+    assert environment()["PYTHONPATH"].split(os.pathsep)[0] == str(Path(edge_agent.__file__).resolve().parents[1])

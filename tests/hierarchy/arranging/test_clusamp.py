@@ -21,7 +21,7 @@ def made(rows: NDArray[np.float64], samples: list[int], draws: int, seed: int = 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=20).filter(any), st.integers(1, 8), st.integers(0, 2**32))
 def test_masses_are_exactly_those_of_unbiased_sampling(samples: list[int], draws: int, seed: int) -> None:
-    """Each distribution has mass 1, and each device has m.p_k over all of them (the paper's Proposition 1)."""
+    """Each distribution has mass 1, and each device has m·p_k over all of them (the paper's Proposition 1)."""
     table = made(np.random.default_rng(seed).random((len(samples), 3)), samples, draws, seed)
     assert table.shape == (draws, len(samples))
     assert (table >= 0).all()

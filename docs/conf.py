@@ -1,0 +1,115 @@
+"""How the pages of this repository become a site that works without the internet: `make docs`.
+
+The pages stay where they are and link to each other as files, so that they can be read in any clone and on a
+code-hosting site too. Sphinx reads them from the root of the repository; only the contents are added here.
+"""
+# ruff: noqa: INP001  # settings beside the pages that they serve
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import mermaidx
+from docutils import nodes
+from pygments.lexers.special import TextLexer
+from sphinx.errors import ExtensionError
+from sphinx.util import logging
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from sojourn import __version__
+
+log = logging.getLogger(__name__)
+project = "Sojourn"
+copyright = "the authors of Sojourn"  # noqa: A001  # Sphinx reads it under this name
+release = __version__
+html_title = f"Sojourn {__version__}"
+html_theme = "furo"
+html_static_path = ["style"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sphinx = False
+highlight_language = "none"
+extensions = ["myst_parser"]
+myst_heading_anchors = 5
+root_doc = "README"
+include_patterns = ["*.md", "docs/**.md", "deploy/*.md", "firmware_notes/*.md", "benchmarks/**.md"]
+exclude_patterns = ["docs/vectors/**", "**/.*", "**/node_modules"]
+suppress_warnings = ["myst.header"]  # the protocol's messages skip a level on purpose
+
+CONTENTS = {
+    "README": {
+        "Use it": (
+            "docs/strategies", "docs/models", "docs/simulation", "Profiles <docs/profiles>", "Systems <docs/systems>",
+            "docs/upgrading",
+        ),
+        "A real fleet": (
+            "Installing <deploy/README>", "On a device <docs/devices>", "Boards <firmware_notes/README>",
+            "docs/releases", "Rollouts <docs/rollouts>", "Inference <docs/inference>", "SECURITY",
+        ),
+        "How it is built": (
+            "docs/architecture", "docs/protocol", "Decisions <docs/decisions/README>",
+            "Benchmarks <benchmarks/README>", "CONTRIBUTING", "CHANGELOG",
+        ),
+    },
+    "docs/decisions/README": {"": ("/docs/decisions/[0-9]*",)},
+    "firmware_notes/README": {"": ("raspberry*", "jetson*", "generic*", "provisioning")},
+    "benchmarks/README": {"": ("RESULTS", "Papers <papers/README>")},
+}  # fmt: skip
+"""The navigation: under each page that has others below it, their headings and pages. A page in none is an error."""
+
+LOADED = re.compile(
+    r"""<(?:link|script|img|iframe|source|use)\b[^>]*?(?:src|href)\s*=\s*["']?((?:https?:)?//[^"'\s>]+)"""
+)
+"""What a page loads from elsewhere by itself; links that a person clicks are not meant."""
+
+WIDTH = re.compile(r"max-width: ([\d.]+)px;")
+"""How wide a drawing would be. One that is too wide for the page is made a little smaller; what is left is scrolled."""
+
+
+def add_contents(_app: Sphinx, page: str, source: list[str]) -> None:
+    """Append the contents to the pages that have any."""
+    for heading, pages in CONTENTS.get(page, {}).items():
+        caption = f":caption: {heading}\n" if heading else ""
+        source[0] += "\n\n```{toctree}\n:hidden:\n:glob:\n" + caption + "\n" + "\n".join(pages) + "\n```\n"
+
+
+def draw(_app: Sphinx, document: nodes.document) -> None:
+    """Put the drawing in the place of each Mermaid text, as code-hosting sites do, but without a script in the page."""
+    for number, block in enumerate(list(document.findall(nodes.literal_block))):
+        if block.get("language") != "mermaid":
+            continue
+        try:
+            svg = mermaidx.render(block.astext()).svg()
+        except RuntimeError as error:
+            log.warning("%s", error, location=block)
+            continue
+        svg = svg.replace("my-svg", f"drawing-{number}").replace('width="100%"', "", 1)
+        svg = WIDTH.sub(r"width: \1px; max-width: max(100%, 0.8 * \1px);", svg, count=1)
+        block.replace_self(nodes.raw("", f'<div class="drawing">{svg}</div>', format="html"))
+
+
+def finish(app: Sphinx, error: Exception | None) -> None:
+    """Give the site its first page; and refuse a page that loads from another machine, for there may be no internet."""
+    if error:
+        return
+    shutil.copy(app.outdir / "README.html", app.outdir / "index.html")
+    for page in sorted(app.outdir.rglob("*.html")):
+        strange = LOADED.findall(page.read_text(encoding="utf-8"))
+        if strange:
+            raise ExtensionError(f"{page} loads from another machine: {', '.join(strange)}")
+
+
+def setup(app: Sphinx) -> None:
+    """Tell Sphinx of the steps above."""
+    app.add_lexer("hex", TextLexer)
+    app.connect("source-read", add_contents)
+    app.connect("doctree-read", draw)
+    app.connect("build-finished", finish)
