@@ -138,7 +138,7 @@ class Child:
 
 def environment() -> dict[str, str]:
     """The environment of a process that runs our modules, and what the owner has installed, on its own."""
-    ours = str(Path(__file__).resolve().parents[1])
+    ours = str(Path(__file__).resolve().parents[2])
     inherited = os.environ.get("PYTHONPATH")
     # What the service manager wants to hear is the agent's to say.
     kept = {key: value for key, value in os.environ.items() if key != "NOTIFY_SOCKET"}

@@ -77,3 +77,8 @@ def test_other_code_is_another_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     before = recipe_of(job, public_data(job))
     monkeypatch.setattr(preparing, "_sources", lambda: b"changed")
     assert recipe_of(job, public_data(job)) != before
+
+
+def test_the_code_of_a_recipe_is_the_compilers_and_the_models() -> None:
+    names = {f"{file.parent.name}/{file.name}" for file in preparing._source_files()}
+    assert {"compiling/__init__.py", "models/__init__.py"} < names

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from edge_agent.training.child import environment
 from edge_agent.training.frames import Advance, Frames, Order, framed
 from edge_agent.training.process import TrainingProcess
 from edge_agent.training.trainer import Trainer
@@ -282,3 +283,9 @@ def test_blobs_that_ride_along_do_not_go_through_the_pipe(office: Office, monkey
     orders = [frame for data in sent for frame in Frames().feed(data) if isinstance(frame, Order)]
     assert [order.key for order in orders] == ["visit"]
     assert max(map(len, sent)) < 4096
+
+
+def test_a_process_of_ours_finds_our_packages_and_none_of_our_modules_by_a_bare_name(tmp_path: Path) -> None:
+    program = "import importlib.util, edge_agent; assert importlib.util.find_spec('offer_check') is None"
+    bare = [sys.executable, "-S", "-P", "-c", program]  # without what is installed
+    subprocess.run(bare, env=environment(), cwd=tmp_path, check=True)
