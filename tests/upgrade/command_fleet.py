@@ -18,13 +18,19 @@ CLOUD, SITE = "cloud", "edge-1"
 DEVICES = ("pi-1", "pi-2")
 NODES = (CLOUD, SITE, *DEVICES)
 ROLES = {CLOUD: "coordinator", SITE: "edge", **dict.fromkeys(DEVICES, "agent")}
-PATIENCE = 100.0
+PATIENCE = 150.0
 
 
 def sojourn(*arguments: str, folder: Path, tree: Path | None = None) -> str:
     """What a command prints; `tree` is the version's source, unless it is the one that is installed."""
     done = subprocess.run(
-        command_of(*arguments), cwd=folder, env=environment_of(tree), capture_output=True, text=True, timeout=PATIENCE
+        command_of(*arguments),
+        cwd=folder,
+        env=environment_of(tree),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     assert done.returncode == 0, f"sojourn {' '.join(arguments)}\n{done.stdout}\n{done.stderr}"
     return done.stdout

@@ -14,7 +14,7 @@ from onnx import numpy_helper
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 VERSIONS = sorted(path.parent.name for path in FIXTURES.glob("*/messages.json"))
 CLOSE = 1e-3
-"""What a CPU of another kind may make of the same steps; a round more or less makes a hundred times that."""
+"""What a CPU of another kind may make of the same steps; a round more or less makes far more."""
 
 
 def unpack(version: str, folder: Path, *archives: str) -> Path:

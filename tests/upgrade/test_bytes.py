@@ -17,7 +17,8 @@ from hierarchy.edge import records as edge_records
 from sojourn.protocol.envelope import pack, unpack, unpack_presence
 from sojourn.protocol.topics import Address
 from tests.upgrade.command_fleet import CLOUD, NODES, ROLES
-from tests.upgrade.kept import FIXTURES, VERSIONS, unpack as unpacked
+from tests.upgrade.kept import FIXTURES, VERSIONS
+from tests.upgrade.kept import unpack as unpacked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +33,12 @@ PACKETS = [
     pytest.param(packet, id=f"{version}-{packet['name']}")
     for version in VERSIONS
     for packet in json.loads((FIXTURES / version / "messages.json").read_text())["packets"]
+]
+EXAMPLES = [
+    pytest.param(role, kind, bytes.fromhex(example), id=f"{version}-{role}-{kind}")
+    for version in VERSIONS
+    for role, examples in json.loads((FIXTURES / version / "records.json").read_text()).items()
+    for kind, example in examples.items()
 ]
 
 
@@ -48,6 +55,11 @@ def rows(path: Path, what: str) -> list[bytes]:
 
 def again(data: bytes, form: Any) -> bytes:
     return msgspec.msgpack.encode(msgspec.msgpack.decode(data, type=form))
+
+
+def address(text: str) -> Address:
+    role, name = text.split("/")
+    return msgspec.convert({"role": role, "name": name}, Address)
 
 
 def records_of(folder: Path, node: str) -> list[bytes]:
@@ -83,12 +95,16 @@ def test_the_snapshots_of_a_simulation_are_read_and_written_as_they_were(folder:
         assert again(node.snapshot, form) == node.snapshot
 
 
+@pytest.mark.parametrize(("role", "kind", "example"), EXAMPLES)
+def test_every_kind_of_record_is_read_and_written_as_it_was(role: str, kind: str, example: bytes) -> None:
+    record, state = FORMS[role]
+    assert again(example, state if kind == "state" else record) == example
+
+
 @pytest.mark.parametrize("packet", PACKETS)
 def test_every_message_is_read_and_written_as_it_was(packet: dict[str, Any]) -> None:
     data = bytes.fromhex(packet["hex"])
     if packet["to"] is None:
         assert pack(unpack_presence(data)) == data
     else:
-        sender, to = (msgspec.convert(dict(zip(("role", "name"), packet[end].split("/"), strict=True)), Address)
-                      for end in ("from", "to"))  # fmt: skip
-        assert pack(unpack(data, sender, to)) == data
+        assert pack(unpack(data, address(packet["from"]), address(packet["to"]))) == data

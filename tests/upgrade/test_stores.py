@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edge_agent import Model
-from tests.upgrade.command_fleet import CLOUD, DEVICES, SITE, CommandFleet, sojourn
+from tests.upgrade.command_fleet import CLOUD, DEVICES, CommandFleet, sojourn
 from tests.upgrade.kept import CLOSE, VERSIONS, apart, trained_before, unpack
 
 if TYPE_CHECKING:
@@ -47,19 +47,17 @@ def test_the_release_that_was_installed_is_served_before_anything_runs(fleet: Co
 
 
 def test_the_job_goes_on_where_it_was_and_ends_as_if_nothing_had_happened(fleet: CommandFleet, version: str) -> None:
-    fleet.start(CLOUD)
-    half = fleet.export("midway").rename(fleet.folder / "half.onnx")
-    fleet.start(SITE, *DEVICES)
+    fleet.start()
     assert "done" in fleet.ask("job", "watch", "midway")
     before, now = trained_before(version), fleet.trained("midway")
     assert sorted(now) == ["midway round 4 tour 5 hop 0", "midway round 4 tour 5 hop 1"]
     assert not before & {*now}
     ours, theirs = fleet.export("midway"), fleet.folder / "undisturbed.onnx"
     assert apart(ours, theirs) < CLOSE
-    assert apart(half, theirs) > 100 * CLOSE
-    # A CPU of another kind rounds otherwise: then the undisturbed job does not give the bits of then here, either.
-    fleet.ask("job", "submit", "job-undisturbed.toml", "--name", "again", "--watch")
-    assert apart(ours, theirs) == 0 or apart(fleet.export("again"), theirs) > 0
+    assert apart(fleet.folder / "shorter.onnx", theirs) > 10 * CLOSE  # a round less is far from it
+    if apart(ours, theirs) > 0:  # on a CPU of another kind, where the same job undisturbed gives other bits, too
+        fleet.ask("job", "submit", "job-undisturbed.toml", "--name", "again", "--watch")
+        assert apart(fleet.export("again"), theirs) > 0
 
 
 def test_the_job_that_was_queued_behind_it_is_done_too(fleet: CommandFleet) -> None:
