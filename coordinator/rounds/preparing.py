@@ -111,9 +111,12 @@ def recipe_of(job: JobSettings, data: PublicData) -> str:
 @cache
 def _sources() -> bytes:
     """A hash of the code that kits come from: whoever changes it gets new ones."""
-    here = Path(__file__).parents[1]
-    files = sorted((*(here / "compiling").glob("*.py"), *(here / "models").glob("*.py")))
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).digest()
+    return hashlib.sha256(b"".join(file.read_bytes() for file in _source_files())).digest()
+
+
+def _source_files() -> list[Path]:
+    package = Path(__file__).parents[1]
+    return sorted((*(package / "compiling").glob("*.py"), *(package / "models").glob("*.py")))
 
 
 def _compiled(job: JobSettings, data: PublicData) -> Compiled:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-import edge_agent
 from edge_agent.training.child import environment
 from edge_agent.training.frames import Advance, Frames, Order, framed
 from edge_agent.training.process import TrainingProcess
@@ -286,5 +285,7 @@ def test_blobs_that_ride_along_do_not_go_through_the_pipe(office: Office, monkey
     assert max(map(len, sent)) < 4096
 
 
-def test_a_process_of_ours_finds_our_packages() -> None:
-    assert environment()["PYTHONPATH"].split(os.pathsep)[0] == str(Path(edge_agent.__file__).resolve().parents[1])
+def test_a_process_of_ours_finds_our_packages_and_none_of_our_modules_by_a_bare_name(tmp_path: Path) -> None:
+    program = "import importlib.util, edge_agent; assert importlib.util.find_spec('offer_check') is None"
+    bare = [sys.executable, "-S", "-P", "-c", program]  # without what is installed
+    subprocess.run(bare, env=environment(), cwd=tmp_path, check=True)

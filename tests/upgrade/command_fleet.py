@@ -1,0 +1,142 @@
+"""A fleet that is known only by its commands, its settings files and its logs, so that any version can be one."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+FLEET = "kept"
+CLOUD, SITE = "cloud", "edge-1"
+DEVICES = ("pi-1", "pi-2")
+NODES = (CLOUD, SITE, *DEVICES)
+ROLES = {CLOUD: "coordinator", SITE: "edge", **dict.fromkeys(DEVICES, "agent")}
+PATIENCE = 150.0
+
+
+def sojourn(*arguments: str, folder: Path, tree: Path | None = None) -> str:
+    """What a command prints; `tree` is the version's source, unless it is the one that is installed."""
+    done = subprocess.run(
+        command_of(*arguments),
+        cwd=folder,
+        env=environment_of(tree),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, f"sojourn {' '.join(arguments)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+class CommandFleet:
+    """A coordinator, an edge server and two agents as processes, on a Mosquitto of their own.
+
+    `folder` has a settings file of each, in which its store is named; `trees` says which of them run another version.
+    """
+
+    def __init__(self, folder: Path, trees: Mapping[str, Path] | None = None) -> None:
+        self.folder = folder
+        self._trees = trees or {}
+        self._logs = folder / "logs"
+        self._logs.mkdir()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        # With the fleet's access rules: a version may not need a right that another one's broker does not give.
+        rules = ("--fleet", FLEET, "--edge", SITE)
+        self._spawn("broker", "broker", "--kind", "mosquitto", "--port", "0", "--folder", "broker", *rules)
+        self.wait_for("broker", "is listening on")
+        self._address = re.findall(r"listening on (\S+);", self.log("broker"))[0]
+
+    def start(self, *nodes: str) -> None:
+        for node in nodes or NODES:
+            self._spawn(node, ROLES[node], "run", f"{node}.toml", "--broker", self._address)
+
+    def kill(self, *nodes: str) -> None:
+        """The end that nobody is told of."""
+        for node in nodes:
+            self._processes[node].kill()
+            self._processes[node].wait()
+
+    def end(self, *nodes: str) -> None:
+        """Stop them in good order: each leaves a snapshot."""
+        for node in nodes:
+            self._processes[node].terminate()
+        for node in nodes:
+            assert self._processes[node].wait(PATIENCE) == 0, self.log(node)
+
+    def ask(self, *arguments: str) -> str:
+        """What an operator is told; his commands are of the coordinator's version."""
+        asked = (*arguments, "--broker", self._address, "--fleet", FLEET)
+        return sojourn(*asked, folder=self.folder, tree=self._trees.get(CLOUD))
+
+    def export(self, job: str) -> Path:
+        """The job's newest model, as a file."""
+        self.ask("job", "export", job, "--output", f"{job}.onnx")
+        return self.folder / f"{job}.onnx"
+
+    def roll_out(self, release: str) -> str:
+        """Bring a release to all devices; it is an error if it does not get there."""
+        # How well and how fast it predicts is not what is tried here, and a busy machine is slow at times.
+        easy = ("--max-accuracy-drop", "1", "--max-drift", "1", "--max-latency", "1000")
+        how = ("--key", "release.key", "--stages", "100%", "--soak", "0.2", "--patience", "60", "--watch")
+        return self.ask("release", "rollout", release, *how, *easy)
+
+    def log(self, node: str) -> str:
+        return (self._logs / node).read_text()
+
+    def wait_for(self, node: str, words: str) -> None:
+        """Until a node's log says something."""
+        self.wait(lambda: words in self.log(node), f"{words!r} in the log of {node}")
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            if time.monotonic() > deadline:
+                logs = "\n".join(f"--- {path.name}\n{path.read_text()[-2500:]}" for path in self._logs.iterdir())
+                raise AssertionError(f"waited in vain for {what}\n{logs}")
+            time.sleep(0.005)
+
+    def trained(self, job: str) -> list[str]:
+        """Every visit of a job that was trained here, as the devices' logs have it."""
+        found = [re.findall(rf"trained ({job} [^:]*):", self.log(device)) for device in DEVICES]
+        return [visit for visits in found for visit in visits]
+
+    def stop(self) -> None:
+        for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _spawn(self, node: str, *arguments: str) -> None:
+        with (self._logs / node).open("ab") as log:
+            self._processes[node] = subprocess.Popen(
+                command_of(*arguments),
+                cwd=self.folder,
+                env=environment_of(self._trees.get(node)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+
+def command_of(*arguments: str) -> list[str]:
+    """The `sojourn` command, of whichever version comes first on the path."""
+    return [sys.executable, "-m", "sojourn.cli", *arguments]
+
+
+def environment_of(tree: Path | None) -> dict[str, str]:
+    """What a process of a version is started with: its source comes before that which is installed."""
+    new = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
+    new.pop("PYTHONPATH", None)
+    return new if tree is None else {**new, "PYTHONPATH": str(tree)}

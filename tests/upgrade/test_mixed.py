@@ -1,0 +1,46 @@
+"""Processes of 0.1.0 and of today in one fleet: a job that 0.1.0 began is ended, and a release of 0.1.0 rolled out.
+
+The code of 0.1.0 is taken from the history of this repository; where there is none, these tests fail and say so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from edge_agent import Model
+from tests.upgrade.command_fleet import CLOUD, DEVICES, SITE, CommandFleet, sojourn
+from tests.upgrade.kept import CLOSE, apart, trained_before, unpack
+from tests.upgrade.versions import BEFORE, source_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VERSION = "0.1.0"
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tree = source_of(BEFORE, tmp_path_factory.mktemp("before"))
+    assert sojourn("--version", folder=tree.parent, tree=tree) == f"sojourn {VERSION}\n"
+    return tree
+
+
+@pytest.mark.parametrize("old", [DEVICES, (CLOUD, SITE)], ids=["old agents", "old servers"])
+def test_a_fleet_of_two_versions_ends_the_job_and_takes_the_release(
+    before: Path, tmp_path: Path, old: tuple[str, ...]
+) -> None:
+    fleet = CommandFleet(unpack(VERSION, tmp_path, "fleet.tar.gz"), dict.fromkeys(old, before))
+    try:
+        fleet.start()
+        fleet.ask("job", "stop", "queued")  # compiling it takes longer than all the rest
+        assert "done" in fleet.ask("job", "watch", "midway")
+        assert not trained_before(VERSION) & {*fleet.trained("midway")}
+        assert apart(fleet.export("midway"), tmp_path / "undisturbed.onnx") < CLOSE
+        fleet.roll_out("digits-2.release")
+        for device in DEVICES:
+            with Model("digits", tmp_path / "stores" / device) as model:
+                assert model.version == 2
+    finally:
+        fleet.stop()
