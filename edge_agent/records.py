@@ -57,7 +57,7 @@ class ReleaseEnded(msgspec.Struct, frozen=True, tag="release-ended/1"):
 Record = VisitTaken | VisitTrained | VisitEnded | ReleaseOrdered | ReleaseEnded
 
 
-class Held(msgspec.Struct):
+class HeldVisit(msgspec.Struct):
     """A visit that is under way, or whose result waits."""
 
     source: str
@@ -125,7 +125,7 @@ class ReleaseLine(msgspec.Struct):
 class AgentState(msgspec.Struct):
     """The durable state of an agent."""
 
-    held: dict[Key, Held] = {}
+    held: dict[Key, HeldVisit] = {}
     fences: dict[Key, tuple[int, int]] = {}
     memory: dict[str, Memory] = {}
     kits: list[Ref] = []
@@ -139,7 +139,7 @@ class AgentState(msgspec.Struct):
             case ReleaseEnded():
                 self.lines[record.line].end(record)
             case VisitTaken():
-                self.held[key_of(record.order.id)] = Held(record.source, record.order)
+                self.held[key_of(record.order.id)] = HeldVisit(record.source, record.order)
                 self.kits = [record.order.kit, *(kit for kit in self.kits if kit != record.order.kit)][:2]
             case VisitTrained():
                 held = self.held[record.key]
@@ -161,11 +161,11 @@ class AgentState(msgspec.Struct):
             new.unsure = known.state not in ("serving", "withdrawn")
         self.lines[record.order.line] = new
 
-    def unsettled(self, job: str) -> list[Key]:
+    def unanswered(self, job: str) -> list[Key]:
         """The results that would change what is remembered for a job, if they were accepted."""
         return [key for key, held in self.held.items() if held.order.id.job == job and held.memory]
 
-    def _remember(self, held: Held) -> None:
+    def _remember(self, held: HeldVisit) -> None:
         job = held.order.id.job
         # The training process says what it could use: a memory that it found lost began anew.
         earlier = int(held.answer.metrics.get("remembered", 0)) if held.answer else 0
