@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from edge_agent.records import AgentState, Record
-from edge_agent.releases.machine import Releases
+from edge_agent.releases.machine import ReleaseMachine
 from edge_agent.releases.work import Usage
 from edge_agent.training.work import Trained, Warm
 from edge_agent.visits import VisitMachine
@@ -54,7 +54,7 @@ class Agent:
         *,
         edges: frozenset[str] = frozenset(),
         objection: Objection | None = None,
-        releases: Releases | None = None,
+        releases: ReleaseMachine | None = None,
     ) -> None:
         self.address = Address("device", name)
         self.offer: Offer | None = offer
@@ -64,7 +64,7 @@ class Agent:
         self._edges = edges
         self._objection = objection or (lambda: None)
         self._visits = VisitMachine(self.state, offer, self._objection)
-        self._releases = releases or Releases("", "")
+        self._releases = releases or ReleaseMachine("", "")
         self._warming: Prepare | None = None
         """The visit that is near, for which the worker is made ready."""
 
@@ -101,7 +101,7 @@ class Agent:
     def start(self, now: float) -> list[Effect]:
         """Go on with what the durable state says was under way."""
         effects = [*self._releases.start(self.state), *self._visits.start(now)]
-        return [*effects, *self._releases.go_on(busy=self._busy)]
+        return [*effects, *self._releases.go_on(self.state, busy=self._busy)]
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """React."""
@@ -110,7 +110,7 @@ class Agent:
             effects += self._visits.train_if_unblocked(now)
         if self._busy:
             self._warming = None
-        return [*effects, *self._releases.go_on(busy=self._busy)]
+        return [*effects, *self._releases.go_on(self.state, busy=self._busy)]
 
     @property
     def _busy(self) -> bool:

@@ -79,11 +79,6 @@ class Served(msgspec.Struct, frozen=True):
     version: int
     goods: Goods
 
-    @property
-    def parts(self) -> tuple[int, Goods]:
-        """Both of them."""
-        return self.version, self.goods
-
 
 class ReleaseLine(msgspec.Struct):
     """A model line: its newest order and what became of it, what is served, and what was served before that."""
