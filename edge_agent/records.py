@@ -73,7 +73,7 @@ class Memory(msgspec.Struct):
     visits: int = 0
 
 
-class Served(msgspec.Struct, frozen=True):
+class ServedRelease(msgspec.Struct, frozen=True):
     """A release that programs are given."""
 
     version: int
@@ -88,8 +88,8 @@ class ReleaseLine(msgspec.Struct):
     state: ReleaseState = "fetching"
     detail: str = ""
     health: Health | None = None
-    serving: Served | None = None
-    previous: Served | None = None
+    serving: ServedRelease | None = None
+    previous: ServedRelease | None = None
     unsure: bool = False
     """Whether something else may be on the disk than `serving` says: work on it was begun whose end is not known."""
 
@@ -97,7 +97,7 @@ class ReleaseLine(msgspec.Struct):
     def serves_as_ordered(self) -> bool:
         """Whether what is served is just what the order wants."""
         goods = self.order.goods
-        return goods is not None and self.serving == Served(self.order.version, goods)
+        return goods is not None and self.serving == ServedRelease(self.order.version, goods)
 
     def end(self, record: ReleaseEnded) -> None:
         """Change by the end of the order."""
@@ -107,7 +107,7 @@ class ReleaseLine(msgspec.Struct):
             return
         goods = self.order.goods
         if record.state == "serving" and goods:
-            new: Served | None = Served(self.order.version, goods)
+            new: ServedRelease | None = ServedRelease(self.order.version, goods)
         elif record.state == "withdrawn":
             new = None
         else:

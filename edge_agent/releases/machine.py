@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from edge_agent.records import ReleaseEnded, ReleaseOrdered, Served
+from edge_agent.records import ReleaseEnded, ReleaseOrdered, ServedRelease
 from edge_agent.releases.table import DEVICE_RELEASE, REPORTED, DeviceReleaseEvent, DeviceReleaseState
 from edge_agent.releases.tasks import ReleaseTask, work_for
 from edge_agent.releases.work import Install, Installed, Withdraw
@@ -201,7 +201,7 @@ class ReleaseMachine:
     def _begin(self, line: ReleaseLine) -> list[Effect]:
         """Fetch what is not here, or go straight to work."""
         order = line.order
-        ordered = Served(order.version, order.goods) if order.goods else None
+        ordered = ServedRelease(order.version, order.goods) if order.goods else None
         if ordered and ordered not in (line.serving, line.previous):
             self._step(order.line, line, DeviceReleaseEvent.NOT_HERE)
             return self._fetch(line)

@@ -9,7 +9,7 @@ import msgspec
 from edge_agent.releases.work import Install, Withdraw
 
 if TYPE_CHECKING:
-    from edge_agent.records import Served
+    from edge_agent.records import ServedRelease
 
 
 class ReleaseTask(msgspec.Struct, frozen=True):
@@ -32,6 +32,6 @@ class ReleaseTask(msgspec.Struct, frozen=True):
         return isinstance(self.work, Install) and not self.work.known
 
 
-def work_for(line: str, wanted: Served | None) -> Install | Withdraw:
+def work_for(line: str, wanted: ServedRelease | None) -> Install | Withdraw:
     """Make what was served before, or nothing, the release that is served."""
     return Install(line, wanted.version, wanted.goods, known=True) if wanted else Withdraw(line)

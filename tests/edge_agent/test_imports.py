@@ -22,7 +22,7 @@ HEAVY = {"numpy", "onnxruntime", "PIL"}
 IN_THE_WORKER = {
     "training.trainer", "training.descent", "training.model_pool", "training.estimates", "training.handover",
     "releases.trial", "inference.predictor", "inference.serving", "inference.model", "inference.inputs",
-    "inference.answers", "inference.endpoint",
+    "inference.http_api", "inference.endpoint",
 }  # fmt: skip
 """The modules that only the training worker, the trial of a release, or a program that predicts loads."""
 EVERY = {

@@ -148,7 +148,7 @@ def test_a_child_that_dies_or_hangs_is_a_clear_error(
 def test_what_libraries_print_does_not_get_into_the_answer(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    chatty = "import os\nfrom edge_agent import release_trial as t\nold = t.tried\n"
+    chatty = "import os\nfrom edge_agent.releases import trial as t\nold = t.tried\n"
     chatty += "t.tried = lambda trial: (print('noise', flush=True), os.write(1, b'noise'), old(trial))[2]\nt.main()\n"
     (tmp_path / "chatty_trial.py").write_text(chatty)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

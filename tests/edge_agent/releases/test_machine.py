@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from edge_agent.records import ReleaseEnded, ReleaseOrdered, Served
+from edge_agent.records import ReleaseEnded, ReleaseOrdered, ServedRelease
 from edge_agent.releases.machine import LINES
 from edge_agent.releases.work import Install, Installed, Usage, Withdraw, Withdrawn
 from edge_agent.training.work import Train
@@ -118,7 +118,7 @@ def test_a_newer_version_takes_the_place_of_the_older_one_which_is_kept() -> Non
     assert served(it) == 1
     arrive(it, 2)
     installed(it)
-    assert (line(it).serving, line(it).previous) == (Served(2, goods(2)), Served(1, goods(1)))
+    assert (line(it).serving, line(it).previous) == (ServedRelease(2, goods(2)), ServedRelease(1, goods(1)))
 
 
 # --- what is not obeyed
@@ -209,7 +209,7 @@ def test_going_back_takes_no_trial_and_no_fetching() -> None:
     assert works(effects) == [Install("l", 1, goods(1), known=True)]
     assert not [effect for effect in effects if isinstance(effect, Pull)]
     assert reports(installed(it, Health())) == [(3, 1, "serving")]
-    assert (line(it).serving, line(it).previous) == (Served(1, goods(1)), Served(2, goods(2)))
+    assert (line(it).serving, line(it).previous) == (ServedRelease(1, goods(1)), ServedRelease(2, goods(2)))
 
 
 def test_what_should_be_here_and_is_damaged_is_fetched_anew() -> None:
@@ -346,7 +346,7 @@ def test_a_release_that_a_program_cannot_load_gives_way_to_the_one_before() -> N
     assert works(effects) == [Install("l", 1, goods(1), known=True)]
     assert installed(it, Health()) == []
     assert line(it).state == "fell-back"
-    assert (line(it).serving, line(it).previous) == (Served(1, goods(1)), None)
+    assert (line(it).serving, line(it).previous) == (ServedRelease(1, goods(1)), None)
     assert it.tell(failing()) == []
 
 
