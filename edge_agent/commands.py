@@ -99,8 +99,8 @@ def profile(
         f"{device.visit_seconds:.2f} s to start a worker, {device.memory / 1e9:.1f} GB of memory",
         err=True,
     )
-    told = "" if latency is None else f"latency {latency * 1e3:.2f} ms; "
-    typer.echo(f"{told}bandwidth is not measured: [link] holds an assumption to correct", err=True)
+    delay = "" if latency is None else f"latency {latency * 1e3:.2f} ms; "
+    typer.echo(f"{delay}bandwidth is not measured: [link] holds an assumption to correct", err=True)
     if hot := profiling.heat():
         typer.echo(f"heat: {hot}", err=True)
     if output is None:

@@ -57,7 +57,7 @@ class ReleaseEnded(msgspec.Struct, frozen=True, tag="release-ended/1"):
 Record = VisitTaken | VisitTrained | VisitEnded | ReleaseOrdered | ReleaseEnded
 
 
-class Held(msgspec.Struct):
+class HeldVisit(msgspec.Struct):
     """A visit that is under way, or whose result waits."""
 
     source: str
@@ -73,16 +73,11 @@ class Memory(msgspec.Struct):
     visits: int = 0
 
 
-class Served(msgspec.Struct, frozen=True):
+class ServedRelease(msgspec.Struct, frozen=True):
     """A release that programs are given."""
 
     version: int
     goods: Goods
-
-    @property
-    def parts(self) -> tuple[int, Goods]:
-        """Both of them."""
-        return self.version, self.goods
 
 
 class ReleaseLine(msgspec.Struct):
@@ -93,8 +88,8 @@ class ReleaseLine(msgspec.Struct):
     state: ReleaseState = "fetching"
     detail: str = ""
     health: Health | None = None
-    serving: Served | None = None
-    previous: Served | None = None
+    serving: ServedRelease | None = None
+    previous: ServedRelease | None = None
     unsure: bool = False
     """Whether something else may be on the disk than `serving` says: work on it was begun whose end is not known."""
 
@@ -102,7 +97,7 @@ class ReleaseLine(msgspec.Struct):
     def serves_as_ordered(self) -> bool:
         """Whether what is served is just what the order wants."""
         goods = self.order.goods
-        return goods is not None and self.serving == Served(self.order.version, goods)
+        return goods is not None and self.serving == ServedRelease(self.order.version, goods)
 
     def end(self, record: ReleaseEnded) -> None:
         """Change by the end of the order."""
@@ -112,7 +107,7 @@ class ReleaseLine(msgspec.Struct):
             return
         goods = self.order.goods
         if record.state == "serving" and goods:
-            new: Served | None = Served(self.order.version, goods)
+            new: ServedRelease | None = ServedRelease(self.order.version, goods)
         elif record.state == "withdrawn":
             new = None
         else:
@@ -125,7 +120,7 @@ class ReleaseLine(msgspec.Struct):
 class AgentState(msgspec.Struct):
     """The durable state of an agent."""
 
-    held: dict[Key, Held] = {}
+    held: dict[Key, HeldVisit] = {}
     fences: dict[Key, tuple[int, int]] = {}
     memory: dict[str, Memory] = {}
     kits: list[Ref] = []
@@ -139,7 +134,7 @@ class AgentState(msgspec.Struct):
             case ReleaseEnded():
                 self.lines[record.line].end(record)
             case VisitTaken():
-                self.held[key_of(record.order.id)] = Held(record.source, record.order)
+                self.held[key_of(record.order.id)] = HeldVisit(record.source, record.order)
                 self.kits = [record.order.kit, *(kit for kit in self.kits if kit != record.order.kit)][:2]
             case VisitTrained():
                 held = self.held[record.key]
@@ -161,11 +156,11 @@ class AgentState(msgspec.Struct):
             new.unsure = known.state not in ("serving", "withdrawn")
         self.lines[record.order.line] = new
 
-    def unsettled(self, job: str) -> list[Key]:
+    def unanswered(self, job: str) -> list[Key]:
         """The results that would change what is remembered for a job, if they were accepted."""
         return [key for key, held in self.held.items() if held.order.id.job == job and held.memory]
 
-    def _remember(self, held: Held) -> None:
+    def _remember(self, held: HeldVisit) -> None:
         job = held.order.id.job
         # The training process says what it could use: a memory that it found lost began anew.
         earlier = int(held.answer.metrics.get("remembered", 0)) if held.answer else 0

@@ -20,7 +20,7 @@ from edge_agent.inference.endpoint_process import EndpointProcess
 from edge_agent.inference.usage_listener import UsageListener
 from edge_agent.limits.rules import Limits
 from edge_agent.releases.installing import Installer
-from edge_agent.releases.machine import Releases
+from edge_agent.releases.machine import ReleaseMachine
 from edge_agent.settings import AgentSettings
 from edge_agent.training.objectives import NAMES
 from edge_agent.training.own_objectives import check
@@ -61,7 +61,7 @@ def assemble(settings: AgentSettings, notifier: Notifier | None = None) -> Drive
     log.info("%s: data: %s", settings.name, about.data)
     folder = store_folder(settings.store, settings.fleet, settings.name)
     limits = Limits(settings.limits, folder)
-    releases = Releases(settings.fleet, _release_key(settings))
+    releases = ReleaseMachine(settings.fleet, _release_key(settings))
     agent = Agent(settings.name, about, edges=frozenset(settings.edges), objection=limits.objection, releases=releases)
     link = MqttLink(settings.broker, settings.name)
     store = FolderStore(folder)

@@ -13,7 +13,7 @@ from sojourn.randomness import derive
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from edge_agent.agent import Objection
+    from edge_agent.visits import Objection
     from fleet_sim.world import World
 
 HOUR = 3600.0

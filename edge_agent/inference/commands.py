@@ -30,17 +30,17 @@ def predict(
 
     with Model(line, store, fleet=fleet or "sojourn", agent=name) as model:
         rows, version = read_inputs(file, model.card), model.version
-        told = []
+        likely = []
         for start in range(0, len(rows), _AT_ONCE):
             version, classes, shares = model.probabilities(rows[start : start + _AT_ONCE])
             for row in shares:
                 likeliest = row.argsort(kind="stable")[::-1][:top]
-                told.append([(classes[int(each)], float(row[each])) for each in likeliest])
+                likely.append([(classes[int(each)], float(row[each])) for each in likeliest])
     if as_json:
-        found = [[{"class": each, "probability": share} for each, share in row] for row in told]
+        found = [[{"class": each, "probability": share} for each, share in row] for row in likely]
         typer.echo(msgspec.json.encode({"line": line, "version": version, "rows": found}))
         return
     typer.echo(f"{line} version {version}", err=True)
-    width = max((len(each) for row in told for each, _ in row), default=0)
-    for number, row in enumerate(told):
+    width = max((len(each) for row in likely for each, _ in row), default=0)
+    for number, row in enumerate(likely):
         typer.echo(f"{number:>6}  " + "   ".join(f"{each:<{width}} {100 * share:5.1f} %" for each, share in row))

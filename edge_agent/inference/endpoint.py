@@ -21,8 +21,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from edge_agent.inference.answers import Answers, Refusal
 from edge_agent.inference.endpoint_process import Endpoint
+from edge_agent.inference.http_api import PredictionApi, RefusedRequest
 from sojourn.errors import DataError, NoRelease, SojournError
 
 LARGEST = 4 << 20
@@ -45,7 +45,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, store: Path, port: int) -> None:
         super().__init__(("127.0.0.1", port), Conversation)
-        self.answers = Answers(store)
+        self.api = PredictionApi(store)
         self._lock = threading.Lock()
         self._open: dict[socket.socket, float] = {}
 
@@ -94,11 +94,11 @@ class Conversation(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Tell what is served."""
-        self._answer(self._told)
+        self._answer(self._describe)
 
     def do_POST(self) -> None:
         """Predict, or take note of an error."""
-        self._answer(self._done)
+        self._answer(self._perform)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the signature is the library's
         """Requests are counted with the predictions, and not logged one by one."""
@@ -111,7 +111,7 @@ class Conversation(BaseHTTPRequestHandler):
         try:
             self._check_sender()
             self._send(HTTPStatus.OK, find())
-        except Refusal as refusal:
+        except RefusedRequest as refusal:
             self._drain()
             self._send(refusal.status, {"error": str(refusal)})
         except NoRelease as error:
@@ -125,44 +125,44 @@ class Conversation(BaseHTTPRequestHandler):
         """Only programs of this machine, and pages that it serves itself."""
         hosts = self.headers.get_all("Host") or [""]
         if len(hosts) != 1 or not _LOCAL.match(hosts[0]):
-            raise Refusal(HTTPStatus.FORBIDDEN, "ask for localhost or 127.0.0.1")
+            raise RefusedRequest(HTTPStatus.FORBIDDEN, "ask for localhost or 127.0.0.1")
         origin = self.headers.get("Origin")
         if origin is not None and not _LOCAL.match(origin.partition("://")[2]):
-            raise Refusal(HTTPStatus.FORBIDDEN, "pages of other sites may not ask")
+            raise RefusedRequest(HTTPStatus.FORBIDDEN, "pages of other sites may not ask")
 
-    def _told(self) -> Any:
+    def _describe(self) -> Any:
         if self.path == "/":
-            return self.server.answers.lines()
+            return self.server.api.lines()
         line, what = self._parts()
         if what is not None:
-            raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, f"POST to {self.path}")
-        return self.server.answers.card(line)
+            raise RefusedRequest(HTTPStatus.METHOD_NOT_ALLOWED, f"POST to {self.path}")
+        return self.server.api.card(line)
 
-    def _done(self) -> Any:
+    def _perform(self) -> Any:
         line, what = self._parts()
         body, kind = self._body(), (self.headers.get("Content-Type") or "application/json").partition(";")[0].strip()
         if what == "predict":
-            return self.server.answers.predict(line, kind.lower(), body)
+            return self.server.api.predict(line, kind.lower(), body)
         if what == "error":
-            return self.server.answers.note_error(line, body.decode(errors="replace"))
-        raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, f"POST to {self.path}/predict or {self.path}/error")
+            return self.server.api.note_error(line, body.decode(errors="replace"))
+        raise RefusedRequest(HTTPStatus.METHOD_NOT_ALLOWED, f"POST to {self.path}/predict or {self.path}/error")
 
     def _parts(self) -> tuple[str, str | None]:
         found = _PATH.match(self.path.partition("?")[0])
         if found is None:
-            raise Refusal(HTTPStatus.NOT_FOUND, "there are /, /LINE, /LINE/predict and /LINE/error")
+            raise RefusedRequest(HTTPStatus.NOT_FOUND, "there are /, /LINE, /LINE/predict and /LINE/error")
         return found["line"], found["what"]
 
     def _body(self) -> bytes:
         length = self.headers.get("Content-Length", "")
         if not re.fullmatch(r"\d{1,12}", length, re.ASCII):
-            raise Refusal(HTTPStatus.LENGTH_REQUIRED, "say how long the body is (Content-Length)")
+            raise RefusedRequest(HTTPStatus.LENGTH_REQUIRED, "say how long the body is (Content-Length)")
         if int(length) > LARGEST:
-            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body may have {LARGEST >> 20} MB")
+            raise RefusedRequest(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body may have {LARGEST >> 20} MB")
         self.taken = True
         body = self.rfile.read(int(length))
         if len(body) != int(length):
-            raise Refusal(HTTPStatus.BAD_REQUEST, "the body was cut short")
+            raise RefusedRequest(HTTPStatus.BAD_REQUEST, "the body was cut short")
         return body
 
     def _drain(self) -> None:

@@ -85,8 +85,8 @@ class EndpointProcess:
                 return
         with child:
             assert child.stderr  # noqa: S101
-            for said in child.stderr:
-                log.info("endpoint: %s", said.decode(errors="replace").strip()[:500])
+            for line in child.stderr:
+                log.info("endpoint: %s", line.decode(errors="replace").strip()[:500])
             try:
                 child.wait(_GRACE)
             except subprocess.TimeoutExpired:

@@ -14,7 +14,7 @@ import numpy as np
 
 from edge_agent.inference.predictor import load
 from edge_agent.inference.serving import Serving
-from edge_agent.inference.usage import Report, Tally, Teller
+from edge_agent.inference.usage import UsageReport, UsageSender, UsageTally
 from edge_agent.releases.folder import ReleaseFolder
 from edge_agent.releases.places import no_release, store_of
 from sojourn.errors import InvalidBlob, ModelError, SojournError, StoreError
@@ -63,20 +63,20 @@ class Model:
         place = store_of(line, store, fleet, agent)
         self._line, self._threads = line, threads
         self._folder = ReleaseFolder(place, line)
-        self._teller = Teller(place)
+        self._sender = UsageSender(place)
         self._identity: Identity | None = None
         self._serving: Serving | None = None
         self._retired: list[tuple[float, Counts]] = []
         self._lock = threading.Lock()
         """For what is to be told; no prediction ever waits for it."""
-        self._untold: dict[int, Tally] = {}
-        self._failure: Report | None = None
+        self._untold: dict[int, UsageTally] = {}
+        self._failure: UsageReport | None = None
         self._next_failure = self._next_report = 0.0
         try:
             self._look()
             self._now()
         except SojournError:
-            self._teller.close()
+            self._sender.close()
             raise
         self._begin()
         _open.add(self)
@@ -120,7 +120,7 @@ class Model:
         _open.discard(self)
         self._collect()
         self._report()
-        self._teller.close()
+        self._sender.close()
         self._serving = None
 
     def __enter__(self) -> Self:
@@ -194,7 +194,7 @@ class Model:
         """Go on with what is in memory, or with the release before; and have the agent know."""
         log.warning("%s cannot use what is served now: %s", self._line, why)
         if failed is not None:
-            self._failure = Report(self._line, failed.version, failure=why[:_WORDS])
+            self._failure = UsageReport(self._line, failed.version, failure=why[:_WORDS])
             self._tell_failure()
         if self._serving is not None:
             return
@@ -208,7 +208,7 @@ class Model:
 
     def _tell_failure(self) -> None:
         """Until it is heard, and from time to time after that: an agent may have started anew."""
-        if self._failure is not None and self._teller.tell(self._failure):
+        if self._failure is not None and self._sender.tell(self._failure):
             self._next_failure = monotonic() + _FAILURE_PAUSE
         else:
             self._next_failure = 0.0
@@ -220,10 +220,10 @@ class Model:
             self._retired.append((monotonic(), old.counts))
 
     def _error(self, serving: Serving, text: str) -> None:
-        report = Report(self._line, serving.served.version, errors=1, words=text[:_WORDS])
-        if not self._teller.tell(report):
+        report = UsageReport(self._line, serving.served.version, errors=1, words=text[:_WORDS])
+        if not self._sender.tell(report):
             with self._lock:
-                self._untold.setdefault(serving.served.version, Tally()).add(report)
+                self._untold.setdefault(serving.served.version, UsageTally()).add(report)
 
     def _collect(self) -> None:
         """Make sums of what was put aside."""
@@ -231,15 +231,15 @@ class Model:
         counts = [*(each for _, each in self._retired), *([serving.counts] if serving else [])]
         with self._lock:
             for each in counts:
-                each.move_to(self._untold.setdefault(each.version, Tally()))
+                each.move_to(self._untold.setdefault(each.version, UsageTally()))
         self._retired = [(since, each) for since, each in self._retired if now - since < _FAILURE_PAUSE]
 
     def _report(self) -> None:
         """Tell one report for each version; what nobody takes is kept for the next time, as sums."""
         with self._lock:
             for version, tally in sorted(self._untold.items()):
-                told = Report(self._line, version, tally.predictions, tally.times, tally.classes, tally.errors)
-                if not (tally.predictions or tally.errors) or self._teller.tell(told):
+                report = UsageReport(self._line, version, tally.predictions, tally.times, tally.classes, tally.errors)
+                if not (tally.predictions or tally.errors) or self._sender.tell(report):
                     del self._untold[version]
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edge_agent.inference.predictor import Predictor
-    from edge_agent.inference.usage import Tally
+    from edge_agent.inference.usage import UsageTally
     from edge_agent.releases.folder import Served
 
 KEPT = 1024
@@ -44,7 +44,7 @@ class Counts:
         else:
             self._calls.append((taken, _classes(logits)))
 
-    def move_to(self, tally: Tally) -> None:
+    def move_to(self, tally: UsageTally) -> None:
         """Count what is here so far; calls that end meanwhile are for the next time."""
         calls = [self._calls.popleft() for _ in range(len(self._calls))]
         others = [self._others.popleft() for _ in range(len(self._others))]

@@ -39,7 +39,7 @@ ClassNumber = Annotated[int, msgspec.Meta(ge=0, le=CLASSES)]
 Words = Annotated[str, msgspec.Meta(max_length=500)]
 
 
-class Report(msgspec.Struct, frozen=True, array_like=True):
+class UsageReport(msgspec.Struct, frozen=True, array_like=True):
     """What one program did with one version since its last report."""
 
     line: Name
@@ -55,7 +55,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass
-class Tally:
+class UsageTally:
     """Sums of reports on one version."""
 
     predictions: int = 0
@@ -63,7 +63,7 @@ class Tally:
     classes: Counter[int] = field(default_factory=Counter)
     errors: int = 0
 
-    def add(self, report: Report) -> None:
+    def add(self, report: UsageReport) -> None:
         """Count a report in."""
         self.predictions += report.predictions
         self.times.update(report.times)
@@ -98,7 +98,7 @@ def apart(first: Counter[int], second: Counter[int]) -> float:
     return sum(abs(first[each] / ours - second[each] / theirs) for each in first.keys() | second.keys()) / 2
 
 
-class Teller:
+class UsageSender:
     """A program's end of the socket: says what it can, at once or not at all."""
 
     def __init__(self, store: Path) -> None:
@@ -106,7 +106,7 @@ class Teller:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
 
-    def tell(self, report: Report) -> bool:
+    def tell(self, report: UsageReport) -> bool:
         """Send a report; False when nobody listens, or is too slow to."""
         try:
             with address_of(self._folder) as address:

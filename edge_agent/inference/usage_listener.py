@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from edge_agent.inference.usage import LARGEST, Report, Tally, address_of, apart
+from edge_agent.inference.usage import LARGEST, UsageReport, UsageTally, address_of, apart
 from edge_agent.releases.folder import FOLDER, ReleaseFolder, shared_folder
 from edge_agent.releases.work import Usage
 from sojourn.errors import StoreError
@@ -41,21 +41,21 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class Line:
+class LineUsage:
     """What is served of a line, and what programs told of it."""
 
     folder: ReleaseFolder
     identity: Identity | None = None
     version: int = 0
-    tally: Tally = field(default_factory=Tally)
+    tally: UsageTally = field(default_factory=UsageTally)
     before: int = 0
-    tally_before: Tally = field(default_factory=Tally)
+    tally_before: UsageTally = field(default_factory=UsageTally)
     failure: str = ""
     words: str = ""
-    """Of the last error that was reported since what is new was said."""
+    """What a program wrote of its last error, since the last word to the agent."""
     due: float | None = None
-    """When to say what is new; None when nothing is."""
-    said: float = float("-inf")
+    """When to tell the agent what is new; None when nothing is."""
+    reported_at: float = float("-inf")
     enough: bool = False
 
     def look(self) -> None:
@@ -70,11 +70,11 @@ class Line:
         if version == self.version:
             return
         known = {self.version: self.tally, self.before: self.tally_before}
-        self.tally_before = known.get(before, Tally())
-        self.version, self.before, self.tally = version, before, Tally()
+        self.tally_before = known.get(before, UsageTally())
+        self.version, self.before, self.tally = version, before, UsageTally()
         self.failure, self.enough, self.due = "", False, None
 
-    def add(self, report: Report, now: float, pause: float) -> bool:
+    def add(self, report: UsageReport, now: float, pause: float) -> bool:
         """Count a report in; False for one on a version that is not served here."""
         if report.version == self.before != self.version:
             self.tally_before.add(report)
@@ -87,16 +87,16 @@ class Line:
         if report.failure and report.failure != self.failure:
             self.failure, urgent = report.failure, True
         if urgent or report.predictions:
-            when = max(now, self.said + (_SHORT_PAUSE if urgent else pause))
+            when = max(now, self.reported_at + (_SHORT_PAUSE if urgent else pause))
             self.due = when if self.due is None else min(self.due, when)
         return True
 
     def usage(self, now: float) -> Usage:
-        """All that is known, to be said now."""
+        """All that is known, as the agent is told it now."""
         if self.words:
             log.warning("programs report errors of %s %d: %r", self.folder.line, self.version, self.words)
             self.words = ""
-        self.said, self.due = now, None
+        self.reported_at, self.due = now, None
         self.enough = self.enough or self.tally.predictions >= ENOUGH
         return Usage(self.folder.line, self.version, self._health(), self.failure)
 
@@ -123,7 +123,7 @@ class UsageListener:
     def __init__(self, store_folder: Path, tell: Callable[[Usage], None], pause: float = PAUSE) -> None:
         """Listen beside the releases of a store; good news is told every `pause` seconds at most, bad news at once."""
         self._store, self._tell, self._pause = store_folder, tell, pause
-        self._lines: dict[str, Line] = {}
+        self._lines: dict[str, LineUsage] = {}
         self._closed = False
         self.dropped = 0
         """Datagrams that were no report on a release that is served here."""
@@ -158,7 +158,7 @@ class UsageListener:
             now = monotonic()
             if data:
                 self._take(data, now)
-            self._say(now)
+            self._report_due(now)
         for line in self._lines.values():
             if line.due is not None:
                 self._tell(line.usage(monotonic()))
@@ -180,10 +180,10 @@ class UsageListener:
             self.dropped += 1
             log.debug("a datagram on usage was dropped: %s", error)
 
-    def _count(self, report: Report, now: float) -> bool:
+    def _count(self, report: UsageReport, now: float) -> bool:
         line = self._lines.get(report.line)
         if line is None:
-            line = Line(ReleaseFolder(self._store, report.line))
+            line = LineUsage(ReleaseFolder(self._store, report.line))
             if line.folder.identity() is None:
                 return False
             self._lines[report.line] = line
@@ -193,10 +193,10 @@ class UsageListener:
             return False
         return line.add(report, now, self._pause)
 
-    def _say(self, now: float) -> None:
+    def _report_due(self, now: float) -> None:
         for line in self._lines.values():
             if line.due is not None and line.due <= now:
                 self._tell(line.usage(now))
 
 
-_decode = msgspec.msgpack.Decoder(Report).decode
+_decode = msgspec.msgpack.Decoder(UsageReport).decode

@@ -24,7 +24,7 @@ class Readings:
     free_disk: float | None = None
     routes: tuple[str, ...] = ()
     """The interfaces of the default route that is used."""
-    said_metered: bool = False
+    marked_metered: bool = False
     """Whether the file that says so exists."""
     charge: int | None = None
     """Percent of the battery when running on it; None on mains, or without a battery."""

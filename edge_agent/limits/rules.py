@@ -61,7 +61,7 @@ def refusal(settings: LimitSettings, seen: Readings, now: dt.time, *, hot: bool)
         return "hours", f"it is {now:%H:%M} here; works at {', '.join(settings.hours)}"
     if over := [name for name in seen.routes if name in settings.metered_interfaces]:
         return "metered", f"the network is reached over {', '.join(over)}"
-    if seen.said_metered:
+    if seen.marked_metered:
         return "metered", f"{settings.metered_file} says that the connection is metered"
     if settings.battery is not None and seen.charge is not None and seen.charge < settings.battery:
         return "power", f"on battery with {seen.charge} % left; works on mains, or from {settings.battery} %"
@@ -87,7 +87,7 @@ def look(settings: LimitSettings, store: Path, worker: int | None = None) -> Rea
         free_memory=readings.free_memory(root) if settings.free_memory is not None else None,
         free_disk=readings.free_disk(store) if settings.free_disk is not None else None,
         routes=readings.routes(root) if settings.metered_interfaces else (),
-        said_metered=settings.metered_file is not None and Path(settings.metered_file).expanduser().exists(),
+        marked_metered=settings.metered_file is not None and Path(settings.metered_file).expanduser().exists(),
         charge=readings.charge(root) if settings.battery is not None else None,
         worker=readings.resident(worker) if settings.memory is not None and worker is not None else None,
     )

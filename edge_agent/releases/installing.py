@@ -132,7 +132,7 @@ class Installer:
             self._check_newest_or_kill(trial.served, turn, child)
             self._trials[trial.served.line] = child
         try:
-            answer, said = child.communicate(msgspec.msgpack.encode(trial), timeout=self._patience)
+            answer, printed = child.communicate(msgspec.msgpack.encode(trial), timeout=self._patience)
         except subprocess.TimeoutExpired:
             child.kill()
             child.communicate()
@@ -141,7 +141,7 @@ class Installer:
             with self._lock:
                 if self._trials.get(trial.served.line) is child:
                     del self._trials[trial.served.line]
-        return _answer(name, child.returncode, answer, said)
+        return _answer(name, child.returncode, answer, printed)
 
     def _check_newest_or_kill(self, served: Served, turn: int, child: subprocess.Popen[bytes]) -> None:
         try:
@@ -152,8 +152,8 @@ class Installer:
             raise
 
 
-def _answer(name: str, status: int, answer: bytes, said: bytes) -> Tried:
-    words = said.decode(errors="replace").strip()[-_LAST_WORDS:].splitlines()
+def _answer(name: str, status: int, answer: bytes, printed: bytes) -> Tried:
+    words = printed.decode(errors="replace").strip()[-_LAST_WORDS:].splitlines()
     last = f"; its last words: {words[-1]}" if words else ""
     if status:
         how = f"by signal {-status}" if status < 0 else f"with exit code {status}"

@@ -2,7 +2,7 @@
 
 A part of the agent's machine, without I/O. For each model line only the newest order counts; what it was and how it
 ended is durable, so an order is obeyed once and an old one never again. What is served is not touched before the new
-release was fetched whole, verified and tried.
+release was fetched whole, verified and tried. Each change of an order is a row of `edge_agent.releases.table`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from edge_agent.records import ReleaseEnded, ReleaseOrdered, Served
+from edge_agent.records import ReleaseEnded, ReleaseOrdered, ServedRelease
+from edge_agent.releases.table import DEVICE_RELEASE, REPORTED, DeviceReleaseEvent, DeviceReleaseState
+from edge_agent.releases.tasks import ReleaseTask, work_for
 from edge_agent.releases.work import Install, Installed, Withdraw
 from sojourn.node.machine import Append, Do, Pull, Say, Send, Undo
 from sojourn.protocol.release import ENDS, Health
@@ -23,43 +25,25 @@ if TYPE_CHECKING:
     from edge_agent.records import AgentState, ReleaseLine
     from edge_agent.releases.work import Usage
     from sojourn.node.machine import Did, DidNot, Effect
-    from sojourn.protocol.release import Order, ReleaseState
+    from sojourn.protocol.release import Order
     from sojourn.protocol.release_messages import Release
 
 LINES = 16
 """A device serves at most so many model lines."""
 
 
-class _Task(msgspec.Struct, frozen=True):
-    """Work for the installer, and the order that it is for."""
-
-    work: Install | Withdraw
-    serial: int
-    restores: bool = False
-    """Whether it only makes sure of what is served anyway: then there is nothing to tell of its end."""
-
-    @property
-    def key(self) -> str:
-        """Its name, which no other work has: what is late of an older one is not taken for this one's."""
-        version = self.work.version if isinstance(self.work, Install) else 0
-        return f"release {self.work.line} {self.serial}.{version}"
-
-    @property
-    def tries(self) -> bool:
-        """Whether it takes the processor: training waits for it, and it for training."""
-        return isinstance(self.work, Install) and not self.work.known
-
-
-class Releases:
+class ReleaseMachine:
     """What a device serves. `key` is the public key of whom it takes orders from; empty for nobody."""
 
     def __init__(self, fleet: str, key: str) -> None:
         self._fleet, self._key = fleet, key
+        self._states: dict[str, DeviceReleaseState] = {}
+        """Where the newest order of a line is, as far as this process has seen to it."""
         self._lacking: dict[str, set[bytes]] = {}
         """What is being fetched, by line."""
-        self._waiting: dict[str, _Task] = {}
+        self._waiting: dict[str, ReleaseTask] = {}
         """What is to be done as soon as it may be, by line."""
-        self._working: dict[str, _Task] = {}
+        self._working: dict[str, ReleaseTask] = {}
         """What is under way, by line: one piece of work at a time."""
         self._live: dict[str, tuple[int, Health]] = {}
         """How programs use a line, by version."""
@@ -100,12 +84,13 @@ class Releases:
         if known and order.serial <= known.order.serial:
             return self._again(known, order, edge.name)
         self._edges[order.line] = edge.name
+        self._step(order.line, known, DeviceReleaseEvent.ORDERED)
         effects = self._drop(order.line)
         record = ReleaseOrdered(edge.name, order)
         state.apply(record)
         line = state.lines[order.line]
-        told = f"release {order.line} {order.version or 'none'}, order {order.serial} from {edge.name}"
-        return [*effects, Append(record, sync=True), Say(told), *self._obey(state, line)]
+        text = f"release {order.line} {order.version or 'none'}, order {order.serial} from {edge.name}"
+        return [*effects, Append(record, sync=True), Say(text), *self._obey(state, line)]
 
     def pulled(self, digest: bytes, state: AgentState) -> None:
         """Something is here: the release may be tried when all of it is."""
@@ -113,9 +98,10 @@ class Releases:
             self._lacking[name].discard(digest)
             if not self._lacking[name]:
                 del self._lacking[name]
+                self._step(name, state.lines[name], DeviceReleaseEvent.ALL_FETCHED)
                 order = state.lines[name].order
                 assert order.goods is not None  # noqa: S101  # or nothing would be fetched
-                self._waiting[name] = _Task(Install(name, order.version, order.goods), order.serial)
+                self._waiting[name] = ReleaseTask(Install(name, order.version, order.goods), order.serial)
 
     def pull_failed(self, digest: bytes, reason: str, state: AgentState) -> list[Effect]:
         """What the edge server has no more it is asked for again when it repeats the order; a full disk ends it."""
@@ -123,16 +109,20 @@ class Releases:
         for name in [line for line, lacking in self._lacking.items() if digest in lacking]:
             del self._lacking[name]
             if reason == "disk":
-                effects += self._end(state, name, "failed", "the disk is full")
+                effects += self._end(state, name, DeviceReleaseEvent.DISK_FULL, "the disk is full")
+            else:
+                self._step(name, state.lines[name], DeviceReleaseEvent.GONE)
         return effects
 
-    def go_on(self, *, busy: bool) -> list[Effect]:
+    def go_on(self, state: AgentState, *, busy: bool) -> list[Effect]:
         """Begin the work that may begin: a release is tried while no visit and no other has the processor."""
         effects: list[Effect] = []
         for name, task in list(self._waiting.items()):
             if name in self._working or (task.tries and (busy or self.trying)):
                 continue
             self._working[name] = self._waiting.pop(name)
+            if not task.restores:
+                self._step(name, state.lines[name], DeviceReleaseEvent.BEGUN)
             effects.append(Do(task.key, task.work))
         return effects
 
@@ -145,10 +135,10 @@ class Releases:
         if task.restores or task.serial != line.order.serial:
             return []
         if isinstance(task.work, Withdraw):
-            return self._end(state, task.work.line, "withdrawn", "")
+            return self._end(state, task.work.line, DeviceReleaseEvent.TAKEN_DOWN)
         tried = event.outcome.health if isinstance(event.outcome, Installed) else None
         health = line.health if line.serves_as_ordered else tried  # what is served already was tried when it came
-        return self._end(state, task.work.line, "serving", "", health)
+        return self._end(state, task.work.line, DeviceReleaseEvent.INSTALLED, "", health)
 
     def did_not(self, event: DidNot, state: AgentState) -> list[Effect] | None:
         """Work on a release failed, if it was that: what was served before is served still."""
@@ -162,16 +152,17 @@ class Releases:
         if task.serial != line.order.serial:
             return []
         if isinstance(task.work, Install) and task.work.known:  # it is not here any more, or damaged
+            self._step(name, line, DeviceReleaseEvent.DAMAGED)
             return [Say(f"release {name} is fetched anew: {event.detail}", "warning"), *self._fetch(line)]
-        return self._end(state, name, "failed", event.detail[:2000])
+        return self._end(state, name, DeviceReleaseEvent.NOT_DONE, event.detail[:2000])
 
     def used(self, usage: Usage, state: AgentState) -> list[Effect]:
         """Programs told how they use a release; where they cannot load it, the one before is current again for all."""
         line = state.lines.get(usage.line)
         if line is None or line.serving is None or line.serving.version != usage.version:
             return []
-        if usage.failure and line.state in ENDS and line.state != "fell-back":
-            return self._end(state, usage.line, "fell-back", usage.failure[:2000])
+        if usage.failure and DEVICE_RELEASE.knows(self._state_of(line), DeviceReleaseEvent.NOT_LOADED):
+            return self._end(state, usage.line, DeviceReleaseEvent.NOT_LOADED, usage.failure[:2000])
         self._live[usage.line] = (usage.version, usage.health)
         return [self._report(line)]
 
@@ -190,10 +181,11 @@ class Releases:
         moved = self._edge(known) != edge
         self._edges[name] = edge
         effects: list[Effect] = []
-        if order.serial == known.order.serial and known.state not in ENDS:
-            if name not in self._lacking and name not in self._waiting and name not in self._working:
+        if order.serial == known.order.serial:
+            at = self._step(name, known, DeviceReleaseEvent.REPEATED)
+            if at == DeviceReleaseState.ORDERED:
                 effects = self._begin(known)
-            elif moved and name in self._lacking:
+            elif at == DeviceReleaseState.FETCHING and moved:
                 effects = self._fetch(known)
         return [*effects, self._report(known)]
 
@@ -201,22 +193,21 @@ class Releases:
         order, served = line.order, line.serving
         if served and not order.rollback and order.version < served.version:
             why = f"version {order.version} is older than {served.version}, which is served: that takes a rollback"
-            return self._end(state, order.line, "refused", why)
+            return self._end(state, order.line, DeviceReleaseEvent.OLDER, why)
         if line.serves_as_ordered and not line.unsure:
-            return self._end(state, order.line, "serving", "", line.health)
+            return self._end(state, order.line, DeviceReleaseEvent.SERVED_ALREADY, "", line.health)
         return [*self._begin(line), self._report(line)]
 
     def _begin(self, line: ReleaseLine) -> list[Effect]:
         """Fetch what is not here, or go straight to work."""
         order = line.order
-        if order.goods is None:
-            self._waiting[order.line] = _Task(Withdraw(order.line), order.serial)
-            return []
-        ordered = Served(order.version, order.goods)
-        if ordered in (line.serving, line.previous):
-            self._waiting[order.line] = _Task(Install(order.line, *ordered.parts, known=True), order.serial)
-            return []
-        return self._fetch(line)
+        ordered = ServedRelease(order.version, order.goods) if order.goods else None
+        if ordered and ordered not in (line.serving, line.previous):
+            self._step(order.line, line, DeviceReleaseEvent.NOT_HERE)
+            return self._fetch(line)
+        self._step(order.line, line, DeviceReleaseEvent.HERE)
+        self._waiting[order.line] = ReleaseTask(work_for(order.line, ordered), order.serial)
+        return []
 
     def _fetch(self, line: ReleaseLine) -> list[Effect]:
         goods = line.order.goods
@@ -228,11 +219,10 @@ class Releases:
 
     def _restore(self, line: ReleaseLine) -> None:
         """See to it that what should be served is: a trial that was ended may have swapped it just before."""
-        name, served = line.order.line, line.serving
-        work = Install(name, *served.parts, known=True) if served else Withdraw(name)
-        self._waiting[name] = _Task(work, line.order.serial, restores=True)
+        name = line.order.line
+        self._waiting[name] = ReleaseTask(work_for(name, line.serving), line.order.serial, restores=True)
 
-    def _done(self, key: str) -> _Task | None:
+    def _done(self, key: str) -> ReleaseTask | None:
         name = next((name for name, task in self._working.items() if task.key == key), None)
         return None if name is None else self._working.pop(name)
 
@@ -246,17 +236,29 @@ class Releases:
         del self._working[name]
         return [Undo(task.key)]
 
+    def _state_of(self, line: ReleaseLine | None) -> DeviceReleaseState:
+        if line is None:
+            return DeviceReleaseState.NONE
+        durable = DeviceReleaseState(line.state) if line.state in ENDS else DeviceReleaseState.ORDERED
+        return self._states.get(line.order.line, durable)
+
+    def _step(self, name: str, line: ReleaseLine | None, event: DeviceReleaseEvent) -> DeviceReleaseState:
+        """Go to the state that follows for the order of a line."""
+        self._states[name] = DeviceReleaseState(DEVICE_RELEASE.step(self._state_of(line), event))
+        return self._states[name]
+
     def _end(
-        self, state: AgentState, name: str, how: ReleaseState, detail: str, health: Health | None = None
+        self, state: AgentState, name: str, event: DeviceReleaseEvent, detail: str = "", health: Health | None = None
     ) -> list[Effect]:
+        """Keep and report what became of the order."""
         line = state.lines[name]
+        how = REPORTED[self._step(name, line, event)]
         record = ReleaseEnded(name, how, detail, health)
         state.apply(record)
         if line.unsure:
             self._restore(line)
         text = f"release {name} {line.order.version}: {how}{': ' if detail else ''}{detail}"
-        told = Say(text, "warning" if detail else "info")
-        return [Append(record, sync=True), told, self._report(line)]
+        return [Append(record, sync=True), Say(text, "warning" if detail else "info"), self._report(line)]
 
     def _edge(self, line: ReleaseLine) -> str:
         return self._edges.get(line.order.line, line.source)
@@ -264,8 +266,6 @@ class Releases:
     def _report(self, line: ReleaseLine) -> Send:
         order, version = line.order, line.serving.version if line.serving else 0
         name = order.line
-        tried = name not in self._lacking and (name in self._waiting or name in self._working)
-        state = "checking" if line.state == "fetching" and tried else line.state
         health, live = line.health or Health(), self._live.get(name)
         if live and live[0] == version:
             used = live[1]
@@ -273,7 +273,7 @@ class Releases:
                 health, predictions=used.predictions, live=used.live, live_before=used.live_before,
                 live_drift=used.live_drift, errors=used.errors, mix=used.mix,
             )  # fmt: skip
-        report = ReleaseReport(name, order.serial, version, state, line.detail, health)
+        report = ReleaseReport(name, order.serial, version, REPORTED[self._state_of(line)], line.detail, health)
         return Send(Address("edge", self._edge(line)), report)
 
 

@@ -23,7 +23,7 @@ _VERSIONS = {
 }
 
 
-def knock(settings: BrokerSettings, fleet: str, name: str) -> str | None:
+def refusal_of(settings: BrokerSettings, fleet: str, name: str) -> str | None:
     """Why the broker does not let the device in; None if it does.
 
     With a client id of its own: with the device's, the broker would throw out the agent that may be running.

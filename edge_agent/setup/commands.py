@@ -38,7 +38,7 @@ def init(
     check: Annotated[bool, typer.Option(help="Try the broker and read the data first.")] = True,
 ) -> None:
     """Ask for what an agent needs to know, check it, and write its settings."""
-    from edge_agent.setup import init
+    from edge_agent.setup import agent_file
     from sojourn.errors import ConfigError
 
     if file.exists() and not force:  # before anything is asked for nothing
@@ -53,8 +53,8 @@ def init(
             raise ConfigError(f"{flag} is needed: with --yes nothing is asked")
         return default
 
-    answers = init.Answers(
-        name=ask("This device's name (a-z, 0-9, -)", name, init.own_name(), "--name"),
+    answers = agent_file.InitAnswers(
+        name=ask("This device's name (a-z, 0-9, -)", name, agent_file.own_name(), "--name"),
         fleet=ask("The fleet's name", fleet, "sojourn", "--fleet"),
         broker=ask("The broker, host or host:port", broker, "localhost", "--broker"),
         ca_file=ask("The broker's CA file, for TLS (empty: no TLS)", ca_file, "", "--ca-file") or None,
@@ -64,14 +64,14 @@ def init(
         username=username, store=store, threads=threads, memory=memory, cpu_share=cpu_share,
         hours=tuple(hours or ()), metered=tuple(metered or ()), battery=battery, release_key=release_key,
     )  # fmt: skip
-    table = init.table_of(answers)
-    wrong = init.objections(init.settings_of(table)) if check else []
+    table = agent_file.table_of(answers)
+    wrong = agent_file.objections(agent_file.settings_of(table)) if check else []
     for objection in wrong:
         typer.echo(f"wrong: {objection}", err=True)
     if wrong and (yes or not typer.confirm("Write the file all the same?", default=False, err=True)):
         typer.echo("nothing is written; --no-check writes it all the same", err=True)
         raise typer.Exit(1)
-    init.write(file, table, force=force)
+    agent_file.write(file, table, force=force)
     typer.echo(f"written: {file}\nnext: sojourn agent preflight {file}\nthen: sojourn agent run {file}")
 
 
@@ -108,8 +108,8 @@ def preflight(
     for column in ("what", "", "found"):
         table.add_column(column)
     for each in findings:
-        told = escape(each.said) + (f"\n[dim]to do: {escape(each.remedy)}[/dim]" if each.remedy else "")
-        table.add_row(each.what, f"[{_COLOURS[each.verdict]}]{each.verdict}[/]", told)
+        text = escape(each.text) + (f"\n[dim]to do: {escape(each.remedy)}[/dim]" if each.remedy else "")
+        table.add_row(each.what, f"[{_COLOURS[each.verdict]}]{each.verdict}[/]", text)
     Console().print(table, highlight=False)
     if any(each.verdict == "fails" for each in findings):
         raise typer.Exit(1)

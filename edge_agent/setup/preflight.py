@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from edge_agent.limits.settings import LimitSettings
     from edge_agent.settings import AgentSettings
-    from edge_agent.setup.training_trial import Tried
+    from edge_agent.setup.training_trial import TrialResult
 
 Verdict = Literal["ok", "warning", "fails"]
 UNIT = "etc/systemd/system/sojourn-agent.service"
@@ -41,7 +41,7 @@ class Finding:
 
     what: str
     verdict: Verdict
-    said: str
+    text: str
     remedy: str = ""
 
 
@@ -59,13 +59,13 @@ class Plan:
 def plan_of(job: Mapping[str, Any], parameters: int | None = None, where: str = "the job") -> Plan:
     """What a job file asks of a device."""
 
-    class Asked(msgspec.Struct):
+    class JobRequest(msgspec.Struct):
         training: Training = Training()
         threads: int | None = None
         data: dict[str, Any] = {}
         tours: dict[str, Any] = {}
 
-    asked = settle(dict(job), Asked, where)
+    asked = settle(dict(job), JobRequest, where)
     classes = tuple(str(name) for name in asked.data.get("classes", ()))
     return Plan(asked.training, asked.threads, classes, float(asked.tours.get("lease", 60.0)), parameters)
 
@@ -86,57 +86,57 @@ def preflight(settings: AgentSettings, plan: Plan) -> list[Finding]:
     return [*found, of_service(Path(settings.limits.root))]
 
 
-def of_data(tried: Tried, plan: Plan) -> Finding:
+def of_data(tried: TrialResult, plan: Plan) -> Finding:
     """Whether there are samples, and of the job's classes."""
     if tried.data_fault:
         return Finding("data", "fails", tried.data_fault, "correct [data] in the settings, or put the data there")
-    told = f"{tried.samples} samples of {len(tried.classes)} classes"
+    text = f"{tried.samples} samples of {len(tried.classes)} classes"
     if not tried.samples:
-        return Finding("data", "fails", told, "put samples there: a visit without any is declined")
+        return Finding("data", "fails", text, "put samples there: a visit without any is declined")
     common = [name for name in tried.classes if name in plan.classes]
     if plan.classes and not common:
         remedy = f"the job's classes are {', '.join(plan.classes[:5])}: name yours alike, or set class_names in [data]"
-        return Finding("data", "fails", f"{told}, and none of them is of the job", remedy)
+        return Finding("data", "fails", f"{text}, and none of them is of the job", remedy)
     if tried.skipped:
-        return Finding("data", "warning", f"{told}; left out: {'; '.join(tried.skipped[:3])}", "mend what is left out")
+        return Finding("data", "warning", f"{text}; left out: {'; '.join(tried.skipped[:3])}", "mend what is left out")
     if len(common or tried.classes) < _FEW:
-        return Finding("data", "warning", told, "a device with one class learns little that others can use")
-    return Finding("data", "ok", told)
+        return Finding("data", "warning", text, "a device with one class learns little that others can use")
+    return Finding("data", "ok", text)
 
 
-def of_training(tried: Tried, plan: Plan, limits: LimitSettings) -> list[Finding]:
+def of_training(tried: TrialResult, plan: Plan, limits: LimitSettings) -> list[Finding]:
     """Whether a worker runs here, how long a visit takes, and whether its memory is there."""
     if tried.training_fault:
         remedy = "reinstall onnxruntime and numpy for this board, see firmware_notes/"
         return [Finding("training", "fails", tried.training_fault, remedy)]
     steps = plan.training.epochs * -(-max(tried.samples, 1) // plan.training.batch)
     seconds = tried.start_seconds + steps * tried.step_seconds / limits.cpu_share
-    told = (
+    text = (
         f"{seconds:.1f} s for {steps} steps of the built-in cnn ({tried.parameters:,} parameters): "
         f"{tried.step_seconds * 1e3:.1f} ms a step, {tried.start_seconds:.1f} s to start"
     )
     slow = tried.step_seconds > plan.lease
     remedy = f"a step takes longer than the lease of {plan.lease:g} s: raise tours.lease in the job, or lower its batch"
-    time = Finding("time per visit", "fails", told, remedy) if slow else Finding("time per visit", "ok", told)
+    time = Finding("time per visit", "fails", text, remedy) if slow else Finding("time per visit", "ok", text)
     return [time, of_memory(tried, plan, limits, readings.free_memory(Path(limits.root)))]
 
 
-def of_memory(tried: Tried, plan: Plan, limits: LimitSettings, free: float | None) -> Finding:
+def of_memory(tried: TrialResult, plan: Plan, limits: LimitSettings, free: float | None) -> Finding:
     """Whether the memory that training takes is there and allowed."""
     more = max(0, (plan.parameters or 0) - tried.parameters) * 4 * COPIES / _MB
     needed = tried.peak + more
-    told = f"training takes {needed:.0f} MB" + (f" ({more:.0f} MB of it estimated)" if more else "")
+    text = f"training takes {needed:.0f} MB" + (f" ({more:.0f} MB of it estimated)" if more else "")
     if limits.memory is not None and needed > limits.memory:
         remedy = f"raise limits.memory above {needed:.0f}, or train smaller models or less data here"
-        return Finding("memory", "fails", f"{told}; it may take {limits.memory} MB", remedy)
+        return Finding("memory", "fails", f"{text}; it may take {limits.memory} MB", remedy)
     if free is None:
-        return Finding("memory", "ok", told)
-    told += f"; {free:.0f} MB are free"
+        return Finding("memory", "ok", text)
+    text += f"; {free:.0f} MB are free"
     left = free - needed
     if left < (limits.free_memory or 0):
-        return Finding("memory", "fails", told, "stop other programs, lower limits.free_memory, or use a larger board")
+        return Finding("memory", "fails", text, "stop other programs, lower limits.free_memory, or use a larger board")
     tight = "close to the limit: add swap on zram, or stop other programs"
-    return Finding("memory", "warning", told, tight) if left < needed / 2 else Finding("memory", "ok", told)
+    return Finding("memory", "warning", text, tight) if left < needed / 2 else Finding("memory", "ok", text)
 
 
 def of_disk(folder: Path, plan: Plan, limits: LimitSettings) -> Finding:
@@ -147,17 +147,17 @@ def of_disk(folder: Path, plan: Plan, limits: LimitSettings) -> Finding:
         remedy = f"let the agent's user write to {existing}, or set `store` to another folder"
         return Finding("disk", "fails", f"{folder} cannot be written by this user", remedy)
     needed = max(limits.free_disk or 0, _ROOM + 3 * 4 * (plan.parameters or 0) / _MB)
-    told = f"{free:.0f} MB are free at {existing}; {needed:.0f} MB must be"
+    text = f"{free:.0f} MB are free at {existing}; {needed:.0f} MB must be"
     if free < needed:
-        return Finding("disk", "fails", told, "free some space, or set `store` to a folder on another disk")
-    return Finding("disk", "ok", told)
+        return Finding("disk", "fails", text, "free some space, or set `store` to a folder on another disk")
+    return Finding("disk", "ok", text)
 
 
 def of_broker(settings: AgentSettings) -> Finding:
     """Whether the broker lets the device in."""
     where = settings.broker.address
     try:
-        refused = broker_check.knock(settings.broker, settings.fleet, settings.name)
+        refused = broker_check.refusal_of(settings.broker, settings.fleet, settings.name)
     except UserError as error:
         return Finding("broker", "fails", str(error), "correct [broker] in the settings")
     if refused:
@@ -172,11 +172,11 @@ def of_clock(settings: AgentSettings, now: dt.datetime | None = None) -> Finding
     now = now or dt.datetime.now(tz=dt.UTC)
     if fault := clock_check.fault(settings.broker, now, clock_check.installed()):
         return Finding("clock", "fails", fault, "set the clock: timedatectl set-ntp true, or date -s")
-    told = f"{now:%Y-%m-%d %H:%M} UTC"
+    text = f"{now:%Y-%m-%d %H:%M} UTC"
     if clock_check.synchronised() is False:
         remedy = "nothing keeps it right (the kernel says so): timedatectl set-ntp true"
-        return Finding("clock", "warning", told, remedy)
-    return Finding("clock", "ok", told)
+        return Finding("clock", "warning", text, remedy)
+    return Finding("clock", "ok", text)
 
 
 def of_limits(settings: AgentSettings) -> list[Finding]:
@@ -186,11 +186,11 @@ def of_limits(settings: AgentSettings) -> list[Finding]:
     seen = look(limits, folder)
     pace, refused = Limits(limits, folder).judge()
     if refused:
-        told = f"a visit would be declined now, {refused[0]}: {refused[1]}"
-        found = [Finding("limits", "warning", told, "wait, or change [limits] in the settings")]
+        text = f"a visit would be declined now, {refused[0]}: {refused[1]}"
+        found = [Finding("limits", "warning", text, "wait, or change [limits] in the settings")]
     elif pace < 1:
-        told = f"{seen.celsius or 0:.0f} °C: training would be slowed to {pace:.0%} of the time"
-        found = [Finding("limits", "warning", told, "cool the device")]
+        text = f"{seen.celsius or 0:.0f} °C: training would be slowed to {pace:.0%} of the time"
+        found = [Finding("limits", "warning", text, "cool the device")]
     else:
         found = [Finding("limits", "ok", "a visit would be taken now")]
     if (limits.stop_at or limits.throttle_at) and seen.celsius is None:
@@ -198,8 +198,8 @@ def of_limits(settings: AgentSettings) -> list[Finding]:
         found.append(Finding("temperature", "warning", "not known", remedy))
     if lacking := [name for name in limits.metered_interfaces if not (root / "sys/class/net" / name).exists()]:
         names = ", ".join(sorted(path.name for path in (root / "sys/class/net").glob("*")))
-        told = f"there is no interface {', '.join(lacking)} now"
-        found.append(Finding("metered", "warning", told, f"unless it is plugged in later: there are {names or 'none'}"))
+        text = f"there is no interface {', '.join(lacking)} now"
+        found.append(Finding("metered", "warning", text, f"unless it is plugged in later: there are {names or 'none'}"))
     return found
 
 

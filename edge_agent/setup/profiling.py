@@ -30,7 +30,7 @@ WIRED = LinkProfile(up=117.5e6, down=117.5e6, latency=0.0005)
 """Gigabit Ethernet in one building, for want of a measurement."""
 ASSUMED = "assumed: gigabit Ethernet in one building; not measured, write what your network gives"
 _STARTS = 3
-_KNOCKS = 5
+_CONNECTIONS = 5
 _WORKER = "import edge_agent.training.trainer; from sojourn.model.workload import ready; ready()"
 _THROTTLED = "sys/devices/platform/soc/soc:firmware/get_throttled"
 """Where a Raspberry Pi tells, in bits, that it is or was slowed down by heat or by a weak power supply."""
@@ -71,13 +71,13 @@ def worker_start() -> float:
 def latency_to(host: str, port: int) -> float:
     """The seconds one way to a broker: half of what it takes to be connected."""
 
-    def knock() -> None:
+    def connect() -> None:
         try:
             socket.create_connection((host, port), timeout=10).close()
         except OSError as error:
             raise LinkError(f"{host}:{port} cannot be reached: {error}") from error
 
-    return statistics.median(_timed(knock) for _ in range(_KNOCKS)) / 2
+    return statistics.median(_timed(connect) for _ in range(_CONNECTIONS)) / 2
 
 
 def machine(board: Path = Path("/proc/device-tree/model"), processor: Path = Path("/proc/cpuinfo")) -> str:
@@ -92,11 +92,11 @@ def machine(board: Path = Path("/proc/device-tree/model"), processor: Path = Pat
 def heat(root: Path = Path("/")) -> str | None:
     """What can be read of this machine's heat, if anything: the hottest place, and whether it was slowed down."""
     celsius = temperature(root)
-    told = [] if celsius is None else [f"{celsius:.0f} °C"]
+    words = [] if celsius is None else [f"{celsius:.0f} °C"]
     bits = _bits(root / _THROTTLED)
     if bits is not None:
-        told.append("slowed down by heat or power" if bits & _SLOWED else "not slowed down")
-    return ", ".join(told) or None
+        words.append("slowed down by heat or power" if bits & _SLOWED else "not slowed down")
+    return ", ".join(words) or None
 
 
 def check_folder(output: str) -> None:

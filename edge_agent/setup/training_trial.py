@@ -1,6 +1,6 @@
 """A worker on trial: reads the data, trains a little, tells what it took.
 
-Started as `python -m edge_agent.setup.training_trial <Trial as JSON>`.
+Started as `python -m edge_agent.setup.training_trial <TrainingTrial as JSON>`.
 
 In a process of its own, as training is: what it takes at most is what a worker will take.
 """
@@ -21,7 +21,7 @@ from sojourn.errors import MachineError, SojournError
 _PATIENCE = 300.0
 
 
-class Trial(msgspec.Struct, frozen=True):
+class TrainingTrial(msgspec.Struct, frozen=True):
     """What to try; `begun` is when the process was started, on this machine's monotonic clock."""
 
     data: DataSettings
@@ -31,7 +31,7 @@ class Trial(msgspec.Struct, frozen=True):
     begun: float
 
 
-class Tried(msgspec.Struct, frozen=True):
+class TrialResult(msgspec.Struct, frozen=True):
     """What was found and what it took; sizes in megabytes."""
 
     samples: int
@@ -45,9 +45,9 @@ class Tried(msgspec.Struct, frozen=True):
     parameters: int
 
 
-def tried(data: DataSettings, threads: int, batch: int, seconds: float = 1.0) -> Tried:
+def tried(data: DataSettings, threads: int, batch: int, seconds: float = 1.0) -> TrialResult:
     """Have a worker tried here."""
-    order = msgspec.json.encode(Trial(data, threads, batch, seconds, time.monotonic())).decode()
+    order = msgspec.json.encode(TrainingTrial(data, threads, batch, seconds, time.monotonic())).decode()
     command = [sys.executable, "-P", "-m", "edge_agent.setup.training_trial", order]
     try:
         done = subprocess.run(command, capture_output=True, env=environment(), timeout=_PATIENCE, check=False)
@@ -57,7 +57,7 @@ def tried(data: DataSettings, threads: int, batch: int, seconds: float = 1.0) ->
         words = done.stderr.decode(errors="replace").strip().splitlines()
         how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
         raise MachineError(f"a training worker does not run here ({how}): {words[-1] if words else 'without a word'}")
-    return msgspec.json.decode(done.stdout, type=Tried)
+    return msgspec.json.decode(done.stdout, type=TrialResult)
 
 
 def survey(settings: DataSettings) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
@@ -80,7 +80,7 @@ def survey(settings: DataSettings) -> tuple[int, tuple[str, ...], tuple[str, ...
     return len(content.which), tuple(str(name) for name in known), content.skipped
 
 
-def perform(trial: Trial) -> Tried:
+def perform(trial: TrainingTrial) -> TrialResult:
     """Do what a worker does, as far as it goes."""
     found: tuple[int, tuple[str, ...], tuple[str, ...]] = 0, (), ()
     data_fault = training_fault = None
@@ -100,8 +100,8 @@ def perform(trial: Trial) -> Tried:
         parameters = workload.built_in().model.size
     except (SojournError, ImportError, MemoryError, RuntimeError) as error:
         training_fault = f"{type(error).__name__}: {error}"
-    return Tried(*found, data_fault, training_fault, start, step, peak_resident() or 0.0, parameters)
+    return TrialResult(*found, data_fault, training_fault, start, step, peak_resident() or 0.0, parameters)
 
 
 if __name__ == "__main__":
-    sys.stdout.buffer.write(msgspec.json.encode(perform(msgspec.json.decode(sys.argv[1], type=Trial))))
+    sys.stdout.buffer.write(msgspec.json.encode(perform(msgspec.json.decode(sys.argv[1], type=TrainingTrial))))

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from edge_agent.training.frames import Frames, Order, Pace, framed, write_all
+from edge_agent.training.frames import Frames, SetPace, WorkOrder, framed, write_all
 from edge_agent.training.work import Train, Warm
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edge_agent.training.frames import Frame, Setup
+    from edge_agent.training.frames import Frame, WorkerSetup
     from sojourn.node.machine import Did, DidNot, Doing
 
     Report = Callable[[Did | Doing | DidNot], None]
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Job:
+class WorkItem:
     """One piece of work and who wants to hear of it."""
 
     key: str
@@ -44,13 +44,13 @@ class Job:
 class Child:
     """A worker process with its pipes."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: WorkerSetup) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "edge_agent.training.worker"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             bufsize=0, env=environment(), process_group=0,
         )  # fmt: skip
-        self.job: Job | None = None
+        self.item: WorkItem | None = None
         self.idle_since = monotonic()
         self.next_look = 0.0
         self._pace = 1.0
@@ -65,10 +65,10 @@ class Child:
         self._selector.register(self.process.stderr, selectors.EVENT_READ)
         self._send(framed(setup))
 
-    def hand(self, job: Job) -> None:
+    def hand(self, item: WorkItem) -> None:
         """Give the child its work. It is small and the only one in the pipe, so this does not wait."""
-        self.job, self.next_look = job, 0.0
-        self._send(framed(Order(job.key, _without_inline(job.work))))
+        self.item, self.next_look = item, 0.0
+        self._send(framed(WorkOrder(item.key, _without_inline(item.work))))
 
     def set_pace(self, share: float) -> None:
         """Have it work for this share of the time."""
@@ -77,7 +77,7 @@ class Child:
         if (share < 1) != (self._pace < 1):
             log.info("training is slowed: it is hot" if share < 1 else "training runs at full speed again")
         self._pace = share
-        self._send(framed(Pace(share)))
+        self._send(framed(SetPace(share)))
 
     def speaks(self) -> bool:
         """Whether a pipe from the child is open."""

@@ -49,7 +49,7 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class Epoch:
+class EpochResult:
     """One pass over the samples: the mean loss, as the model met them, and how many steps it took."""
 
     loss: float
@@ -63,7 +63,7 @@ def descend(
     training: Training,
     seed: int,
     progress: Progress,
-) -> Iterator[tuple[NDArray[np.float32], Epoch]]:
+) -> Iterator[tuple[NDArray[np.float32], EpochResult]]:
     """Train from `start`, order and noise from the seed: after each epoch the model, which the next one changes."""
     kit, samples, w = prepared.kit, prepared.samples, start.copy()
     optimiser = optimisers.begin(training)
@@ -80,7 +80,7 @@ def descend(
         losses.append((len(index), float(loss)))
         progress(step + 1, per_epoch * training.epochs)
         if len(losses) == per_epoch:
-            yield w, Epoch(sum(size * loss for size, loss in losses) / len(samples), per_epoch)
+            yield w, EpochResult(sum(size * loss for size, loss in losses) / len(samples), per_epoch)
             losses.clear()
 
 
@@ -89,7 +89,7 @@ def steps_of(samples: Batches, training: Training) -> int:
     return -(-len(samples) // training.batch)
 
 
-def metrics(epochs: Sequence[Epoch]) -> dict[str, float]:
+def metrics(epochs: Sequence[EpochResult]) -> dict[str, float]:
     """The mean loss over the first and over the last epoch, and the steps of all; NaN stays NaN."""
     return {
         "loss_first": epochs[0].loss,

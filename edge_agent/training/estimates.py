@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from edge_agent.training.descent import Epoch, Prepared, Progress
+    from edge_agent.training.descent import EpochResult, Prepared, Progress
     from sojourn.protocol.messages import Visit
     from sojourn.store.blobs import BlobStore
 
@@ -62,15 +62,15 @@ def _trained(visit: Visit, blobs: BlobStore, prepared: Prepared, progress: Progr
     for w, epoch in descend(start, Plain(), prepared, visit.task.training, visit.seed, progress):
         end = w
         passed.append(epoch)
-    return told_estimate(visit, blobs, prepared, (start, end), passed)
+    return estimate_result(visit, blobs, prepared, (start, end), passed)
 
 
-def told_estimate(
+def estimate_result(
     visit: Visit,
     blobs: BlobStore,
     prepared: Prepared,
     way: tuple[NDArray[np.float32], NDArray[np.float32]],
-    passed: Sequence[Epoch],
+    passed: Sequence[EpochResult],
 ) -> Trained:
     """What a device tells when it has trained from one end of `way` to the other: a mark, or the model itself."""
     start, end = way

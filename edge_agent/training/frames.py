@@ -17,7 +17,7 @@ _HEAD = 4
 _READ = 64 << 10
 
 
-class Setup(msgspec.Struct, frozen=True, tag="setup"):
+class WorkerSetup(msgspec.Struct, frozen=True, tag="setup"):
     """The first frame to a worker: where it works, on what, with how many threads, cores and megabytes."""
 
     blobs: str
@@ -27,14 +27,14 @@ class Setup(msgspec.Struct, frozen=True, tag="setup"):
     memory: int | None = None
 
 
-class Order(msgspec.Struct, frozen=True, tag="order"):
+class WorkOrder(msgspec.Struct, frozen=True, tag="order"):
     """Work for the worker."""
 
     key: str
     work: Warm | Train
 
 
-class Pace(msgspec.Struct, frozen=True, tag="pace"):
+class SetPace(msgspec.Struct, frozen=True, tag="pace"):
     """The share of the time in which to work from now on."""
 
     share: float
@@ -63,7 +63,7 @@ class Failure(msgspec.Struct, frozen=True, tag="failure"):
     detail: str
 
 
-Frame = Setup | Order | Pace | Advance | Success | Failure
+Frame = WorkerSetup | WorkOrder | SetPace | Advance | Success | Failure
 _decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
 
 

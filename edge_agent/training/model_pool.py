@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from edge_agent.training.descent import Batches, Epoch, Prepared, Progress
+    from edge_agent.training.descent import Batches, EpochResult, Prepared, Progress
     from edge_agent.training.objectives import Objective
     from sojourn.parts import Elmy
     from sojourn.protocol.messages import Visit
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Part:
+class SampleSubset:
     """Some of the samples; they are not copied."""
 
     whole: Batches
@@ -68,7 +68,7 @@ def train_pool(
     prepared: Prepared,
     visit: Visit,
     progress: Progress,
-) -> tuple[NDArray[np.float32], list[Epoch]]:
+) -> tuple[NDArray[np.float32], list[EpochResult]]:
     """The mean of the pool that the received model grows here, and all epochs of all its trainings."""
     course = _Course(settings, prepared, visit, progress)
     first = received
@@ -93,7 +93,7 @@ class _Course:
         self.warmup = 0 if visit.earlier else settings.warmup
         epochs = self.warmup + settings.models * self._training.epochs
         self._steps = epochs * steps_of(learnt, self._training)
-        self.passed: list[Epoch] = []
+        self.passed: list[EpochResult] = []
 
     def train(
         self, start: NDArray[np.float32], objective: Objective, epochs: int, name: str
@@ -101,8 +101,8 @@ class _Course:
         """The model after each epoch of a training, which the next epoch changes."""
         done = sum(epoch.steps for epoch in self.passed)
         training = msgspec.structs.replace(self._training, epochs=epochs)
-        told = partial(self._tell, done)
-        for w, epoch in descend(start, objective, self._prepared, training, derive(self._seed, name), told):
+        progress = partial(self._tell, done)
+        for w, epoch in descend(start, objective, self._prepared, training, derive(self._seed, name), progress):
             self.passed.append(epoch)
             yield w
 
@@ -125,7 +125,7 @@ def split(samples: Batches, share: float) -> tuple[Batches, Batches | None]:
     if not 0 < held < len(samples):
         return samples, None
     order = generator(0, "validation", len(samples)).permutation(len(samples))
-    return Part(samples, np.sort(order[held:])), Part(samples, np.sort(order[:held]))
+    return SampleSubset(samples, np.sort(order[held:])), SampleSubset(samples, np.sort(order[:held]))
 
 
 def shuffled(model: NDArray[np.float32], spec: ModelSpec, seed: int) -> NDArray[np.float32]:

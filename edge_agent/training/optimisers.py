@@ -22,7 +22,7 @@ class Optimiser(Protocol):
         """Make one step, in place. The direction is used up."""
 
 
-class Momentum:
+class MomentumOptimiser:
     """v <- momentum v + direction; w <- w - lr v."""
 
     def __init__(self, training: Training) -> None:
@@ -43,7 +43,7 @@ class Momentum:
         w -= direction
 
 
-class Adam:
+class AdamOptimiser:
     """m and v are running means of the direction and of its square; w <- w - lr m' / (sqrt(v') + epsilon).
 
     m' and v' are m and v over 1 - beta^step, which undoes their start at zero.
@@ -79,4 +79,4 @@ class Adam:
 
 def begin(training: Training) -> Optimiser:
     """The optimiser of one descent."""
-    return Adam(training) if training.optimiser == "adam" else Momentum(training)
+    return AdamOptimiser(training) if training.optimiser == "adam" else MomentumOptimiser(training)

@@ -10,8 +10,8 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from edge_agent.limits.settings import LimitSettings
-from edge_agent.training.child import Child, Job
-from edge_agent.training.frames import Advance, Failure, Setup, Success
+from edge_agent.training.child import Child, WorkItem
+from edge_agent.training.frames import Advance, Failure, Success, WorkerSetup
 from edge_agent.training.work import Train, Warm
 from sojourn.node.machine import Did, DidNot, Doing
 
@@ -42,26 +42,26 @@ class TrainingProcess:
     ) -> None:
         """Train with the blobs of a folder and this data, on as many threads and within the limits that are allowed."""
         bounds = limits.settings if limits else LimitSettings()
-        self._setup = Setup(str(blobs), data, threads, bounds.cpu_share, bounds.memory)
+        self._setup = WorkerSetup(str(blobs), data, threads, bounds.cpu_share, bounds.memory)
         self._limits = None if limits is None or limits.idle else limits
         self._idle_seconds = idle_seconds
         self._lock = threading.RLock()
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[WorkItem] = deque()
         self._child: Child | None = None
         self._minders: dict[threading.Thread, Child] = {}
         self._closed = False
 
     def start(self, key: str, work: Warm | Train, report: Report) -> None:
         """Begin as soon as nothing else is under way; training goes before warming."""
-        job = Job(key, work, report)
+        item = WorkItem(key, work, report)
         with self._lock:
             if isinstance(work, Train):
                 trains = sum(isinstance(other.work, Train) for other in self._waiting)
-                self._waiting.insert(trains, job)
+                self._waiting.insert(trains, item)
             else:
                 # A newer wish to be warm replaces an older one that was not yet begun.
                 self._drop(key)
-                self._waiting.append(job)
+                self._waiting.append(item)
         self._advance()
 
     def stop(self, key: str) -> None:
@@ -69,11 +69,11 @@ class TrainingProcess:
         with self._lock:
             self._drop(key)
             child = self._child
-            if child is not None and child.job is not None and child.job.key == key:
-                training = isinstance(child.job.work, Train)
-                child.job = Job(key, child.job.work, _to_nobody)
+            if child is not None and child.item is not None and child.item.key == key:
+                training = isinstance(child.item.work, Train)
+                child.item = WorkItem(key, child.item.work, _to_nobody)
                 if training:
-                    child.job, self._child = None, None
+                    child.item, self._child = None, None
                     child.process.kill()
         self._advance()
 
@@ -85,29 +85,29 @@ class TrainingProcess:
             self._child = None
             minders = dict(self._minders)
             for child in minders.values():
-                child.job = None
+                child.item = None
                 child.process.kill()
         for minder in minders.keys() - {threading.current_thread()}:
             minder.join()
 
     def _drop(self, key: str) -> None:
-        self._waiting = deque(job for job in self._waiting if job.key != key)
+        self._waiting = deque(item for item in self._waiting if item.key != key)
 
     def _advance(self) -> None:
         """Hand the next work to the child, starting one if there is none."""
         with self._lock:
-            if self._closed or not self._waiting or (self._child is not None and self._child.job is not None):
+            if self._closed or not self._waiting or (self._child is not None and self._child.item is not None):
                 return
-            job = self._waiting.popleft()
+            item = self._waiting.popleft()
             try:
                 child = self._child or self._start_child()
             except OSError as error:
-                failure = DidNot(job.key, _start_reason(error), f"the training process cannot be started: {error}")
+                failure = DidNot(item.key, _start_reason(error), f"the training process cannot be started: {error}")
             else:
-                child.hand(job)
+                child.hand(item)
                 return
         # Outside of the lock: whoever hears of it may come back with more work.
-        job.report(failure)
+        item.report(failure)
         self._advance()
 
     def _start_child(self) -> Child:
@@ -126,57 +126,57 @@ class TrainingProcess:
             self._retire_if_idle(child)
         with self._lock:
             # From here on nobody hands it work, so its pipes can be closed.
-            job, child.job = child.job, None
+            item, child.item = child.item, None
             if self._child is child:
                 self._child = None
         status = child.bury()
         with self._lock:
             del self._minders[threading.current_thread()]
-        if job is not None:
-            job.report(_died(job.key, status, child.last_words))
+        if item is not None:
+            item.report(_died(item.key, status, child.last_words))
         self._advance()
 
     def _tell(self, child: Child, frame: Frame) -> None:
         with self._lock:
-            job = child.job
-            if job is None or not isinstance(frame, Advance | Success | Failure):
+            item = child.item
+            if item is None or not isinstance(frame, Advance | Success | Failure):
                 return
             if not isinstance(frame, Advance):
-                child.job, child.idle_since = None, monotonic()
+                child.item, child.idle_since = None, monotonic()
         match frame:
             case Advance():
-                job.report(Doing(job.key, frame.step, frame.steps))
+                item.report(Doing(item.key, frame.step, frame.steps))
             case Success():
-                job.report(Did(job.key, frame.outcome))
+                item.report(Did(item.key, frame.outcome))
             case Failure():
-                job.report(DidNot(job.key, frame.reason, frame.detail))
+                item.report(DidNot(item.key, frame.reason, frame.detail))
         self._advance()
 
     def _watch(self, child: Child) -> None:
         """Slow the work that is under way, or end it with the reason, as the limits have it."""
         with self._lock:
-            job = child.job
-            if self._limits is None or job is None or monotonic() < child.next_look:
+            item = child.item
+            if self._limits is None or item is None or monotonic() < child.next_look:
                 return
             child.next_look = monotonic() + WATCH_PAUSE
         pace, refusal = self._limits.judge(child.process.pid)
         with self._lock:
-            if child.job is not job:
+            if child.item is not item:
                 return
             if refusal is None:
                 child.set_pace(pace)
                 return
-            child.job = None
+            child.item = None
             if self._child is child:
                 self._child = None
             child.process.kill()
-        job.report(DidNot(job.key, *refusal))
+        item.report(DidNot(item.key, *refusal))
         self._advance()
 
     def _patience(self, child: Child) -> float | None:
         longest = None if self._limits is None else WATCH_PAUSE
         with self._lock:
-            if child.job is not None or self._child is not child:
+            if child.item is not None or self._child is not child:
                 return longest
             left = self._idle_left(child)
             return left if longest is None else min(left, longest)
@@ -186,17 +186,17 @@ class TrainingProcess:
 
     def _retire_if_idle(self, child: Child) -> None:
         with self._lock:
-            if self._child is child and child.job is None and self._idle_left(child) == 0.0:
+            if self._child is child and child.item is None and self._idle_left(child) == 0.0:
                 self._child = None
                 child.dismiss()
 
 
 def _died(key: str, status: int, last_words: deque[str]) -> DidNot:
-    said = f"; its last words: {' | '.join(last_words)}" if last_words else ""
+    words = f"; its last words: {' | '.join(last_words)}" if last_words else ""
     if status == -signal.SIGKILL:
-        return DidNot(key, "memory", f"the training process was killed, most likely for want of memory{said}")
+        return DidNot(key, "memory", f"the training process was killed, most likely for want of memory{words}")
     how = f"by signal {-status}" if status < 0 else f"with exit code {status}"
-    return DidNot(key, "failed", f"the training process ended {how}{said}")
+    return DidNot(key, "failed", f"the training process ended {how}{words}")
 
 
 def _start_reason(error: OSError) -> str:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from edge_agent.training.descent import Epoch, Progress
+    from edge_agent.training.descent import EpochResult, Progress
     from sojourn.data.source import DataSettings
     from sojourn.protocol.messages import Visit
     from sojourn.protocol.wire import Ref
@@ -133,29 +133,29 @@ def _follow(work: Train, blobs: BlobStore, prepared: Prepared, progress: Progres
     for w, epoch in descend(start, objective, prepared, visit.task.training, visit.seed, progress):
         end = w
         passed.append(epoch)
-    return told_visit(visit, blobs, prepared, (start, end), objective, passed, remembered)
+    return visit_result(visit, blobs, prepared, (start, end), objective, passed, remembered)
 
 
-def told_visit(  # all that a visit ends with
+def visit_result(  # all that a visit ends with
     visit: Visit,
     blobs: BlobStore,
     prepared: Prepared,
     way: tuple[NDArray[np.float32], NDArray[np.float32]],
     objective: objectives.Objective,
-    passed: Sequence[Epoch],
+    passed: Sequence[EpochResult],
     remembered: int,
 ) -> Trained:
     """What a device tells and keeps when it has trained from one end of `way` to the other."""
     (start, end), spec = way, prepared.kit.model
-    told = metrics(passed)
+    measured = metrics(passed)
     if visit.task.objective.keeps:
-        told["remembered"] = float(remembered)
+        measured["remembered"] = float(remembered)
     model = save_model(blobs, start, end, visit.task, spec)
     # What is remembered is of the model that the others see: as it comes out of its encoding.
-    left = objective.end(sent_model(blobs, start, model, spec), int(told["steps"]), visit.task.training.lr)
+    left = objective.end(sent_model(blobs, start, model, spec), int(measured["steps"]), visit.task.training.lr)
     sent = {name: vectors.save(blobs, vector, "float32", spec) for name, vector in left.vectors.items()}
     kept = {name: vectors.save(blobs, vector, "float32", spec) for name, vector in left.memory.items()}
-    return Trained(sent | {"model": model}, len(prepared.samples), told, None, kept)
+    return Trained(sent | {"model": model}, len(prepared.samples), measured, None, kept)
 
 
 def _grow(work: Train, settings: Elmy, blobs: BlobStore, prepared: Prepared, progress: Progress) -> Trained:

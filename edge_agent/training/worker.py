@@ -14,7 +14,17 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from edge_agent.limits.pacing import Pacing
-from edge_agent.training.frames import Advance, Failure, Order, Pace, Setup, Success, framed, frames_from, write_all
+from edge_agent.training.frames import (
+    Advance,
+    Failure,
+    SetPace,
+    Success,
+    WorkerSetup,
+    WorkOrder,
+    framed,
+    frames_from,
+    write_all,
+)
 from sojourn.node.machine import Did
 
 if TYPE_CHECKING:
@@ -39,13 +49,13 @@ def main() -> None:
 
     frames = frames_from(source)
     setup = next(frames, None)
-    if not isinstance(setup, Setup):
+    if not isinstance(setup, WorkerSetup):
         return
     if setup.memory is not None:
         _bound_memory(setup.memory + _STACK * (max(os.cpu_count() or 1, setup.threads) + 2))
     pacing = pacing_of(setup)
     trainer = Trainer(FolderBlobs(Path(setup.blobs)), setup.data, setup.threads)
-    orders: SimpleQueue[Order] = SimpleQueue()
+    orders: SimpleQueue[WorkOrder] = SimpleQueue()
     threading.Thread(target=_listen, args=(frames, orders, pacing), daemon=True).start()
     while True:
         order = orders.get()
@@ -58,7 +68,7 @@ def main() -> None:
         write_all(sink, framed(frame))
 
 
-def pacing_of(setup: Setup) -> Pacing:
+def pacing_of(setup: WorkerSetup) -> Pacing:
     """Pauses for the owner's share of all cores."""
     return Pacing(setup.cpu_share * (os.cpu_count() or 1))
 
@@ -82,11 +92,11 @@ class _Advances:
             self._next = monotonic() + PROGRESS_PAUSE
 
 
-def _listen(frames: Iterator[Frame], orders: SimpleQueue[Order], pacing: Pacing) -> None:
+def _listen(frames: Iterator[Frame], orders: SimpleQueue[WorkOrder], pacing: Pacing) -> None:
     for frame in frames:
-        if isinstance(frame, Order):
+        if isinstance(frame, WorkOrder):
             orders.put(frame)
-        elif isinstance(frame, Pace):
+        elif isinstance(frame, SetPace):
             pacing.pace = frame.share
     # The agent has closed the pipe or is dead: whatever is being trained has nobody to go to.
     os._exit(0)

@@ -16,10 +16,10 @@ import msgspec
 import numpy as np
 
 from edge_agent.training import objectives
-from edge_agent.training.estimates import told_estimate
+from edge_agent.training.estimates import estimate_result
 from edge_agent.training.handover import companions_of, memory_of, model_of
 from edge_agent.training.reasons import reason_of
-from edge_agent.training.trainer import told_visit
+from edge_agent.training.trainer import visit_result
 from edge_agent.training.work import Train, Trained
 from fleet_sim.engines.engine import Outcome, brought, outcome_of, trains
 from fleet_sim.engines.lockstep import Runner, descend_together
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from edge_agent.training.descent import Epoch, Prepared
+    from edge_agent.training.descent import EpochResult, Prepared
     from edge_agent.training.work import Warm
     from fleet_sim.engines.engine import Network, Shards
     from sojourn.protocol.wire import Task
@@ -163,14 +163,14 @@ class _Ready:
         task = self.work.visit.task
         return Sgd() if task.kind == "estimate" else task.objective
 
-    def told(self, end: NDArray[np.float32], epochs: Sequence[Epoch]) -> Trained:
+    def told(self, end: NDArray[np.float32], epochs: Sequence[EpochResult]) -> Trained:
         """What the device would tell: as in `edge_agent.training.trainer` and `edge_agent.training.estimates`."""
         visit, way = self.work.visit, (self.start, end)
         if visit.task.kind == "estimate":
-            return told_estimate(visit, self.blobs, self.prepared, way, epochs)
+            return estimate_result(visit, self.blobs, self.prepared, way, epochs)
         objective = objectives.begin(visit.task.objective, self.start, self.received, self.memory)
         assert objective is not None  # noqa: S101  # the group was trained with it
-        return told_visit(visit, self.blobs, self.prepared, way, objective, epochs, self.remembered)
+        return visit_result(visit, self.blobs, self.prepared, way, objective, epochs, self.remembered)
 
 
 def _descends(task: Task) -> bool:
@@ -195,7 +195,7 @@ def _train(group: Sequence[_Ready]) -> None:
         _tell(ready, end, passed, seconds)
 
 
-def _tell(ready: _Ready, end: NDArray[np.float32], epochs: Sequence[Epoch], seconds: float) -> None:
+def _tell(ready: _Ready, end: NDArray[np.float32], epochs: Sequence[EpochResult], seconds: float) -> None:
     key = ready.waiting.key
     try:
         done = ready.told(end, epochs)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from edge_agent.training import optimisers
-from edge_agent.training.descent import Epoch, steps_of
+from edge_agent.training.descent import EpochResult, steps_of
 from sojourn.randomness import batches, noise
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class _Step:
 
 def descend_together(
     starts: Tensor, objective: Objective, graphs: TorchGraphs, kit: Kit, runners: Sequence[Runner], training: Training
-) -> tuple[NDArray[np.float32], list[list[Epoch]]]:
+) -> tuple[NDArray[np.float32], list[list[EpochResult]]]:
     """Where each visit ends, and its epochs."""
     w, ends = starts.clone(), torch.empty_like(starts)
     optimiser = optimisers.begin(training)
@@ -102,12 +102,12 @@ def _filled(drawn: NDArray[np.float32], width: int) -> NDArray[np.float32]:
     return np.concatenate([drawn, np.zeros((width - len(drawn), *drawn.shape[1:]), np.float32)])
 
 
-def _epochs(runner: Runner, losses: NDArray[np.float64], training: Training) -> list[Epoch]:
+def _epochs(runner: Runner, losses: NDArray[np.float64], training: Training) -> list[EpochResult]:
     """The mean loss of each epoch, as `edge_agent.training.descent` tells it."""
     per_epoch = steps_of(runner.samples, training)
     found = []
     for first in range(0, len(runner.order), per_epoch):
         steps = range(first, first + per_epoch)
         total = sum(len(runner.order[step]) * float(losses[step]) for step in steps)
-        found.append(Epoch(total / len(runner.samples), per_epoch))
+        found.append(EpochResult(total / len(runner.samples), per_epoch))
     return found

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edge_agent.training import objectives
-from edge_agent.training.descent import Epoch, Prepared, metrics, steps_of
-from edge_agent.training.estimates import estimate, told_estimate
+from edge_agent.training.descent import EpochResult, Prepared, metrics, steps_of
+from edge_agent.training.estimates import estimate, estimate_result
 from edge_agent.training.handover import companions_of, memory_of, model_of, save_model
 from edge_agent.training.reasons import Unsupported
-from edge_agent.training.trainer import attempt, told_visit
+from edge_agent.training.trainer import attempt, visit_result
 from edge_agent.training.work import Train, Trained, Warm, Warmed
 from fleet_sim.engines.engine import Outcome, brought, outcome_of, trains
 from sojourn.errors import DataError, Fault
@@ -120,9 +120,9 @@ class _Visit:
         start = model_of(visit, self.blobs, spec)
         way = start, self._left(start, prepared)
         training = visit.task.training
-        passed = [Epoch(1.0, steps_of(prepared.samples, training))] * training.epochs
+        passed = [EpochResult(1.0, steps_of(prepared.samples, training))] * training.epochs
         if visit.task.kind == "estimate":
-            return told_estimate(visit, self.blobs, prepared, way, passed)
+            return estimate_result(visit, self.blobs, prepared, way, passed)
         if isinstance(visit.task.objective, Elmy):
             sent = {"model": save_model(self.blobs, *way, visit.task, spec)}
             return Trained(sent, len(prepared.samples), metrics(passed), None, {})
@@ -131,7 +131,7 @@ class _Visit:
         objective = objectives.begin(visit.task.objective, start, received, memory)
         if objective is None:
             raise Unsupported(f"the objective {name_of(visit.task.objective)!r} is not known here")
-        return told_visit(visit, self.blobs, prepared, way, objective, passed, remembered)
+        return visit_result(visit, self.blobs, prepared, way, objective, passed, remembered)
 
     def _left(self, start: NDArray[np.float32], prepared: Prepared) -> NDArray[np.float32]:
         counts = np.bincount(prepared.samples.y, minlength=len(prepared.kit.classes)) + RARE

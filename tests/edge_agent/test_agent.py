@@ -276,7 +276,7 @@ def test_what_is_remembered_is_bounded() -> None:
         bench.finish()
     assert len(bench.agent.state.held) == KEPT
     assert len(bench.agent.state.fences) <= KEPT
-    assert len(bench.agent._outbox._requests) == KEPT
+    assert len(bench.agent._visits._outbox._requests) == KEPT
     for number in range(3 * KEPT):
         bench.ask(Accepted(visit_id(job=f"job-{number}")))
     assert bench.agent.state.held == {}

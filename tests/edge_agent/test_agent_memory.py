@@ -139,7 +139,7 @@ def test_it_waits_for_blobs_as_well(bench: Bench) -> None:
     assert [work.remembered for work in done(bench.tell(Pulled(MODEL.digest)))] == [1]
 
 
-def test_after_half_a_lease_the_unsettled_result_is_dropped(bench: Bench) -> None:
+def test_after_half_a_lease_the_unanswered_result_is_dropped(bench: Bench) -> None:
     pulled(bench, visit())
     finish(bench, "a", 0)
     pulled(bench, visit(round_=2), 10.0)
@@ -183,7 +183,7 @@ def test_estimation_is_not_given_the_memory(bench: Bench) -> None:
     assert (work.memory, work.remembered) == ({}, 0)
 
 
-def test_a_later_attempt_of_the_unsettled_visit_ends_the_wait(bench: Bench) -> None:
+def test_a_later_attempt_of_the_unanswered_visit_ends_the_wait(bench: Bench) -> None:
     pulled(bench, visit())
     finish(bench, "a", 0)
     pulled(bench, visit(round_=2))

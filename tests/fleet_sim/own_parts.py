@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from coordinator.rounds.schedules import Departure
-from edge_agent.training.objectives import Left
+from edge_agent.objectives import Left
 from hierarchy.arranging.arrangement import ClientSet
 
 

@@ -13,7 +13,7 @@ from coordinator.machine.coordinator import Coordinator
 from coordinator.machine.sites import read_roster
 from edge_agent.agent import Agent
 from edge_agent.records import ReleaseEnded, ReleaseOrdered
-from edge_agent.releases.machine import Releases
+from edge_agent.releases.machine import ReleaseMachine
 from edge_agent.releases.work import Install, Installed, Usage, Withdraw, Withdrawn
 from fleet_sim.fleet import CLOUD, FLEET, Fleet
 from sojourn.links.memory import MemoryLink
@@ -275,7 +275,7 @@ class ReleaseFleet(Fleet):
 
     def _agent(self, name: str, data: Any, broker: MemoryBroker) -> Node:
         offer = Offer("1", "simulated", "onnxruntime", 1, 0, ("sgd",), "simulated")
-        agent = Agent(name, offer, releases=Releases(FLEET, SIGNER.public))
+        agent = Agent(name, offer, releases=ReleaseMachine(FLEET, SIGNER.public))
 
         def workers(store: Store) -> Installing:
             self._installing[name] = Installing(self, name, store.blobs)

@@ -22,7 +22,7 @@ import edge_agent
 from edge_agent.inference import model as module
 from edge_agent.inference.model import Model
 from edge_agent.inference.serving import KEPT, Counts
-from edge_agent.inference.usage import Tally
+from edge_agent.inference.usage import UsageTally
 from edge_agent.inference.usage_listener import UsageListener
 from edge_agent.releases.work import Usage
 from sojourn.errors import ConfigError, DataError, ModelError, NoRelease
@@ -273,7 +273,7 @@ def test_what_nobody_hears_is_told_when_somebody_does(shop: Shop) -> None:
         for _ in range(70):
             model.predict([1, 0, 0])
         model.report_error()
-        until(lambda: model._untold.get(1, Tally()).predictions == 70)
+        until(lambda: model._untold.get(1, UsageTally()).predictions == 70)
         ear = Ear(shop)
         usage = ear.until_predictions(70)
         ear.listener.close()
@@ -289,7 +289,7 @@ def test_a_script_that_just_ends_has_told_what_it_did(shop: Shop, ear: Ear) -> N
 
 
 def test_of_too_many_calls_some_stand_for_all(shop: Shop) -> None:
-    counts, tally = Counts(1), Tally()
+    counts, tally = Counts(1), UsageTally()
     for _ in range(KEPT + 100):
         counts.add(1000, np.array([[0, 1, 0]], np.float32))
     counts.move_to(tally)
@@ -297,7 +297,7 @@ def test_of_too_many_calls_some_stand_for_all(shop: Shop) -> None:
 
 
 def test_many_classes_are_counted_as_the_rest_and_large_batches_by_class() -> None:
-    counts, tally = Counts(1), Tally()
+    counts, tally = Counts(1), UsageTally()
     logits = np.zeros((3, 2000), np.float32)
     logits[[0, 1, 2], [7, 999, 1500]] = 1
     counts.add(3000, logits)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from edge_agent.inference import usage_listener
-from edge_agent.inference.usage import LARGEST, Report, Tally, Teller, apart, bin_of, percentile
+from edge_agent.inference.usage import LARGEST, UsageReport, UsageSender, UsageTally, apart, bin_of, percentile
 from edge_agent.inference.usage_listener import UsageListener
 from edge_agent.releases.work import Usage
 from tests.edge_agent.releases.releases_made import LINE, Shop
@@ -37,12 +37,12 @@ class Desk:
         self.shop.serve(1)
         self.told: SimpleQueue[Usage] = SimpleQueue()
         self.listener = UsageListener(store, self.told.put, pause)
-        self.teller = Teller(store)
+        self.teller = UsageSender(store)
 
     def tell(self, version: int, **what: Any) -> None:
         """Tell it until it is taken: a socket holds ten datagrams, and refuses more until they are read."""
         deadline = time.monotonic() + PATIENCE
-        while not self.teller.tell(Report(LINE, version, **what)):
+        while not self.teller.tell(UsageReport(LINE, version, **what)):
             assert time.monotonic() < deadline
             time.sleep(0.001)
 
@@ -79,7 +79,7 @@ def test_a_time_is_known_within_a_few_percent(microseconds: float) -> None:
 
 def test_percentiles_agree_with_numpys() -> None:
     times = np.random.default_rng(1).lognormal(5, 1, 5000)
-    tally = Tally(times=Counter(bin_of(each) for each in times))
+    tally = UsageTally(times=Counter(bin_of(each) for each in times))
     pace = tally.pace()
     assert pace is not None
     assert [pace.median, pace.p95] == pytest.approx(np.percentile(times, [50, 95]), rel=0.05)
@@ -96,10 +96,10 @@ def test_mixes_are_apart_by_total_variation() -> None:
 
 
 def test_reports_of_several_programs_are_added_up(desk: Desk) -> None:
-    other = Teller(desk.shop.store)
+    other = UsageSender(desk.shop.store)
     desk.tell(1, predictions=30, times={bin_of(100.0): 30}, classes={0: 20, 1: 10})
     assert desk.next().health.predictions == 30
-    assert other.tell(Report(LINE, 1, predictions=30, times={bin_of(400.0): 30}, classes={1: 30}))
+    assert other.tell(UsageReport(LINE, 1, predictions=30, times={bin_of(400.0): 30}, classes={1: 30}))
     usage = desk.next()
     other.close()
     assert (usage.line, usage.version, usage.failure) == (LINE, 1, "")
@@ -211,7 +211,7 @@ def test_what_is_no_report_is_dropped_and_counted(desk: Desk) -> None:
 def test_the_largest_report_fits_into_a_datagram(desk: Desk) -> None:
     most = (1 << 53) - 1
     times, classes = dict.fromkeys(range(400), most), dict.fromkeys(range(1001), most)
-    report = Report(LINE, 1, most, times, classes, most, "\U0001f436" * 500, "\U0001f436" * 500)
+    report = UsageReport(LINE, 1, most, times, classes, most, "\U0001f436" * 500, "\U0001f436" * 500)
     assert len(msgspec.msgpack.encode(report)) <= LARGEST
     assert desk.teller.tell(report)
     assert desk.next().failure == "\U0001f436" * 500
@@ -239,8 +239,8 @@ def test_many_errors_are_told_together(desk: Desk) -> None:
 
 
 def test_nobody_listens(tmp_path: Path) -> None:
-    teller = Teller(tmp_path)
-    assert not teller.tell(Report(LINE, 1))
+    teller = UsageSender(tmp_path)
+    assert not teller.tell(UsageReport(LINE, 1))
     teller.close()
 
 

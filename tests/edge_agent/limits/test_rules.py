@@ -22,7 +22,7 @@ ALL = LimitSettings(
     memory=200, free_memory=64, free_disk=100, throttle_at=70, stop_at=80, hours=("08:00-18:00",),
     metered_interfaces=("wwan0",), metered_file="/run/metered", battery=30,
 )  # fmt: skip
-FINE = Readings(60.0, 300.0, 500.0, ("eth0",), said_metered=False, charge=90, worker=150.0)
+FINE = Readings(60.0, 300.0, 500.0, ("eth0",), marked_metered=False, charge=90, worker=150.0)
 
 
 def seen(**what) -> Readings:
@@ -98,7 +98,7 @@ def test_each_limit_declines_with_its_word_unless_it_is_lifted(found, word, lift
 def test_heat_hours_and_a_file_decline_too() -> None:
     assert refusal(ALL, seen(celsius=81.2), NOON, hot=True) == ("hot", "81 °C; works again below 70 °C")
     assert refusal(ALL, FINE, dt.time(18, 5), hot=False) == ("hours", "it is 18:05 here; works at 08:00-18:00")
-    assert why(ALL, seen(said_metered=True)) == "metered"
+    assert why(ALL, seen(marked_metered=True)) == "metered"
 
 
 def test_what_is_unknown_declines_nothing() -> None:
@@ -119,7 +119,7 @@ def test_only_what_a_limit_needs_is_read(tmp_path) -> None:
     full = look(LimitSettings(**{name: getattr(ALL, name) for name in ALL.__struct_fields__} | {
         "root": str(root.path), "metered_file": str(tmp_path)}), tmp_path)  # fmt: skip
     assert (full.celsius, full.free_memory, full.routes, full.charge) == (50, 300, ("wwan0",), 20)
-    assert full.said_metered
+    assert full.marked_metered
     assert full.free_disk > 0
 
 

@@ -6,11 +6,9 @@ import random
 
 import msgspec
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from edge_agent.agent import Agent
-from edge_agent.records import ReleaseEnded, ReleaseOrdered, Served
-from edge_agent.releases.machine import LINES, Releases
+from edge_agent.records import ReleaseEnded, ReleaseOrdered, ServedRelease
+from edge_agent.releases.machine import LINES
 from edge_agent.releases.work import Install, Installed, Usage, Withdraw, Withdrawn
 from edge_agent.training.work import Train
 from sojourn.node.machine import (
@@ -30,88 +28,26 @@ from sojourn.node.machine import (
 )
 from sojourn.protocol.release import Goods, Health, Order, Pace, Parcel, SignedOrder, sign
 from sojourn.protocol.release_messages import Release, ReleaseReport
-from sojourn.protocol.signing import Signer
-from sojourn.protocol.topics import Address
-from sojourn.protocol.wire import Ref
-from sojourn.store.blobs import ref_of
-from tests.edge_agent.agent_bench import EDGE, EPOCH, KIT, MODEL, OFFER, Bench, trained, visit
-from tests.sojourn.store.replays import replayed, sends
-
-SIGNER, OTHER = Signer(Ed25519PrivateKey.generate()), Signer(Ed25519PrivateKey.generate())
-FINE = Health(rows=5, pace=Pace(1.0, 2.0))
-ELSEWHERE = Address("edge", "other")
-
-
-def goods(version: int) -> Goods:
-    graph, card = ref_of(b"graph %d" % version), ref_of(b"card %d" % version)
-    return Goods(Parcel(graph.digest, graph.size), Parcel(card.digest, card.size))
-
-
-def order(serial: int, version: int, line="l", fleet="f", *, rollback=False) -> Order:
-    return Order(fleet, line, serial, version, goods(version) if version else None, rollback)
-
-
-def release(serial: int, version: int, signer=SIGNER, **how) -> Release:
-    it = order(serial, version, **how)
-    refs = [Ref(parcel.digest, parcel.size) for parcel in (it.goods.graph, it.goods.card)] if it.goods else [None, None]
-    return Release(sign(it, signer), *refs)
-
-
-class ServingBench(Bench):
-    """An agent that obeys the holder of a key."""
-
-    def __init__(self, public: str) -> None:
-        super().__init__(releases=None)
-        self._public = public
-        self.agent = self._newborn()
-
-    def reborn(self) -> Agent:
-        """The same device after a power cut."""
-        self.agent = replayed(self._newborn(), self.records)
-        return self.agent
-
-    def _newborn(self) -> Agent:
-        return Agent("d", OFFER, releases=Releases("f", self._public))
-
-
-def bench(key: str | None = None) -> ServingBench:
-    return ServingBench(SIGNER.public if key is None else key)
-
-
-def arrive(it: Bench, version: int, now=0.0) -> list:
-    """Both goods of a version come."""
-    parcels = (goods(version).graph, goods(version).card)
-    return [effect for parcel in parcels for effect in it.tell(Pulled(parcel.digest), now)]
-
-
-def works(effects) -> list:
-    return [effect.work for effect in effects if isinstance(effect, Do)]
-
-
-def reports(effects) -> list[tuple]:
-    return [(r.serial, r.version, r.state) for r in sends(effects, ReleaseReport)]
-
-
-def installed(it: Bench, health=FINE, now=0.0) -> list:
-    return it.tell(Did(it.work, Installed(health)), now)
-
-
-def serving(version=1, serial=1) -> ServingBench:
-    it = bench()
-    it.ask(release(serial, version))
-    arrive(it, version)
-    installed(it)
-    return it
-
-
-def line(it: Bench, name="l"):
-    return it.agent.state.lines[name]
-
-
-def served(it: Bench) -> int:
-    now = line(it).serving
-    return now.version if now else 0
-
+from tests.edge_agent.agent_bench import EDGE, EPOCH, KIT, MODEL, Bench, trained, visit
+from tests.edge_agent.releases.serving_bench import (
+    ELSEWHERE,
+    FINE,
+    OTHER,
+    SIGNER,
+    ServingBench,
+    arrive,
+    bench,
+    goods,
+    installed,
+    line,
+    order,
+    release,
+    reports,
+    served,
+    serving,
+    works,
+)
+from tests.sojourn.store.replays import sends
 
 # --- one release
 
@@ -182,7 +118,7 @@ def test_a_newer_version_takes_the_place_of_the_older_one_which_is_kept() -> Non
     assert served(it) == 1
     arrive(it, 2)
     installed(it)
-    assert (line(it).serving, line(it).previous) == (Served(2, goods(2)), Served(1, goods(1)))
+    assert (line(it).serving, line(it).previous) == (ServedRelease(2, goods(2)), ServedRelease(1, goods(1)))
 
 
 # --- what is not obeyed
@@ -273,7 +209,7 @@ def test_going_back_takes_no_trial_and_no_fetching() -> None:
     assert works(effects) == [Install("l", 1, goods(1), known=True)]
     assert not [effect for effect in effects if isinstance(effect, Pull)]
     assert reports(installed(it, Health())) == [(3, 1, "serving")]
-    assert (line(it).serving, line(it).previous) == (Served(1, goods(1)), Served(2, goods(2)))
+    assert (line(it).serving, line(it).previous) == (ServedRelease(1, goods(1)), ServedRelease(2, goods(2)))
 
 
 def test_what_should_be_here_and_is_damaged_is_fetched_anew() -> None:
@@ -410,7 +346,7 @@ def test_a_release_that_a_program_cannot_load_gives_way_to_the_one_before() -> N
     assert works(effects) == [Install("l", 1, goods(1), known=True)]
     assert installed(it, Health()) == []
     assert line(it).state == "fell-back"
-    assert (line(it).serving, line(it).previous) == (Served(1, goods(1)), None)
+    assert (line(it).serving, line(it).previous) == (ServedRelease(1, goods(1)), None)
     assert it.tell(failing()) == []
 
 

@@ -26,7 +26,7 @@ from edge_agent.setup.preflight import (
     of_training,
     plan_of,
 )  # fmt: skip
-from edge_agent.setup.training_trial import Tried, survey, tried
+from edge_agent.setup.training_trial import TrialResult, survey, tried
 from sojourn.brokers.acl import acl_lines
 from sojourn.brokers.run import start_broker
 from sojourn.data.source import DataSettings
@@ -36,11 +36,11 @@ from sojourn.parts import Training
 from tests.edge_agent.limits.fake_root import FakeRoot
 from tests.sojourn.brokers.brokers import Authority
 
-TRIED = Tried(100, ("cat", "dog"), (), None, None, 0.5, 0.01, 80.0, 1000)
+TRIED = TrialResult(100, ("cat", "dog"), (), None, None, 0.5, 0.01, 80.0, 1000)
 FREE = LimitSettings()
 
 
-def but(**what) -> Tried:
+def but(**what) -> TrialResult:
     return msgspec.structs.replace(TRIED, **what)
 
 
@@ -65,8 +65,8 @@ def test_data(found, classes, verdict) -> None:
 
 def test_the_time_of_a_visit_is_its_start_and_its_steps() -> None:
     plan = Plan(Training(epochs=2, batch=30))  # 4 steps an epoch
-    assert of_training(TRIED, plan, FREE)[0].said.startswith("0.6 s for 8 steps")
-    assert of_training(TRIED, plan, LimitSettings(cpu_share=0.1))[0].said.startswith("1.3 s for 8 steps")
+    assert of_training(TRIED, plan, FREE)[0].text.startswith("0.6 s for 8 steps")
+    assert of_training(TRIED, plan, LimitSettings(cpu_share=0.1))[0].text.startswith("1.3 s for 8 steps")
     (slow, _) = of_training(but(step_seconds=61.0), plan, FREE)
     assert slow.verdict == "fails"
     assert "lease of 60 s" in slow.remedy
@@ -96,7 +96,7 @@ def test_a_clock_before_the_installation_is_wrong(tmp_path) -> None:
     early = clock_check.installed() - dt.timedelta(days=1)
     finding = of_clock(settings(tmp_path), early)
     assert finding.verdict == "fails"
-    assert "before this program was installed" in finding.said
+    assert "before this program was installed" in finding.text
     assert of_clock(settings(tmp_path)).verdict != "fails"
 
 
@@ -133,11 +133,11 @@ def test_limits_as_they_are_now(tmp_path) -> None:
 
 
 def test_the_service_and_its_watchdog(tmp_path) -> None:
-    assert of_service(tmp_path).said == "nothing starts the agent at boot"
+    assert of_service(tmp_path).text == "nothing starts the agent at boot"
     unit = tmp_path / preflight.UNIT
     unit.parent.mkdir(parents=True)
     unit.write_text("[Service]\nType=simple\n")
-    assert of_service(tmp_path).said == "sojourn-agent.service has no watchdog"
+    assert of_service(tmp_path).text == "sojourn-agent.service has no watchdog"
     unit.write_text("[Service]\nType=notify\nWatchdogSec=60\n")
     assert of_service(tmp_path).verdict == "ok"
 
@@ -187,7 +187,7 @@ def broker(tmp_path):
 
 def test_a_broker_says_why_it_does_not_let_us_in(broker) -> None:
     def knock(name="pi", fleet="sojourn", **what) -> str | None:
-        return broker_check.knock(BrokerSettings(host=broker.host, port=broker.port, **what), fleet, name)
+        return broker_check.refusal_of(BrokerSettings(host=broker.host, port=broker.port, **what), fleet, name)
 
     assert knock(password="secret") is None
     assert knock(password="secret", protocol="3.1.1") is None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from edge_agent.training.model_pool import Part, shuffled, split
+from edge_agent.training.model_pool import SampleSubset, shuffled, split
 from sojourn.model.graphs import Graphs
 from sojourn.parts import Elmy, Sgd
 from sojourn.randomness import batches, derive, generator
@@ -174,8 +174,8 @@ class Numbers:
 )
 def test_a_split_takes_every_sample_once_and_is_always_the_same(count: int, share: float, held: int) -> None:
     (learnt, out), again = split(Numbers(count), share), split(Numbers(count), share)
-    assert isinstance(learnt, Part)
-    assert isinstance(out, Part)
+    assert isinstance(learnt, SampleSubset)
+    assert isinstance(out, SampleSubset)
     assert len(out) == held
     assert sorted([*learnt.y, *out.y]) == list(range(count))
     assert again[1] is not None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MODULE = """
 import msgspec
 
-from edge_agent.training.objectives import Left, Plain
+from edge_agent.objectives import Left, Plain
 
 
 class Pull(msgspec.Struct):

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from edge_agent.training.child import environment
-from edge_agent.training.frames import Advance, Frames, Order, framed
+from edge_agent.training.frames import Advance, Frames, WorkOrder, framed
 from edge_agent.training.process import TrainingProcess
 from edge_agent.training.trainer import Trainer
 from edge_agent.training.work import Train, Trained, Warm, Warmed
@@ -280,7 +280,7 @@ def test_blobs_that_ride_along_do_not_go_through_the_pipe(office: Office, monkey
     heavy = msgspec.structs.replace(visit.vectors["model"], inline=bytes(1 << 20))
     work = Train(msgspec.structs.replace(visit, vectors={"model": heavy}), {})
     office.workers.start("visit", work, office.heard.put)
-    orders = [frame for data in sent for frame in Frames().feed(data) if isinstance(frame, Order)]
+    orders = [frame for data in sent for frame in Frames().feed(data) if isinstance(frame, WorkOrder)]
     assert [order.key for order in orders] == ["visit"]
     assert max(map(len, sent)) < 4096
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MOST_ROWS = 1024
 
 
-class Refusal(Exception):
+class RefusedRequest(Exception):
     """A request that is not answered, and with which status."""
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
@@ -33,14 +33,14 @@ class Refusal(Exception):
         self.status = status
 
 
-class Asked(msgspec.Struct, frozen=True):
+class PredictRequest(msgspec.Struct, frozen=True):
     """The body of a request in JSON."""
 
     x: list[Any]
 
 
-class Answers:
-    """Answers from the releases of a store; a line is loaded when it is first asked for."""
+class PredictionApi:
+    """Answers requests from the releases of a store; a line is loaded when it is first asked for."""
 
     def __init__(self, store: Path) -> None:
         self._store = store
@@ -67,9 +67,9 @@ class Answers:
 
     def card(self, line: str) -> dict[str, Any]:
         """The card of the version that predicts, without the rows to check it with."""
-        told: dict[str, Any] = msgspec.to_builtins(self._model(line).card)
-        del told["probe"]
-        return told
+        card: dict[str, Any] = msgspec.to_builtins(self._model(line).card)
+        del card["probe"]
+        return card
 
     def predict(self, line: str, kind: str, body: bytes) -> dict[str, Any]:
         """The class of each row, how likely every class is, and the version that says so."""
@@ -77,7 +77,7 @@ class Answers:
         with self._reading:
             rows = _rows(kind, body, model.card)
         if len(rows) > MOST_ROWS:
-            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{MOST_ROWS} rows may be asked for at once")
+            raise RefusedRequest(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{MOST_ROWS} rows may be asked for at once")
         version, classes, shares = model.probabilities(rows)
         likeliest = [classes[int(each)] for each in shares.argmax(axis=1)]
         return {"line": line, "version": version, "classes": likeliest, "probabilities": shares.round(6).tolist()}
@@ -112,7 +112,7 @@ def _rows(kind: str, body: bytes, form: Form) -> NDArray[np.generic]:
         case "image/png" | "image/jpeg":
             return of_image(body, form)
         case _:
-            raise Refusal(
+            raise RefusedRequest(
                 HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
                 f"{kind!r} is none of application/json, application/x-npy, image/png and image/jpeg",
             )
@@ -120,7 +120,7 @@ def _rows(kind: str, body: bytes, form: Form) -> NDArray[np.generic]:
 
 def _of_json(body: bytes) -> NDArray[np.generic]:
     try:
-        x = np.asarray(msgspec.json.decode(body, type=Asked).x)
+        x = np.asarray(msgspec.json.decode(body, type=PredictRequest).x)
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
         raise DataError(f'the body is not {{"x": [numbers]}}: {error}') from error
     if x.dtype.kind not in "buif":

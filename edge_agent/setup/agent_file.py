@@ -10,7 +10,7 @@ from typing import Any
 
 from edge_agent.settings import AgentSettings
 from edge_agent.setup import training_trial
-from edge_agent.setup.broker_check import knock
+from edge_agent.setup.broker_check import refusal_of
 from sojourn import toml
 from sojourn.errors import ConfigError, SojournError
 from sojourn.overrides import broker_flags
@@ -22,7 +22,7 @@ ROOM = {"free_memory": 64, "free_disk": 256}
 
 
 @dataclass(frozen=True)
-class Answers:
+class InitAnswers:
     """What a person is asked; None is left to its default."""
 
     name: str
@@ -47,7 +47,7 @@ def own_name() -> str:
     return re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().partition(".")[0].lower()).strip("-")[:63] or "device"
 
 
-def table_of(answers: Answers) -> dict[str, Any]:
+def table_of(answers: InitAnswers) -> dict[str, Any]:
     """The settings as a file has them: only what was said, and limits that suit a small board."""
     broker = broker_flags(answers.broker, answers.username, _absolute(answers.password_file))
     if answers.ca_file:
@@ -79,7 +79,7 @@ def objections(settings: AgentSettings) -> list[str]:
     except SojournError as error:
         found.append(f"data: {error}")
     try:
-        refused = knock(settings.broker, settings.fleet, settings.name)
+        refused = refusal_of(settings.broker, settings.fleet, settings.name)
     except SojournError as error:
         refused = str(error)
     return [*found, f"broker: {refused}"] if refused else found

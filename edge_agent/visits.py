@@ -1,0 +1,279 @@
+"""Visits on a device: takes them from edge servers, has them trained, and holds the results until they are answered.
+
+A part of the agent's machine, without I/O. One visit is worked on at a time; trained results wait for `Accepted` or
+`Discarded`, across restarts. Each change of a visit is a row of `edge_agent.visit_table`.
+
+An objective may remember vectors from one visit of a job to the next, and only `Accepted` commits them. So a visit with
+such an objective is taken and fetched, but not trained before the job's earlier results are answered: or else what
+comes of it would depend on which message was lost. Half a lease is given to that; then the earlier result is dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from edge_agent.active_visit import ActiveVisit
+from edge_agent.offer_check import remembers, unsupported
+from edge_agent.records import (
+    KEPT,
+    HeldVisit,
+    Memory,
+    VisitEnded,
+    VisitTaken,
+    VisitTrained,
+    key_of,
+    supersedes,
+    work_key,
+)
+from edge_agent.training.work import Train
+from edge_agent.visit_table import DEVICE_VISIT, DeviceVisitEvent, DeviceVisitState
+from sojourn.node.machine import Append, Do, Pull, Say, Send, Undo, soonest
+from sojourn.node.outbox import Outbox
+from sojourn.protocol.messages import Declined, Visited
+from sojourn.protocol.topics import Address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edge_agent.records import AgentState, Key
+    from edge_agent.training.work import Trained
+    from sojourn.node.machine import DidNot, Doing, Effect
+    from sojourn.protocol.messages import Visit
+    from sojourn.protocol.wire import Offer, VisitId, VisitReason
+
+    Objection = Callable[[], tuple[VisitReason, str] | None]
+    """Why this device will not work now, if it will not: heat, hours, power ..."""
+
+DECLINED = "declined"
+"""The key under which the last refusal waits to be heard."""
+RESTARTS = 1
+"""How often a visit is begun again here when its worker died, before it is given up."""
+REASONS: tuple[VisitReason, ...] = (
+    "hot", "hours", "metered", "power", "busy", "memory", "disk", "data", "runtime", "unsupported", "failed",
+)  # fmt: skip
+"""The words for what ended a training that an edge server understands."""
+
+
+@dataclass
+class VisitMachine:
+    """The visits of a device: at most one that is worked on, and results that wait for an answer."""
+
+    state: AgentState
+    offer: Offer
+    objection: Objection
+    active: ActiveVisit | None = None
+    _outbox: Outbox = field(default_factory=Outbox)
+    _declined: Declined | None = None
+    """The last visit that was begun and given up."""
+
+    def state_of(self, visit: VisitId) -> DeviceVisitState:
+        """Where a visit is, by what is known of it here."""
+        held = self.state.held.get(key_of(visit))
+        if held and held.order.id == visit:
+            return self._state_of_held(held)
+        if self._declined and self._declined.visit == visit:
+            return DeviceVisitState.DECLINED
+        is_over = visit.attempt <= self.state.fence(key_of(visit))
+        return DeviceVisitState.OVER if is_over else DeviceVisitState.NEW
+
+    def heard(self, now: float) -> None:
+        """What is fetched comes: the visit gets on."""
+        if self.active and self.active.lacking:
+            self.active.news_at = now
+
+    def lacks(self, digest: bytes) -> bool:
+        """Whether the visit under way waits for this blob."""
+        return self.active is not None and digest in self.active.lacking
+
+    def wake_at(self, *, trying: bool) -> float | None:
+        """The next resend or sign of life; what waits for the trial of a release goes on when that ends."""
+        active = self.active
+        waits = active is not None and active.state == DeviceVisitState.WAITING and not trying
+        patience = active.patience if active and waits else None
+        return soonest(self._outbox.wake_at(), active.next_progress if active else None, patience)
+
+    def start(self, now: float) -> list[Effect]:
+        """Offer finished results again; begin an interrupted visit again, with the same randomness."""
+        effects: list[Effect] = []
+        for key, held in list(self.state.held.items()):
+            if held.answer:
+                effects += self._outbox.ask(key, Address("edge", held.source), held.answer, now)
+                continue
+            begun = self._begin(key, held, now)
+            if objection := unsupported(held.order.task, self.offer):  # the owner has changed the terms since
+                effects += self._decline(DeviceVisitEvent.UNSUPPORTED, "unsupported", objection, now)
+            else:
+                effects += begun
+        return effects
+
+    def ordered(self, edge: Address, order: Visit, now: float) -> list[Effect]:
+        """A visit was asked for: take it, say why not, or say again what became of it."""
+        if self.state_of(order.id) != DeviceVisitState.NEW:
+            return self._again(edge, order, now)
+        effects: list[Effect] = []
+        key = key_of(order.id)
+        if key in self.state.held:  # an older attempt of the same visit
+            effects += self._end(key, DeviceVisitEvent.SUPERSEDED)
+        if self.active and supersedes(order.id, self.active.order.id):
+            effects += self._end(self.active.key, DeviceVisitEvent.SUPERSEDED)
+        if refusal := self._refusal(order):
+            DEVICE_VISIT.step(DeviceVisitState.NEW, DeviceVisitEvent.REFUSED)
+            return [*effects, Send(edge, Declined(order.id, *refusal)), Say(f"declined {order.id}: {refusal[1]}")]
+        while len(self.state.held) >= KEPT:  # results that nobody fetches
+            effects += self._end(next(iter(self.state.held)), DeviceVisitEvent.CROWDED_OUT)
+        record = VisitTaken(edge.name, order)
+        self.state.apply(record)
+        return [*effects, Append(record), *self._begin(key, self.state.held[key], now)]
+
+    def answered(self, edge: Address, visit: VisitId, *, accepted: bool) -> list[Effect]:
+        """The edge server has answered a result, or wants no more of a visit."""
+        event = DeviceVisitEvent.ACCEPTED if accepted else DeviceVisitEvent.DISCARDED
+        before = self.state_of(visit)
+        if before == DeviceVisitState.DECLINED:  # it has heard that
+            self._outbox.settle(DECLINED)
+        held = self.state.held.get(key_of(visit))
+        if held and held.order.id == visit and held.source != edge.name:  # only who asked for it has a say
+            return []
+        after = DEVICE_VISIT.step(before, event)
+        return self._end(key_of(visit), event) if after != before else []
+
+    def pulled(self, digest: bytes, now: float) -> list[Effect]:
+        """A blob that the visit under way waited for is here."""
+        active = self._active()
+        active.lacking.discard(digest)
+        if active.lacking:
+            return []
+        active.step(DeviceVisitEvent.ALL_FETCHED)
+        active.patience, active.news_at = now + active.order.lease / 2, now
+        waits = self.state.unanswered(active.order.id.job) if remembers(active.order.task) else []
+        if not waits:
+            return []
+        text = f"visit {active.order.id} waits until the results of {', '.join(waits)} are answered"
+        return [Say(text), *self._outbox.hasten(now)]
+
+    def pull_failed(self, reason: str, now: float) -> list[Effect]:
+        """A blob that the visit under way waited for cannot be had."""
+        word: VisitReason = "disk" if reason == "disk" else "gone"
+        return self._decline(DeviceVisitEvent.PULL_FAILED, word, "could not get what the visit needs", now)
+
+    def train_if_unblocked(self, now: float) -> list[Effect]:
+        """Train the visit that is fetched, as soon as what is remembered for its job is certain."""
+        active = self.active
+        if active is None or active.state != DeviceVisitState.WAITING:
+            return []
+        effects: list[Effect] = []
+        for key in self.state.unanswered(active.order.id.job) if remembers(active.order.task) else ():
+            if now < active.patience:
+                return []
+            text = f"nobody has answered the result of {key}: it is dropped, and what it would have remembered"
+            effects += [*self._end(key, DeviceVisitEvent.UNANSWERED), Say(text, "warning")]
+        active.step(DeviceVisitEvent.UNBLOCKED)
+        return [*effects, self._train(now)]
+
+    def doing(self, event: Doing, now: float) -> None:
+        """Training gets on."""
+        if self.trains(event.key):
+            active = self._active()
+            active.progress, active.news_at = (event.step, event.steps), now
+
+    def trains(self, key: str) -> bool:
+        """Whether this is the name of the training that is under way."""
+        return self.active is not None and work_key(self.active.order.id) == key
+
+    def did(self, outcome: Trained, now: float) -> list[Effect]:
+        """The visit is trained: keep the result, and offer it until it is answered."""
+        active = self._active()
+        active.step(DeviceVisitEvent.DONE)
+        answer = Visited(active.order.id, outcome.vectors, outcome.samples, outcome.metrics, outcome.signature)
+        record = VisitTrained(active.key, answer, outcome.memory)
+        self.state.apply(record)
+        self.active = None
+        blobs = tuple(ref.digest for ref in [*outcome.vectors.values(), *outcome.memory.values()])
+        ask = self._outbox.ask(active.key, active.edge, answer, now)
+        text = f"trained {active.order.id}: {_describe(outcome)}"
+        return [Append(record, sync=True, blobs=blobs), *ask, Say(text)]
+
+    def did_not(self, event: DidNot, now: float) -> list[Effect]:
+        """Training failed: try once more where the worker itself broke, else give the visit up."""
+        active = self._active()
+        if event.reason == "failed" and active.restarts < RESTARTS:
+            active.restarts += 1
+            active.step(DeviceVisitEvent.WORKER_DIED)
+            return [Say(f"the worker failed, once more: {event.detail}", "warning"), self._train(now)]
+        reason: VisitReason = next((word for word in REASONS if word == event.reason), "failed")
+        return self._decline(DeviceVisitEvent.NOT_DONE, reason, event.detail, now)
+
+    def linked(self, now: float) -> list[Effect]:
+        """The link is up: offer at once what waits for an answer."""
+        return [*self._outbox.hasten(now)]
+
+    def woke(self, now: float) -> list[Effect]:
+        """Time has passed: offer again what is due, and give a sign of life."""
+        due = self.active is not None and self.active.next_progress is not None and self.active.next_progress <= now
+        return [*self._outbox.due(now), *(self._active().sign_of_life(now) if due else ())]
+
+    def _state_of_held(self, held: HeldVisit) -> DeviceVisitState:
+        return self.active.state if self.active and self.active.held is held else DeviceVisitState.TRAINED
+
+    def _refusal(self, order: Visit) -> tuple[VisitReason, str] | None:
+        if self.active:
+            return "busy", f"visiting for {self.active.order.id.job}"
+        objection = unsupported(order.task, self.offer)
+        return ("unsupported", objection) if objection else self.objection()
+
+    def _again(self, edge: Address, order: Visit, now: float) -> list[Effect]:
+        """A visit that is known comes again: answer from memory."""
+        state = DEVICE_VISIT.step(self.state_of(order.id), DeviceVisitEvent.ASKED_AGAIN)
+        held = self.state.held.get(key_of(order.id))
+        if held and held.order == order:
+            return [Send(edge, held.answer)] if held.answer else self._active().sign_of_life(now)
+        refusal = self._declined if state == DeviceVisitState.DECLINED else None
+        return [Send(edge, refusal or Declined(order.id, "stale", "this attempt is over here"))]
+
+    def _begin(self, key: Key, held: HeldVisit, now: float) -> list[Effect]:
+        """Fetch what the visit needs."""
+        needed = dict.fromkeys([held.order.kit, *held.order.vectors.values()])
+        # The sign of life is due at once, unless all is here: then it says that training has begun.
+        self.active = ActiveVisit(key, held, now, now, {ref.digest for ref in needed})
+        self.active.step(DeviceVisitEvent.TAKEN)
+        pulls = [Pull(ref, self.active.edge) for ref in needed]
+        return [Say(f"visit {held.order.id} from {held.source}"), *pulls]
+
+    def _train(self, now: float) -> Do:
+        active = self._active()
+        active.news_at = active.next_progress = now  # a sign of life, unless the result is here as soon
+        order = active.order
+        memory = (self.state.memory.get(order.id.job) if remembers(order.task) else None) or Memory()
+        return Do(work_key(order.id), Train(order, memory.vectors, memory.visits))
+
+    def _decline(self, event: DeviceVisitEvent, reason: VisitReason, detail: str, now: float) -> list[Effect]:
+        """Give up a visit that was begun, and say so until the edge server has heard it."""
+        active = self._active()
+        if self._declined:
+            DEVICE_VISIT.step(DeviceVisitState.DECLINED, DeviceVisitEvent.CROWDED_OUT)
+        self._declined = Declined(active.order.id, reason, detail[:2000])
+        ask = self._outbox.ask(DECLINED, active.edge, self._declined, now)
+        return [*self._end(active.key, event), *ask, Say(f"declined {active.order.id}: {detail}", "warning")]
+
+    def _end(self, key: Key, event: DeviceVisitEvent) -> list[Effect]:
+        """Nothing more is held of a visit."""
+        held = self.state.held[key]
+        DEVICE_VISIT.step(self._state_of_held(held), event)
+        record = VisitEnded(key, event == DeviceVisitEvent.ACCEPTED)
+        self.state.apply(record)
+        self._outbox.settle(key)
+        effects: list[Effect] = [Append(record, sync=record.accepted)]
+        if self.active and self.active.key == key:
+            self.active = None
+            effects.append(Undo(work_key(held.order.id)))
+        return effects
+
+    def _active(self) -> ActiveVisit:
+        assert self.active is not None  # noqa: S101  # callers have looked
+        return self.active
+
+
+def _describe(outcome: Trained) -> str:
+    loss = outcome.metrics.get("loss")
+    return f"{outcome.samples} samples" + (f", loss {loss:.4f}" if loss is not None else "")

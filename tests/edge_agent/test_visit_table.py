@@ -1,0 +1,158 @@
+"""The table of a visit on a device: the machine does what it says, and never something that it does not."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from edge_agent import visit_table
+from edge_agent.agent import Agent
+from edge_agent.records import KEPT
+from edge_agent.visit_table import DEVICE_VISIT, DeviceVisitEvent, DeviceVisitState
+from sojourn import parts
+from sojourn.errors import UnexpectedEvent
+from sojourn.node.machine import Did, DidNot, Doing, Linked, Pulled, PullFailed, Received, Woke
+from sojourn.protocol.messages import Accepted, Cancel, Discarded, Prepare
+from tests.edge_agent.agent_bench import EDGE, EPOCH, KIT, MODEL, OFFER, Bench, trained, visit, visit_id
+from tests.sojourn.protocol.examples import TASK
+
+At, On = DeviceVisitState, DeviceVisitEvent
+OFFERED = msgspec.structs.replace(OFFER, objectives=("sgd", "dyn"))
+
+
+@pytest.fixture
+def stepped(monkeypatch) -> set[tuple[str, str]]:
+    """The rows that were used."""
+    rows: set[tuple[str, str]] = set()
+    step = visit_table.Table.step
+
+    def note(table, state, event):
+        following = step(table, state, event)
+        if table is DEVICE_VISIT:
+            rows.add((state, event))
+        return following
+
+    monkeypatch.setattr(visit_table.Table, "step", note)
+    return rows
+
+
+def remembering(**where):
+    return msgspec.structs.replace(visit(**where), task=msgspec.structs.replace(TASK, objective=parts.Dyn()))
+
+
+def state(bench: Bench, **where) -> DeviceVisitState:
+    return bench.agent._visits.state_of(visit_id(**where))
+
+
+@pytest.mark.parametrize("at", DEVICE_VISIT.states)
+def test_whatever_an_edge_server_may_send_has_a_row_in_every_state(at) -> None:
+    asked = [On.TAKEN, On.REFUSED] if at == At.NEW else [On.ASKED_AGAIN]
+    assert all(DEVICE_VISIT.knows(at, event) for event in [*asked, On.ACCEPTED, On.DISCARDED])
+
+
+def test_a_visit_goes_through_the_states_of_its_table() -> None:
+    bench = Bench()
+    seen = [state(bench)]
+    bench.ask(visit())
+    seen.append(state(bench))
+    bench.tell(Pulled(KIT.digest))
+    bench.tell(Pulled(MODEL.digest))
+    seen.append(state(bench))
+    bench.finish()
+    seen.append(state(bench))
+    bench.ask(Accepted(visit_id()))
+    seen.append(state(bench))
+    assert seen == [At.NEW, At.FETCHING, At.TRAINING, At.TRAINED, At.OVER]
+
+
+def test_work_that_is_done_before_it_was_begun_is_our_mistake() -> None:
+    bench = Bench()
+    bench.ask(visit())
+    with pytest.raises(UnexpectedEvent, match="visit on a device: done while fetching, which knows all fetched"):
+        bench.tell(Did("job/1/0/0/1.1", trained()))
+
+
+def ask_all(bench: Bench, **where) -> None:
+    """What an edge server may say at any time and does not end the visit, then what does."""
+    for message in (visit(**where), Accepted(visit_id(**where)), Discarded(visit_id(**where), "")):
+        bench.ask(message)
+
+
+def test_every_row_happens(stepped) -> None:
+    bench = Bench(offer=OFFERED)
+    bench.ask(Accepted(visit_id()))
+    bench.ask(Discarded(visit_id(), ""))
+    bench.ask(visit())
+    ask_all(bench)  # while fetching
+    ask_all(bench)  # over
+    bench.take(visit(job="a"))
+    ask_all(bench, job="a")  # while training
+    bench.take(visit(job="b"))
+    bench.ask(visit(job="c"))  # busy
+    bench.tell(DidNot(bench.work, "failed", "it crashed"))
+    bench.tell(DidNot(bench.work, "failed", "it crashed"))
+    ask_all(bench, job="b")  # declined
+    bench.ask(visit(job="c"))
+    bench.ask(visit(job="c", attempt=(1, 2)))  # superseded while fetching
+    bench.tell(PullFailed(MODEL.digest, "gone"))  # and declined: an older refusal is crowded out
+    bench.take(visit(job="d"))
+    bench.ask(visit(job="d", attempt=(1, 2)))  # superseded while training
+    bench.tell(Pulled(KIT.digest))
+    bench.tell(Pulled(MODEL.digest))
+    bench.finish()
+    bench.ask(visit(job="d", attempt=(1, 2)))  # answered from memory
+    bench.ask(Discarded(visit_id(job="d", attempt=(1, 2)), ""))
+    bench.take(visit(job="e"))
+    bench.finish()
+    bench.ask(visit(job="e", attempt=(1, 2)))  # superseded when trained
+    bench.ask(Cancel(visit_id(job="e", attempt=(1, 2))))
+    bench.take(remembering())
+    bench.take(remembering(round_=2))
+    bench.finish(memory=True)
+    bench.take(remembering(round_=3))
+    bench.ask(remembering(round_=3))
+    bench.ask(Accepted(visit_id(round_=3)))
+    bench.ask(remembering(round_=3, attempt=(1, 2)))  # superseded while waiting
+    bench.tell(Pulled(KIT.digest))
+    bench.tell(Pulled(MODEL.digest))
+    bench.ask(Cancel(visit_id(round_=3, attempt=(1, 2))))  # cancelled while waiting
+    bench.take(remembering(round_=4))
+    bench.tell(Woke(), 1000.0)  # nobody answers the result of round 2
+    bench.finish(1000.0)
+    bench.ask(Accepted(visit_id(round_=4)))
+    for number in range(KEPT + 1):
+        bench.take(visit(job=f"job-{number}"))
+        bench.finish()
+    bench.ask(remembering(round_=5))
+    twin = Agent("d", OFFER)  # the owner allows less than before
+    twin.restore(bench.agent.snapshot())
+    twin.start(0.0)
+    assert {row for row in DEVICE_VISIT.rows if row not in stepped} == set()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_course_of_events_leaves_the_table(seed) -> None:
+    draw = random.Random(seed)
+    bench = Bench(offer=OFFERED)
+    for now in range(300):
+        where = {"attempt": (1, draw.randint(1, 3)), "round_": draw.randint(1, 3), "job": draw.choice("ab")}
+        names = visit_id(**where)
+        asked = draw.choice([visit, remembering])(**where)
+        messages = [asked, asked, Accepted(names), Cancel(names), Discarded(names, ""), Prepare("a", KIT, TASK)]
+        received = [Received(EDGE, EPOCH, message) for message in messages]
+        blobs = [Pulled(KIT.digest), Pulled(MODEL.digest), PullFailed(MODEL.digest, "gone")]
+        bench.tell(draw.choice([*received, *blobs, blobs[0], blobs[1], Woke(), Linked()]), float(now))
+        if (
+            bench.agent._visits.trains(bench.work or "")
+            and state_of_active(bench) == At.TRAINING
+            and draw.random() < 0.5
+        ):
+            key = bench.work
+            failed = [DidNot(key, reason, "") for reason in ("failed", "hot")]
+            bench.tell(draw.choice([Doing(key, 1, 2), *failed, Did(key, trained(memory=True))]), float(now))
+
+
+def state_of_active(bench: Bench) -> DeviceVisitState:
+    return bench.agent._visits.active.state
