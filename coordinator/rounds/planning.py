@@ -12,7 +12,16 @@ from coordinator.records import INITIAL, JobState, RoundPlanned, TourPlan
 from coordinator.rounds.estimation import known, rows_of, unknown
 from coordinator.rounds.merging import RELAY, departs_from
 from coordinator.rounds.schedules import Departure, Moment, depart, rearranges, wanted_sets
-from hierarchy.arranging.arrangement import MOST_HOPS, ClientSet, Roll, Turn, arrange, check, deal_spares, quality_of
+from hierarchy.arranging.arrangement import (
+    MOST_HOPS,
+    ArrangeContext,
+    Candidates,
+    ClientSet,
+    arrange,
+    check,
+    deal_spares,
+    quality_of,
+)
 from sojourn.errors import JobError
 from sojourn.parts import ClassCountEstimator, name_of
 from sojourn.randomness import derive
@@ -67,7 +76,7 @@ def plan_round(work: PlanRound, blobs: BlobStore) -> RoundPlanned | NotYet:
         return _estimation(state, asked, reach)
     if not (heard := known(strategy.estimator, state, here)):
         return NotYet(f"{len(here)} devices are here, and none of them could be estimated")
-    plan = _training(state, job, strategy, _roll(state, strategy, heard, reach, blobs), anew=anew)
+    plan = _training(state, job, strategy, _candidates(state, strategy, heard, reach, blobs), anew=anew)
     if isinstance(plan, NotYet):
         return plan
     notices = [*_unasked(work), *([] if anew else _left_out(state.arranged, here))]
@@ -86,13 +95,13 @@ def _consent(work: PlanRound, strategy: Strategy) -> None:
         )
 
 
-def _roll(
+def _candidates(
     state: JobState, strategy: Strategy, here: list[str], reach: Mapping[str, frozenset[str]], blobs: BlobStore
-) -> Roll:
+) -> Candidates:
     told = all(device in state.samples for device in here)
     samples = np.array([state.samples[device] for device in here], np.int64) if told and here else None
     estimator = strategy.estimator
-    return Roll(
+    return Candidates(
         tuple(here), reach, rows_of(estimator, state, here, blobs), samples, by_class=estimator.by_class,
         counts=isinstance(estimator, ClassCountEstimator), classes=state.classes or None,
     )  # fmt: skip
@@ -109,27 +118,29 @@ def _estimation(state: JobState, asked: list[str], reach: Mapping[str, frozenset
 
 
 def _training(
-    state: JobState, job: JobSettings, strategy: Strategy, roll: Roll, *, anew: bool
+    state: JobState, job: JobSettings, strategy: Strategy, candidates: Candidates, *, anew: bool
 ) -> RoundPlanned | NotYet:
     seed = derive(job.seed, "arrange", state.round)
     if not anew:
-        sets, arranged, memo = _kept(state.arranged, roll), None, state.memo
+        sets, arranged, memo = _kept(state.arranged, candidates), None, state.memo
     else:
-        turn = Turn(seed, state.round, wanted_sets(strategy.schedule, state.round, len(roll.devices)), state.memo)
-        if reason := check(strategy.arranger, roll, turn):
+        context = ArrangeContext(
+            seed, state.round, wanted_sets(strategy.schedule, state.round, len(candidates.devices)), state.memo
+        )
+        if reason := check(strategy.arranger, candidates, context):
             return NotYet(reason)
-        made = arrange(strategy.arranger, roll, turn)
+        made = arrange(strategy.arranger, candidates, context)
         sets, arranged, memo = made.sets, made.sets, made.memo
     if not sets:
         return NotYet("none of the arranged devices is here; with schedule.rearrange_every = 1 others could take part")
     going = depart(strategy.schedule, sets, moment_of(state, job, len(sets)))
     if longest := max((each for each in going if len(each.set.devices) > MOST_HOPS), key=_visits, default=None):
         raise JobError(f"a tour of {_visits(longest)} visits is planned; at most {MOST_HOPS} fit in one")
-    tours = _tours(state, job, strategy, going, roll)
+    tours = _tours(state, job, strategy, going, candidates)
     chosen = list(dict.fromkeys(each.set for each in going))
     return RoundPlanned(
-        state.name, "train", tours, quality_of(chosen, roll), tuple(d for d in roll.devices if d not in state.fleet),
-        arranged=arranged, memo=memo,
+        state.name, "train", tours, quality_of(chosen, candidates),
+        tuple(d for d in candidates.devices if d not in state.fleet), arranged=arranged, memo=memo,
     )  # fmt: skip
 
 
@@ -156,11 +167,11 @@ def moment_of(state: JobState, job: JobSettings, sets: int) -> Moment:
 
 
 def _tours(
-    state: JobState, job: JobSettings, strategy: Strategy, going: Sequence[Departure], roll: Roll
+    state: JobState, job: JobSettings, strategy: Strategy, going: Sequence[Departure], candidates: Candidates
 ) -> tuple[TourPlan, ...]:
     seed = derive(job.seed, "arrange", state.round)
     per_tour = job.tours.spares if job.tours.on_lost_visit == "swap" else 0
-    spares = deal_spares([each.set for each in going], roll, per_tour, seed)
+    spares = deal_spares([each.set for each in going], candidates, per_tour, seed)
     received = {name: name for name in strategy.objective.receives}
     return tuple(
         TourPlan(
@@ -176,11 +187,11 @@ def _visits(departure: Departure) -> int:
     return len(departure.set.devices)
 
 
-def _kept(arranged: tuple[ClientSet, ...], roll: Roll) -> tuple[ClientSet, ...]:
+def _kept(arranged: tuple[ClientSet, ...], candidates: Candidates) -> tuple[ClientSet, ...]:
     """The sets of before, less the devices that are no longer there; one whose site is gone finds another."""
     kept = []
     for each in arranged:
-        reached = {site: tuple(d for d in each.devices if d in there) for site, there in roll.reach.items()}
+        reached = {site: tuple(d for d in each.devices if d in there) for site, there in candidates.reach.items()}
         site = each.site if reached.get(each.site) else max(sorted(reached), key=lambda name: len(reached[name]))
-        kept.append(ClientSet(site, tuple(device for device in reached[site] if device in roll.devices)))
+        kept.append(ClientSet(site, tuple(device for device in reached[site] if device in candidates.devices)))
     return tuple(each for each in kept if each.devices)

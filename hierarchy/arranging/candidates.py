@@ -1,4 +1,4 @@
-"""What an arranger knows, which round it arranges, and the client sets it makes."""
+"""What an arranger gets and gives: the candidate devices, the context of the round, and the client sets it makes."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ class ClientSet(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, eq=False)
-class Roll:
-    """What an arranger knows: devices by sorted name, which of them each site reaches, a row and samples for each.
+class Candidates:
+    """The devices that may be arranged, by sorted name, and what is known of them.
 
-    by_class: the columns of the rows are classes; counts: the rows are true label counts; classes: how many there are,
-    where the columns do not tell.
+    reach: the devices that each site reaches. signatures: a row for each device, whatever the estimator gives; samples:
+    how many each device has; None where nobody asked. by_class: the columns of the rows are classes; counts: the rows
+    are true label counts; classes: how many classes there are, where the columns do not show it.
     """
 
     devices: tuple[str, ...]
@@ -45,7 +46,7 @@ class Roll:
 
     def __post_init__(self) -> None:
         if list(self.devices) != sorted(set(self.devices)):
-            raise Fault("the devices of a roll are not sorted and unique")
+            raise Fault("the candidate devices are not sorted and unique")
         if self.signatures is not None and (self.signatures.ndim != 2 or len(self.signatures) != len(self.devices)):
             raise Fault(f"signatures of shape {self.signatures.shape} for {len(self.devices)} devices")
         if self.samples is not None and (self.samples.shape != (len(self.devices),) or (self.samples < 0).any()):
@@ -72,11 +73,11 @@ class Roll:
 
 
 @dataclass(frozen=True)
-class Turn:
-    """Which round is arranged.
+class ArrangeContext:
+    """The round that is arranged.
 
     seed: of this round alone; sets: how many the schedule asks for, instead of the arranger's own number; memo: what
-    the arranger remembers.
+    the arranger remembered in the round before.
     """
 
     seed: int

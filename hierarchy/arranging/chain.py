@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hierarchy.arranging.pools import Plan, settle
+from hierarchy.arranging.pools import Plan, assign_sites
 from hierarchy.arranging.single import chosen
 from sojourn.randomness import derive, generator
 
@@ -37,5 +37,5 @@ def site_sets(settings: SiteArranger, reach: NDArray[np.bool_], seed: int) -> Pl
 
 def _by_site(reach: NDArray[np.bool_]) -> list[tuple[int, NDArray[np.int64]]]:
     """The devices that are each site's own, of the sites that have any."""
-    homes = settle(reach)
+    homes = assign_sites(reach)
     return [(site, np.flatnonzero(homes == site)) for site in range(reach.shape[1]) if (homes == site).any()]

@@ -38,12 +38,12 @@ def fedcat_picks(
     draw, cycle = generator(seed, "fedcat"), settings.sets
     if not settings.grouped:
         return [devices[row] for row in draw.choice(len(devices), cycle, replace=False).tolist()], memo
-    # A memo of cycles of another length says nothing.
-    known = {device: said for device, said in memo.items() if len(said) == cycle + 1}
-    counts = {device: [0] * cycle for device in devices} | {device: list(said[1:]) for device, said in known.items()}
+    # A memo of cycles of another length is of no use.
+    known = {device: entry for device, entry in memo.items() if len(entry) == cycle + 1}
+    counts = {device: [0] * cycle for device in devices} | {device: list(entry[1:]) for device, entry in known.items()}
     position = (number - 1) % cycle
     anew = (number - 1) % (settings.regroup * cycle) == 0
-    homes = dict.fromkeys(known, NO_GROUP) if anew else {device: said[0] for device, said in known.items()}
+    homes = dict.fromkeys(known, NO_GROUP) if anew else {device: entry[0] for device, entry in known.items()}
     groups = _groups(homes, devices, cycle, draw)
     homes |= {device: home for home, group in enumerate(groups) for device in group}
     picks = [_pick(group, [counts[device][position] for device in group], settings.epsilon, draw) for group in groups]

@@ -40,7 +40,7 @@ RESTARTS = 10
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class KnownDevices:
     """What is known of the devices: a row and a number of samples for each, where they are needed."""
 
     devices: int
@@ -50,7 +50,7 @@ class Known:
     """How many classes there are, where the rows' columns are something else."""
 
 
-def fedseq_groups(settings: FedSeqArranger, known: Known, sets: int, seed: int) -> list[list[int]]:
+def fedseq_groups(settings: FedSeqArranger, known: KnownDevices, sets: int, seed: int) -> list[list[int]]:
     """The superclients of the numbers below `known.devices`; `sets` of them where the settings have a size."""
     pick = _picker(settings, known, seed)
     if not settings.size:
@@ -63,7 +63,7 @@ def fedseq_groups(settings: FedSeqArranger, known: Known, sets: int, seed: int) 
     return groups
 
 
-def _superclients(settings: FedSeqArranger, known: Known, pick: Picker) -> list[list[int]]:
+def _superclients(settings: FedSeqArranger, known: KnownDevices, pick: Picker) -> list[list[int]]:
     """Superclients that close by themselves, of all devices."""
     if known.samples is None:
         raise Fault("superclients of unknown samples")
@@ -84,7 +84,7 @@ def _superclients(settings: FedSeqArranger, known: Known, pick: Picker) -> list[
     return groups
 
 
-def _picker(settings: FedSeqArranger, known: Known, seed: int) -> Picker:
+def _picker(settings: FedSeqArranger, known: KnownDevices, seed: int) -> Picker:
     if settings.grouping == "random":
         order = iter(generator(seed, "fedseq").permutation(known.devices).tolist())
         return lambda _: next(order)
@@ -122,7 +122,7 @@ def _k_means(rows: Rows, classes: int, seed: int) -> list[list[int]]:
     return sorted(np.flatnonzero(labels == label).tolist() for label in range(clusters))
 
 
-def _greedy(settings: FedSeqArranger, known: Known, rows: Rows, seed: int) -> Picker:
+def _greedy(settings: FedSeqArranger, known: KnownDevices, rows: Rows, seed: int) -> Picker:
     """Algorithm 3: a random first device, then the one farthest from the superclient's estimate."""
     if settings.tau in OF_DISTRIBUTIONS:
         rows = as_distributions(rows)

@@ -91,11 +91,11 @@ def equal_clusters(rows: Rows, clusters: int, iterations: int, draw: np.random.G
     """The cluster of each row: `clusters` of equal size, the tightest of some tries where these are cheap."""
     if clusters in (1, len(rows)):
         return np.arange(len(rows)) % clusters
-    tries = [_settle(rows, clusters, iterations, draw) for _ in range(_starts(len(rows) * clusters))]
+    tries = [_converged(rows, clusters, iterations, draw) for _ in range(_starts(len(rows) * clusters))]
     return min(tries, key=lambda found: found[0])[1]
 
 
-def _settle(rows: Rows, clusters: int, iterations: int, draw: np.random.Generator) -> tuple[float, Numbers]:
+def _converged(rows: Rows, clusters: int, iterations: int, draw: np.random.Generator) -> tuple[float, Numbers]:
     """Assignment and centroids by turns until neither moves: the sum of squared distances, and the clusters."""
     costs = _squared_distances(rows, _first_centroids(rows, clusters, draw))
     cluster = assign(costs)

@@ -1,8 +1,8 @@
-"""Where sets live when not every device reaches every site.
+"""Device pools: where sets live when not every device reaches every site.
 
 A set lives at one site. Sites that reach exactly the same devices are one pool, so an arranger of sets sees each pool
 as its paper sees the whole fleet; where all devices reach all sites there is one pool. Arrangers of single devices
-choose over the whole fleet and seat each device by itself.
+choose over the whole fleet and place each device by itself.
 """
 
 from __future__ import annotations
@@ -26,25 +26,27 @@ Plan = list[tuple[int, tuple[int, ...]]]
 
 
 @dataclass(frozen=True)
-class Pool:
+class DevicePool:
     """Sites that reach the same devices, and the devices that are theirs; by column and row number."""
 
     sites: tuple[int, ...]
     devices: tuple[int, ...]
 
 
-def pools_of(reach: Mask) -> list[Pool]:
+def device_pools(reach: Mask) -> list[DevicePool]:
     """The pools that have devices, by their first site; every device that reaches a site is in one of them."""
     columns: dict[bytes, list[int]] = {}
     for site in range(reach.shape[1]):
         columns.setdefault(reach[:, site].tobytes(), []).append(site)
     sites = list(columns.values())
-    homes = settle(reach[:, [each[0] for each in sites]])
-    found = [Pool(tuple(each), tuple(np.flatnonzero(homes == number).tolist())) for number, each in enumerate(sites)]
+    homes = assign_sites(reach[:, [each[0] for each in sites]])
+    found = [
+        DevicePool(tuple(each), tuple(np.flatnonzero(homes == number).tolist())) for number, each in enumerate(sites)
+    ]
     return [each for each in found if each.devices]
 
 
-def settle(reach: Mask) -> NDArray[np.int64]:
+def assign_sites(reach: Mask) -> NDArray[np.int64]:
     """The column of each device: of those it reaches, the one with the fewest devices so far; -1 if it reaches none.
 
     Devices with the least choice come first; ties go to the lowest number.
@@ -58,7 +60,7 @@ def settle(reach: Mask) -> NDArray[np.int64]:
     return homes
 
 
-def seat_alone(devices: Iterable[int], reach: Mask) -> Plan:
+def place_alone(devices: Iterable[int], reach: Mask) -> Plan:
     """A set for each of these devices, in their order, each at the site with the fewest so far that reaches it."""
     load = np.zeros(reach.shape[1], np.int64)
     plan: Plan = []
@@ -69,7 +71,7 @@ def seat_alone(devices: Iterable[int], reach: Mask) -> Plan:
     return plan
 
 
-def share_out(pools: Sequence[Pool], sets: int, seed: int) -> list[int]:
+def share_out(pools: Sequence[DevicePool], sets: int, seed: int) -> list[int]:
     """How many sets each pool makes: in proportion to its devices by largest remainder, at least one.
 
     With fewer sets than pools, pools are drawn, weighted by devices, so that in time every one has its turn. A pool
@@ -98,7 +100,7 @@ def level(devices: int, sets: int, size: int = 0) -> list[int]:
     return [least + 1] * more + [least] * (sets - more)
 
 
-def seat_groups(pool: Pool, groups: Iterable[Sequence[int]]) -> Plan:
+def place_groups(pool: DevicePool, groups: Iterable[Sequence[int]]) -> Plan:
     """The groups, whose numbers count the devices of the pool, at the sites of the pool in turn."""
     return [
         (pool.sites[number % len(pool.sites)], tuple(pool.devices[member] for member in group))

@@ -21,20 +21,20 @@ from sojourn.parts import (
 )
 
 if TYPE_CHECKING:
-    from hierarchy.arranging.candidates import Roll, Turn
+    from hierarchy.arranging.candidates import ArrangeContext, Candidates
     from sojourn.parts import Arranger
 
 MOST_HOPS = 2500
 """As many as `messages.Tour` can carry."""
 
 
-def wanted_sets(settings: Arranger, roll: Roll, turn: Turn) -> int:
+def wanted_sets(settings: Arranger, candidates: Candidates, context: ArrangeContext) -> int:
     """How many sets to make: what the schedule asks for, but no more than devices, else the arranger's own number.
 
     0 where the devices decide.
     """
-    if settings.counted and turn.sets is not None:
-        return min(turn.sets, len(roll.here))
+    if settings.counted and context.sets is not None:
+        return min(context.sets, len(candidates.here))
     match settings:
         case SingleArranger() | ChainArranger() | SiteArranger() | OwnArranger():
             return 0
@@ -42,17 +42,17 @@ def wanted_sets(settings: Arranger, roll: Roll, turn: Turn) -> int:
             return settings.sets
 
 
-def check(settings: Arranger, roll: Roll, turn: Turn) -> str | None:
+def check(settings: Arranger, candidates: Candidates, context: ArrangeContext) -> str | None:
     """Why this arrangement cannot be made now; None if it can."""
-    name, here, sets = name_of(settings), len(roll.here), wanted_sets(settings, roll, turn)
+    name, here, sets = name_of(settings), len(candidates.here), wanted_sets(settings, candidates, context)
     if not here:
         return f"{name} needs at least 1 device; none is here"
     if here < sets:
         return f"{name} needs at least {sets} devices for {sets} sets; {here} are here"
     return (
         _contradiction(settings)
-        or _unknown_rows(settings, roll)
-        or _unknown_samples(settings, roll)
+        or _unknown_rows(settings, candidates)
+        or _unknown_samples(settings, candidates)
         or _too_long(settings, here)
     )
 
@@ -63,21 +63,21 @@ def _contradiction(settings: Arranger) -> str | None:
     return None
 
 
-def _unknown_rows(settings: Arranger, roll: Roll) -> str | None:
+def _unknown_rows(settings: Arranger, candidates: Candidates) -> str | None:
     """What is missing in the devices' rows."""
-    name, rows = name_of(settings), roll.signatures
+    name, rows = name_of(settings), candidates.signatures
     if settings.needs == "nothing" or (isinstance(settings, FedSeqArranger) and settings.grouping == "random"):
         return None
     if rows is None:
         return f"{name} needs a signature of every device; choose an estimator"
     odd = np.flatnonzero(~np.isfinite(rows).all(axis=1))
     if len(odd):
-        return f"{name} needs finite signatures; that of {roll.devices[odd[0]]} is not ({len(odd)} in all)"
+        return f"{name} needs finite signatures; that of {candidates.devices[odd[0]]} is not ({len(odd)} in all)"
     tau = f" with {settings.tau}" if isinstance(settings, FedSeqArranger) and _of_distributions(settings) else ""
-    if (settings.needs == "classes" or tau) and not roll.by_class:
+    if (settings.needs == "classes" or tau) and not candidates.by_class:
         return f"{name}{tau} needs one number for each class of every device; these rows are of another kind"
     if tau and (low := np.flatnonzero((rows < 0).any(axis=1))).size:
-        return f"{name}{tau} needs rows without numbers below 0; that of {roll.devices[low[0]]} has some"
+        return f"{name}{tau} needs rows without numbers below 0; that of {candidates.devices[low[0]]} has some"
     return None
 
 
@@ -85,7 +85,7 @@ def _of_distributions(settings: FedSeqArranger) -> bool:
     return settings.grouping == "greedy" and settings.tau in OF_DISTRIBUTIONS
 
 
-def _unknown_samples(settings: Arranger, roll: Roll) -> str | None:
+def _unknown_samples(settings: Arranger, candidates: Candidates) -> str | None:
     """What is missing in the devices' numbers of samples."""
     needed = settings.weighs
     if isinstance(settings, FedSeqArranger):
@@ -93,9 +93,9 @@ def _unknown_samples(settings: Arranger, roll: Roll) -> str | None:
         needed = weighted or not settings.size
     if not needed:
         return None
-    if roll.samples is None:
+    if candidates.samples is None:
         return f"{name_of(settings)} needs to know how many samples each device has; choose an estimator that asks"
-    if isinstance(settings, CluSampArranger) and not roll.samples[roll.here].any():
+    if isinstance(settings, CluSampArranger) and not candidates.samples[candidates.here].any():
         return "clusamp needs devices with samples; none of those that are here has any"
     return None
 

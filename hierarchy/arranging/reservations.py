@@ -1,8 +1,9 @@
 """Promises of devices to sites: who may be taken where, so that no pick empties a later set.
 
-A set belongs to a site and draws only from devices that reach it. Seats keep a promise for every place that is still
-to be filled; where all devices reach all sites, every remaining device is a candidate. Devices that reach the same
-sites are one pool: a promise is of one device of a pool, so what it costs to keep depends on the number of pools.
+A set belongs to a site and draws only from devices that reach it. Reservations keep a promise for every place that is
+still to be filled; where all devices reach all sites, every remaining device is a candidate. Devices that reach the
+same sites are of one kind: a promise is of one device of a kind, so what it costs to keep depends on the number of
+kinds.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ if TYPE_CHECKING:
     Rows = NDArray[np.int64]
 
 
-class Seats:
-    """How many devices of each pool are promised to which site: a flow, so that what is promised can always be kept."""
+class Reservations:
+    """How many devices of each kind are promised to which site: a flow, so that what is promised can always be kept."""
 
     def __init__(self, reach: Mask) -> None:
-        pools, self._pool = _pools(reach)
-        self._reached: Mask = np.ascontiguousarray(pools.T)
-        self._free = np.bincount(self._pool, minlength=len(pools))
+        kinds, self._kind = _kinds(reach)
+        self._reached: Mask = np.ascontiguousarray(kinds.T)
+        self._free = np.bincount(self._kind, minlength=len(kinds))
         self._promised = np.zeros(self._reached.shape, np.int64)
         self._lent: Mask = np.zeros(self._reached.shape, bool)
         self._left = np.ones(len(reach), bool)
-        order = np.argsort(self._pool, kind="stable")
+        order = np.argsort(self._kind, kind="stable")
         self._members = np.split(order, np.cumsum(self._free)[:-1])
-        """The devices of each pool, lowest number first; those who were taken among them."""
+        """The devices of each kind, lowest number first; those who were taken among them."""
         self._handy: dict[int, int] = {}
 
     def claim(self, site: int, places: int = 1) -> int:
@@ -43,7 +44,7 @@ class Seats:
 
         The answer is how many it got; one that gets fewer than it asked for can never get more.
         """
-        # One place at a time, a site mostly gets it from the pool that had the last one.
+        # One place at a time, a site mostly gets it from the kind that had the last one.
         handy = self._handy.get(site)
         if places == 1 and handy is not None and self._free[handy]:
             self._free[handy] -= 1
@@ -56,16 +57,16 @@ class Seats:
 
     def candidates(self, site: int) -> Rows:
         """The devices that the site may take now without breaking a promise to another, lowest number first."""
-        pools = np.flatnonzero(self._safe(site))
-        if len(pools) == 1:  # and not all devices are looked at for the few of one site
-            rows = self._members[int(pools[0])]
+        kinds = np.flatnonzero(self._safe(site))
+        if len(kinds) == 1:  # and not all devices are looked at for the few of one site
+            rows = self._members[int(kinds[0])]
             return rows[self._left[rows]]
         safe = np.zeros(len(self._free), bool)
-        safe[pools] = True
-        return np.flatnonzero(safe[self._pool] & self._left)
+        safe[kinds] = True
+        return np.flatnonzero(safe[self._kind] & self._left)
 
     def _safe(self, site: int) -> Mask:
-        """The pools that the site may take from now."""
+        """The kinds that the site may take from now."""
         replaceable = (self._free > 0) | self._lent[site]
         while not replaceable[self._reached[site]].all():
             refillable = (self._reached & replaceable).any(axis=1)
@@ -77,45 +78,45 @@ class Seats:
         return safe
 
     def take(self, site: int, device: int) -> None:
-        """Keep one promise to the site with this candidate; whoever was promised its pool's last gets another."""
-        pool = int(self._pool[device])
+        """Keep one promise to the site with this candidate; whoever was promised its kind's last gets another."""
+        kind = int(self._kind[device])
         self._left[device] = False
-        if self._lent[site, pool]:
-            self._promise(site, pool, -1)
+        if self._lent[site, kind]:
+            self._promise(site, kind, -1)
             return
         kept = int(np.argmax(self._lent[site]))
         self._promise(site, kept, -1)
         self._free[kept] += 1
-        if self._free[pool]:
-            self._free[pool] -= 1
+        if self._free[kind]:
+            self._free[kind] -= 1
             return
-        for other in np.flatnonzero(self._lent[:, pool]).tolist():
-            self._promise(other, pool, -1)
+        for other in np.flatnonzero(self._lent[:, kind]).tolist():
+            self._promise(other, kind, -1)
             if self.claim(other):
                 return
-            self._promise(other, pool, 1)
+            self._promise(other, kind, 1)
 
     def promised(self, site: int) -> list[int]:
         """Devices promised to a site, lowest number first; no device is in two sites' lists."""
         mine: list[int] = []
-        for pool in np.flatnonzero(self._lent[site]).tolist():
-            begin = int(self._promised[:site, pool].sum())
-            left = np.flatnonzero(self._left & (self._pool == pool))
-            mine += left[begin : begin + int(self._promised[site, pool])].tolist()
+        for kind in np.flatnonzero(self._lent[site]).tolist():
+            begin = int(self._promised[:site, kind].sum())
+            left = np.flatnonzero(self._left & (self._kind == kind))
+            mine += left[begin : begin + int(self._promised[site, kind])].tolist()
         return sorted(mine)
 
     def split(self, draw: np.random.Generator) -> list[Rows]:
         """All remaining devices in random order, each at one site: what is promised there, and a share of the free.
 
-        A pool's free devices go to the sites that it reaches, in proportion to what the sites were promised in all.
+        A kind's free devices go to the sites that it reaches, in proportion to what the sites were promised in all.
         """
         order = draw.permutation(np.flatnonzero(self._left))
-        order = order[np.argsort(self._pool[order], kind="stable")]
+        order = order[np.argsort(self._kind[order], kind="stable")]
         weights = self._promised.sum(axis=1, keepdims=True) * self._reached
-        # Whole shares of a pool's free devices, by rounding their running sum down.
+        # Whole shares of a kind's free devices, by rounding their running sum down.
         shares = np.cumsum(weights, axis=0) * self._free // np.maximum(1, weights.sum(axis=0))
         shares = np.diff(shares, axis=0, prepend=0) + self._promised
-        unused = np.bincount(self._pool[order], minlength=len(self._free)) - shares.sum(axis=0)
+        unused = np.bincount(self._kind[order], minlength=len(self._free)) - shares.sum(axis=0)
         nobody = len(shares)
         owner = np.repeat(
             np.tile(np.arange(nobody + 1), len(self._free)), np.concatenate([shares, unused[None]]).T.ravel()
@@ -124,10 +125,10 @@ class Seats:
         order, owner = order[back], owner[back]
         return [order[owner == site] for site in range(nobody)]
 
-    def _promise(self, site: int, pools: int | Rows, amount: int | Rows) -> None:
-        """Change what a site was promised of some pools."""
-        self._promised[site, pools] += amount
-        self._lent[site, pools] = self._promised[site, pools] > 0
+    def _promise(self, site: int, kinds: int | Rows, amount: int | Rows) -> None:
+        """Change what a site was promised of some kinds."""
+        self._promised[site, kinds] += amount
+        self._lent[site, kinds] = self._promised[site, kinds] > 0
 
     def _claim_along_one_path(self, site: int, most: int) -> int:
         """Up to `most` promises along the shortest way from free devices, over sites that pass theirs on."""
@@ -155,15 +156,17 @@ class Seats:
         given = _first(self._free[lots[0]], amount)
         self._free[lots[0]] -= given
         self._promise(here, lots[0], given)
-        for (giver, receiver), pools in zip(pairwise(path), lots[1:], strict=True):
-            given = _first(self._promised[giver, pools], amount)
-            self._promise(giver, pools, -given)
-            self._promise(receiver, pools, given)
+        for (giver, receiver), kinds in zip(pairwise(path), lots[1:], strict=True):
+            given = _first(self._promised[giver, kinds], amount)
+            self._promise(giver, kinds, -given)
+            self._promise(receiver, kinds, given)
         self._handy[here] = int(lots[0][-1])
         return amount
 
 
-def share_sets(seats: Seats, counts: NDArray[np.int64], sets: int, draw: np.random.Generator) -> list[int]:
+def share_sets(
+    reservations: Reservations, counts: NDArray[np.int64], sets: int, draw: np.random.Generator
+) -> list[int]:
     """The site of each set: one each first, then to the largest count / (sets it has + 1); claims one device a set.
 
     With fewer sets than sites the sites are drawn, weighted by devices, so that in time every site has its turn.
@@ -173,21 +176,21 @@ def share_sets(seats: Seats, counts: NDArray[np.int64], sets: int, draw: np.rand
         first = draw.choice(first, len(first), replace=False, p=counts[first] / counts.sum()).tolist()
     owners: list[int] = []
     for site in first:
-        if len(owners) < sets and seats.claim(site):
+        if len(owners) < sets and reservations.claim(site):
             owners.append(site)
     held = Counter(owners)
     queue = [(-counts[site] / 2, site) for site in held]
     heapq.heapify(queue)
     while queue and len(owners) < sets:
         site = heapq.heappop(queue)[1]
-        if seats.claim(site):
+        if reservations.claim(site):
             owners.append(site)
             held[site] += 1
             heapq.heappush(queue, (-counts[site] / (held[site] + 1), site))
     return owners
 
 
-def deal(seats: Seats, sites: Sequence[int], most: int) -> list[int]:
+def deal(reservations: Reservations, sites: Sequence[int], most: int) -> list[int]:
     """How many devices each set can claim at its site: one for all in turn, up to `most`, as level as can be.
 
     A site that cannot claim now never can: the groups of places that can be filled together form a matroid.
@@ -198,21 +201,21 @@ def deal(seats: Seats, sites: Sequence[int], most: int) -> list[int]:
         if not numbers:
             break
         for site, mine in list(numbers.items()):
-            got = seats.claim(site, len(mine))
+            got = reservations.claim(site, len(mine))
             counts[mine[:got]] += 1
             if got < len(mine):
                 del numbers[site]
     return [int(count) for count in counts]
 
 
-def _pools(reach: Mask) -> tuple[Mask, Rows]:
+def _kinds(reach: Mask) -> tuple[Mask, Rows]:
     """The kinds of rows of a reachability map, and the kind of each device."""
     if len(reach) == 0 or bool((reach == reach[0]).all()):
         return reach[:1], np.zeros(len(reach), np.int64)
     packed = np.ascontiguousarray(np.packbits(reach, axis=1))
     keys = packed.view(np.dtype((np.void, packed.shape[1])))[:, 0]
-    _, index, pool = np.unique(keys, return_index=True, return_inverse=True)
-    return reach[index], pool.astype(np.int64)
+    _, index, kind = np.unique(keys, return_index=True, return_inverse=True)
+    return reach[index], kind.astype(np.int64)
 
 
 def _first(stock: NDArray[np.int64], amount: int) -> NDArray[np.int64]:

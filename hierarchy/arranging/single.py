@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hierarchy.arranging.pools import Plan, seat_alone
+from hierarchy.arranging.pools import Plan, place_alone
 from sojourn.randomness import generator
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def single_sets(settings: SingleArranger, reach: NDArray[np.bool_], seed: int) -> Plan:
     """The sets, in the order of the devices."""
-    return seat_alone(chosen(settings.fraction, np.flatnonzero(reach.any(axis=1)), seed), reach)
+    return place_alone(chosen(settings.fraction, np.flatnonzero(reach.any(axis=1)), seed), reach)
 
 
 def chosen(fraction: float, devices: NDArray[np.int64], seed: int) -> list[int]:

@@ -9,8 +9,8 @@ is small (`LITERAL`), are filled as the literal greedy does it, from everyone wh
 gets the literal greedy's sets. The time is O(N·PLACES·C).
 
 Where sites reach different devices, a block belongs to a site: for each cut a device is offered to one of the sites
-that it reaches (`Seats.split`), and no other sees it. Only the last places see all who reach their site. The sets of
-each site and their sizes are given, so no set that could have had a device is empty.
+that it reaches (`Reservations.split`), and no other sees it. Only the last places see all who reach their site. The
+sets of each site and their sizes are given, so no set that could have had a device is empty.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hierarchy.arranging.reservations import Seats
+from hierarchy.arranging.reservations import Reservations
 from hierarchy.arranging.visit_greedy import SHORT, QuickSearch, gather
 from sojourn.randomness import generator
 
@@ -49,7 +49,7 @@ TOGETHER = 65536
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class FleetBlock:
     """Devices in random order, the numbers of the sets that are made of them, and the sets' sizes."""
 
     devices: Rows
@@ -79,10 +79,10 @@ def fast_sets(signatures: Table, reach: Mask, sites: Rows, sizes: Rows, seed: in
         left = left[~taken[left]]
         due = np.array([number for number in due.tolist() if not members[number]], np.int64)
     left = np.sort(np.concatenate([left[:0], *parts]))
-    search, seats = QuickSearch(signatures[left]), _claimed(reach[left], sites[due], sizes[due])
+    search, reservations = QuickSearch(signatures[left]), _claimed(reach[left], sites[due], sizes[due])
     starts = generator(seed, "starts")
     for number in due.tolist():
-        chosen = gather(search, seats, int(sites[number]), int(sizes[number]), starts)
+        chosen = gather(search, reservations, int(sites[number]), int(sizes[number]), starts)
         members[number] = tuple(left[chosen].tolist())
     return members
 
@@ -97,15 +97,15 @@ def _offered(reach: Mask, sites: Rows, sizes: Rows, most: float, draw: np.random
     ]
 
 
-def _claimed(reach: Mask, sites: Rows, sizes: Rows) -> Seats:
-    """Seats that promise every site as many devices as its sets have places."""
-    seats = Seats(reach)
+def _claimed(reach: Mask, sites: Rows, sizes: Rows) -> Reservations:
+    """Reservations that promise every site as many devices as its sets have places."""
+    reservations = Reservations(reach)
     for site, places in enumerate(np.bincount(sites, sizes, reach.shape[1]).tolist()):
-        seats.claim(site, int(places))
-    return seats
+        reservations.claim(site, int(places))
+    return reservations
 
 
-def _cut(devices: Rows, sets: Rows, sizes: Rows) -> Iterator[Block]:
+def _cut(devices: Rows, sets: Rows, sizes: Rows) -> Iterator[FleetBlock]:
     """One site's devices in blocks with equal shares of the sets; each with the first half of its sets."""
     places = np.concatenate([[0], np.cumsum(sizes[sets])])
     blocks = min(len(sets), -(-int(places[-1]) // PLACES))
@@ -114,12 +114,12 @@ def _cut(devices: Rows, sets: Rows, sizes: Rows) -> Iterator[Block]:
     ends = places[bounds] + rest
     for begin, end, first, last in zip(bounds, bounds[1:], ends, ends[1:], strict=False):
         now = sets[begin : (begin + end + 1) // 2]
-        yield Block(devices[first:last], now, sizes[now])
+        yield FleetBlock(devices[first:last], now, sizes[now])
 
 
-def _batches(blocks: Sequence[Block]) -> Iterator[list[Block]]:
+def _batches(blocks: Sequence[FleetBlock]) -> Iterator[list[FleetBlock]]:
     """Blocks of about the same length, as many as may go together."""
-    batch: list[Block] = []
+    batch: list[FleetBlock] = []
     for block in sorted(blocks, key=lambda block: -len(block.devices)):
         if batch and (len(batch) + 1) * len(batch[0].devices) > TOGETHER:
             yield batch
@@ -129,14 +129,14 @@ def _batches(blocks: Sequence[Block]) -> Iterator[list[Block]]:
         yield batch
 
 
-class _Bench:
+class _BlockTable:
     """The devices that the blocks of a batch have left, side by side: one row for each block, padded at its end.
 
     Single precision is enough to tell good from bad, and twice as quick. One product of (2 t, 1, |t|^2) with the
     columns (v, |v|^2, 1) gives |t + v|^2.
     """
 
-    def __init__(self, signatures: Table, batch: Sequence[Block]) -> None:
+    def __init__(self, signatures: Table, batch: Sequence[FleetBlock]) -> None:
         self.devices = np.full((len(batch), len(batch[0].devices)), -1)
         for row, block in zip(self.devices, batch, strict=True):
             row[: len(block.devices)] = block.devices
@@ -182,24 +182,24 @@ class _Bench:
         self._lengths = np.empty((len(self.sums), 1, self.sums.shape[1]), np.float32)
 
 
-def _grow(signatures: Table, batch: Sequence[Block]) -> Rows:
+def _grow(signatures: Table, batch: Sequence[FleetBlock]) -> Rows:
     """The sets of blocks that take their steps together: devices by block, set and place."""
-    bench = _Bench(signatures, batch)
+    table = _BlockTable(signatures, batch)
     sizes = np.zeros((len(batch), max(len(block.sets) for block in batch)), np.int64)
     for row, block in zip(sizes, batch, strict=True):
         row[: len(block.sets)] = block.sizes
     members = np.full((*sizes.shape, int(sizes.max())), -1)
-    seen = bench.sums.shape[1]
+    seen = table.sums.shape[1]
     for number, wanted in enumerate(sizes.T):
         totals = np.zeros((len(batch), signatures.shape[1]), np.float32)
         for place in range(int(wanted.max())):
-            picks = bench.closest(totals) if place else bench.first()
+            picks = table.closest(totals) if place else table.first()
             rows = np.flatnonzero(wanted > place)
             picks = picks[rows]
-            members[rows, number, place] = bench.devices[rows, picks]
-            totals[rows] += bench.columns[rows, :-2, picks]
-            bench.sums[rows, picks] = -np.inf
+            members[rows, number, place] = table.devices[rows, picks]
+            totals[rows] += table.columns[rows, :-2, picks]
+            table.sums[rows, picks] = -np.inf
         taken = int(sizes[:, : number + 1].sum(axis=1).min())
-        if seen - bench.sums.shape[1] + (bench.sums.shape[1] // 4) < taken:
-            bench.close_ranks()
+        if seen - table.sums.shape[1] + (table.sums.shape[1] // 4) < taken:
+            table.close_ranks()
     return members

@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from hierarchy.arranging.reservations import Seats
+    from hierarchy.arranging.reservations import Reservations
 
     Rows = NDArray[np.int64]
     Table = NDArray[np.float64]
@@ -81,14 +81,14 @@ def _first_of_the_best(scores: Table, rows: Rows) -> int:
     return int(rows[np.argmax(scores >= scores.max() - TIE)])
 
 
-def gather(search: Search, seats: Seats, site: int, size: int, starts: np.random.Generator) -> list[int]:
+def gather(search: Search, reservations: Reservations, site: int, size: int, starts: np.random.Generator) -> list[int]:
     """One set in order of addition (Algorithm 1, lines 13 to 20)."""
-    members = [int(starts.choice(seats.candidates(site)))]
-    seats.take(site, members[0])
+    members = [int(starts.choice(reservations.candidates(site)))]
+    reservations.take(site, members[0])
     total = search.signatures[members[0]].copy()
     while len(members) < size:
-        newcomer = search.closest(total, seats.candidates(site))
-        seats.take(site, newcomer)
+        newcomer = search.closest(total, reservations.candidates(site))
+        reservations.take(site, newcomer)
         members.append(newcomer)
         total += search.signatures[newcomer]
     return members

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from hierarchy.edge.merge import Merge, Merged, merge
+from hierarchy.edge.merge import Merged, WaveMerge, merge
 from sojourn.errors import InvalidBlob
 from sojourn.model import vectors
 from sojourn.parts import Gate
@@ -78,14 +78,14 @@ class Wrapped(msgspec.Struct, frozen=True):
     vectors: dict[str, Ref]
 
 
-def perform(work: Check | Wrap | Merge, blobs: BlobStore) -> Passed | Failed | Wrapped | Merged:
+def perform(work: Check | Wrap | WaveMerge, blobs: BlobStore) -> Passed | Failed | Wrapped | Merged:
     """Do one piece of an edge server's work."""
     match work:
         case Check():
             return check(work, blobs)
         case Wrap():
             return wrap(work, blobs)
-        case Merge():
+        case WaveMerge():
             return merge(work, blobs)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sojourn.store.blobs import BlobStore
 
 
-class Merge(msgspec.Struct, frozen=True):
+class WaveMerge(msgspec.Struct, frozen=True):
     """Make one model of the models of a wave, which are exact, in hop order."""
 
     kit: Ref
@@ -48,7 +48,7 @@ def objection(tour: Tour) -> str | None:
     return None
 
 
-def merge_of(tour: TourState) -> Merge | None:
+def merge_of(tour: TourState) -> WaveMerge | None:
     """What is to be merged when a wave is over; a device without samples has no say in a mean by samples."""
     kept = [result for _, result in sorted(tour.results.items()) if result]
     if tour.order.weighting == "samples":
@@ -56,10 +56,10 @@ def merge_of(tour: TourState) -> Merge | None:
         weights = tuple(float(result.samples) for result in kept)
     else:
         weights = (1.0,) * len(kept)
-    return Merge(tour.order.kit, tuple(it.model for it in kept), weights, tour.order.task) if kept else None
+    return WaveMerge(tour.order.kit, tuple(it.model for it in kept), weights, tour.order.task) if kept else None
 
 
-def merge(work: Merge, blobs: BlobStore) -> Merged:
+def merge(work: WaveMerge, blobs: BlobStore) -> Merged:
     """The weighted mean, summed in hop order."""
     kit = unpack_blob(blobs.read(work.kit.digest), Kit)
     mean = vectors.mean((vectors.load(blobs, ref, kit.model) for ref in work.models), work.weights)

@@ -15,7 +15,10 @@ from sojourn.protocol.wire import Ref, TourId, VisitId, VisitReport
 
 Key = str
 """A tour without its attempt: job, round, tour."""
-KEPT = 256
+TOURS_REMEMBERED = 256
+"""So many tours that are over are remembered by their attempt, so that an old order does not begin one anew."""
+VISITS_REMEMBERED = 16 * TOURS_REMEMBERED
+"""So many kept visits of tours that are over are remembered, for devices that did not hear it."""
 
 
 class TourTaken(msgspec.Struct, frozen=True, tag="tour-taken/1"):
@@ -77,15 +80,19 @@ OfTour = VisitIssued | VisitKept | VisitMissed | WaveMerged | TourEnded
 Record = TourTaken | OfTour | TourDropped
 
 
-class Stop(msgspec.Struct):
-    """A visit of the present wave: whom the model was promised to, under which number, after how many tries."""
+class OpenVisit(msgspec.Struct):
+    """A hop of the present wave that was begun and is not over.
+
+    device: whom the model was promised to; None between two tries. attempt: under which number. tries: how many came to
+    nothing.
+    """
 
     device: str | None = None
     attempt: int = 0
     tries: int = 0
 
 
-class Kept(msgspec.Struct, frozen=True):
+class WaveResult(msgspec.Struct, frozen=True):
     """A result that waits for the others of its wave."""
 
     model: Ref
@@ -104,9 +111,9 @@ class TourState(msgspec.Struct):
     """What the next device is handed."""
     hop: int = 0
     """The first hop of the present wave."""
-    stops: dict[int, Stop] = {}
+    open_visits: dict[int, OpenVisit] = msgspec.field(default_factory=dict, name="stops")
     """The hops of the present wave that were begun and are not over."""
-    results: dict[int, Kept | None] = {}
+    results: dict[int, WaveResult | None] = {}
     """The hops of a wave that are over, until it is merged; None for one that came to nothing."""
     attempts: int = 0
     lost: int = 0
@@ -168,11 +175,11 @@ class TourState(msgspec.Struct):
     def visit(self, hop: int) -> VisitId:
         """A visit that was issued, with its fencing number."""
         it = self.order.id
-        return VisitId(it.job, it.round, it.number, hop, (it.attempt, self.stops[hop].attempt))
+        return VisitId(it.job, it.round, it.number, hop, (it.attempt, self.open_visits[hop].attempt))
 
     def visiting(self) -> dict[int, str]:
         """The devices that the model was promised to, by hop."""
-        return {hop: stop.device for hop, stop in self.stops.items() if stop.device is not None}
+        return {hop: visit.device for hop, visit in self.open_visits.items() if visit.device is not None}
 
     def live(self) -> set[bytes]:
         """The blobs that this tour refers to."""
@@ -187,12 +194,12 @@ class TourState(msgspec.Struct):
         match record:
             case VisitIssued():
                 self.attempts += 1
-                stop = self.stops.setdefault(self.hop + record.at, Stop())
-                stop.device, stop.attempt = record.device, self.attempts
+                visit = self.open_visits.setdefault(self.hop + record.at, OpenVisit())
+                visit.device, visit.attempt = record.device, self.attempts
             case VisitKept():
                 self.reports.append(record.report)
                 if self.order.merges:
-                    self._over(record.report.hop, Kept(record.vectors["model"], record.report.samples))
+                    self._over(record.report.hop, WaveResult(record.vectors["model"], record.report.samples))
                 else:
                     self._hand_on(record)
                     self._over(record.report.hop)
@@ -216,15 +223,15 @@ class TourState(msgspec.Struct):
         if then == "skip":
             self._over(hop)
             return
-        stop = self.stops.setdefault(hop, Stop())
-        stop.device, stop.tries = None, stop.tries + 1
+        visit = self.open_visits.setdefault(hop, OpenVisit())
+        visit.device, visit.tries = None, visit.tries + 1
         if then == "swap":
             self.route[self.place(hop)] = self.spares.pop(0)
 
-    def _over(self, hop: int, kept: Kept | None = None) -> None:
-        self.stops.pop(hop, None)
+    def _over(self, hop: int, result: WaveResult | None = None) -> None:
+        self.open_visits.pop(hop, None)
         if self.order.merges:
-            self.results[hop] = kept
+            self.results[hop] = result
         else:
             self.hop += 1
 
@@ -257,8 +264,8 @@ class EdgeState(msgspec.Struct):
         for report in tour.reports:
             if report.status == "done":
                 self.accepted[f"{key}/{report.hop}/{report.device}"] = True
-        _bound(self.fences, KEPT)
-        _bound(self.accepted, 16 * KEPT)
+        _bound(self.fences, TOURS_REMEMBERED)
+        _bound(self.accepted, VISITS_REMEMBERED)
 
     def was_accepted(self, visit: VisitId, device: str) -> bool:
         """Whether a result of this device was kept for this hop."""

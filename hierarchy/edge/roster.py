@@ -1,4 +1,4 @@
-"""Which devices a site has now, as their presence says, and telling the coordinator so."""
+"""Which devices a site has now, as their presence at the broker says, and reporting them to the coordinator."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from sojourn.node.outbox import Outbox
     from sojourn.protocol.topics import Address
 
-SETTLE = 0.2
-"""Births come in flocks: wait this long for more before telling."""
+REPORT_DELAY = 0.2
+"""Seconds to wait for more after a device came or went: after a power cut all devices of a site come at once."""
 
 
 class SiteRoster:
@@ -26,7 +26,7 @@ class SiteRoster:
         self.members: dict[str, Member] = {}
         self.revision = 0
         self.blob: bytes | None = None
-        self.tell_at: float | None = None
+        self.report_at: float | None = None
 
     def present(self, event: Present, now: float) -> bool:
         """Take a birth or a death; returns whether a device was born (again)."""
@@ -35,23 +35,23 @@ class SiteRoster:
             self.members[name] = Member(name, event.epoch, event.state.offer)
             changed = born = known is None or known.epoch != event.epoch
         else:
-            # A death that is not of the boot we know is old news: wills lie.
+            # A broker may publish a will late: a death that is not of the start we know is old news.
             changed, born = known is not None and known.epoch == event.epoch, False
             if changed:
                 del self.members[name]
         if changed:
-            self.tell_soon(now)
+            self.report_soon(now)
         return born
 
-    def tell_soon(self, now: float) -> None:
-        """The coordinator should hear."""
-        self.tell_at = self.tell_at or now + SETTLE
+    def report_soon(self, now: float) -> None:
+        """Something has changed that the coordinator should hear of."""
+        self.report_at = self.report_at or now + REPORT_DELAY
 
-    def tell(self, cloud: Address, outbox: Outbox, now: float) -> list[Effect]:
-        """Tell the coordinator, if it is time to."""
-        if self.tell_at is None or self.tell_at > now:
+    def report(self, cloud: Address, outbox: Outbox, now: float) -> list[Effect]:
+        """Ask the coordinator to take the roster, if it is time to, until it says that it has seen it."""
+        if self.report_at is None or self.report_at > now:
             return []
-        self.tell_at = None
+        self.report_at = None
         self.revision += 1
         data = pack_blob([self.members[name] for name in sorted(self.members)])
         ref = ref_of(data)

@@ -2,7 +2,8 @@
 
 A machine without I/O (`sojourn.node.machine`): an agent to the coordinator, a coordinator to its devices. A visit that
 is lost, declined or stopped by the gate costs one hop, never the tour. What is durable changes only in `apply`.
-`tours` takes and ends tours, `visits` leads the model to a device and back, `site` is what both share.
+This file sorts events: `tours` takes and ends tours, `visits` leads the model to a device and back, each along its
+table (`tour_table`, `visit_table`); `site` is what both share.
 """
 
 from __future__ import annotations
@@ -17,10 +18,9 @@ from hierarchy.edge.records import EdgeState, Record
 from hierarchy.edge.roster import SiteRoster
 from hierarchy.edge.shipping import Shipping
 from hierarchy.edge.site import Site
-from hierarchy.edge.tours import Tours
-from sojourn.node.machine import Did, DidNot, Linked, Present, Pulled, PullFailed, Received, Send, Woke, soonest
+from hierarchy.edge.tours import TourLeader
+from sojourn.node.machine import Did, DidNot, Linked, Present, Pulled, PullFailed, Received, Woke, soonest
 from sojourn.protocol.messages import (
-    Cancel,
     Declined,
     Progress,
     RosterAsk,
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from sojourn.protocol.topics import Role
     from sojourn.protocol.wire import Offer
 
-STALE = 3
-"""How often a device may say that an attempt is stale before it costs the hop."""
-
 
 class EdgeServer:
     """The state machine of a site."""
@@ -56,7 +53,7 @@ class EdgeServer:
         self.record_form: Any = Record
         self.roster = SiteRoster()
         self.site = Site(Address("cloud", cloud))
-        self._tours = Tours(self.site)
+        self._tours = TourLeader(self.site)
         self._visits = self._tours.visits
         self._shipping = Shipping(self.site.cloud)
 
@@ -92,11 +89,11 @@ class EdgeServer:
 
     def wake_at(self) -> float | None:
         """The next resend, lease, heartbeat or roster."""
-        return soonest(self.site.outbox.wake_at(), self.roster.tell_at, self.site.alarm.wake_at())
+        return soonest(self.site.outbox.wake_at(), self.roster.report_at, self.site.alarm.wake_at())
 
     def start(self, now: float) -> list[Effect]:
         """Take up every tour where its checkpoint is."""
-        self.roster.tell_soon(now)
+        self.roster.report_soon(now)
         return self._tours.resume(now)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -126,53 +123,37 @@ class EdgeServer:
             case Tour():
                 return self._tours.take(message, now)
             case TourCancel() | TourAccepted() | TourDiscarded():
-                return self._tours.settle(message, now)
+                return self._tours.dismissed(message, now)
             case RosterAsk():
-                self.roster.tell_soon(now)
+                self.roster.report_soon(now)
             case RosterSeen() if message.revision == self.roster.revision:
                 self.site.outbox.settle("roster")
-            case Visited() | Progress() | Declined() if not self._visits.unready(message.visit):
-                return self._answered(sender, message, now)
+            case Visited():
+                return self._visits.visited(sender, message, now)
+            case Progress():
+                return self._visits.progress(sender, message, now)
+            case Declined():
+                return self._visits.declined(sender, message, now)
             case Ship():
                 return self._shipping.take(message, self.roster.members)
             case ReleaseReport():
                 return self._shipping.reported(sender, message)
         return []
 
-    def _answered(self, sender: Address, message: Visited | Progress | Declined, now: float) -> list[Effect]:
-        match message:
-            case Visited():
-                return self._visits.visited(sender, message, now)
-            case Progress():
-                return self._visits.progress(sender, message, now)
-            case Declined():
-                return [Send(sender, Cancel(message.visit)), *self._declined(sender, message, now)]
-
-    def _declined(self, sender: Address, message: Declined, now: float) -> list[Effect]:
-        where = self._visits.current(sender, message.visit)
-        if where is None:
-            return []
-        # The device has seen later attempts than we remember: that is not its fault, and the next number is new to it.
-        key, hop = where
-        behind = message.reason == "stale" and self.state.tours[key].stops[hop].tries < STALE
-        reason = f"{message.reason}: {message.detail}"
-        return self._visits.lose(where, "declined", reason, now, "retry" if behind else None)
-
     def _pulled(self, digest: bytes, now: float) -> list[Effect]:
         effects = self._shipping.pulled(digest)
         for key, hop in self.site.fetches.arrived(digest):
-            effects += self._tours.gathered(key, now) if hop is None else self._visits.check((key, hop))
+            effects += self._tours.gathered(key, now) if hop is None else self._visits.fetched((key, hop))
         return effects
 
     def _pull_failed(self, event: PullFailed, now: float) -> list[Effect]:
         effects = self._shipping.pull_failed(event.digest, event.reason)
         for key, hop in self.site.fetches.waiting(event.digest):
             if hop is None:
-                said = f"what it needs could not be fetched ({event.reason})"
-                effects += self._tours.gather_again(key, said, now)
+                effects += self._tours.not_gathered(key, event.reason, now)
             else:
-                said = f"the result could not be fetched ({event.reason})"
-                effects += self._visits.lose((key, hop), "lost", said, now)
+                reason = f"the result could not be fetched ({event.reason})"
+                effects += self._visits.lose((key, hop), "fetch failed", reason, now)
         return effects
 
     def _did_not(self, event: DidNot, now: float) -> list[Effect]:
@@ -182,7 +163,7 @@ class EdgeServer:
         key, hop = who
         if hop is None:
             return self._tours.failed(key, event, now)
-        return self._visits.lose((key, hop), "refused", event.detail, now)
+        return self._visits.lose((key, hop), "not checked", event.detail, now)
 
     def _did(self, event: Did, now: float) -> list[Effect]:
         who = self.site.worked(event.key)
@@ -197,12 +178,15 @@ class EdgeServer:
             case Merged():
                 return self._tours.merged(key, event.outcome, now)
             case Wrapped():
-                return self._tours.end(key, event.outcome.vectors, now)
+                return self._tours.wrapped(key, event.outcome.vectors, now)
             case _:
                 return []
 
     def _woke(self, now: float) -> list[Effect]:
-        effects: list[Effect] = [*self.site.outbox.due(now), *self.roster.tell(self.site.cloud, self.site.outbox, now)]
+        effects: list[Effect] = [
+            *self.site.outbox.due(now),
+            *self.roster.report(self.site.cloud, self.site.outbox, now),
+        ]
         for key, hop in self.site.alarm.due(now):
             effects += self._tours.overdue(key, now) if hop is None else self._visits.overdue((key, hop), now)
         return effects

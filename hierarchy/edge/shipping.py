@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from sojourn.protocol.release_messages import ReleaseReport, Ship
     from sojourn.protocol.wire import Ref
 
-KEPT = 32
-"""So many orders' goods are kept for devices: those that came last."""
+ORDERS_KEPT = 32
+"""The goods of so many orders are kept for devices: of those that came last."""
 
 
 class _Cargo(msgspec.Struct):
@@ -54,7 +54,7 @@ class Shipping:
             cargo = _Cargo(release, {ref.digest for ref in refs}, {})
             pulls = [Pull(ref, self._cloud) for ref in refs]
         self._cargo[key] = cargo
-        while len(self._cargo) > KEPT:
+        while len(self._cargo) > ORDERS_KEPT:
             del self._cargo[next(iter(self._cargo))]
         cargo.waiting |= dict.fromkeys(name for name in message.devices if name in present)
         return [*pulls, *_hand_out(cargo)]

@@ -12,7 +12,7 @@ from sojourn.node.outbox import Outbox
 
 if TYPE_CHECKING:
     from hierarchy.edge.records import Record, TourState
-    from hierarchy.edge.running import Leg, Stay
+    from hierarchy.edge.running import RunningTour, RunningVisit
     from sojourn.node.machine import Effect
     from sojourn.protocol.topics import Address
 
@@ -23,24 +23,31 @@ Who = tuple[Key, int | None]
 
 
 class Site:
-    """Tours, their legs, and who is at which device."""
+    """The tours of a site, what is under way for each of them, and which device is taken by which visit."""
 
     def __init__(self, cloud: Address) -> None:
         self.cloud = cloud
         self.state = EdgeState()
         self.outbox = Outbox()
-        self.legs: dict[Key, Leg] = {}
+        self.running: dict[Key, RunningTour] = {}
+        """The volatile side of each tour of the state."""
         self.at: dict[str, Where] = {}
-        """Which visit is at which device."""
+        """The visit that a device was asked for, or was asked for before a restart."""
         self.waiting: dict[str, dict[Where, None]] = {}
-        """The visits that are due at a device which another one is at."""
+        """By device, the visits that wait until it is free, in the order in which they came."""
         self.fetches: Fetches[Who] = Fetches()
         self.alarm: Alarm[Who] = Alarm()
         self._works: dict[str, Who] = {}
 
-    def tour(self, key: Key) -> tuple[TourState, Leg]:
-        """Both sides of a tour."""
-        return self.state.tours[key], self.legs[key]
+    def visit(self, where: Where) -> RunningVisit | None:
+        """A visit whose device was asked; None before and after."""
+        key, hop = where
+        running = self.running.get(key)
+        return running.visits.get(hop) if running else None
+
+    def tour(self, key: Key) -> tuple[TourState, RunningTour]:
+        """A tour that is here: its durable and its volatile side."""
+        return self.state.tours[key], self.running[key]
 
     def write(self, record: Record, *, sync: bool = False, blobs: tuple[bytes, ...] = ()) -> Append:
         """Change the durable state; the record must be in the journal before anything else leaves."""
@@ -76,10 +83,10 @@ class Site:
         live: set[bytes] = set()
         for tour in self.state.tours.values():
             live |= tour.live()
-        for leg in self.legs.values():
-            live |= leg.live()
+        for running in self.running.values():
+            live |= running.live()
         return live
 
-    def _busy(self, who: Who) -> Leg | Stay:
+    def _busy(self, who: Who) -> RunningTour | RunningVisit:
         key, hop = who
-        return self.legs[key] if hop is None else self.legs[key].stays[hop]
+        return self.running[key] if hop is None else self.running[key].visits[hop]

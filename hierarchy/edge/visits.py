@@ -1,4 +1,7 @@
-"""Visits: the model is handed to a device, its result is fetched, checked, and kept or missed."""
+"""Visits: the model is handed to a device, its result is fetched, checked, and kept or missed.
+
+Each change of a visit is a step of `visit_table`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from hierarchy.edge.gate import Check, unfit
 from hierarchy.edge.records import VisitIssued, VisitKept, VisitMissed, key_of
-from hierarchy.edge.running import Stay
+from hierarchy.edge.running import RunningVisit
+from hierarchy.edge.tour_table import GATHERING
+from hierarchy.edge.visit_table import DUE, HANDED, KEPT, MISSED, VISIT, WAITING
 from sojourn.node.machine import Pull, Say, Send
 from sojourn.protocol.messages import Accepted, Cancel, Discarded, Prepare, Visit
 from sojourn.protocol.topics import Address
@@ -17,145 +22,198 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hierarchy.edge.gate import Passed
-    from hierarchy.edge.records import Key
+    from hierarchy.edge.records import Key, TourState
     from hierarchy.edge.site import Site, Where
+    from hierarchy.edge.visit_table import VisitEvent
     from sojourn.node.machine import Effect
-    from sojourn.protocol.messages import Progress, Visited
+    from sojourn.protocol.messages import Declined, Progress, Visited
     from sojourn.protocol.wire import VisitId, VisitStatus
 
     GoOn = Callable[[Key, float, int], list[Effect]]
-    Tell = Callable[[Key, float], list[Effect]]
+    Report = Callable[[Key, float], list[Effect]]
+
+STALE = 3
+"""How often a device may call an attempt stale before it costs the hop."""
+LONGEST_REASON = 2000
+_STATUS: dict[VisitEvent, VisitStatus] = {
+    "declined": "declined",
+    "lease over": "lost",
+    "fetch failed": "lost",
+    "unfit result": "refused",
+    "refused": "refused",
+    "not checked": "refused",
+}
+"""What the coordinator reads of a visit that came to nothing, by what ended it."""
 
 
 class Visits:
-    """The visits of all tours. `go_on` is told of every visit that is over, `tell` gives a sign of life of a tour."""
+    """The visits of all tours; `go_on` leads a tour on when a visit is over, `report` tells the coordinator of it."""
 
-    def __init__(self, site: Site, go_on: GoOn, tell: Tell) -> None:
+    def __init__(self, site: Site, go_on: GoOn, report: Report) -> None:
         self._site = site
         self._go_on = go_on
-        self._tell = tell
+        self._report = report
 
     def hand(self, key: Key, hop: int, now: float) -> list[Effect]:
-        """Hand the model to the device of a hop that is due and was not begun since we started."""
-        tour, leg = self._site.tour(key)
-        if not tour.is_due(hop) or hop in leg.stays:
+        """Hand the model to the device of a hop that is due and was not asked since we started."""
+        tour, running = self._site.tour(key)
+        if not tour.is_due(hop) or hop in running.visits:
             return []
         device = tour.route[tour.place(hop)]
         if self._site.at.get(device, (key, hop)) != (key, hop):  # at work for another visit: it would decline
+            VISIT.step(DUE, "device busy")
             self._site.waiting.setdefault(device, {})[key, hop] = None
             return []
         effects: list[Effect] = []
-        stop = tour.stops.get(hop)
-        if stop is None or stop.device is None:
+        visit = tour.open_visits.get(hop)
+        if visit is None or visit.device is None:
             effects.append(self._site.write(VisitIssued(key, device, hop - tour.hop)))
         self._site.at[device] = key, hop
-        leg.stays[hop] = Stay(tour.order.policy.lease, now)
+        running.visits[hop] = RunningVisit(tour.order.policy.lease, now)
         self._site.alarm.set((key, hop), now + tour.order.policy.lease)
         return [*effects, *self._ask(key, hop, now)]
 
     def _ask(self, key: Key, hop: int, now: float) -> list[Effect]:
-        tour, leg = self._site.tour(key)
-        it, device = tour.order, Address("device", str(tour.stops[hop].device))
+        tour, running = self._site.tour(key)
+        it, device = tour.order, Address("device", str(tour.open_visits[hop].device))
         seed = derive(it.seed, device.name, tour.repeat(hop))
         vectors = {name: ref for name, ref in tour.handout.items() if name != "gate"}
-        _, earlier = leg.before(tour)
+        _, earlier = running.before(tour)
         visit = Visit(tour.visit(hop), it.kit, vectors, it.task, seed, it.policy.lease, earlier)
         return [*self._site.outbox.ask(("visit", key, hop), device, visit, now)]
 
     def born(self, device: str, now: float) -> list[Effect]:
         """A device is here again: it may have forgotten that it was asked."""
         where = self._site.at.get(device)
-        if where is None or (stay := self._stay(where)) is None or stay.result is not None:
+        if where is None:
             return []
-        return self._ask(*where, now)
+        visit = self._site.visit(where)
+        state = VISIT.step(visit.state if visit else DUE, "device born again")
+        return self._ask(*where, now) if state == HANDED else []
 
     def heard(self, device: str, traffic: int, now: float, *, spoke: bool) -> None:
         """Count bytes towards the tour that is at the device; speaking renews the lease."""
         if where := self._site.at.get(device):
-            self._site.legs[where[0]].traffic += traffic
-            if spoke and (stay := self._stay(where)):
-                stay.renew(now)
-
-    def current(self, sender: Address, visit: VisitId) -> Where | None:
-        """The visit that is under way with this device and number, if there is one."""
-        key = key_of(visit)
-        tour = self._site.state.tours.get(key)
-        stop = tour.stops.get(visit.hop) if tour and not tour.toured else None
-        if tour is None or stop is None or stop.device != sender.name or tour.visit(visit.hop) != visit:
-            return None
-        return (key, visit.hop) if visit.hop in self._site.legs[key].stays else None
-
-    def unready(self, visit: VisitId) -> bool:
-        """Whether we have just started and lack what an answer is judged by: it is asked for again soon."""
-        leg = self._site.legs.get(key_of(visit))
-        return leg is not None and leg.gathering
+            self._site.running[where[0]].traffic += traffic
+            if spoke and (visit := self._site.visit(where)):
+                visit.renew(now)
 
     def progress(self, sender: Address, message: Progress, now: float) -> list[Effect]:
         """A device gave a sign of life."""
-        where = self.current(sender, message.visit)
+        where = self._current(sender, message.visit)
         if where is None:
             # One that comes late must not cancel a result that counts: a cancel may overtake what was accepted.
-            counted = self._site.state.was_accepted(message.visit, sender.name)
-            return [Send(sender, Accepted(message.visit) if counted else Cancel(message.visit))]
+            return self._answer_late(sender, message.visit, "progress", Cancel(message.visit))
         key, hop = where
-        tour, leg = self._site.tour(key)
-        stay = leg.stays[hop]
+        tour, running = self._site.tour(key)
+        visit = running.visits[hop]
+        visit.step("progress")
         self._site.outbox.settle(("visit", key, hop))
-        stay.steps, leg.latest = (message.step, message.steps), hop
-        if message.stage != "training" or stay.prepared:
+        visit.steps, running.latest = (message.step, message.steps), hop
+        if message.stage != "training" or visit.prepared:
             return []
-        stay.prepared = True
-        effects: list[Effect] = []
+        visit.prepared = True
+        return [*self._prepare_next(tour, hop, sender.name), *self._report(key, now)]
+
+    def _prepare_next(self, tour: TourState, hop: int, device: str) -> list[Effect]:
+        """While a device trains, the next one on the route gets ready, unless it is at work or the same one."""
         following = [] if tour.order.merges else tour.route[hop + 1 : hop + 2]
-        if following and following != [sender.name] and following[0] not in self._site.at:
-            prepare = Prepare(message.visit.job, tour.order.kit, tour.order.task)
-            effects.append(Send(Address("device", following[0]), prepare))
-        return [*effects, *self._tell(key, now)]
+        if not following or following == [device] or following[0] in self._site.at:
+            return []
+        prepare = Prepare(tour.order.id.job, tour.order.kit, tour.order.task)
+        return [Send(Address("device", following[0]), prepare)]
 
     def visited(self, sender: Address, message: Visited, now: float) -> list[Effect]:
-        """A device has answered: fetch its result, if it can be one."""
-        where = self.current(sender, message.visit)
+        """A device has a result: fetch it, if it can be one."""
+        where = self._current(sender, message.visit)
         if where is None:
-            if self._site.state.was_accepted(message.visit, sender.name):
-                return [Send(sender, Accepted(message.visit))]
-            return [Send(sender, Discarded(message.visit, "this attempt is no longer wanted"))]
+            unwanted = Discarded(message.visit, "this attempt is no longer wanted")
+            return self._answer_late(sender, message.visit, "result", unwanted)
         key, hop = where
         self._site.outbox.settle(("visit", key, hop))
-        tour, leg = self._site.tour(key)
-        stay, it = leg.stays[hop], tour.order
-        if stay.result is not None:
+        tour, running = self._site.tour(key)
+        visit, it = running.visits[hop], tour.order
+        if visit.state != HANDED:
+            visit.step("result")
             return []
-        stay.result = message
+        visit.result = message
         if reason := unfit(message.vectors, it.task, it.vectors["model"]):
-            return self.lose(where, "refused", reason, now)
+            return self.lose(where, "unfit result", reason, now)
         needed = {ref.digest: ref for ref in message.vectors.values()}
         if not needed:
-            return self.check(where)
+            visit.step("result without vectors")
+            return self._check(where)
+        visit.step("result")
         self._site.fetches.wait(where, needed)
         return [Pull(ref, sender) for ref in needed.values()]
 
-    def check(self, where: Where) -> list[Effect]:
+    def declined(self, sender: Address, message: Declined, now: float) -> list[Effect]:
+        """A device will not do a visit, or cannot go on with it."""
+        where = self._current(sender, message.visit)
+        if where is None:
+            state = VISIT.step(self._past(sender, message.visit), "declined")
+            return [] if state == DUE else [Send(sender, Cancel(message.visit))]
+        key, hop = where
+        # The device has seen later attempts than we remember: that is not its fault, and the next number is new to it.
+        behind = message.reason == "stale" and self._site.state.tours[key].open_visits[hop].tries < STALE
+        reason = f"{message.reason}: {message.detail}"
+        lost = self.lose(where, "declined", reason, now, "retry" if behind else None)
+        return [Send(sender, Cancel(message.visit)), *lost]
+
+    def _current(self, sender: Address, visit: VisitId) -> Where | None:
+        """The visit that is under way with this device and number, if there is one."""
+        key = key_of(visit)
+        tour = self._site.state.tours.get(key)
+        asked = tour.open_visits.get(visit.hop) if tour and not tour.toured else None
+        if tour is None or asked is None or asked.device != sender.name or tour.visit(visit.hop) != visit:
+            return None
+        return (key, visit.hop) if visit.hop in self._site.running[key].visits else None
+
+    def _past(self, sender: Address, visit: VisitId) -> str:
+        """The state of a visit that is not under way: due again once its tour has set out again, kept, or missed."""
+        running = self._site.running.get(key_of(visit))
+        if running is not None and running.state == GATHERING:
+            return DUE
+        return KEPT if self._site.state.was_accepted(visit, sender.name) else MISSED
+
+    def _answer_late(
+        self, sender: Address, visit: VisitId, event: VisitEvent, unwanted: Cancel | Discarded
+    ) -> list[Effect]:
+        """What a device sent of a visit that is not under way is ignored while it is due, else answered again."""
+        state = VISIT.step(self._past(sender, visit), event)
+        if state == DUE:
+            return []
+        return [Send(sender, Accepted(visit) if state == KEPT else unwanted)]
+
+    def fetched(self, where: Where) -> list[Effect]:
         """The result is here: have it checked."""
         key, hop = where
-        tour, leg = self._site.tour(key)
-        stay, it = leg.stays[hop], tour.order
-        assert stay.result is not None  # noqa: S101  # it was fetched a moment ago
-        stay.lease_ends = None
-        norms, _ = leg.before(tour)
+        self._site.running[key].visits[hop].step("fetched")
+        return self._check(where)
+
+    def _check(self, where: Where) -> list[Effect]:
+        key, hop = where
+        tour, running = self._site.tour(key)
+        visit, it = running.visits[hop], tour.order
+        assert visit.result is not None  # noqa: S101  # it came a moment ago
+        visit.lease_ends = None
+        norms, _ = running.before(tour)
         exemplars = it.vectors.get("gate")
-        work = Check(it.kit, stay.result.vectors, tour.vectors, exemplars, it.gate, norms, it.task, stay.result.metrics)
-        return self._site.do(where, tour.stops[hop].attempt, work)
+        result = visit.result
+        work = Check(it.kit, result.vectors, tour.vectors, exemplars, it.gate, norms, it.task, result.metrics)
+        return self._site.do(where, tour.open_visits[hop].attempt, work)
 
     def keep(self, where: Where, passed: Passed, now: float) -> list[Effect]:
         """The result is good: journal it, thank the device, go on."""
         key, hop = where
-        tour, leg = self._site.tour(key)
-        stay, device = leg.stays[hop], Address("device", str(tour.stops[hop].device))
-        result = stay.result
+        tour, running = self._site.tour(key)
+        visit, device = running.visits[hop], Address("device", str(tour.open_visits[hop].device))
+        visit.step("passed")
+        result = visit.result
         assert result is not None  # noqa: S101  # it was checked a moment ago
         report = VisitReport(
             device.name, hop, "done", "", result.samples, passed.norm, result.metrics, result.signature,
-            now - stay.began,
+            now - visit.began,
         )  # fmt: skip
         handed_on = tour.order.task.kind == "train" and not tour.order.merges
         record = VisitKept(key, passed.vectors, passed.handout if handed_on else {}, report)
@@ -163,63 +221,84 @@ class Visits:
         written = self._site.write(record, sync=True, blobs=blobs)
         return [written, Send(device, Accepted(result.visit)), *self._leave(where, device.name, now)]
 
-    def lose(self, where: Where, status: VisitStatus, reason: str, now: float, then: str | None = None) -> list[Effect]:
-        """A visit came to nothing."""
+    def lose(self, where: Where, event: VisitEvent, reason: str, now: float, then: str | None = None) -> list[Effect]:
+        """A visit came to nothing: journal it and what is tried instead, tell the device, go on."""
         key, hop = where
-        tour, leg = self._site.tour(key)
-        stay, device, visit = leg.stays[hop], str(tour.stops[hop].device), tour.visit(hop)
-        then = then or self._instead(key, hop)
-        report = VisitReport(device, hop, status, reason[:2000], 0, 0.0, {}, None, now - stay.began)
+        tour, running = self._site.tour(key)
+        visit, device, number = running.visits[hop], str(tour.open_visits[hop].device), tour.visit(hop)
+        visit.step(event)
+        status, then = _STATUS[event], then or self._instead(key, hop)
+        report = VisitReport(device, hop, status, reason[:LONGEST_REASON], 0, 0.0, {}, None, now - visit.began)
         effects = self._site.undo(where)
         if status != "declined":
-            told = Discarded(visit, reason[:2000]) if stay.result else Cancel(visit)
-            effects.append(Send(Address("device", device), told))
+            refusal = Discarded(number, reason[:LONGEST_REASON]) if visit.result else Cancel(number)
+            effects.append(Send(Address("device", device), refusal))
         missed = self._site.write(VisitMissed(key, report, then))
-        said = Say(f"tour {tour.order.id} hop {hop}: {device} {status} ({reason}); {then}", "warning")
-        return [missed, said, *effects, *self._leave(where, device, now)]
+        warning = Say(f"tour {tour.order.id} hop {hop}: {device} {status} ({reason}); {then}", "warning")
+        return [missed, warning, *effects, *self._leave(where, device, now)]
 
     def _instead(self, key: Key, hop: int) -> str:
         """What the tour's policy tries when a visit came to nothing: the same device, a spare, or the next hop."""
         tour = self._site.state.tours[key]
         policy = tour.order.policy
-        if policy.on_lost_visit == "retry" and tour.stops[hop].tries < policy.retries:
+        if policy.on_lost_visit == "retry" and tour.open_visits[hop].tries < policy.retries:
             return "retry"
         return "swap" if policy.on_lost_visit == "swap" and tour.spares else "skip"
 
     def _leave(self, where: Where, device: str, now: float) -> list[Effect]:
         """The model has left a device: its tour goes on, and so does one that waited for the device."""
-        self.release(where, device)
+        self._forget(where, device)
         return [*self._go_on(where[0], now, where[1]), *self.free(device, now)]
 
-    def release(self, where: Where, device: str) -> None:
+    def _forget(self, where: Where, device: str) -> None:
         """Nothing more is expected of a visit."""
         key, hop = where
         self._site.outbox.settle(("visit", key, hop))
         self._site.fetches.forget(where)
         self._site.alarm.forget(where)
-        self._site.legs[key].stays.pop(hop, None)
+        self._site.running[key].visits.pop(hop, None)
         if self._site.at.get(device) == where:
             del self._site.at[device]
 
+    def call_off(self, key: Key) -> list[Effect]:
+        """The tour is dropped, and with it every visit that was begun or waits."""
+        tour, running = self._site.tour(key)
+        undone: list[Effect] = []
+        cancels: list[Effect] = []
+        for hop, device in tour.visiting().items():
+            if visit := running.visits.get(hop):
+                visit.step("tour dropped")
+                undone += self._site.undo((key, hop))
+            else:
+                VISIT.step(DUE, "tour dropped")
+            cancels.append(Send(Address("device", device), Cancel(tour.visit(hop))))
+            self._forget((key, hop), device)
+        for hop in tour.wave:
+            self._wait_no_more((key, hop), tour.route[tour.place(hop)])
+        return [*undone, *cancels]
+
+    def _wait_no_more(self, where: Where, device: str) -> None:
+        waiting = self._site.waiting.get(device, {})
+        if where in waiting:
+            VISIT.step(WAITING, "tour dropped")
+            del waiting[where]
+            if not waiting:
+                del self._site.waiting[device]
+
     def free(self, device: str, now: float) -> list[Effect]:
-        """Let those go on that waited for a device."""
+        """Let those go on that waited for a device: the first gets it, the others wait again."""
         effects: list[Effect] = []
         for key, hop in self._site.waiting.pop(device, {}):
-            tour = self._site.state.tours.get(key)
-            if tour and tour.is_due(hop):
-                effects += self._go_on(key, now, hop)
+            VISIT.step(WAITING, "device free")
+            effects += self._go_on(key, now, hop)
         return effects
 
     def overdue(self, where: Where, now: float) -> list[Effect]:
         """The alarm went off for a visit: its lease may have run out."""
-        stay = self._stay(where)
-        if stay is None or stay.lease_ends is None:
+        visit = self._site.visit(where)
+        if visit is None or visit.lease_ends is None:
             return []
-        if stay.lease_ends > now:
-            self._site.alarm.set(where, stay.lease_ends)
+        if visit.lease_ends > now:
+            self._site.alarm.set(where, visit.lease_ends)
             return []
-        return self.lose(where, "lost", f"no sign of life for {stay.lease:g} s", now)
-
-    def _stay(self, where: Where) -> Stay | None:
-        leg = self._site.legs.get(where[0])
-        return leg.stays.get(where[1]) if leg else None
+        return self.lose(where, "lease over", f"no sign of life for {visit.lease:g} s", now)

@@ -22,7 +22,7 @@ from docs.vectors.examples import short
 from docs.vectors.telling import told
 from edge_agent import records
 from edge_agent.releases import machine
-from hierarchy.edge.server import STALE
+from hierarchy.edge.visits import STALE
 from sojourn import WIRE, parts
 from sojourn.brokers.acl import acl_lines
 from sojourn.errors import InvalidBlob, InvalidMessage

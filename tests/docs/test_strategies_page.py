@@ -22,7 +22,7 @@ from coordinator.strategies.requirements import asks
 from coordinator.strategies.strategy import FORMS
 from edge_agent.settings import AgentSettings
 from edge_agent.training import objectives
-from hierarchy.arranging.arrangement import ClientSet, Roll, Turn, arrange
+from hierarchy.arranging.arrangement import ArrangeContext, Candidates, ClientSet, arrange
 from sojourn import parts
 from sojourn.model.exemplars import Exemplars
 from sojourn.parts import own
@@ -174,8 +174,8 @@ def numbers(*values: float) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 def test_the_arranger(mine: ModuleType) -> None:
-    roll = Roll(("a", "b", "c", "d"), {"s1": frozenset("abc"), "s2": frozenset("cd")})
-    made = arrange(parts.OwnArranger(part="mine:Neighbours", settings={"size": 2}), roll, Turn(0))
+    candidates = Candidates(("a", "b", "c", "d"), {"s1": frozenset("abc"), "s2": frozenset("cd")})
+    made = arrange(parts.OwnArranger(part="mine:Neighbours", settings={"size": 2}), candidates, ArrangeContext(0))
     assert made.sets == (ClientSet("s1", ("a", "b")), ClientSet("s1", ("c",)), ClientSet("s2", ("d",)))
 
 

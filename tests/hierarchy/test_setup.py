@@ -87,14 +87,14 @@ def test_without_a_bundle_a_person_says_where_the_coordinator_is(tmp_path: Path)
 
 def test_what_is_missing_or_there_already_is_said_and_nothing_is_made(bundle: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
-    for arguments, said in (
+    for arguments, message in (
         ((), "--bundle or --name is missing"),
         (("--name", "s2"), "--cloud-broker is missing"),
         (("--bundle", str(bundle)), "--host or --shared-broker is missing"),
         (("--bundle", str(tmp_path / "none")), "No such file"),
         (("--name", "Not A Name", "--cloud-broker", "h", "--host", "h"), "not a valid name"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             init(site, *arguments)
         assert not site.exists()
     write_bundle(tmp_path / "device.tar.gz", {"agent.toml": b""})

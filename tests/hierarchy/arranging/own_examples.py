@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from hierarchy.arranging.arrangement import Arranged, ClientSet, Roll, Turn
+from hierarchy.arrangers.roll import Roll, Turn
+from hierarchy.arranging.arrangement import ArrangeContext, Arranged, Candidates, ClientSet
 
 
 class Pairs(msgspec.Struct, frozen=True):
@@ -14,19 +15,27 @@ class Pairs(msgspec.Struct, frozen=True):
 
     backwards: bool = False
 
-    def arrange(self, roll: Roll, turn: Turn) -> list[ClientSet]:
-        site = roll.sites[0]
-        devices = sorted(roll.reach[site], reverse=self.backwards)
+    def arrange(self, candidates: Candidates, context: ArrangeContext) -> list[ClientSet]:
+        site = candidates.sites[0]
+        devices = sorted(candidates.reach[site], reverse=self.backwards)
         pairs = [tuple(devices[start : start + 2]) for start in range(0, len(devices), 2)]
-        return [ClientSet(site, pair) for pair in pairs[: turn.sets]]
+        return [ClientSet(site, pair) for pair in pairs[: context.sets]]
+
+
+class WrittenBefore(msgspec.Struct, frozen=True):
+    """One set for each site, in the words of arrangers that were written before `hierarchy.arranging`."""
+
+    def arrange(self, roll: Roll, turn: Turn) -> list[ClientSet]:
+        sites = [site for site in roll.sites if roll.reach[site]]
+        return [ClientSet(site, tuple(d for d in roll.devices if d in roll.reach[site])) for site in sites[: turn.sets]]
 
 
 class Counting(msgspec.Struct, frozen=True):
     """Remembers how often it was called."""
 
-    def arrange(self, roll: Roll, turn: Turn) -> Arranged:
-        (calls,) = turn.memo.get("calls", (0,))
-        return Arranged((ClientSet(roll.sites[0], (roll.devices[calls],)),), {"calls": (calls + 1,)})
+    def arrange(self, candidates: Candidates, context: ArrangeContext) -> Arranged:
+        (calls,) = context.memo.get("calls", (0,))
+        return Arranged((ClientSet(candidates.sites[0], (candidates.devices[calls],)),), {"calls": (calls + 1,)})
 
 
 class Saying(msgspec.Struct, frozen=True):
@@ -35,7 +44,7 @@ class Saying(msgspec.Struct, frozen=True):
     sets: Any = None
     memo: Any = None
 
-    def arrange(self, roll: Roll, turn: Turn) -> Any:
+    def arrange(self, candidates: Candidates, context: ArrangeContext) -> Any:
         if not isinstance(self.sets, list):
             return self.sets
         sets: Any = tuple(each if isinstance(each, str) else ClientSet(each[0], tuple(each[1])) for each in self.sets)

@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hierarchy.arranging.arrangement import ClientSet, Roll, Turn, arrange, check, deal_spares, quality_of
+from hierarchy.arranging.arrangement import (
+    ArrangeContext,
+    Candidates,
+    ClientSet,
+    arrange,
+    check,
+    deal_spares,
+    quality_of,
+)
 from sojourn.errors import Fault, JobError
 from sojourn.parts import (
     Arranger,
@@ -34,23 +42,23 @@ def names(count: int) -> tuple[str, ...]:
     return tuple(f"d{number:03}" for number in range(count))
 
 
-def a_roll(count: int, sites: tuple[str, ...] = ("hall",), seed: int = 1) -> Roll:
+def some_candidates(count: int, sites: tuple[str, ...] = ("hall",), seed: int = 1) -> Candidates:
     draw = np.random.default_rng(seed)
     signatures, samples = draw.dirichlet([0.3] * 5, count), draw.integers(50, 300, count)
-    return Roll(names(count), {site: frozenset(names(count)) for site in sites}, signatures, samples)
+    return Candidates(names(count), {site: frozenset(names(count)) for site in sites}, signatures, samples)
 
 
-def made(arranger: Arranger, roll: Roll, seed: int = 1) -> tuple[ClientSet, ...]:
-    return arrange(arranger, roll, Turn(seed)).sets
+def made(arranger: Arranger, candidates: Candidates, seed: int = 1) -> tuple[ClientSet, ...]:
+    return arrange(arranger, candidates, ArrangeContext(seed)).sets
 
 
 @st.composite
-def rolls(draw: st.DrawFn) -> Roll:
+def fleets(draw: st.DrawFn) -> Candidates:
     devices = names(draw(st.integers(1, 12)))
     sites = [f"s{number}" for number in range(draw(st.integers(1, 4)))]
     reach = {site: draw(st.frozensets(st.sampled_from(devices))) for site in sites}
     chance = np.random.default_rng(draw(SEEDS))
-    return Roll(devices, reach, chance.random((len(devices), 4)), chance.integers(0, 90, len(devices)))
+    return Candidates(devices, reach, chance.random((len(devices), 4)), chance.integers(0, 90, len(devices)))
 
 
 COUNTS, SIZES, FRACTIONS = st.integers(1, 5), st.integers(1, 4), st.sampled_from([0.1, 0.5, 1.0])
@@ -73,44 +81,48 @@ ONCE = st.one_of(
     st.builds(ChainArranger, order=st.sampled_from(["random", "name"])),
     st.builds(SiteArranger, fraction=FRACTIONS),
 )
-TURNS = st.builds(Turn, seed=SEEDS, round=st.integers(1, 9), sets=st.none() | st.integers(1, 6))
+CONTEXTS = st.builds(ArrangeContext, seed=SEEDS, round=st.integers(1, 9), sets=st.none() | st.integers(1, 6))
 
 
 @settings(deadline=None, max_examples=200)
-@given(ONCE, rolls(), st.integers(0, 4), TURNS)
-def test_what_every_arrangement_keeps(arranger: Arranger, roll: Roll, per_tour: int, turn: Turn) -> None:
-    reason = check(arranger, roll, turn)
+@given(ONCE, fleets(), st.integers(0, 4), CONTEXTS)
+def test_what_every_arrangement_keeps(
+    arranger: Arranger, candidates: Candidates, per_tour: int, context: ArrangeContext
+) -> None:
+    reason = check(arranger, candidates, context)
     if reason is not None:
         with pytest.raises(JobError, match=reason[:30]):
-            arrange(arranger, roll, turn)
+            arrange(arranger, candidates, context)
         return
-    sets = arrange(arranger, roll, turn).sets
-    assert arrange(arranger, roll, turn) == arrange(arranger, roll, turn)
+    sets = arrange(arranger, candidates, context).sets
+    assert arrange(arranger, candidates, context) == arrange(arranger, candidates, context)
     assert sets
     used = [device for each in sets for device in each.devices]
     assert len(used) == len(set(used))
-    assert all(each.devices and set(each.devices) <= roll.reach[each.site] for each in sets)
+    assert all(each.devices and set(each.devices) <= candidates.reach[each.site] for each in sets)
 
-    spares = deal_spares(sets, roll, per_tour, turn.seed)
-    assert spares == deal_spares(sets, roll, per_tour, turn.seed)
+    spares = deal_spares(sets, candidates, per_tour, context.seed)
+    assert spares == deal_spares(sets, candidates, per_tour, context.seed)
     dealt = [device for each in spares for device in each]
     assert len(dealt) == len(set(dealt))
     assert not set(dealt) & set(used)
     assert len(spares) == len(sets)
     for each, mine in zip(sets, spares, strict=True):
         assert len(mine) <= per_tour
-        assert set(mine) <= roll.reach[each.site]
+        assert set(mine) <= candidates.reach[each.site]
         if len(mine) < per_tour:
-            assert roll.reach[each.site] <= {*used, *dealt}
+            assert candidates.reach[each.site] <= {*used, *dealt}
 
 
 @settings(deadline=None)
-@given(ONCE, rolls(), TURNS)
-def test_what_each_arranger_promises_under_any_reach(arranger: Arranger, roll: Roll, turn: Turn) -> None:
-    if check(arranger, roll, turn) is not None:
+@given(ONCE, fleets(), CONTEXTS)
+def test_what_each_arranger_promises_under_any_reach(
+    arranger: Arranger, candidates: Candidates, context: ArrangeContext
+) -> None:
+    if check(arranger, candidates, context) is not None:
         return
-    sets = arrange(arranger, roll, turn).sets
-    here = set().union(*roll.reach.values())
+    sets = arrange(arranger, candidates, context).sets
+    here = set().union(*candidates.reach.values())
     used = {device for each in sets for device in each.devices}
     if arranger.alone:
         assert all(len(each.devices) == 1 for each in sets)
@@ -118,7 +130,7 @@ def test_what_each_arranger_promises_under_any_reach(arranger: Arranger, roll: R
         case FedSeqArranger(size=0) | ChainArranger() | SiteArranger(fraction=1.0) | SingleArranger(fraction=1.0):
             assert used == here
         case VisitArranger() | RandomArranger() | HierClusterArranger():
-            assert len(sets) == (arranger.sets if turn.sets is None else min(turn.sets, len(here)))
+            assert len(sets) == (arranger.sets if context.sets is None else min(context.sets, len(here)))
         case FedSeqArranger() | FedCatArranger():
             assert len(sets) == arranger.sets
     if isinstance(arranger, (VisitArranger, HierClusterArranger)):
@@ -128,41 +140,43 @@ def test_what_each_arranger_promises_under_any_reach(arranger: Arranger, roll: R
 
 
 @settings(deadline=None)
-@given(st.builds(CluSampArranger, sets=COUNTS), rolls(), SEEDS)
-def test_clusamp_draws_single_devices_that_have_samples(arranger: CluSampArranger, roll: Roll, seed: int) -> None:
-    if check(arranger, roll, Turn(seed)) is not None:
+@given(st.builds(CluSampArranger, sets=COUNTS), fleets(), SEEDS)
+def test_clusamp_draws_single_devices_that_have_samples(
+    arranger: CluSampArranger, candidates: Candidates, seed: int
+) -> None:
+    if check(arranger, candidates, ArrangeContext(seed)) is not None:
         return
-    sets = made(arranger, roll, seed)
-    assert roll.samples is not None
-    rich = {device for device, count in zip(roll.devices, roll.samples, strict=True) if count}
+    sets = made(arranger, candidates, seed)
+    assert candidates.samples is not None
+    rich = {device for device, count in zip(candidates.devices, candidates.samples, strict=True) if count}
     assert len(sets) == arranger.sets
-    assert all(len(each.devices) == 1 and set(each.devices) <= roll.reach[each.site] & rich for each in sets)
-    assert sets == made(arranger, roll, seed)
+    assert all(len(each.devices) == 1 and set(each.devices) <= candidates.reach[each.site] & rich for each in sets)
+    assert sets == made(arranger, candidates, seed)
 
 
 def test_clusamp_can_draw_a_device_twice() -> None:
-    roll = Roll(("a", "b"), {"n": frozenset("ab"), "s": frozenset("a")}, np.eye(2), np.array([9, 1]))
-    first, second = made(CluSampArranger(sets=2), roll)
+    candidates = Candidates(("a", "b"), {"n": frozenset("ab"), "s": frozenset("a")}, np.eye(2), np.array([9, 1]))
+    first, second = made(CluSampArranger(sets=2), candidates)
     # Of two halves one is all a's and the other four fifths a's; a is at the site that has less to do.
     assert first == ClientSet("n", ("a",))
     assert second in {ClientSet("s", ("a",)), ClientSet("n", ("b",))}
-    drawn = Counter(made(CluSampArranger(sets=2), roll, seed)[1].devices for seed in range(200))
+    drawn = Counter(made(CluSampArranger(sets=2), candidates, seed)[1].devices for seed in range(200))
     assert drawn["a",] > 130 > 20 < drawn["b",]
 
 
 def test_visit_by_name() -> None:
     signatures = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
-    roll = Roll(
+    candidates = Candidates(
         ("ant", "bee", "cat", "dog"), {"n": frozenset({"ant", "cat"}), "s": frozenset({"bee", "dog"})}, signatures
     )
-    sets = made(VisitArranger(sets=2, size=2), roll, 3)
+    sets = made(VisitArranger(sets=2, size=2), candidates, 3)
     assert [(each.site, set(each.devices)) for each in sets] == [("n", {"ant", "cat"}), ("s", {"bee", "dog"})]
-    assert quality_of(sets, roll) == pytest.approx({"vts": 1.0, "intra_cs": 0.0, "inter_cs": 1.0}, abs=1e-15)
+    assert quality_of(sets, candidates) == pytest.approx({"vts": 1.0, "intra_cs": 0.0, "inter_cs": 1.0}, abs=1e-15)
 
 
 def test_limits_are_single_and_chain() -> None:
-    roll = a_roll(9)
-    alone = list(made(SingleArranger(), roll))
+    candidates = some_candidates(9)
+    alone = list(made(SingleArranger(), candidates))
     limits: list[Arranger] = [
         VisitArranger(sets=9, size=1),
         FedSeqArranger(max_devices=1),
@@ -172,34 +186,36 @@ def test_limits_are_single_and_chain() -> None:
         FedCatArranger(sets=9),
     ]
     for arranger in limits:
-        assert sorted(made(arranger, roll, 4), key=lambda each: each.devices) == alone
+        assert sorted(made(arranger, candidates, 4), key=lambda each: each.devices) == alone
     whole: list[Arranger] = [VisitArranger(sets=1, size=9), FedSeqArranger(min_samples=10**6), RandomArranger(sets=1)]
     for arranger in [*whole, HierClusterArranger(sets=1, size=9), ChainArranger()]:
-        (chain,) = made(arranger, roll, 4)
-        assert sorted(chain.devices) == list(roll.devices)
+        (chain,) = made(arranger, candidates, 4)
+        assert sorted(chain.devices) == list(candidates.devices)
 
 
 def test_where_all_reach_all_the_fleet_is_one_pool_and_its_sites_take_turns() -> None:
-    roll = a_roll(20, ("east", "west"))
-    sets = made(RandomArranger(sets=4), roll)
+    candidates = some_candidates(20, ("east", "west"))
+    sets = made(RandomArranger(sets=4), candidates)
     assert [each.site for each in sets] == ["east", "west", "east", "west"]
     assert [len(each.devices) for each in sets] == [5, 5, 5, 5]
-    assert [each.devices for each in sets] == [each.devices for each in made(RandomArranger(sets=4), a_roll(20))]
+    assert [each.devices for each in sets] == [
+        each.devices for each in made(RandomArranger(sets=4), some_candidates(20))
+    ]
 
 
 def test_pools_make_sets_of_their_own_devices() -> None:
     devices = names(12)
     reach = {"n": frozenset(devices[:9]), "s": frozenset(devices[9:])}
-    roll = Roll(devices, reach, np.random.default_rng(1).random((12, 3)), np.ones(12, np.int64))
+    candidates = Candidates(devices, reach, np.random.default_rng(1).random((12, 3)), np.ones(12, np.int64))
     arrangers: list[Arranger] = [RandomArranger(sets=4), IcgArranger(sets=4), HierClusterArranger(sets=4, size=2)]
     for arranger in [*arrangers, FedSeqArranger(sets=4, size=2)]:
-        assert [each.site for each in made(arranger, roll)] == ["n", "n", "n", "s"]
-    turns = Counter(made(RandomArranger(sets=1), roll, seed)[0].site for seed in range(200))
+        assert [each.site for each in made(arranger, candidates)] == ["n", "n", "n", "s"]
+    turns = Counter(made(RandomArranger(sets=1), candidates, seed)[0].site for seed in range(200))
     assert turns["n"] > 2 * turns["s"] > 40
 
 
 def test_the_seed_and_the_pool_decide_what_is_drawn() -> None:
-    roll = a_roll(30)
+    candidates = some_candidates(30)
     chancy: list[Arranger] = [
         RandomArranger(sets=3),
         FedSeqArranger(),
@@ -211,15 +227,15 @@ def test_the_seed_and_the_pool_decide_what_is_drawn() -> None:
         SiteArranger(fraction=0.5),
     ]
     for arranger in chancy:
-        assert made(arranger, roll, 1) == made(arranger, roll, 1) != made(arranger, roll, 2)
+        assert made(arranger, candidates, 1) == made(arranger, candidates, 1) != made(arranger, candidates, 2)
     # Two pools of the same shape must not draw the same numbers.
     reach = {"n": frozenset(names(30)[:15]), "s": frozenset(names(30)[15:])}
-    north, south = made(RandomArranger(sets=2), Roll(names(30), reach))
+    north, south = made(RandomArranger(sets=2), Candidates(names(30), reach))
     assert [int(device[1:]) for device in north.devices] != [int(device[1:]) - 15 for device in south.devices]
 
 
 def test_the_schedules_number_of_sets_takes_the_place_of_the_arrangers() -> None:
-    roll = a_roll(12)
+    candidates = some_candidates(12)
     counted: list[Arranger] = [
         VisitArranger(sets=2, size=1),
         RandomArranger(sets=2, size=1),
@@ -227,32 +243,36 @@ def test_the_schedules_number_of_sets_takes_the_place_of_the_arrangers() -> None
         IcgArranger(sets=2),
     ]
     for arranger in counted:
-        assert [len(arrange(arranger, roll, Turn(1, sets=sets)).sets) for sets in (None, 4, 12)] == [2, 4, 12]
+        assert [len(arrange(arranger, candidates, ArrangeContext(1, sets=sets)).sets) for sets in (None, 4, 12)] == [
+            2,
+            4,
+            12,
+        ]
         # More than there are devices cannot be.
-        assert len(arrange(arranger, roll, Turn(1, sets=50)).sets) == 12
+        assert len(arrange(arranger, candidates, ArrangeContext(1, sets=50)).sets) == 12
     fixed: list[Arranger] = [FedCatArranger(sets=2), CluSampArranger(sets=2), FedSeqArranger(sets=2, size=2)]
     for arranger in fixed:
-        assert len(arrange(arranger, roll, Turn(1, sets=4)).sets) == 2
+        assert len(arrange(arranger, candidates, ArrangeContext(1, sets=4)).sets) == 2
 
 
 def test_fedcat_remembers_and_the_others_leave_a_memo_alone() -> None:
-    roll = a_roll(6)
-    first = arrange(FedCatArranger(sets=2, regroup=9), roll, Turn(1))
-    assert sorted(first.memo) == list(roll.devices)
+    candidates = some_candidates(6)
+    first = arrange(FedCatArranger(sets=2, regroup=9), candidates, ArrangeContext(1))
+    assert sorted(first.memo) == list(candidates.devices)
     assert [first.memo[each.devices[0]] for each in first.sets] == [(0, 1, 0), (1, 1, 0)]
-    second = arrange(FedCatArranger(sets=2, regroup=9), roll, Turn(2, round=2, memo=first.memo))
+    second = arrange(FedCatArranger(sets=2, regroup=9), candidates, ArrangeContext(2, round=2, memo=first.memo))
     assert [second.memo[each.devices[0]][2] for each in second.sets] == [1, 1]
     others: list[Arranger] = [SingleArranger(), VisitArranger(), ChainArranger(), RandomArranger(sets=2)]
     for arranger in others:
-        assert arrange(arranger, roll, Turn(1, memo={"d000": (3,)})).memo == {"d000": (3,)}
+        assert arrange(arranger, candidates, ArrangeContext(1, memo={"d000": (3,)})).memo == {"d000": (3,)}
 
 
 def test_knobs_do_something() -> None:
-    roll = a_roll(40)
-    plain = made(VisitArranger(sets=4, size=4), roll)
-    assert plain != made(VisitArranger(sets=4, size=4), roll, 2)
-    assert plain != made(VisitArranger(sets=4, size=3), roll)
-    other = Roll(roll.devices, roll.reach, a_roll(40, seed=2).signatures, roll.samples)
+    candidates = some_candidates(40)
+    plain = made(VisitArranger(sets=4, size=4), candidates)
+    assert plain != made(VisitArranger(sets=4, size=4), candidates, 2)
+    assert plain != made(VisitArranger(sets=4, size=3), candidates)
+    other = Candidates(candidates.devices, candidates.reach, some_candidates(40, seed=2).signatures, candidates.samples)
     rowed: list[Arranger] = [
         VisitArranger(sets=4, size=4),
         FedSeqArranger(),
@@ -261,10 +281,12 @@ def test_knobs_do_something() -> None:
         CluSampArranger(sets=8),
     ]
     for arranger in rowed:
-        assert made(arranger, roll) != made(arranger, other)
-    richer = Roll(roll.devices, roll.reach, roll.signatures, a_roll(40, seed=2).samples)
-    assert made(FedSeqArranger(), roll) != made(FedSeqArranger(), richer)
-    assert made(CluSampArranger(sets=8), roll) != made(CluSampArranger(sets=8), richer)
+        assert made(arranger, candidates) != made(arranger, other)
+    richer = Candidates(
+        candidates.devices, candidates.reach, candidates.signatures, some_candidates(40, seed=2).samples
+    )
+    assert made(FedSeqArranger(), candidates) != made(FedSeqArranger(), richer)
+    assert made(CluSampArranger(sets=8), candidates) != made(CluSampArranger(sets=8), richer)
 
 
 def test_quality_of_what_can_be_seen() -> None:
@@ -272,59 +294,67 @@ def test_quality_of_what_can_be_seen() -> None:
     counts = np.array([[8.0, 0.0], [0.0, 8.0], [4.0, 0.0], [0.0, 4.0]])
     reach = {"hall": frozenset(devices)}
     sets = [ClientSet("hall", devices[:2]), ClientSet("hall", devices[2:])]
-    seen = quality_of(sets, Roll(devices, reach, counts, counts=True))
+    seen = quality_of(sets, Candidates(devices, reach, counts, counts=True))
     assert {"vts", "intra_cs", "inter_cs", "balance", "covered", "cpd"} <= set(seen)
     assert seen["vts"] == pytest.approx(1.0)
-    assert set(quality_of(sets, Roll(devices, reach, counts))) == {"vts", "intra_cs", "inter_cs"}
-    assert set(quality_of(sets, Roll(devices, reach, counts, by_class=False))) == {"intra_cs", "inter_cs"}
-    assert quality_of(sets, Roll(devices, reach)) == {}
+    assert set(quality_of(sets, Candidates(devices, reach, counts))) == {"vts", "intra_cs", "inter_cs"}
+    assert set(quality_of(sets, Candidates(devices, reach, counts, by_class=False))) == {"intra_cs", "inter_cs"}
+    assert quality_of(sets, Candidates(devices, reach)) == {}
 
 
 def test_passes_do_not_change_the_quality() -> None:
-    roll = a_roll(40)
-    once = made(VisitArranger(sets=4, size=4), roll)
+    candidates = some_candidates(40)
+    once = made(VisitArranger(sets=4, size=4), candidates)
     twice = [ClientSet(each.site, each.devices * 2) for each in once]
-    assert quality_of(once, roll) == quality_of(twice, roll)
+    assert quality_of(once, candidates) == quality_of(twice, candidates)
 
 
 def test_devices_that_reach_no_site_stay_out() -> None:
-    roll = Roll(("a", "b", "c"), {"n": frozenset("ac"), "empty": frozenset()}, np.eye(3), np.array([5, 900, 5]))
-    assert [each.devices for each in made(SingleArranger(), roll)] == [("a",), ("c",)]
-    assert check(VisitArranger(sets=3), roll, Turn(1)) == "visit needs at least 3 devices for 3 sets; 2 are here"
+    candidates = Candidates(
+        ("a", "b", "c"), {"n": frozenset("ac"), "empty": frozenset()}, np.eye(3), np.array([5, 900, 5])
+    )
+    assert [each.devices for each in made(SingleArranger(), candidates)] == [("a",), ("c",)]
+    assert (
+        check(VisitArranger(sets=3), candidates, ArrangeContext(1))
+        == "visit needs at least 3 devices for 3 sets; 2 are here"
+    )
     arrangers: list[Arranger] = [ChainArranger(), SiteArranger(), RandomArranger(sets=2), FedSeqArranger()]
     for arranger in [*arrangers, FedCatArranger(sets=2), CluSampArranger(sets=2), HierClusterArranger()]:
-        assert {device for each in made(arranger, roll) for device in each.devices} == {"a", "c"}
+        assert {device for each in made(arranger, candidates) for device in each.devices} == {"a", "c"}
 
 
 def test_a_roll_that_contradicts_itself_is_our_fault() -> None:
     with pytest.raises(Fault, match="sorted"):
-        Roll(("b", "a"), {})
+        Candidates(("b", "a"), {})
     with pytest.raises(Fault, match="signatures of shape"):
-        Roll(("a", "b"), {}, np.ones((3, 2)))
+        Candidates(("a", "b"), {}, np.ones((3, 2)))
     with pytest.raises(Fault, match="samples of shape"):
-        Roll(("a", "b"), {}, None, np.ones(3, np.int64))
+        Candidates(("a", "b"), {}, None, np.ones(3, np.int64))
     with pytest.raises(Fault, match="below 0"):
-        Roll(("a", "b"), {}, None, np.array([1, -1]))
+        Candidates(("a", "b"), {}, None, np.array([1, -1]))
 
 
 def test_spares_are_dealt_in_turn() -> None:
-    roll = a_roll(9)
-    sets = [ClientSet("hall", (device,)) for device in roll.devices[:3]]
-    assert Counter(len(each) for each in deal_spares(sets, roll, 4, 1)) == {2: 3}
-    assert [len(each) for each in deal_spares(sets[:2], roll, 4, 1)] == [4, 3]
-    assert deal_spares(sets, roll, 0, 1) == ((), (), ())
-    assert deal_spares(sets, roll, 2, 1) != deal_spares(sets, roll, 2, 2)
+    candidates = some_candidates(9)
+    sets = [ClientSet("hall", (device,)) for device in candidates.devices[:3]]
+    assert Counter(len(each) for each in deal_spares(sets, candidates, 4, 1)) == {2: 3}
+    assert [len(each) for each in deal_spares(sets[:2], candidates, 4, 1)] == [4, 3]
+    assert deal_spares(sets, candidates, 0, 1) == ((), (), ())
+    assert deal_spares(sets, candidates, 2, 1) != deal_spares(sets, candidates, 2, 2)
 
 
 def test_a_shared_spare_goes_where_there_is_no_other() -> None:
-    roll = Roll(("a", "b", "x", "y"), {"n": frozenset("axy"), "s": frozenset("bx")})
+    candidates = Candidates(("a", "b", "x", "y"), {"n": frozenset("axy"), "s": frozenset("bx")})
     sets = [ClientSet("n", ("a",)), ClientSet("s", ("b",))]
     for seed in range(10):
-        assert deal_spares(sets, roll, 1, seed) == (("y",), ("x",))
+        assert deal_spares(sets, candidates, 1, seed) == (("y",), ("x",))
 
 
 def test_a_site_that_left_has_no_spares() -> None:
-    assert deal_spares([ClientSet("gone", ("d000",)), ClientSet("hall", ("d001",))], a_roll(3), 1, 1) == ((), ("d002",))
+    assert deal_spares([ClientSet("gone", ("d000",)), ClientSet("hall", ("d001",))], some_candidates(3), 1, 1) == (
+        (),
+        ("d002",),
+    )
 
 
 def test_an_edge_server_needs_no_heavy_library_for_it() -> None:

@@ -5,23 +5,26 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hierarchy.arranging.arrangement import Roll, Turn, arrange, quality_of
+from hierarchy.arranging.arrangement import ArrangeContext, Candidates, arrange, quality_of
 from sojourn.parts import Arranger, FedSeqArranger, HierClusterArranger, VisitArranger
 
 DEVICES = tuple(f"d{number:03}" for number in range(100))
 SPLITS = range(10)
 
 
-def split(alpha: float, seed: int) -> Roll:
+def split(alpha: float, seed: int) -> Candidates:
     """Label distributions of a Dirichlet split as signatures, a bit off."""
     draw = np.random.default_rng(seed)
     labels = draw.dirichlet([alpha] * 10, len(DEVICES))
     signatures = np.clip(labels + draw.normal(0, 0.02, labels.shape), 0, 1)
-    return Roll(DEVICES, {"hall": frozenset(DEVICES)}, signatures)
+    return Candidates(DEVICES, {"hall": frozenset(DEVICES)}, signatures)
 
 
-def means(arranger: Arranger, rolls: list[Roll]) -> dict[str, float]:
-    found = [quality_of(arrange(arranger, roll, Turn(seed)).sets, roll) for seed, roll in enumerate(rolls)]
+def means(arranger: Arranger, fleets: list[Candidates]) -> dict[str, float]:
+    found = [
+        quality_of(arrange(arranger, candidates, ArrangeContext(seed)).sets, candidates)
+        for seed, candidates in enumerate(fleets)
+    ]
     return {name: float(np.mean([each[name] for each in found])) for name in ("vts", "inter_cs", "intra_cs")}
 
 
@@ -33,10 +36,10 @@ def means(arranger: Arranger, rolls: list[Roll]) -> dict[str, float]:
     ],
 )
 def test_visit_is_balanced_fedseq_is_diverse_and_hiercluster_is_neither(alpha: float, sets: int, size: int) -> None:
-    rolls = [split(alpha, seed) for seed in SPLITS]
-    visit = means(VisitArranger(sets=sets, size=size), rolls)
-    fedseq = means(FedSeqArranger(tau="cosine", estimate="mean", sets=sets, size=size), rolls)
-    hiercluster = means(HierClusterArranger(sets=sets, size=size), rolls)
+    fleets = [split(alpha, seed) for seed in SPLITS]
+    visit = means(VisitArranger(sets=sets, size=size), fleets)
+    fedseq = means(FedSeqArranger(tau="cosine", estimate="mean", sets=sets, size=size), fleets)
+    hiercluster = means(HierClusterArranger(sets=sets, size=size), fleets)
     assert visit["vts"] > fedseq["vts"] + 0.01 > hiercluster["vts"] + 0.06
     assert visit["inter_cs"] > fedseq["inter_cs"] + 0.01 > hiercluster["inter_cs"] + 0.06
     assert fedseq["intra_cs"] < visit["intra_cs"] - 0.01

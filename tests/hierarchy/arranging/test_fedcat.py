@@ -22,18 +22,18 @@ def names(count: int) -> list[str]:
 
 def groups_of(memo: Memo) -> list[set[str]]:
     return [
-        {name for name, said in memo.items() if said[0] == group}
+        {name for name, entry in memo.items() if entry[0] == group}
         for group in range(max(s[0] for s in memo.values()) + 1)
     ]
 
 
 def lived(arranger: FedCatArranger, devices: list[str], rounds: int, seed: int = 1) -> tuple[list[list[str]], Memo]:
     memo: Memo = {}
-    said = []
+    picked = []
     for number in range(1, rounds + 1):
         picks, memo = fedcat_picks(arranger, devices, number, memo, seed * 10_000 + number)
-        said.append(picks)
-    return said, memo
+        picked.append(picks)
+    return picked, memo
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -94,9 +94,9 @@ def test_a_device_never_picked_in_a_position_comes_first() -> None:
 
 
 def test_all_devices_of_a_group_take_part_before_one_comes_again_in_a_position() -> None:
-    said, _ = lived(FedCatArranger(sets=2, regroup=50), names(10), 10)
+    rounds, _ = lived(FedCatArranger(sets=2, regroup=50), names(10), 10)
     for position in (0, 1):
-        picked = [device for picks in said[position::2] for device in picks]
+        picked = [device for picks in rounds[position::2] for device in picks]
         assert sorted(picked) == names(10)
 
 
@@ -108,7 +108,7 @@ def test_groups_are_drawn_anew_every_lambda_cycles_and_counts_survive() -> None:
         for number in range(1, 13):
             _, memo = fedcat_picks(FedCatArranger(sets=3, regroup=regroup), devices, number, memo, number)
             seen.append(groups_of(memo))
-            totals.append(sum(sum(said[1:]) for said in memo.values()))
+            totals.append(sum(sum(entry[1:]) for entry in memo.values()))
         assert [n for n in range(2, 13) if seen[n - 1] != seen[n - 2]] == changes
         assert totals == [3 * number for number in range(1, 13)]
 
@@ -134,14 +134,14 @@ def test_who_was_away_at_a_regrouping_keeps_the_counts_and_joins_the_smallest_gr
     _, without = fedcat_picks(arranger, ["b", "c", "d"], 3, memo, 5)
     assert without["a"] == (-1, 3, 1)
     _, back = fedcat_picks(arranger, ["a", "b", "c", "d"], 4, without, 6)
-    homes = Counter(said[0] for said in back.values())
+    homes = Counter(entry[0] for entry in back.values())
     assert homes == {0: 2, 1: 2}
     assert back["a"][1] == 3
 
 
 def test_an_empty_group_takes_a_device_of_the_largest() -> None:
     memo: Memo = {"a": (0, 1), "b": (1, 1), "c": (1, 1), "d": (1, 1), "e": (2, 1), "f": (2, 1)}
-    memo = {name: (said[0], said[1], 0, 0) for name, said in memo.items()}
+    memo = {name: (entry[0], entry[1], 0, 0) for name, entry in memo.items()}
     arranger = FedCatArranger(sets=3, regroup=9)
     here = ["b", "c", "d", "e", "f"]
     picks, after = fedcat_picks(arranger, here, 2, memo, 5)
@@ -152,19 +152,19 @@ def test_an_empty_group_takes_a_device_of_the_largest() -> None:
     # Later rounds go on with three groups, and the one that left is welcome in its own.
     again, after = fedcat_picks(arranger, [*"a", *here], 3, after, 6)
     assert len(set(again)) == 3
-    assert {name for name, said in after.items() if said[0] == 0} == {"a", picks[0]}
+    assert {name for name, entry in after.items() if entry[0] == 0} == {"a", picks[0]}
 
 
 def test_another_number_of_sets_starts_over() -> None:
     _, memo = lived(FedCatArranger(sets=3), names(9), 5)
     picks, after = fedcat_picks(FedCatArranger(sets=2, regroup=9), names(9), 6, memo, 1)
     assert len(picks) == 2
-    assert sum(sum(said[1:]) for said in after.values()) == 2
+    assert sum(sum(entry[1:]) for entry in after.values()) == 2
 
 
 def test_as_many_devices_as_sets_all_take_part() -> None:
-    said, _ = lived(FedCatArranger(sets=4), names(4), 9)
-    assert all(sorted(picks) == names(4) for picks in said)
+    rounds, _ = lived(FedCatArranger(sets=4), names(4), 9)
+    assert all(sorted(picks) == names(4) for picks in rounds)
 
 
 def test_without_groups_devices_are_drawn_at_random() -> None:
@@ -197,11 +197,11 @@ def test_a_fleet_that_comes_and_goes_always_has_k_different_devices(sets: int, r
         here = [name for name in names(8) if draw.random() < 0.6]
         if len(here) < sets:
             continue
-        before = sum(sum(said[1:]) for said in memo.values())
+        before = sum(sum(entry[1:]) for entry in memo.values())
         picks, memo = fedcat_picks(FedCatArranger(sets=sets, regroup=regroup), here, number, memo, seed)
         assert len(set(picks)) == sets
         assert set(picks) <= set(here)
         assert [memo[pick][0] for pick in picks] == list(range(sets))
-        assert sum(sum(said[1:]) for said in memo.values()) == before + sets
-        assert all(len(said) == sets + 1 for said in memo.values())
+        assert sum(sum(entry[1:]) for entry in memo.values()) == before + sets
+        assert all(len(entry) == sets + 1 for entry in memo.values())
         assert all(isinstance(value, int) and not isinstance(value, np.integer) for s in memo.values() for value in s)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hierarchy.arranging.fedseq import Known, fedseq_groups
+from hierarchy.arranging.fedseq import KnownDevices, fedseq_groups
 from sojourn.parts import FedSeqArranger
 from sojourn.randomness import generator
 
@@ -21,9 +21,9 @@ Vector = list[float]
 SEEDS = st.integers(0, 2**32)
 
 
-def fleet(devices: int, classes: int, seed: int) -> Known:
+def fleet(devices: int, classes: int, seed: int) -> KnownDevices:
     draw = np.random.default_rng(seed)
-    return Known(devices, draw.dirichlet([0.3] * classes, devices), draw.integers(0, 400, devices))
+    return KnownDevices(devices, draw.dirichlet([0.3] * classes, devices), draw.integers(0, 400, devices))
 
 
 def middle(a: Vector, b: Vector) -> Vector:
@@ -54,7 +54,7 @@ METRICS: dict[tuple[str, str], Callable[[Vector, Vector], float]] = {
 }
 
 
-def algorithm_3(arranger: FedSeqArranger, known: Known, seed: int) -> list[list[int]]:
+def algorithm_3(arranger: FedSeqArranger, known: KnownDevices, seed: int) -> list[list[int]]:
     """Lines 1 to 16 as they stand; then the devices of a superclient that did not close join the smallest ones."""
     assert known.rows is not None
     assert known.samples is not None
@@ -143,12 +143,12 @@ def test_a_fleet_too_small_to_close_one_superclient_is_one() -> None:
 
 def test_leftovers_join_the_superclients_with_the_fewest_devices() -> None:
     # Superclients of two; the fifth device is left over. All have one sample, so the first made is the smallest.
-    known = Known(5, np.eye(5), np.ones(5, np.int64))
+    known = KnownDevices(5, np.eye(5), np.ones(5, np.int64))
     groups = fedseq_groups(FedSeqArranger(grouping="random", max_devices=2), known, 0, 3)
     order = generator(3, "fedseq").permutation(5).tolist()
     assert groups == [[order[0], order[1], order[4]], [order[2], order[3]]]
     # Closed by samples with one device, or by three devices: the leftover goes to the one with one.
-    rich = Known(5, None, np.array([1, 1, 1, 9, 1]))
+    rich = KnownDevices(5, None, np.array([1, 1, 1, 9, 1]))
     for seed in range(20):
         groups = fedseq_groups(FedSeqArranger(grouping="random", min_samples=9, max_devices=3), rich, 0, seed)
         assert sorted(device for group in groups for device in group) == list(range(5))
@@ -161,7 +161,7 @@ def test_greedy_by_hand() -> None:
     # From (1, 0): the cosine distance of (0, 1) is 1, of (1, 1) about 0.29.
     rows = np.array([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
     arranger = FedSeqArranger(tau="cosine", sets=1, size=3)
-    tours = {tuple(fedseq_groups(arranger, Known(3, rows), 1, seed)[0]) for seed in range(40)}
+    tours = {tuple(fedseq_groups(arranger, KnownDevices(3, rows), 1, seed)[0]) for seed in range(40)}
     # From (1, 1) the others tie, and the lowest number goes first.
     assert tours == {(0, 2, 1), (2, 0, 1), (1, 0, 2)}
 
@@ -171,7 +171,7 @@ def test_estimates_by_hand() -> None:
     # is 4.7 and (8.9, 0) is 4.38 away; the mean is (5, 4/3), from which they are 4.03 and 4.12 away. With nearly all
     # samples at (0, 0) the weighted mean stays there, and (8.9, 0) comes before (5, 4).
     rows = np.array([[0.0, 0.0], [10.0, 0.0], [5.0, 4.0], [5.0, -2.7], [8.9, 0.0]])
-    known = Known(5, rows, np.array([100, 1, 1, 1, 1]))
+    known = KnownDevices(5, rows, np.array([100, 1, 1, 1, 1]))
     found = {}
     estimate: Any
     for estimate in ("midpoint", "mean", "weighted-mean"):
@@ -184,14 +184,14 @@ def test_estimates_by_hand() -> None:
 def round_robin(clusters: list[int], picks: int) -> list[int]:
     """Algorithm 2's sequence of clusters: one of each in turn, empty ones skipped."""
     left = [clusters.count(each) for each in range(max(clusters) + 1)]
-    said: list[int] = []
+    picked: list[int] = []
     j = 0
-    while len(said) < picks:
+    while len(picked) < picks:
         if left[j]:
-            said.append(j)
+            picked.append(j)
             left[j] -= 1
         j = (j + 1) % len(left)
-    return said
+    return picked
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -200,7 +200,7 @@ def test_k_means_deals_one_of_each_cluster_in_turn(seed: int) -> None:
     clusters = [0, 1, 2, 0, 0, 2, 1, 0, 0, 0]
     rows = np.eye(3)[clusters] + 0.01 * np.random.default_rng(seed).random((10, 3))
     arranger = FedSeqArranger(grouping="k-means", sets=2, size=5)
-    groups = fedseq_groups(arranger, Known(10, rows), 2, seed)
+    groups = fedseq_groups(arranger, KnownDevices(10, rows), 2, seed)
     assert [len(group) for group in groups] == [5, 5]
     # The clusters' order is drawn; the pointer runs on from one superclient to the next.
     dealt = [clusters[device] for group in groups for device in group]
@@ -213,7 +213,7 @@ def test_k_means_deals_one_of_each_cluster_in_turn(seed: int) -> None:
 def test_k_means_draws_at_random_inside_a_cluster() -> None:
     rows = np.repeat(np.eye(2), 6, axis=0)
     arranger = FedSeqArranger(grouping="k-means", sets=1, size=2)
-    firsts = {fedseq_groups(arranger, Known(12, rows), 1, seed)[0][0] for seed in range(120)}
+    firsts = {fedseq_groups(arranger, KnownDevices(12, rows), 1, seed)[0][0] for seed in range(120)}
     assert firsts == set(range(12))
 
 
@@ -221,14 +221,14 @@ def test_k_means_makes_as_many_clusters_as_there_are_classes_whatever_the_column
     # Ten kinds of devices in rows of two columns, two devices of each kind; one of each kind comes first.
     kinds = np.repeat([[np.cos(angle), np.sin(angle)] for angle in np.linspace(0, 5, 10)], 2, axis=0)
     arranger = FedSeqArranger(grouping="k-means", sets=2, size=10)
-    (first, _) = fedseq_groups(arranger, Known(20, kinds, classes=10), 2, 1)
+    (first, _) = fedseq_groups(arranger, KnownDevices(20, kinds, classes=10), 2, 1)
     assert sorted(device // 2 for device in first) == list(range(10))
-    (first, _) = fedseq_groups(arranger, Known(20, kinds), 2, 1)
+    (first, _) = fedseq_groups(arranger, KnownDevices(20, kinds), 2, 1)
     assert sorted(device // 2 for device in first) != list(range(10))
 
 
 def test_k_means_of_devices_that_are_all_alike() -> None:
-    groups = fedseq_groups(FedSeqArranger(grouping="k-means", sets=2, size=2), Known(5, np.ones((5, 3))), 2, 1)
+    groups = fedseq_groups(FedSeqArranger(grouping="k-means", sets=2, size=2), KnownDevices(5, np.ones((5, 3))), 2, 1)
     assert sorted(map(len, groups)) == [2, 2]
     assert len({device for group in groups for device in group}) == 4
 
@@ -241,7 +241,7 @@ def test_sets_of_a_size_are_least_similar_to_the_mean(sets: int, size: int, more
     assert known.rows is not None
     rows = known.rows.tolist()
     arranger = FedSeqArranger(tau="cosine", estimate="mean", sets=sets, size=size)
-    groups = fedseq_groups(arranger, Known(known.devices, known.rows), sets, seed)
+    groups = fedseq_groups(arranger, KnownDevices(known.devices, known.rows), sets, seed)
     left = set(range(known.devices))
     for group in groups:
         assert len(group) == size
@@ -265,7 +265,7 @@ def test_counts_are_made_distributions_where_the_metric_needs_them() -> None:
     kind: Any
     for tau, kind in product(("wasserstein", "kl", "gini"), ("balance", "pairwise")):
         arranger = FedSeqArranger(tau=tau, kl=kind, sets=1, size=2)
-        groups = [fedseq_groups(arranger, Known(4, counts), 1, seed)[0] for seed in range(20)]
+        groups = [fedseq_groups(arranger, KnownDevices(4, counts), 1, seed)[0] for seed in range(20)]
         assert {tuple(group) for group in groups if group[0] == 0} == {(0, 2)}
         # A device without samples is as good as uniform: the others are as far from it, and the lowest is taken.
         assert {tuple(group) for group in groups if group[0] == 3} == {(3, 0)}
@@ -307,7 +307,7 @@ def test_the_seed_decides(grouping: Any) -> None:
 def test_greedy_superclients_are_more_balanced_than_random_ones() -> None:
     draw = np.random.default_rng(3)
     rows: NDArray[np.float64] = draw.dirichlet([0.1] * 10, 100)
-    known = Known(100, rows, np.full(100, 100))
+    known = KnownDevices(100, rows, np.full(100, 100))
 
     def spread(arranger: FedSeqArranger) -> float:
         groups = [group for seed in range(5) for group in fedseq_groups(arranger, known, 0, seed)]

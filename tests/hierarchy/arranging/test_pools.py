@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hierarchy.arranging.pools import Pool, level, pools_of, seat_alone, seat_groups, settle, share_out
+from hierarchy.arranging.pools import (
+    DevicePool,
+    assign_sites,
+    device_pools,
+    level,
+    place_alone,
+    place_groups,
+    share_out,
+)
 
 
 @st.composite
@@ -19,38 +27,38 @@ def reaches(draw: st.DrawFn) -> NDArray[np.bool_]:
     return np.array(rows, bool)
 
 
-def a_pool(devices: int) -> Pool:
-    return Pool((0,), tuple(range(devices)))
+def a_pool(devices: int) -> DevicePool:
+    return DevicePool((0,), tuple(range(devices)))
 
 
 def test_sites_that_reach_the_same_devices_are_one_pool() -> None:
-    assert pools_of(np.ones((3, 2), bool)) == [Pool((0, 1), (0, 1, 2))]
+    assert device_pools(np.ones((3, 2), bool)) == [DevicePool((0, 1), (0, 1, 2))]
     apart = np.array([[True, False, True], [True, False, True], [False, True, False]])
-    assert pools_of(apart) == [Pool((0, 2), (0, 1)), Pool((1,), (2,))]
+    assert device_pools(apart) == [DevicePool((0, 2), (0, 1)), DevicePool((1,), (2,))]
 
 
 def test_a_device_of_several_pools_goes_where_there_are_fewest() -> None:
     # 0, 1 and 2 reach the first site only; 3 and 4 reach both, 5 only the second: 1 + 1 there, then 2 against 3.
     reach = np.array([[True, False]] * 3 + [[True, True]] * 2 + [[False, True]])
-    assert settle(reach).tolist() == [0, 0, 0, 1, 1, 1]
-    assert pools_of(reach) == [Pool((0,), (0, 1, 2)), Pool((1,), (3, 4, 5))]
+    assert assign_sites(reach).tolist() == [0, 0, 0, 1, 1, 1]
+    assert device_pools(reach) == [DevicePool((0,), (0, 1, 2)), DevicePool((1,), (3, 4, 5))]
 
 
 def test_those_with_no_choice_settle_first() -> None:
     # In the order of numbers device 0 would go to site 0, where 1 and 2 must go.
-    assert settle(np.array([[True, True], [True, False], [True, False]])).tolist() == [1, 0, 0]
+    assert assign_sites(np.array([[True, True], [True, False], [True, False]])).tolist() == [1, 0, 0]
 
 
 def test_who_reaches_nothing_is_in_no_pool() -> None:
-    assert settle(np.array([[False, False], [True, False]])).tolist() == [-1, 0]
-    assert pools_of(np.array([[False, False], [True, False]])) == [Pool((0,), (1,))]
-    assert pools_of(np.zeros((2, 0), bool)) == []
+    assert assign_sites(np.array([[False, False], [True, False]])).tolist() == [-1, 0]
+    assert device_pools(np.array([[False, False], [True, False]])) == [DevicePool((0,), (1,))]
+    assert device_pools(np.zeros((2, 0), bool)) == []
 
 
 @settings(deadline=None)
 @given(reaches())
 def test_pools_hold_every_device_once_and_every_site_of_a_pool_reaches_it(reach: NDArray[np.bool_]) -> None:
-    pools = pools_of(reach)
+    pools = device_pools(reach)
     held = [device for pool in pools for device in pool.devices]
     assert sorted(held) == np.flatnonzero(reach.any(axis=1)).tolist()
     assert all(reach[device, site] for pool in pools for device in pool.devices for site in pool.sites)
@@ -96,11 +104,11 @@ def test_sizes_are_level() -> None:
 
 
 def test_groups_go_to_the_sites_of_a_pool_in_turn() -> None:
-    plan = seat_groups(Pool((1, 4), (7, 8, 9)), [[2], [0], [1]])
+    plan = place_groups(DevicePool((1, 4), (7, 8, 9)), [[2], [0], [1]])
     assert plan == [(1, (9,)), (4, (7,)), (1, (8,))]
 
 
 def test_single_devices_go_to_the_site_with_the_fewest() -> None:
     reach = np.array([[True, False], [True, True], [False, True], [True, True]])
-    assert seat_alone([0, 1, 2, 3], reach) == [(0, (0,)), (1, (1,)), (1, (2,)), (0, (3,))]
-    assert seat_alone([3, 3, 1], reach) == [(0, (3,)), (1, (3,)), (0, (1,))]
+    assert place_alone([0, 1, 2, 3], reach) == [(0, (0,)), (1, (1,)), (1, (2,)), (0, (3,))]
+    assert place_alone([3, 3, 1], reach) == [(0, (3,)), (1, (3,)), (0, (1,))]

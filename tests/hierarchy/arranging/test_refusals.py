@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from hierarchy.arranging.arrangement import MOST_HOPS, Arranged, Roll, Turn, arrange, check
+from hierarchy.arranging.arrangement import MOST_HOPS, ArrangeContext, Arranged, Candidates, arrange, check
 from sojourn.errors import JobError
 from sojourn.parts import (
     Arranger,
@@ -24,16 +24,18 @@ from sojourn.parts import (
 from sojourn.protocol.messages import Tour
 
 
-def a_roll(count: int) -> Roll:
+def some_candidates(count: int) -> Candidates:
     draw, devices = np.random.default_rng(1), tuple(f"d{number:04}" for number in range(count))
-    return Roll(devices, {"hall": frozenset(devices)}, draw.dirichlet([0.3] * 5, count), draw.integers(50, 300, count))
+    return Candidates(
+        devices, {"hall": frozenset(devices)}, draw.dirichlet([0.3] * 5, count), draw.integers(50, 300, count)
+    )
 
 
-def refusal(arranger: Arranger, roll: Roll) -> str | None:
-    reason = check(arranger, roll, Turn(1))
+def refusal(arranger: Arranger, candidates: Candidates) -> str | None:
+    reason = check(arranger, candidates, ArrangeContext(1))
     if reason is not None:
         with pytest.raises(JobError) as raised:
-            arrange(arranger, roll, Turn(1))
+            arrange(arranger, candidates, ArrangeContext(1))
         assert str(raised.value) == reason
     return reason
 
@@ -49,8 +51,8 @@ def test_too_few_devices() -> None:
         "clusamp": CluSampArranger(sets=4),
     }
     for name, arranger in counted.items():
-        assert refusal(arranger, a_roll(3)) == f"{name} needs at least 4 devices for 4 sets; 3 are here"
-        assert refusal(arranger, a_roll(4)) is None
+        assert refusal(arranger, some_candidates(3)) == f"{name} needs at least 4 devices for 4 sets; 3 are here"
+        assert refusal(arranger, some_candidates(4)) is None
     free: dict[str, Arranger] = {
         "single": SingleArranger(),
         "chain": ChainArranger(),
@@ -59,14 +61,16 @@ def test_too_few_devices() -> None:
         "random": RandomArranger(sets=1),
     }
     for name, arranger in free.items():
-        assert refusal(arranger, Roll((), {})) == f"{name} needs at least 1 device; none is here"
-        assert refusal(arranger, a_roll(1)) is None
+        assert refusal(arranger, Candidates((), {})) == f"{name} needs at least 1 device; none is here"
+        assert refusal(arranger, some_candidates(1)) is None
 
 
 def test_unknown_devices() -> None:
-    roll = a_roll(4)
-    unknown = Roll(roll.devices, roll.reach, None, roll.samples)
-    odd = Roll(roll.devices, roll.reach, np.array([[1.0], [2.0], [np.nan], [1.0]]), roll.samples)
+    candidates = some_candidates(4)
+    unknown = Candidates(candidates.devices, candidates.reach, None, candidates.samples)
+    odd = Candidates(
+        candidates.devices, candidates.reach, np.array([[1.0], [2.0], [np.nan], [1.0]]), candidates.samples
+    )
     needy: dict[str, Arranger] = {
         "visit": VisitArranger(sets=4),
         "fedseq": FedSeqArranger(),
@@ -77,13 +81,15 @@ def test_unknown_devices() -> None:
     for name, arranger in needy.items():
         assert refusal(arranger, unknown) == f"{name} needs a signature of every device; choose an estimator"
         assert refusal(arranger, odd) == f"{name} needs finite signatures; that of d0002 is not (1 in all)"
-        assert refusal(arranger, roll) is None
+        assert refusal(arranger, candidates) is None
     assert refusal(FedSeqArranger(grouping="random"), unknown) is None
 
 
 def test_rows_of_another_kind() -> None:
-    roll = a_roll(4)
-    weights = Roll(roll.devices, roll.reach, roll.signatures, roll.samples, by_class=False)
+    candidates = some_candidates(4)
+    weights = Candidates(
+        candidates.devices, candidates.reach, candidates.signatures, candidates.samples, by_class=False
+    )
     why = "needs one number for each class of every device; these rows are of another kind"
     assert refusal(VisitArranger(), weights) == f"visit {why}"
     assert refusal(FedSeqArranger(), weights) == f"fedseq with kl {why}"
@@ -92,15 +98,17 @@ def test_rows_of_another_kind() -> None:
     fine: list[Arranger] = [FedSeqArranger(tau="cosine"), FedSeqArranger(tau="euclidean"), IcgArranger(sets=2)]
     for arranger in [*fine, FedSeqArranger(grouping="k-means"), HierClusterArranger(), CluSampArranger(sets=2)]:
         assert refusal(arranger, weights) is None
-    below = Roll(roll.devices, roll.reach, np.array([[1.0], [1.0], [-0.1], [1.0]]), roll.samples)
+    below = Candidates(
+        candidates.devices, candidates.reach, np.array([[1.0], [1.0], [-0.1], [1.0]]), candidates.samples
+    )
     expected = "fedseq with kl needs rows without numbers below 0; that of d0002 has some"
     assert refusal(FedSeqArranger(), below) == expected
     assert refusal(FedSeqArranger(tau="cosine"), below) is None
 
 
 def test_unknown_samples() -> None:
-    roll = a_roll(4)
-    unknown = Roll(roll.devices, roll.reach, roll.signatures)
+    candidates = some_candidates(4)
+    unknown = Candidates(candidates.devices, candidates.reach, candidates.signatures)
     why = "needs to know how many samples each device has; choose an estimator that asks"
     assert refusal(FedSeqArranger(), unknown) == f"fedseq {why}"
     assert refusal(FedSeqArranger(grouping="random"), unknown) == f"fedseq {why}"
@@ -109,17 +117,17 @@ def test_unknown_samples() -> None:
     assert refusal(FedSeqArranger(sets=2, size=2, grouping="random"), unknown) is None
     assert refusal(FedSeqArranger(sets=2, size=2, grouping="k-means"), unknown) is None
     assert refusal(FedSeqArranger(sets=2, size=2, grouping="greedy"), unknown) is None
-    empty = Roll(roll.devices, roll.reach, roll.signatures, np.zeros(4, np.int64))
+    empty = Candidates(candidates.devices, candidates.reach, candidates.signatures, np.zeros(4, np.int64))
     assert refusal(CluSampArranger(sets=2), empty) == (
         "clusamp needs devices with samples; none of those that are here has any"
     )
 
 
 def test_fedseq_with_half_a_table() -> None:
-    assert refusal(FedSeqArranger(sets=2), a_roll(4)) == (
+    assert refusal(FedSeqArranger(sets=2), some_candidates(4)) == (
         "fedseq needs both sets and size, or neither; sets is 2 and size is 0"
     )
-    assert refusal(FedSeqArranger(size=2), a_roll(4)) == (
+    assert refusal(FedSeqArranger(size=2), some_candidates(4)) == (
         "fedseq needs both sets and size, or neither; sets is 0 and size is 2"
     )
 
@@ -127,7 +135,7 @@ def test_fedseq_with_half_a_table() -> None:
 def test_a_tour_fits_in_its_message() -> None:
     hops = msgspec.json.schema(Tour)["$defs"]["Tour"]["properties"]["hops"]
     assert hops["maxItems"] == MOST_HOPS
-    roll = a_roll(3000)
+    candidates = some_candidates(3000)
     long: dict[str, Arranger] = {
         "visit": VisitArranger(sets=1, size=3000),
         "random": RandomArranger(sets=1, size=3000),
@@ -135,8 +143,8 @@ def test_a_tour_fits_in_its_message() -> None:
         "hiercluster": HierClusterArranger(sets=1, size=3000),
     }
     for name, arranger in long.items():
-        assert refusal(arranger, roll) == f"{name} would make tours of 3000 visits; at most 2500 fit in one"
-        assert check(arranger, a_roll(2500), Turn(1)) is None
+        assert refusal(arranger, candidates) == f"{name} would make tours of 3000 visits; at most 2500 fit in one"
+        assert check(arranger, some_candidates(2500), ArrangeContext(1)) is None
     with pytest.raises(JobError, match="chain made a tour of 3000 visits; at most 2500 fit in one"):
-        arrange(ChainArranger(), roll, Turn(1))
-    assert isinstance(arrange(ChainArranger(), a_roll(2500), Turn(1)), Arranged)
+        arrange(ChainArranger(), candidates, ArrangeContext(1))
+    assert isinstance(arrange(ChainArranger(), some_candidates(2500), ArrangeContext(1)), Arranged)

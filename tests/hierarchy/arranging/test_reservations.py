@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hierarchy.arranging.reservations import Seats, deal, share_sets
+from hierarchy.arranging.reservations import Reservations, deal, share_sets
 from sojourn.randomness import generator
 from tests.hierarchy.arranging.reachability import matched, reaches
 
@@ -22,18 +22,18 @@ SEEDS = st.integers(0, 2**32)
 def test_sites_get_sets_in_proportion() -> None:
     # 12 and 4 devices: one each, then 12 / 2, 12 / 3, ... against 4 / 2; at 12 / 6 they tie.
     reach = np.array([[True, False]] * 12 + [[False, True]] * 4)
-    assert share_sets(Seats(reach), reach.sum(axis=0), 4, generator(0)) == [0, 1, 0, 0]
-    assert share_sets(Seats(reach), reach.sum(axis=0), 8, generator(0)) == [0, 1, 0, 0, 0, 0, 0, 1]
+    assert share_sets(Reservations(reach), reach.sum(axis=0), 4, generator(0)) == [0, 1, 0, 0]
+    assert share_sets(Reservations(reach), reach.sum(axis=0), 8, generator(0)) == [0, 1, 0, 0, 0, 0, 0, 1]
 
 
 def test_a_small_site_gets_a_set_when_there_are_enough() -> None:
     reach = np.array([[True, False]] * 99 + [[False, True]])
-    assert set(share_sets(Seats(reach), reach.sum(axis=0), 2, generator(0))) == {0, 1}
+    assert set(share_sets(Reservations(reach), reach.sum(axis=0), 2, generator(0))) == {0, 1}
 
 
 def test_with_fewer_sets_than_sites_all_sites_have_their_turn() -> None:
     reach = np.array([[True, False, False]] * 6 + [[False, True, False]] * 3 + [[False, False, True]])
-    turns = Counter(share_sets(Seats(reach), reach.sum(axis=0), 1, generator(seed))[0] for seed in range(1000))
+    turns = Counter(share_sets(Reservations(reach), reach.sum(axis=0), 1, generator(seed))[0] for seed in range(1000))
     assert [round(turns[site] / 100) for site in range(3)] == [6, 3, 1]
 
 
@@ -41,10 +41,10 @@ def test_with_fewer_sets_than_sites_all_sites_have_their_turn() -> None:
 @given(reaches(), SEEDS)
 def test_candidates_are_exactly_those_that_leave_every_promise_intact(reach: NDArray[np.bool_], seed: int) -> None:
     draw = np.random.default_rng(seed)
-    seats, demands, left = Seats(reach), Counter[int](), reach.copy()
+    reservations, demands, left = Reservations(reach), Counter[int](), reach.copy()
     for site in draw.integers(0, reach.shape[1], 8).tolist():
         grown = demands + Counter([site])
-        assert seats.claim(site) == matched(reach, dict(grown))
+        assert reservations.claim(site) == matched(reach, dict(grown))
         demands = grown if matched(reach, dict(grown)) else demands
     while +demands:
         site = int(draw.choice(sorted(+demands)))
@@ -55,16 +55,16 @@ def test_candidates_are_exactly_those_that_leave_every_promise_intact(reach: NDA
             without[device] = False
             if matched(without, dict(+demands)):
                 safe.append(device)
-        assert seats.candidates(site).tolist() == safe
+        assert reservations.candidates(site).tolist() == safe
         device = int(draw.choice(safe))
-        seats.take(site, device)
+        reservations.take(site, device)
         left[device] = False
 
 
 @settings(deadline=None)
 @given(reaches(), st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), max_size=6))
 def test_many_places_at_once_are_as_many_as_one_by_one(reach: NDArray[np.bool_], asks: list[tuple[int, int]]) -> None:
-    at_once, one_by_one = Seats(reach), Seats(reach)
+    at_once, one_by_one = Reservations(reach), Reservations(reach)
     for number, places in asks:
         site = number % reach.shape[1]
         got = at_once.claim(site, places)
@@ -75,41 +75,41 @@ def test_many_places_at_once_are_as_many_as_one_by_one(reach: NDArray[np.bool_],
 @settings(deadline=None)
 @given(reaches(), st.lists(st.integers(0, 3), max_size=9), SEEDS)
 def test_a_split_gives_every_site_what_it_was_promised(reach: NDArray[np.bool_], asks: list[int], seed: int) -> None:
-    seats, promised = Seats(reach), Counter[int]()
+    reservations, promised = Reservations(reach), Counter[int]()
     for site in (number % reach.shape[1] for number in asks):
-        promised[site] += seats.claim(site)
-    parts = seats.split(generator(seed))
+        promised[site] += reservations.claim(site)
+    parts = reservations.split(generator(seed))
     assert all(len(part) >= promised[site] and reach[part, site].all() for site, part in enumerate(parts))
     dealt = np.concatenate(parts).tolist()
     assert len(dealt) == len(set(dealt))
     # Who reaches a site that was promised anything is not left out.
     busy = [site for site in range(reach.shape[1]) if promised[site]]
     assert set(dealt) == set(np.flatnonzero(reach[:, busy].any(axis=1)).tolist())
-    named = [device for site in range(reach.shape[1]) for device in seats.promised(site)]
+    named = [device for site in range(reach.shape[1]) for device in reservations.promised(site)]
     assert len(named) == len(set(named)) == promised.total()
 
 
 def test_a_split_shares_the_free_by_what_sites_were_promised() -> None:
-    seats = Seats(np.ones((100, 2), bool))
-    assert (seats.claim(0, 6), seats.claim(1, 2)) == (6, 2)
+    reservations = Reservations(np.ones((100, 2), bool))
+    assert (reservations.claim(0, 6), reservations.claim(1, 2)) == (6, 2)
     # 92 are free: three in four go to the site with three in four places.
-    parts = seats.split(generator(1))
+    parts = reservations.split(generator(1))
     assert [len(part) for part in parts] == [6 + 69, 2 + 23]
-    assert not np.array_equal(parts[0], seats.split(generator(2))[0])
+    assert not np.array_equal(parts[0], reservations.split(generator(2))[0])
 
 
 def test_places_are_dealt_in_turn() -> None:
     # Site 0 has four devices of its own, site 1 one, and one is shared: whoever comes first in a turn gets it.
     reach = np.array([[True, False]] * 4 + [[False, True], [True, True]])
-    assert deal(Seats(reach), [0, 1, 0], 3) == [2, 2, 2]
-    assert deal(Seats(reach), [0, 1], 9) == [4, 2]
-    assert deal(Seats(reach), [1, 0], 1) == [1, 1]
-    assert deal(Seats(reach), [], 3) == []
-    assert deal(Seats(reach), [0, 1], 0) == [0, 0]
+    assert deal(Reservations(reach), [0, 1, 0], 3) == [2, 2, 2]
+    assert deal(Reservations(reach), [0, 1], 9) == [4, 2]
+    assert deal(Reservations(reach), [1, 0], 1) == [1, 1]
+    assert deal(Reservations(reach), [], 3) == []
+    assert deal(Reservations(reach), [0, 1], 0) == [0, 0]
 
 
 def test_nobody_there() -> None:
-    seats = Seats(np.zeros((0, 2), bool))
-    assert seats.claim(1) == 0
-    assert share_sets(seats, np.zeros(2, np.int64), 3, generator(0)) == []
-    assert [part.tolist() for part in seats.split(generator(0))] == [[], []]
+    reservations = Reservations(np.zeros((0, 2), bool))
+    assert reservations.claim(1) == 0
+    assert share_sets(reservations, np.zeros(2, np.int64), 3, generator(0)) == []
+    assert [part.tolist() for part in reservations.split(generator(0))] == [[], []]

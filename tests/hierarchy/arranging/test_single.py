@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from hierarchy.arranging.arrangement import ClientSet, Roll, Turn, arrange
+from hierarchy.arranging.arrangement import ArrangeContext, Candidates, ClientSet, arrange
 from sojourn.parts import SingleArranger
 
 
-def everywhere(count: int) -> Roll:
+def everywhere(count: int) -> Candidates:
     devices = tuple(f"d{number:03}" for number in range(count))
-    return Roll(devices, {"hall": frozenset(devices)})
+    return Candidates(devices, {"hall": frozenset(devices)})
 
 
-def made(arranger: SingleArranger, roll: Roll, seed: int = 1) -> tuple[ClientSet, ...]:
-    return arrange(arranger, roll, Turn(seed)).sets
+def made(arranger: SingleArranger, candidates: Candidates, seed: int = 1) -> tuple[ClientSet, ...]:
+    return arrange(arranger, candidates, ArrangeContext(seed)).sets
 
 
 def test_single_takes_all_in_order_without_a_draw() -> None:
-    roll = everywhere(5)
-    expected = tuple(ClientSet("hall", (device,)) for device in roll.devices)
-    assert made(SingleArranger(), roll) == made(SingleArranger(), roll, 2) == expected
+    candidates = everywhere(5)
+    expected = tuple(ClientSet("hall", (device,)) for device in candidates.devices)
+    assert made(SingleArranger(), candidates) == made(SingleArranger(), candidates, 2) == expected
 
 
 @pytest.mark.parametrize(
@@ -33,10 +33,10 @@ def test_single_takes_the_floor_and_at_least_one(fraction: float, devices: int, 
 
 
 def test_single_draws_anew_with_another_seed() -> None:
-    roll = everywhere(50)
-    assert made(SingleArranger(fraction=0.2), roll) != made(SingleArranger(fraction=0.2), roll, 2)
+    candidates = everywhere(50)
+    assert made(SingleArranger(fraction=0.2), candidates) != made(SingleArranger(fraction=0.2), candidates, 2)
 
 
 def test_single_gives_tours_to_the_site_with_least_to_do() -> None:
-    roll = Roll(("a", "b", "c", "d"), {"n": frozenset("abd"), "s": frozenset("bcd")})
-    assert [each.site for each in made(SingleArranger(), roll)] == ["n", "s", "s", "n"]
+    candidates = Candidates(("a", "b", "c", "d"), {"n": frozenset("abd"), "s": frozenset("bcd")})
+    assert [each.site for each in made(SingleArranger(), candidates)] == ["n", "s", "s", "n"]

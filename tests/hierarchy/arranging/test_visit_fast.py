@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hierarchy.arranging import visit_fast
 from hierarchy.arranging.measures import vts
 from hierarchy.arranging.visit import visit_sets
-from hierarchy.arranging.visit_fast import Block
+from hierarchy.arranging.visit_fast import FleetBlock
 from sojourn.parts import VisitArranger
 from tests.hierarchy.arranging.reachability import reaches
 
@@ -103,9 +103,9 @@ def test_blocks_that_step_together_are_each_algorithm_1() -> None:
     signatures = skewed(60, 5, 0.3, 3)
     order = np.random.default_rng(3).permutation(60)
     batch = [
-        Block(order[:30], np.array([0, 1, 2, 3]), np.array([5, 5, 4, 4])),
-        Block(order[30:50], np.array([4, 5]), np.array([3, 6])),
-        Block(order[50:], np.array([6]), np.array([10])),
+        FleetBlock(order[:30], np.array([0, 1, 2, 3]), np.array([5, 5, 4, 4])),
+        FleetBlock(order[30:50], np.array([4, 5]), np.array([3, 6])),
+        FleetBlock(order[50:], np.array([6]), np.array([10])),
     ]
     for block, found in zip(batch, visit_fast._grow(signatures, batch), strict=True):
         sets = plainly(signatures, block.devices.tolist(), block.sizes.tolist())
@@ -116,7 +116,7 @@ def test_blocks_that_step_together_are_each_algorithm_1() -> None:
 
 def test_large_small_and_zero_signatures_do_no_harm() -> None:
     signatures = np.concatenate([skewed(20, 4, 0.3, 1) * 1e30, skewed(20, 4, 0.3, 2), np.zeros((20, 4))])
-    (found,) = visit_fast._grow(signatures, [Block(np.arange(60), np.arange(20), np.full(20, 3))])
+    (found,) = visit_fast._grow(signatures, [FleetBlock(np.arange(60), np.arange(20), np.full(20, 3))])
     assert sorted(found.ravel().tolist()) == list(range(60))
 
 

@@ -111,8 +111,8 @@ class Leader:
         return self._outbox.wake_at()
 
     def live(self):
-        told = self.toured or self._coming
-        came = {told.reports.digest, *(ref.digest for ref in told.vectors.values())} if told else set()
+        toured = self.toured or self._coming
+        came = {toured.reports.digest, *(ref.digest for ref in toured.vectors.values())} if toured else set()
         return came | {self._tour.kit.digest, *(ref.digest for ref in self._tour.vectors.values())}
 
     def snapshot(self) -> bytes:

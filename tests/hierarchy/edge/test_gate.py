@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hierarchy.edge.gate import Check, Failed, Passed, Wrap, Wrapped, perform, unfit
-from hierarchy.edge.merge import Merge, Merged
+from hierarchy.edge.merge import Merged, WaveMerge
 from sojourn.model import vectors
 from sojourn.parts import Gate, Scaffold, Sgd
 from sojourn.protocol.envelope import pack_blob
@@ -140,7 +140,7 @@ MODELS = ([0.1, 1, -3], [0.2, 1, 7], [0.7, 1, 1e-3])
 def test_a_merge_is_the_mean_in_hop_order() -> None:
     desk = Desk()
     weights = (30.0, 50.0, 20.0)
-    merged = perform(Merge(desk.kit, tuple(desk.save(it) for it in MODELS), weights, task()), desk.blobs)
+    merged = perform(WaveMerge(desk.kit, tuple(desk.save(it) for it in MODELS), weights, task()), desk.blobs)
     assert isinstance(merged, Merged)
     total = np.zeros(3)
     for model, weight in zip(MODELS, weights, strict=True):
@@ -151,7 +151,7 @@ def test_a_merge_is_the_mean_in_hop_order() -> None:
 
 def test_a_merge_is_kept_exact_and_handed_out_as_the_job_compresses() -> None:
     desk = Desk()
-    work = Merge(desk.kit, tuple(desk.save(it) for it in MODELS), (1.0, 1.0, 1.0), task("float16"))
+    work = WaveMerge(desk.kit, tuple(desk.save(it) for it in MODELS), (1.0, 1.0, 1.0), task("float16"))
     merged = perform(work, desk.blobs)
     assert isinstance(merged, Merged)
     exact = desk.load(merged.vectors["model"])
@@ -167,7 +167,7 @@ def test_a_device_that_took_more_steps_may_go_further(steps, passes) -> None:
     """The update's norm is 0.5 and the usual one 0.025: twice too much for one step, just right for four."""
     desk = Desk()
     result, before = {"model": desk.save(END)}, {"model": desk.save(START)}
-    told = {} if steps is None else {"steps": float(steps)}
+    metrics = {} if steps is None else {"steps": float(steps)}
     plain = task(objective=Sgd())
-    done = perform(Check(desk.kit, result, before, None, Gate(), (0.025,), plain, told), desk.blobs)
+    done = perform(Check(desk.kit, result, before, None, Gate(), (0.025,), plain, metrics), desk.blobs)
     assert isinstance(done, Passed if passes else Failed)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from hierarchy.edge.gate import Failed, Passed, Wrap
-from hierarchy.edge.merge import Merge, Merged
+from hierarchy.edge.merge import Merged, WaveMerge
 from hierarchy.edge.records import TourEnded, VisitIssued, VisitKept, VisitMissed, WaveMerged
 from sojourn.node.machine import (
     Append,
@@ -103,14 +103,14 @@ class Waves(Bench):
 
     def merges(self, word: str, now=0.0):
         """The wave's models are merged."""
-        assert isinstance(self.works[-1].work, Merge)
+        assert isinstance(self.works[-1].work, WaveMerge)
         ref = result(word)
         return self.tell(Did(self.works[-1].key, Merged({"model": ref}, {"model": ref})), now)
 
 
-def merge_in(effects) -> Merge:
+def merge_in(effects) -> WaveMerge:
     (do,) = [effect for effect in effects if isinstance(effect, Do)]
-    assert isinstance(do.work, Merge)
+    assert isinstance(do.work, WaveMerge)
     return do.work
 
 
@@ -134,7 +134,7 @@ def test_waves_from_beginning_to_end() -> None:
     assert sends(bench.hear(device("a"), Progress(visit_id(0), "training", 1, 5)), Prepare) == []
 
     work = merge_in(bench.answers("a"))
-    assert work == Merge(KIT, (result("a0"), result("b1")), (30.0, 50.0), TASK)
+    assert work == WaveMerge(KIT, (result("a0"), result("b1")), (30.0, 50.0), TASK)
     effects = bench.merges("m0")
     assert effects[0] == Append(
         WaveMerged("job/1/0", {"model": result("m0")}, {"model": result("m0")}),
@@ -282,14 +282,14 @@ def test_progress_is_told_of_the_whole_tour() -> None:
     bench.take(wave_tour(("a", "b", "c")))
     assert sends(bench.tell(Woke(), 1.0), TourProgress) == [TourProgress(tour_id(), 0, 6, None, 0, 0, 0, 0)]
     bench.edge.heard(device("b"), 10, 2.0, spoke=True)
-    (told,) = sends(bench.hear(device("b"), Progress(visit_id(1, (1, 2)), "training", 3, 9), 2.0), TourProgress)
-    assert told == TourProgress(tour_id(), 0, 6, "b", 3, 9, 0, 10)
-    (told,) = sends(bench.answers("b", 3.0), TourProgress)
-    assert told == TourProgress(tour_id(), 1, 6, None, 0, 0, 0, 10)
+    (report,) = sends(bench.hear(device("b"), Progress(visit_id(1, (1, 2)), "training", 3, 9), 2.0), TourProgress)
+    assert report == TourProgress(tour_id(), 0, 6, "b", 3, 9, 0, 10)
+    (report,) = sends(bench.answers("b", 3.0), TourProgress)
+    assert report == TourProgress(tour_id(), 1, 6, None, 0, 0, 0, 10)
     bench.declines("c", 4.0)
     bench.answers("a", 5.0)
-    told = sends(bench.merges("m0", 6.0), TourProgress)[-1]
-    assert told == TourProgress(tour_id(), 3, 6, None, 0, 0, 1, 10)
+    report = sends(bench.merges("m0", 6.0), TourProgress)[-1]
+    assert report == TourProgress(tour_id(), 3, 6, None, 0, 0, 1, 10)
 
 
 def test_a_device_of_a_wave_that_is_at_work_for_another_tour_is_waited_for() -> None:
@@ -440,9 +440,9 @@ def test_a_compressed_wave_is_handed_out_and_wrapped_as_the_job_says() -> None:
 def test_what_cannot_be_merged_is_not_taken(change) -> None:
     bench = Waves()
     whole = wave_tour()
-    (said,) = bench.hear(CLOUD, msgspec.structs.replace(whole, task=msgspec.structs.replace(TASK, **change)))
-    assert isinstance(said, Say)
-    assert said.level == "warning"
+    (warning,) = bench.hear(CLOUD, msgspec.structs.replace(whole, task=msgspec.structs.replace(TASK, **change)))
+    assert isinstance(warning, Say)
+    assert warning.level == "warning"
     assert bench.edge.state.tours == {}
 
 
@@ -466,7 +466,7 @@ def test_any_course_of_waves_can_be_replayed(seed) -> None:
         current = [t.visit(hop) for t in tours for hop, at in t.visiting().items() if at == name]
         where = draw.choice([visit_id(draw.randint(0, 3), (1, draw.randint(1, 9)), number), *current * 6])
         work = draw.choice(bench.works[-3:]) if bench.works else Do("none", None)
-        merged = isinstance(work.work, Merge)
+        merged = isinstance(work.work, WaveMerge)
         ref = result(f"m{step}")
         good = Merged({"model": ref}, {"model": ref}) if merged else Passed({"model": ref}, {"model": ref}, 1.0)
         whole = wave_tour(
@@ -489,12 +489,12 @@ def test_any_course_of_waves_can_be_replayed(seed) -> None:
         bench.tell(draw.choice(events), step * 2.0)
         bench.edge.live()
         for key, held in bench.edge.state.tours.items():
-            leg = bench.edge.site.legs[key]
+            running = bench.edge.site.running[key]
             assert held.over <= held.visits
-            assert leg.stays.keys() <= held.visiting().keys()
-            assert leg.gathering or leg.stays.keys() == held.visiting().keys()
-            assert set(held.stops) | set(held.results) <= set(held.wave)
-            for hop in leg.stays:
-                assert bench.edge.site.at[held.stops[hop].device] == (key, hop)
+            assert running.visits.keys() <= held.visiting().keys()
+            assert running.state == "gathering" or running.visits.keys() == held.visiting().keys()
+            assert set(held.open_visits) | set(held.results) <= set(held.wave)
+            for hop in running.visits:
+                assert bench.edge.site.at[held.open_visits[hop].device] == (key, hop)
     for cut in range(0, len(bench.records), 3):
         assert bench.replayed(cut).snapshot() == bench.edge.snapshot()

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from hierarchy.edge.gate import Check, Failed, Passed, Wrap, Wrapped
-from hierarchy.edge.records import KEPT, TourEnded, VisitIssued, VisitKept, VisitMissed
-from hierarchy.edge.server import STALE, EdgeServer
+from hierarchy.edge.records import TOURS_REMEMBERED, TourEnded, VisitIssued, VisitKept, VisitMissed
+from hierarchy.edge.server import EdgeServer
+from hierarchy.edge.visits import STALE
 from sojourn.node.machine import (
     Append,
     Did,
@@ -103,7 +104,7 @@ def test_a_tour_from_beginning_to_end() -> None:
     assert set(ended.blobs) == {result("b").digest, toured.reports.digest}
     assert records(bench.hear(CLOUD, TourAccepted(tour_id())))
     assert bench.edge.state.tours == {}
-    assert bench.edge.site.legs == {}
+    assert bench.edge.site.running == {}
     assert bench.edge.live() == set()
 
 
@@ -488,7 +489,7 @@ def test_heartbeats_go_to_the_coordinator() -> None:
     bench.take(tour(site_lease=8.0))
     times = []
     for _ in range(3):
-        times.append(min(t for leg in bench.edge.site.legs.values() for t in [leg.heartbeat_at]))
+        times.append(min(t for it in bench.edge.site.running.values() for t in [it.heartbeat_at]))
         assert sends(bench.tell(Woke(), times[-1]), TourProgress)
     assert times == [1, 3, 5]  # that the model has set out is told a second after that the tour was taken
 
@@ -496,24 +497,35 @@ def test_heartbeats_go_to_the_coordinator() -> None:
 def test_what_changes_soon_after_a_sign_of_life_is_told_with_the_next_one() -> None:
     bench = Bench()
     bench.take(tour(("a", "b", "c")))
-    leg = next(iter(bench.edge.site.legs.values()))
+    running = next(iter(bench.edge.site.running.values()))
     bench.visited("a", visit_id(0), 0.5)
     assert not sends(bench.passes("a", 0.75), TourProgress)
-    assert leg.heartbeat_at == 1.0
-    (told,) = sends(bench.tell(Woke(), 1.0), TourProgress)
-    assert (told.hop, told.device) == (1, "b")
-    assert leg.heartbeat_at == 6.0
+    assert running.heartbeat_at == 1.0
+    (report,) = sends(bench.tell(Woke(), 1.0), TourProgress)
+    assert (report.hop, report.device) == (1, "b")
+    assert running.heartbeat_at == 6.0
     bench.visited("b", visit_id(1, (1, 2)), 2.0)
-    (told,) = sends(bench.passes("b", 2.5), TourProgress)
-    assert (told.hop, told.device) == (2, "c")
+    (report,) = sends(bench.passes("b", 2.5), TourProgress)
+    assert (report.hop, report.device) == (2, "c")
+
+
+def test_what_is_stored_keeps_its_names() -> None:
+    bench = Bench()
+    bench.take(tour())
+    (stored,) = msgspec.msgpack.decode(bench.edge.snapshot())["tours"].values()
+    assert list(stored) == [
+        "tour", "route", "spares", "vectors", "handout", "hop", "stops", "results", "attempts", "lost", "reports",
+        "toured",
+    ]  # fmt: skip
+    assert stored["stops"] == {0: {"device": "a", "attempt": 1, "tries": 0}}
 
 
 def test_what_is_remembered_is_bounded() -> None:
     bench = EdgeServer("e", "c")
-    for number in range(2 * KEPT):
+    for number in range(2 * TOURS_REMEMBERED):
         bench.handle(Received(CLOUD, EPOCH, tour(number=number)), 0.0)
         bench.handle(Received(CLOUD, EPOCH, TourCancel(tour_id(number=number))), 0.0)
-    assert len(bench.state.fences) == KEPT
+    assert len(bench.state.fences) == TOURS_REMEMBERED
     assert bench.state.tours == {}
 
 
@@ -547,6 +559,6 @@ def test_any_course_of_events_can_be_replayed(seed) -> None:
         bench.edge.live()
         for key, held in bench.edge.state.tours.items():
             assert held.hop <= len(held.route)
-            assert key in bench.edge.site.legs
+            assert key in bench.edge.site.running
     for cut in range(0, len(bench.records), 3):
         assert bench.replayed(cut).snapshot() == bench.edge.snapshot()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hierarchy.edge.shipping import KEPT
+from hierarchy.edge.shipping import ORDERS_KEPT
 from sojourn.node.machine import Present, Pull, Pulled, PullFailed, Send
 from sojourn.protocol.messages import Birth, Death
 from sojourn.protocol.release import Health, SignedOrder
@@ -95,8 +95,8 @@ def test_a_device_is_handed_an_order_once_however_often_it_was_named_while_goods
 def test_goods_that_cannot_be_had_are_fetched_anew_when_the_coordinator_repeats_itself(reason) -> None:
     it = bench("a")
     it.hear(CLOUD, ship("a"))
-    (said,) = it.tell(PullFailed(GRAPH.digest, reason))
-    assert reason in said.text
+    (warning,) = it.tell(PullFailed(GRAPH.digest, reason))
+    assert reason in warning.text
     assert it.tell(Pulled(CARD.digest)) == []
     assert not it.edge.live() & {GRAPH.digest, CARD.digest}
     assert pulls(it.hear(CLOUD, ship("a"))) == [GRAPH.digest, CARD.digest]
@@ -116,11 +116,11 @@ def test_two_orders_with_the_same_goods_are_two_orders() -> None:
 
 def test_the_goods_of_orders_that_came_long_ago_are_let_go() -> None:
     it = bench("a")
-    blobs = [ref_of(b"graph %d" % number) for number in range(KEPT + 1)]
+    blobs = [ref_of(b"graph %d" % number) for number in range(ORDERS_KEPT + 1)]
     for number, graph in enumerate(blobs[:-1]):
         it.hear(CLOUD, ship("a", number=number, graph=graph))
     it.hear(CLOUD, ship("a", number=0, graph=blobs[0]))
-    it.hear(CLOUD, ship("a", number=KEPT, graph=blobs[-1]))
+    it.hear(CLOUD, ship("a", number=ORDERS_KEPT, graph=blobs[-1]))
     live = it.edge.live()
     assert [number for number, graph in enumerate(blobs) if graph.digest not in live] == [1]
     assert it.tell(Pulled(blobs[1].digest)) == []

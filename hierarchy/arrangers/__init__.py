@@ -1,0 +1,1 @@
+"""The place of arrangers before `hierarchy.arranging`: kept for arrangers that users wrote."""
