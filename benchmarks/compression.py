@@ -21,8 +21,8 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from benchmarks.site import CLASSES, EDGE, FLEET, PATIENCE, Model, Site
 from coordinator.jobs.data import digits_split
-from fleet_sim.fleet import Fleet
-from fleet_sim.partition import dirichlet
+from fleet_sim.datasets.partition import dirichlet
+from fleet_sim.world.memory_fleet import Fleet
 from sojourn.data.source import DataSettings
 from sojourn.protocol import topics
 from sojourn.protocol.topics import Address

@@ -23,7 +23,7 @@ from coordinator.rounds.preparing import PrepareJob
 from edge_agent.agent import Agent
 from edge_agent.training.objectives import NAMES
 from edge_agent.training.work import Train, Trained, Warm, Warmed
-from fleet_sim.fleet import CLOUD, Fleet
+from fleet_sim.world.memory_fleet import CLOUD, Fleet
 from sojourn.data.source import DataSettings
 from sojourn.links.memory import MemoryLink
 from sojourn.model import vectors

@@ -19,9 +19,9 @@ from rich.console import Console
 
 from benchmarks.rivals.workloads import BATCH, CLASSES, RATE, WARM, WORKLOADS, data, told
 from coordinator.console.watching import show
-from fleet_sim.running import Running
-from fleet_sim.simulate_commands import changes
-from fleet_sim.simulation import read_simulation
+from fleet_sim.console.simulate_commands import changes
+from fleet_sim.run import Running
+from fleet_sim.settings import read_simulation
 from sojourn import __version__
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from coordinator.console.following import follow
 from coordinator.console.operator import Operator
 from coordinator.console.watching import BARS, percent, result_table, show
 from coordinator.jobs.data import digits_split
+from fleet_sim.datasets.partition import dirichlet
 from fleet_sim.demo.job import demo_job
 from fleet_sim.demo.processes import Processes
 from fleet_sim.demo.release import PUBLIC, make_key, ship
-from fleet_sim.partition import dirichlet
 from sojourn.brokers.run import acl_lines, find_mosquitto, start_broker
 from sojourn.errors import JobError, LinkError
 from sojourn.links.settings import LocalBroker

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from fleet_sim.engines.pool import PoolEngine
+from fleet_sim.engines.process_pool import PoolEngine
 from fleet_sim.engines.serial import SerialEngine
 from sojourn import extras
 from sojourn.errors import ConfigError

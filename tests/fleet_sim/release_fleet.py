@@ -15,7 +15,7 @@ from edge_agent.agent import Agent
 from edge_agent.records import ReleaseEnded, ReleaseOrdered
 from edge_agent.releases.machine import Releases
 from edge_agent.releases.work import Install, Installed, Usage, Withdraw, Withdrawn
-from fleet_sim.fleet import CLOUD, FLEET, Fleet
+from fleet_sim.world.memory_fleet import CLOUD, FLEET, Fleet
 from sojourn.links.memory import MemoryLink
 from sojourn.node.machine import Did, DidNot, Received, Told
 from sojourn.node.workers import InlineWorkers

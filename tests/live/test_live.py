@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper
 
 from coordinator.compiling.baking import bake
-from fleet_sim.fleet import CLOUD, Fleet
+from fleet_sim.world.memory_fleet import CLOUD, Fleet
 from sojourn.data.source import DataSettings
 from sojourn.model import vectors
 from sojourn.protocol.envelope import unpack_blob

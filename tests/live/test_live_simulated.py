@@ -8,10 +8,10 @@ import pytest
 from onnx import numpy_helper
 
 from fleet_sim.datasets import load
-from fleet_sim.partition import split
-from fleet_sim.report import save_model
-from fleet_sim.running import Running
-from fleet_sim.simulation import read_simulation
+from fleet_sim.datasets.partition import split
+from fleet_sim.results.report import save_model
+from fleet_sim.run import Running
+from fleet_sim.settings import read_simulation
 from tests.live.live_fleet import LiveFleet
 
 NEAR = 0.02

@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.fleet_sim.engines.test_pool import long_visit
 
 from edge_agent.training.work import Warm, Warmed
 from fleet_sim.engines import SerialEngine, choose, ray_cluster, ray_engine, visit_queue
 from fleet_sim.engines.choosing import Hardware, pick
 from fleet_sim.engines.ray_engine import RayEngine
-from fleet_sim.running import Running
-from fleet_sim.simulation import read_simulation
+from fleet_sim.run import Running
+from fleet_sim.settings import read_simulation
 from sojourn.errors import ConfigError, MachineError
 from sojourn.node.machine import Did, DidNot
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.fleet_sim.engines.shares import KINDS, assert_same, result, shards, train, visit
-from tests.fleet_sim.engines.test_pool import long_visit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
