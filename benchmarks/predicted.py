@@ -23,7 +23,7 @@ from fleet_sim.datasets.partition import split
 from fleet_sim.demo.fleet import Demo
 from fleet_sim.demo.job import demo_job
 from fleet_sim.profiles.lookup import find_profile
-from fleet_sim.run import Running
+from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation
 from fleet_sim.world.memory_fleet import FLEET
 from sojourn.links.memory import MemoryLink
@@ -89,7 +89,7 @@ def simulation_of(strategy: str, encoding: str, rounds: int, epochs: int, profil
 
 def simulated(simulation: Simulation, folder: Path) -> Course:
     heard = Heard()
-    running = Running(simulation, folder)
+    running = SimulationRun(simulation, folder)
     try:
         for broker in running.fleet.brokers.values():
             heard.listen(broker)

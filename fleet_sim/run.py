@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 
-from coordinator.jobs.data import public_data
-from coordinator.jobs.settings import read_job
 from coordinator.records import ENDED
-from fleet_sim import engines
-from fleet_sim.datasets import load
-from fleet_sim.datasets.partition import split
-from fleet_sim.engines.untrained import UntrainedEngine, UntrainedGraphs
-from fleet_sim.profiles.lookup import find_link, find_profile
+from fleet_sim.engines.untrained import UntrainedGraphs
+from fleet_sim.preparing import SimulatedDevices, prepare_training
 from fleet_sim.results.folder import ResultFolder
 from fleet_sim.results.tallies import write_tallies
 from fleet_sim.settings import Simulation, read_simulation
@@ -26,7 +20,7 @@ from fleet_sim.world import checkpoint
 from fleet_sim.world.availability import fails, follow
 from fleet_sim.world.timing import Timing
 from fleet_sim.world.virtual_fleet import VirtualFleet
-from fleet_sim.world.worker_starts import Warmth
+from fleet_sim.world.worker_starts import WorkerStarts
 from sojourn.errors import JobError
 from sojourn.model.graphs import Graphs
 
@@ -34,15 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from coordinator.console.following import Course
-    from coordinator.jobs.settings import JobSettings
-    from fleet_sim.datasets import DataSet
-    from fleet_sim.settings import SimulationSettings
     from sojourn.protocol.wire import RoundReport
 
 REFRESH = 0.3
 """Seconds of real time between two looks at a simulation, at least."""
 LOOKING = 10
-"""So many times longer it runs than it is looked at."""
+"""A simulation runs this many times longer than the looks at it take."""
 
 
 @dataclass(frozen=True)
@@ -56,42 +47,40 @@ class Simulated:
     """Which engine was chosen, and why."""
 
 
-class Running:
-    """A simulation under way; with `train` off a plan, in which time passes and bytes flow and nothing is learnt."""
+class SimulationRun:
+    """A simulation under way; without `train` a plan: time passes and bytes flow, and nothing is learnt."""
 
     def __init__(self, simulation: Simulation, folder: Path, *, resume: bool = False, train: bool = True) -> None:
+        """Prepare all and begin; with `resume` go on from the checkpoint in the folder."""
         self.simulation, self._train = simulation, train
         self.results = ResultFolder(folder, resume=resume)
-        job, fleet = simulation.read(), simulation.fleet
-        self.name = job.name
-        self.profiles = fleet.dealt(fleet.profile)
-        boards = {name: find_profile(profile) for name, profile in self.profiles.items()}
-        lines = {name: find_link(link) if link else boards[name].link for name, link in fleet.dealt(fleet.link).items()}
-        data = load(fleet.data)
-        rows = dict(zip(fleet.names, split(simulation.split, data, fleet.devices, job.seed), strict=True))
-        self.samples = {name: len(part) for name, part in rows.items()}
+        job, devices = simulation.read(), SimulatedDevices.of(simulation.fleet)
+        self.name, self.profiles = job.name, devices.profiles
         before = checkpoint.load(folder) if resume else checkpoint.Resumed()
-        self.results.open()
-        text = simulation.job_text(_test_file(data if train else _few(data, job), folder))
-        shards = engines.Shards(data.x_train, data.y_train, data.classes, rows)
-        self.engine, self.why = _engine(shards, fleet, text) if train else (UntrainedEngine(shards), "a plan")
-        self.fleet = VirtualFleet(
-            fleet.reached, self.engine, Timing({name: it.device for name, it in boards.items()}, self.samples),
-            Warmth({name: it.device.visit_seconds for name, it in boards.items()}, before.warm),
-            self.results.visit, one_broker=fleet.reach == "all",
-            lost=lambda device, visit: fails(simulation.availability, device, visit, job.seed),
-            lines=lines, clock=before.clock, stores=before.stores, make=Graphs if train else UntrainedGraphs,
-        )  # fmt: skip
-        follow(self.fleet, simulation.availability, fleet.names, job.seed)
-        del data, rows, shards  # the engine has what it needs of them
+        prepared = prepare_training(simulation, self.results, train=train)
+        self.engine, self.why, self.samples = prepared.engine, prepared.why, prepared.samples
+        self.fleet = self._build_fleet(devices, before, job.seed)
         if resume:
             self.results.back_to(before.clock)
         else:
             self.results.begin(simulation.text)
-            self.fleet.submit(text)
+            self.fleet.submit(prepared.job_text)
+
+    def _build_fleet(self, devices: SimulatedDevices, before: checkpoint.Resumed, seed: int) -> VirtualFleet:
+        """All nodes, as they were `before`, and devices that come and go as the settings say."""
+        settings, availability = self.simulation.fleet, self.simulation.availability
+        fleet = VirtualFleet(
+            settings.reached, self.engine, Timing(devices.boards, self.samples),
+            WorkerStarts({name: board.visit_seconds for name, board in devices.boards.items()}, before.worker_times),
+            self.results.visit, one_broker=settings.reach == "all",
+            lost=lambda device, visit: fails(availability, device, visit, seed), links=devices.links,
+            clock=before.clock, stores=before.stores, make=Graphs if self._train else UntrainedGraphs,
+        )  # fmt: skip
+        follow(fleet, availability, settings.names, seed)
+        return fleet
 
     def courses(self) -> Iterator[Course]:
-        """How it stands, a few times a second, until it has ended."""
+        """How the job stands, a few times a second, until it has ended; rounds are written down as they close."""
         course = self._course()
         yield course
         written, look = len(course.history), time.monotonic() + REFRESH
@@ -99,7 +88,7 @@ class Running:
             going = self._advance(look, written)
             history = self.fleet.job(self.name).history
             for report in history[written:]:
-                self.results.round(self._told(report), self.fleet.world.now)
+                self.results.round(self._known(report), self.fleet.world.now)
                 checkpoint.save(self.fleet, self.results.path)
             written, now = len(history), time.monotonic()
             if going and now < look and not self._ended:
@@ -112,10 +101,10 @@ class Running:
 
     def _course(self, before: tuple[RoundReport, ...] = ()) -> Course:
         course = self.fleet.course(self.name, before)
-        return msgspec.structs.replace(course, history=(*before, *map(self._told, course.history[len(before) :])))
+        return msgspec.structs.replace(course, history=(*before, *map(self._known, course.history[len(before) :])))
 
-    def _told(self, report: RoundReport) -> RoundReport:
-        """How good a model is that nobody trained says nothing."""
+    def _known(self, report: RoundReport) -> RoundReport:
+        """A round as it is shown: without training, how good its model is means nothing."""
         return report if self._train else msgspec.structs.replace(report, accuracy=math.nan, loss=math.nan)
 
     @property
@@ -123,7 +112,7 @@ class Running:
         return self.fleet.job(self.name).status in ENDED
 
     def close(self) -> None:
-        """End what was started, and add up what was done."""
+        """End the engine, and write the sums over sites and devices."""
         self.engine.close()
         self.sites, self.devices = write_tallies(
             self.results, self.samples, self.profiles, list(self.simulation.fleet.reached)
@@ -131,7 +120,7 @@ class Running:
         self.results.close()
 
     def _advance(self, until: float, written: int) -> bool:
-        """Let the fleet's time pass until there is news, or for a moment of ours."""
+        """Let the fleet's time pass until a round closes, the job ends, or it is this late in real time."""
         job = self.fleet.job(self.name)
         return self.fleet.world.run(
             lambda: len(job.history) > written or job.status in ENDED or time.monotonic() >= until, limit=math.inf
@@ -147,7 +136,7 @@ def simulate(
         settings = settings.read_text(encoding="utf-8")
     if isinstance(settings, str):
         settings = read_simulation(settings, "the simulation")
-    running = Running(settings, Path(folder), resume=resume)
+    running = SimulationRun(settings, Path(folder), resume=resume)
     try:
         course = watch(running.courses()) if watch else _last(running.courses())
     finally:
@@ -160,33 +149,3 @@ def _last(courses: Iterator[Course]) -> Course:
     for course in courses:  # noqa: B007  # only the last counts
         pass
     return course
-
-
-def _engine(shards: engines.Shards, fleet: SimulationSettings, text: str) -> tuple[engines.Engine, str]:
-    return engines.choose(
-        shards, engine=fleet.engine, trainer=fleet.trainer, device=fleet.device, workers=fleet.workers,
-        network=_network(text) if fleet.trainer == "torch" else None, ray=fleet.ray,
-    )  # fmt: skip
-
-
-def _network(text: str) -> engines.Network:
-    """The torch module that the job's kit is compiled from."""
-    from coordinator.models import build  # noqa: PLC0415  # torch takes seconds and 280 MB
-
-    job = read_job(text, "the simulation")
-    data = public_data(job)
-    module = build(job.model.name, data.input, len(data.classes), job.model.options, job.seed)
-    return engines.Network(module, data.mean, data.std)
-
-
-def _test_file(data: DataSet, folder: Path) -> Path:
-    path = (folder / "test.npz").resolve()
-    np.savez(path, x=data.x_test, y=data.y_test, classes=np.array(data.classes))
-    return path
-
-
-def _few(data: DataSet, job: JobSettings) -> DataSet:
-    """The data with as many test samples as exemplars are cut from, and one of each class to test on."""
-    each = job.data.exemplars_per_class + 1
-    rows = np.concatenate([np.flatnonzero(data.y_test == label)[:each] for label in np.unique(data.y_test)])
-    return replace(data, x_test=data.x_test[rows], y_test=data.y_test[rows])

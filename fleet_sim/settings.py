@@ -51,7 +51,7 @@ class SimulationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
     @property
     def reached(self) -> dict[str, tuple[str, ...]]:
-        """Which devices are told to use which site's broker: dealt out in turn."""
+        """Which devices use which site's broker: dealt out in turn."""
         sites = min(self.sites, self.devices)
         return {f"site-{number + 1}": tuple(self.names[number::sites]) for number in range(sites)}
 
@@ -73,13 +73,13 @@ class Simulation(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """A file that gives this simulation again: every setting there is, also those that nobody gave."""
         job = self.read()
-        told = {**_given(msgspec.to_builtins(job)), **msgspec.to_builtins(job.parts())}
-        del told["data"]["test"]
+        everything = {**_given(msgspec.to_builtins(job)), **msgspec.to_builtins(job.parts())}
+        del everything["data"]["test"]
         if "devices" not in self.job.get("fleet", {}):
-            del told["fleet"]["devices"]  # as many as are simulated
+            del everything["fleet"]["devices"]  # as many as are simulated
         tables = {"simulation": self.fleet, "split": self.split, "availability": self.availability}
-        told |= {name: _given(msgspec.to_builtins(table)) for name, table in tables.items()}
-        return dumps({key: value for key, value in told.items() if value != {}})
+        everything |= {name: _given(msgspec.to_builtins(table)) for name, table in tables.items()}
+        return dumps({key: value for key, value in everything.items() if value != {}})
 
     def job_text(self, test: Path | str) -> str:
         """The job file for a coordinator, with the set that models are tested on."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Comparison:
     """What to compare: every file with every strategy and every seed; and whether to go on in a folder."""
 
     files: Sequence[Path]
@@ -43,7 +43,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Run:
+class ComparedRun:
     """One of them; runs of one group differ in their seeds alone."""
 
     group: str
@@ -56,38 +56,39 @@ class Run:
         return self.group if self.seed is None else f"{self.group} seed {self.seed}"
 
 
-def compare(asked: Asked, console: Console) -> None:
-    """Run them all, and draw them together."""
-    runs = _runs(asked)
-    folder = asked.resume or asked.output or free(HOME / "compare")
+def compare(comparison: Comparison, console: Console) -> None:
+    """ComparedRun them all, and draw them together."""
+    runs = _runs(comparison)
+    folder = comparison.resume or comparison.output or free(HOME / "compare")
     found: dict[str, list[Rows]] = {}
     for at, it in enumerate(runs, 1):
         console.print(f"[bold]{it.name}[/] [dim]({at} of {len(runs)})[/]")
-        found.setdefault(it.group, []).append(_rows(it, folder / it.name.replace(" ", "-"), console, asked))
-    table = [row(group, rows, asked.reach) for group, rows in found.items()]
+        found.setdefault(it.group, []).append(_rows(it, folder / it.name.replace(" ", "-"), console, comparison))
+    table = [row(group, rows, comparison.reach) for group, rows in found.items()]
     console.print(_table(table))
     accuracy_plot(found, folder / "compare.png")
     write_page(folder / "report.html", "Side by side", {"compare.png": "Accuracy"}, {"All of them": table})
     console.print(f"compare.png and report.html are in {folder}", soft_wrap=True)
 
 
-def _runs(asked: Asked) -> list[Run]:
-    found: dict[str, Run] = {}
-    for file, strategy, seed in product(asked.files or (None,), asked.strategies or (None,), asked.seeds or (None,)):
-        told = {"strategy": strategy, "seed": seed}
-        given = {path: value for path, value in told.items() if value is not None}
-        simulation = read(file, {**asked.changes, **given})
+def _runs(comparison: Comparison) -> list[ComparedRun]:
+    found: dict[str, ComparedRun] = {}
+    for file, strategy, seed in product(
+        comparison.files or (None,), comparison.strategies or (None,), comparison.seeds or (None,)
+    ):
+        given = {path: value for path, value in (("strategy", strategy), ("seed", seed)) if value is not None}
+        simulation = read(file, {**comparison.changes, **given})
         words = [file.stem if file else "", strategy or ""]
-        it = Run(" ".join(filter(None, words)) or simulation.job.get("strategy", "visit"), seed, simulation)
+        it = ComparedRun(" ".join(filter(None, words)) or simulation.job.get("strategy", "visit"), seed, simulation)
         if it.name in found:
             raise ConfigError(f"two of the runs are called {it.name!r}: name each file, strategy and seed once")
         found[it.name] = it
     return list(found.values())
 
 
-def _rows(it: Run, folder: Path, console: Console, asked: Asked) -> Rows:
+def _rows(it: ComparedRun, folder: Path, console: Console, comparison: Comparison) -> Rows:
     """The rounds of a run: from its folder where it was done before, or as they come."""
-    begun = asked.resume is not None and (folder / CONFIG).exists()
+    begun = comparison.resume is not None and (folder / CONFIG).exists()
     if begun and read_simulation((folder / CONFIG).read_text(encoding="utf-8"), CONFIG).text != it.simulation.text:
         raise ConfigError(f"{folder} was begun with other settings: see its {CONFIG}, or compare in another folder")
     if begun and (folder / MODEL).exists():
@@ -137,8 +138,8 @@ def _spread(shares: Sequence[float]) -> str:
     return f"{100 * fmean(known):.1f} ± {100 * stdev(known):.1f} %"
 
 
-def _mean(numbers: Sequence[float], told: Callable[[float], str]) -> str:
-    return told(fmean(numbers)) if numbers else "-"
+def _mean(numbers: Sequence[float], shown: Callable[[float], str]) -> str:
+    return shown(fmean(numbers)) if numbers else "-"
 
 
 def _table(rows: Sequence[Mapping[str, str]]) -> Table:

@@ -55,8 +55,8 @@ def show(
     counts = counts_of(found, parts)
     given = int(counts.sum())
     rest = f", {len(found.y_train) - given:,} left out" if given < len(found.y_train) else ""
-    told = f"{found.name}: {given:,} training samples of {len(found.classes)} classes over {devices:,} devices{rest}"
-    console.print(told, style="bold", markup=False, highlight=False)
+    title = f"{found.name}: {given:,} training samples of {len(found.classes)} classes over {devices:,} devices{rest}"
+    console.print(title, style="bold", markup=False, highlight=False)
     draw(found, counts, console)
     if table is not None:
         try:

@@ -14,7 +14,7 @@ from coordinator.console.pace import progress
 from fleet_sim.console.simulating import clock_of, read
 from fleet_sim.results.folder import ROUNDS
 from fleet_sim.results.tallies import DEVICES, SITES
-from fleet_sim.run import Running
+from fleet_sim.run import SimulationRun
 from sojourn.errors import JobError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from coordinator.console.following import Course
-    from fleet_sim.results.tallies import Tally
+    from fleet_sim.results.tallies import VisitTally
 
 MOST = 8
 """So many sites and devices are shown; the tables in the folder have all."""
@@ -34,14 +34,14 @@ def plan(file: Path | None, changes: Mapping[str, Any], output: Path | None, con
     simulation = read(file, changes)
     simulation.job.pop("target", None)  # nothing is learnt, so nothing is reached
     if output is not None:
-        _run(Running(simulation, output, train=False), console)
+        _run(SimulationRun(simulation, output, train=False), console)
         console.print(f"{ROUNDS}, visits.csv, {SITES} and {DEVICES} are in {output}.", soft_wrap=True)
         return
     with tempfile.TemporaryDirectory(prefix="sojourn-plan-") as folder:
-        _run(Running(simulation, Path(folder), train=False), console)
+        _run(SimulationRun(simulation, Path(folder), train=False), console)
 
 
-def _run(running: Running, console: Console) -> None:
+def _run(running: SimulationRun, console: Console) -> None:
     try:
         course = _shown(running.courses(), console)
     finally:
@@ -79,7 +79,7 @@ def _rounds(rows: Sequence[Mapping[str, str]], clock: float, traffic: int) -> Ta
     return table
 
 
-def _sites(sites: Mapping[str, Tally]) -> Table:
+def _sites(sites: Mapping[str, VisitTally]) -> Table:
     table = _table("sites, busiest first", "site", "devices", "visits", "lost", "busy", "MB down", "MB up")
     ranked = sorted(sites.items(), key=lambda each: (-each[1].busy, each[0]))
     for name, it in ranked[:MOST]:
@@ -88,7 +88,7 @@ def _sites(sites: Mapping[str, Tally]) -> Table:
     return _with_rest(table, len(ranked))
 
 
-def _devices(devices: Mapping[str, Tally], samples: Mapping[str, int], profiles: Mapping[str, str]) -> Table:
+def _devices(devices: Mapping[str, VisitTally], samples: Mapping[str, int], profiles: Mapping[str, str]) -> Table:
     headings = "device", "profile", "samples", "visits", "busy", "a visit", "MB"
     table = _table("devices, busiest first", *headings)
     ranked = sorted(devices.items(), key=lambda each: (-each[1].seconds, each[0]))

@@ -1,4 +1,4 @@
-"""A simulation on a terminal."""
+"""One simulation on a terminal, as `sojourn simulate` shows it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from coordinator.console.watching import result_table, show
 from fleet_sim.results.folder import CONFIG
 from fleet_sim.results.report import MODEL, draw, save_model
-from fleet_sim.run import Running
+from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation
 from sojourn.errors import ConfigError, JobError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fleet_sim.settings import Simulation
 
 HOME = Path("simulations")
-"""Where results go, unless a person says where."""
+"""Where results go, unless a person names a folder."""
 
 
 def one(
@@ -39,20 +39,20 @@ def one(
     again = f"sojourn simulate --resume {folder}"
     running, course = run(simulation, folder, console, again, resume=resume is not None)
     console.print(result_table(course))
-    console.print(f"{_told(course)} {clock_of(running.fleet.world.now)} of the fleet's time.")
+    console.print(f"{_end_of(course)} {clock_of(running.fleet.world.now)} of the fleet's time.")
     console.print(f"Tables, pictures and the model are in {folder}; report.html shows them.", soft_wrap=True)
 
 
 def run(
     simulation: Simulation, folder: Path, console: Console, again: str, *, resume: bool = False
-) -> tuple[Running, Course]:
+) -> tuple[SimulationRun, Course]:
     """Run it before a person's eyes; `again` is the command that goes on with it."""
-    running = Running(simulation, folder, resume=resume)
+    running = SimulationRun(simulation, folder, resume=resume)
     console.print(f"[dim]{running.why}[/]")
     try:
         course = show(running.courses(), console)
         if not course.history:
-            raise JobError(f"{_told(course)} Not one round was finished")
+            raise JobError(f"{_end_of(course)} Not one round was finished")
         running.engine.close()  # its memory is needed no more
         save_model(running.fleet, running.name, folder / MODEL)
     except KeyboardInterrupt:
@@ -92,5 +92,5 @@ def clock_of(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {int(seconds % 60):02} s"
 
 
-def _told(course: Course) -> str:
+def _end_of(course: Course) -> str:
     return f"{course.view.status.capitalize()}: {course.view.detail}."

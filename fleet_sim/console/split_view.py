@@ -62,14 +62,14 @@ def draw(data: DataSet, counts: NDArray[np.int64], console: Console) -> None:
 def summary(counts: NDArray[np.int64]) -> list[str]:
     """All devices in a few lines; those without samples by their numbers."""
     samples, kinds = counts.sum(axis=1), (counts > 0).sum(axis=1)
-    told = [f"samples of a device: {_range(samples)}", f"classes of a device: {_range(kinds)}"]
+    lines = [f"samples of a device: {_range(samples)}", f"classes of a device: {_range(kinds)}"]
     empty = [int(device) + 1 for device in np.flatnonzero(samples == 0)]
     if empty:
         named = ", ".join(map(str, empty[:MOST_NAMED]))
         rest = f" and {len(empty) - MOST_NAMED:,} more" if len(empty) > MOST_NAMED else ""
         have = "1 device has" if len(empty) == 1 else f"{len(empty):,} devices have"
-        told.append(f"{have} no samples: {named}{rest}")
-    return told
+        lines.append(f"{have} no samples: {named}{rest}")
+    return lines
 
 
 def _range(values: NDArray[np.int64]) -> str:

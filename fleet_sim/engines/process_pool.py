@@ -16,78 +16,74 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fleet_sim.engines.engine import Outcome
-from fleet_sim.engines.frames import Answer, Setup, event_of
+from fleet_sim.engines.frames import VisitAnswer, WorkerSetup, event_of
 from fleet_sim.engines.shared import SharedArrays, seen
-from fleet_sim.engines.visit_queue import Held, Line, Waiting
-from sojourn.node.machine import DidNot
+from fleet_sim.engines.visit_queue import VisitQueue, WorkerCache
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from edge_agent.training.work import Train, Warm
     from fleet_sim.engines.engine import Shards
+    from fleet_sim.engines.visit_queue import QueuedVisit
     from sojourn.store.blobs import BlobStore
 
-_answers = msgspec.msgpack.Decoder(Answer)
+_answers = msgspec.msgpack.Decoder(VisitAnswer)
 log = logging.getLogger(__name__)
 
 
-class PoolEngine:
-    """Visits wait in one line; each worker takes the next. A worker that dies fails its visit and is replaced."""
+class ProcessPoolEngine:
+    """Trains in several worker processes. A worker that dies fails its visit and is replaced."""
 
     def __init__(self, shards: Shards, workers: int) -> None:
         """Train in as many processes as `workers` says; they start with the first visits, not beside the compiler."""
         self._data = SharedArrays(shards.x, shards.y)
         x, y = seen(self._data.descriptor, self._data.layouts)
         self.shards = replace(shards, x=x, y=y)
-        """The same, in the shared memory: who drops their own has the data set once."""
-        setup = msgspec.msgpack.encode(Setup(self._data.layouts, shards.classes))
-        self._line = Line()
-        self._minders = [_Minder(self._line, setup, self._data.descriptor) for _ in range(workers)]
+        """The data set in shared memory: a caller that drops its own copy leaves one in all."""
+        setup = msgspec.msgpack.encode(WorkerSetup(self._data.layouts, shards.classes))
+        self._queue = VisitQueue()
+        self._threads = [_WorkerThread(self._queue, setup, self._data.descriptor) for _ in range(workers)]
 
     @property
     def processes(self) -> list[int]:
         """The process numbers of the workers."""
-        return [minder.worker.process.pid for minder in self._minders if minder.worker]
+        return [thread.worker.process.pid for thread in self._threads if thread.worker]
 
     def start(self, device: str, key: str, work: Train | Warm, blobs: BlobStore) -> Future[Outcome]:
-        """Put the visit into the line."""
-        return self._line.add(self.shards, device, key, work, blobs)
+        """Queue the visit for the next free worker."""
+        return self._queue.add(self.shards, device, key, work, blobs)
 
     def close(self) -> None:
         """End all processes; visits that wait are cancelled, those under way fail."""
-        self._line.end(len(self._minders))
-        for minder in self._minders:
-            minder.end()
-        for minder in self._minders:
-            minder.join()
-        if self._minders:
+        self._queue.close(self._threads)
+        if self._threads:
             self._data.close()
-        self._minders.clear()
+        self._threads.clear()
 
 
-class _Minder(threading.Thread):
-    """Hands visits to one worker and waits for it, as long as the engine is open."""
+class _WorkerThread(threading.Thread):
+    """Takes visits from the queue and has one worker process train them, as long as the engine is open."""
 
-    def __init__(self, line: Line, setup: bytes, data: int) -> None:
+    def __init__(self, queue: VisitQueue, setup: bytes, data: int) -> None:
         super().__init__(name="pool", daemon=True)
-        self._line, self._setup, self._data, self._open = line, setup, data, True
+        self._queue, self._setup, self._data, self._open = queue, setup, data, True
         self._lock = threading.Lock()
         self.worker: _Worker | None = None
         self.start()
 
     def run(self) -> None:
-        """Until the line ends."""
-        while job := self._line.get():
-            if not job.future.set_running_or_notify_cancel():
+        """Work until the queue is closed."""
+        while visit := self._queue.get():
+            if not visit.future.set_running_or_notify_cancel():
                 continue
             try:
                 worker = self._at_work()
             except OSError as error:  # the next visit tries again
-                outcome = Outcome(DidNot(job.key, "failed", f"no worker can be started: {error}"))
+                outcome = visit.failed(f"no worker can be started: {error}")
             else:
-                outcome = self._trained(job, worker)
-            job.future.set_result(outcome)
+                outcome = self._trained(visit, worker)
+            visit.future.set_result(outcome)
 
     def end(self) -> None:
         """End the worker, whatever it does, and start no other."""
@@ -104,18 +100,18 @@ class _Minder(threading.Thread):
             self.worker = self.worker or _Worker(self._setup, self._data)
             return self.worker
 
-    def _trained(self, job: Waiting, worker: _Worker) -> Outcome:
+    def _trained(self, visit: QueuedVisit, worker: _Worker) -> Outcome:
         try:
-            return worker.train(job)
+            return worker.train(visit)
         except KeyError as error:
-            return Outcome(DidNot(job.key, "failed", f"a blob is gone: {error}"))
+            return visit.failed(f"a blob is gone: {error}")
         except (EOFError, OSError):
             with self._lock:
                 status = worker.kill()
                 self.worker = None
                 if self._open:
-                    log.warning("%s: the worker died (%s), another takes its place", job.key, status)
-            return Outcome(DidNot(job.key, "failed", f"the worker that trained it died ({status})"))
+                    log.warning("%s: the worker died (%s), another takes its place", visit.key, status)
+            return visit.failed(f"the worker that trained it died ({status})")
 
 
 class _Worker:
@@ -129,16 +125,14 @@ class _Worker:
                 stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(), data), env=_environment(), process_group=0,
             )  # fmt: skip
         self._connection: Connection[Any, Any] = Connection(ours.detach())
-        self._held = Held()
+        self._cache = WorkerCache()
         self._connection.send_bytes(setup)
 
-    def train(self, job: Waiting) -> Outcome:
-        """Have the visit trained; EOFError or OSError when the worker is no more."""
-        fresh = {digest: job.read(digest) for digest in self._held.lacks(job.needs)}
-        order = job.order(fresh, self._held.make_room(fresh, job.needs))
-        self._connection.send_bytes(msgspec.msgpack.encode(order))
+    def train(self, visit: QueuedVisit) -> Outcome:
+        """Have the visit trained; EOFError or OSError when the worker is no more, KeyError when a blob is gone."""
+        self._connection.send_bytes(msgspec.msgpack.encode(visit.request(*self._cache.update(visit))))
         answer = _answers.decode(self._connection.recv_bytes())
-        return Outcome(event_of(job.key, answer), answer.blobs)
+        return Outcome(event_of(visit.key, answer), answer.blobs)
 
     def kill(self) -> int:
         """End it at once and return its exit status."""

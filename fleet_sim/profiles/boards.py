@@ -75,9 +75,9 @@ SHARE = REFERENCE.device.flops / _SGEMM
 
 
 def _board(
-    name: str, *, hpl: float, seven_zip: float, memory: int, cores: int, link: str, told: dict[str, str]
+    name: str, *, hpl: float, seven_zip: float, memory: int, cores: int, link: str, sources: dict[str, str]
 ) -> Profile:
-    """A board; `told` says where `hpl`, `seven_zip`, `memory` and `cores` are from."""
+    """A board; `sources` says where `hpl`, `seven_zip`, `memory` and `cores` are from."""
     slower = _SEVEN_ZIP / seven_zip
     device = DeviceProfile(
         flops=2 * hpl * SHARE,
@@ -88,18 +88,18 @@ def _board(
     )
     ratio = (
         f"assumed: the reference's, slower by the ratio of 7-zip's single-thread ratings, "
-        f"{_SEVEN_ZIP:.0f} (assumed) to {seven_zip:.0f} ({told['seven_zip']})"
+        f"{_SEVEN_ZIP:.0f} (assumed) to {seven_zip:.0f} ({sources['seven_zip']})"
     )
-    sources = {
-        "device.flops": f"2 x {SHARE:.2f} x HPL {hpl / 1e9:.2f} GFLOP/s: {told['hpl']}",
+    cited = {
+        "device.flops": f"2 x {SHARE:.2f} x HPL {hpl / 1e9:.2f} GFLOP/s: {sources['hpl']}",
         "device.step_seconds": ratio,
         "device.visit_seconds": ratio,
-        "device.memory": told["memory"],
-        "device.cores": told["cores"],
+        "device.memory": sources["memory"],
+        "device.cores": sources["cores"],
     }
     line, where = LINKS[link]
-    sources |= {f"link.{field}": text for field, text in where.items()}
-    return Profile(name=name, device=device, link=line, sources=sources)
+    cited |= {f"link.{field}": text for field, text in where.items()}
+    return Profile(name=name, device=device, link=line, sources=cited)
 
 
 _BOARDS = (
@@ -110,7 +110,7 @@ _BOARDS = (
         memory=GIB // 2,
         cores=4,
         link="home-wifi",
-        told={
+        sources={
             "hpl": "assumed: the Raspberry Pi 4's at 1.5 GHz, by the ratio of ResNet-18's inference times in float32 "
             "on 4 threads, 176.18 to 353.45 ms (Tencent/ncnn issue 3485); the HPL run that there is, 0.37 GFLOP/s, "
             "used 435 of 512 MB and must have swapped (geerlingguy/top500-benchmark issue 26)",
@@ -126,7 +126,7 @@ _BOARDS = (
         memory=4 * GIB,
         cores=4,
         link="ethernet",
-        told={
+        sources={
             "hpl": "measured at 1.8 GHz (geerlingguy/top500-benchmark issue 13)",
             "seven_zip": "at 1.8 GHz, 64 bit, in sbc-bench's Sorted-Results.md",
             "memory": "4 GB, one of 2, 4 and 8: product brief, Raspberry Pi Trading, 2020",
@@ -140,7 +140,7 @@ _BOARDS = (
         memory=8 * GIB,
         cores=4,
         link="ethernet",
-        told={
+        sources={
             "hpl": "measured at 2.4 GHz (geerlingguy/top500-benchmark issue 18)",
             "seven_zip": "assumed: that of the same core in a ROCK 5B, 3146 at 2.35 GHz in sbc-bench's "
             "Sorted-Results.md, taken to 2.4 GHz",
@@ -155,7 +155,7 @@ _BOARDS = (
         memory=4 * GIB,
         cores=4,
         link="ethernet",
-        told={
+        sources={
             "hpl": "assumed: the Raspberry Pi 4's, taken from 1.8 to 1.43 GHz: Cortex-A57 and A72 do as much in a "
             "cycle and run the same kernels (jfikar/xhpl-aarch64); its memory is faster, so it may be quicker",
             "seven_zip": "at 1.43 GHz in sbc-bench's Sorted-Results.md",
@@ -170,7 +170,7 @@ _BOARDS = (
         memory=8 * GIB,
         cores=6,
         link="ethernet",
-        told={
+        sources={
             "hpl": "assumed: the Raspberry Pi 5's by cores and clock, 6 x 1.51 to 4 x 2.4 GHz: Cortex-A76 and A78 do "
             "as much in a cycle (jfikar/xhpl-aarch64)",
             "seven_zip": "Orin Nano at 1.51 GHz, sbc-bench issue 65",

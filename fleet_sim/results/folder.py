@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from fleet_sim.world.virtual_fleet import Visited
+    from fleet_sim.world.virtual_fleet import EndedVisit
     from sojourn.protocol.wire import RoundReport
 
 ROUNDS, VISITS, CONFIG = "rounds.csv", "visits.csv", "config.toml"
@@ -70,7 +70,7 @@ class ResultFolder:
         for file in self._files.values():
             file.flush()
 
-    def visit(self, seen: Visited) -> None:
+    def visit(self, seen: EndedVisit) -> None:
         """Add a visit."""
         it = seen.report
         self._add(VISITS, (

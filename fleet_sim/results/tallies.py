@@ -22,7 +22,7 @@ SITE_COLUMNS = ("site", "devices", "rounds", *_SHARED)
 
 
 @dataclass
-class Tally:
+class VisitTally:
     """Visits added up. seconds: how long the device or site was busy; bytes are the devices' payloads."""
 
     visits: int = 0
@@ -58,9 +58,9 @@ class Tally:
         return self.visits, self.lost, self.seconds, self.down, self.up
 
 
-def tally(visits: Rows, by: str) -> dict[str, Tally]:
+def tally(visits: Rows, by: str) -> dict[str, VisitTally]:
     """The visits of each `device` or `site`."""
-    found: dict[str, Tally] = defaultdict(Tally)
+    found: dict[str, VisitTally] = defaultdict(VisitTally)
     for row in visits:
         found[row[by]].add(row)
     return found
@@ -68,7 +68,7 @@ def tally(visits: Rows, by: str) -> dict[str, Tally]:
 
 def write_tallies(
     results: ResultFolder, samples: Mapping[str, int], profiles: Mapping[str, str], sites: Sequence[str]
-) -> tuple[dict[str, Tally], dict[str, Tally]]:
+) -> tuple[dict[str, VisitTally], dict[str, VisitTally]]:
     """Write both tables; returns sites and devices. A device that was never visited is there too, with zeros."""
     visits = results.rows(VISITS)
     by_device, by_site = tally(visits, "device"), tally(visits, "site")

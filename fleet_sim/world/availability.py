@@ -97,7 +97,7 @@ def objection(plan: Availability, device: str, seed: int, clock: Callable[[], fl
     return lambda: None if is_available(plan, device, clock(), seed) else ("hours", "not at this time")
 
 
-class Fleet(Protocol):
+class RestartableFleet(Protocol):
     """Nodes that can be started and ended by name, under one clock."""
 
     world: World
@@ -109,13 +109,13 @@ class Fleet(Protocol):
         """End a node without a word."""
 
 
-def follow(fleet: Fleet, plan: Availability, devices: Iterable[str], seed: int) -> None:
+def follow(fleet: RestartableFleet, plan: Availability, devices: Iterable[str], seed: int) -> None:
     """Let these devices of a running fleet come and go from now on: they vanish, and are started again."""
     for device in devices:
         _follow(fleet, plan, device, seed, there=True)
 
 
-def _follow(fleet: Fleet, plan: Availability, device: str, seed: int, *, there: bool) -> None:
+def _follow(fleet: RestartableFleet, plan: Availability, device: str, seed: int, *, there: bool) -> None:
     now = fleet.world.now
     is_there = is_available(plan, device, now, seed)
     if is_there is not there:

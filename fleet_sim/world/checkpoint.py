@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 FILE = "checkpoint.bin"
 PAUSE = 2.0
-"""Seconds of real time that are lost at most with a fleet that is small: no checkpoint is written in between."""
+"""Seconds of real time between two checkpoints of a small fleet: so much work is lost at most."""
 BYTES_PER_SECOND = 10 << 20
-"""A large one is written the more rarely, so that writing takes a small share of the time."""
+"""A large checkpoint is written more rarely, by this speed, so that writing takes a small share of the time."""
 
 
 class NodeKept(msgspec.Struct, frozen=True, array_like=True):
@@ -40,12 +40,12 @@ class Checkpoint(msgspec.Struct, frozen=True):
     clock: float
     nodes: dict[str, NodeKept]
     blobs: dict[bytes, bytes]
-    warm: dict[str, tuple[float, float]]
+    worker_times: dict[str, tuple[float, float]] = msgspec.field(name="warm")
 
 
 def save(fleet: VirtualFleet, folder: Path) -> None:
     """Write all nodes down, unless that was done just now; the checkpoint of before stays until this one is whole."""
-    if not (_ended(fleet) or _old(folder / FILE)):
+    if not (_ended(fleet) or _is_due(folder / FILE)):
         return
     nodes, blobs = {}, {}
     for name, simulated in fleet.nodes.items():
@@ -55,7 +55,7 @@ def save(fleet: VirtualFleet, folder: Path) -> None:
         for digest in held:
             if digest not in blobs:
                 blobs[digest] = store.blobs.read(digest)
-    data = msgspec.msgpack.encode(Checkpoint(fleet.world.now, nodes, blobs, fleet.warmth.times))
+    data = msgspec.msgpack.encode(Checkpoint(fleet.world.now, nodes, blobs, fleet.worker_starts.times))
     partial = folder / f"{FILE}.part"
     with partial.open("wb") as file:
         file.write(data)
@@ -69,7 +69,7 @@ class Resumed(msgspec.Struct, frozen=True):
 
     clock: float = 0.0
     stores: dict[str, MemoryStore] = {}
-    warm: dict[str, tuple[float, float]] = {}
+    worker_times: dict[str, tuple[float, float]] = {}
 
 
 def load(folder: Path) -> Resumed:
@@ -87,11 +87,11 @@ def load(folder: Path) -> Resumed:
             held.put(kept.blobs[digest], digest)
         store.blobs = held
         stores[name] = store
-    return Resumed(kept.clock, stores, kept.warm)
+    return Resumed(kept.clock, stores, kept.worker_times)
 
 
-def _old(path: Path) -> bool:
-    """Whether a checkpoint is so old that its time to be written again has come; one that is not there is."""
+def _is_due(path: Path) -> bool:
+    """Whether it is time to write the checkpoint: it does not exist yet, or is old enough for its size."""
     if not path.exists():
         return True
     kept = path.stat()

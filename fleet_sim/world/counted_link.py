@@ -1,4 +1,4 @@
-"""A simulated device's line, with a count of what went over it."""
+"""A simulated device's link, with a count of the bytes that went over it."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from fleet_sim.engines import Engine, Outcome
-    from fleet_sim.world.worker_starts import Warmth
+    from fleet_sim.world.worker_starts import WorkerStarts
     from fleet_sim.world.world import World
     from sojourn.store.blobs import BlobStore
 
@@ -29,7 +29,14 @@ class EngineTraining:
     """Starts visits at an engine, which trains them beside the simulation, and reports each when its time has come."""
 
     def __init__(
-        self, world: World, device: str, engine: Engine, blobs: BlobStore, seconds: Seconds, lost: Lost, warmth: Warmth
+        self,
+        world: World,
+        device: str,
+        engine: Engine,
+        blobs: BlobStore,
+        seconds: Seconds,
+        lost: Lost,
+        worker_starts: WorkerStarts,
     ) -> None:
         self._world = world
         self._device = device
@@ -37,28 +44,28 @@ class EngineTraining:
         self._blobs = blobs
         self._seconds = seconds
         self._lost = lost
-        self._warmth = warmth
+        self._worker_starts = worker_starts
         self._wanted: dict[str, object] = {}
 
     def start(self, key: str, work: Warm | Train, report: Callable[[Did | Doing | DidNot], None]) -> None:
         """Begin; the outcome is waited for only when the clock is there."""
-        wait = self._warmth.wait(self._device, self._world.now)
+        wait = self._worker_starts.wait(self._device, self._world.now)
         if isinstance(work, Warm):
             self._world.later(wait, lambda: report(Did(key, Warmed(0))))
             return
         self._wanted[key] = mark = object()
         takes = wait + self._seconds(self._device, work, self._blobs)
-        self._warmth.use(self._device, self._world.now + takes)
+        self._worker_starts.use(self._device, self._world.now + takes)
         future = None if self._lost(self._device, key) else self._engine.start(self._device, key, work, self._blobs)
 
-        def say(event: Callable[[], Did | Doing | DidNot]) -> None:
+        def report_if_wanted(event: Callable[[], Did | Doing | DidNot]) -> None:
             if self._wanted.get(key) is mark:
                 report(event())
 
         pause = work.visit.lease / SIGNS
         for sign in range(1, int(takes // pause) + 1):
-            self._world.later(sign * pause, lambda sign=sign: say(lambda: Doing(key, sign, sign + 1)))  # type: ignore[misc]
-        self._world.later(takes, lambda: say(lambda: self._outcome(key, future)))
+            self._world.later(sign * pause, lambda sign=sign: report_if_wanted(lambda: Doing(key, sign, sign + 1)))  # type: ignore[misc]
+        self._world.later(takes, lambda: report_if_wanted(lambda: self._outcome(key, future)))
 
     def _outcome(self, key: str, future: Future[Outcome] | None) -> Did | DidNot:
         del self._wanted[key]
@@ -70,9 +77,9 @@ class EngineTraining:
         return outcome.event
 
     def stop(self, key: str) -> None:
-        """What comes of it is nobody's."""
+        """Report nothing more of this visit."""
         self._wanted.pop(key, None)
 
     def close(self) -> None:
-        """Nothing is wanted any more."""
+        """Report nothing more at all."""
         self._wanted.clear()

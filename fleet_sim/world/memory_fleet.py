@@ -42,7 +42,7 @@ FLEET = "simulated"
 CLOUD = "cloud"
 
 
-class Fleet:
+class MemoryFleet:
     """Nodes by name, with stores that survive them: any node can be killed and started again."""
 
     def __init__(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     """When a device's process is ready, and until when it is known to be busy."""
 
 
-class Warmth:
+class WorkerStarts:
     """A process starts when work is near, and ends when it has had none for a while; as `TrainingProcess` does it."""
 
     def __init__(self, starts: Mapping[str, float], times: Mapping[str, Times] | None = None) -> None:

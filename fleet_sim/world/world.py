@@ -92,7 +92,7 @@ class SimulatedNode:
         self._alive = False
         self._wake: float | None = None
         self._reports = 0
-        """What workers have said and was not heard yet: it is heard in this instant, before it is time to wake."""
+        """Reports of workers that are on their way: they arrive in this instant, before it is time to wake."""
 
     def start(self) -> None:
         """Start the node and open its links."""
@@ -103,7 +103,7 @@ class SimulatedNode:
         self._schedule()
 
     def kill(self) -> None:
-        """End at once, as kill -9 does: nothing is said and nothing is saved."""
+        """End at once, as kill -9 does: nothing is sent and nothing is saved."""
         self._alive = False
         for link in set(self.node.links.values()):
             if isinstance(link, MemoryLink):
@@ -123,7 +123,7 @@ class SimulatedNode:
             self._schedule()
 
     def report(self, event: Event) -> None:
-        """A worker says how it goes."""
+        """A worker reports: the node hears it in this instant, after what was due before."""
         self._reports += 1
         self.world.later(0.0, lambda: self._inject(event))
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 import fleet_sim
 from fleet_sim.console.simulating import one
-from fleet_sim.run import Running
+from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation
 from fleet_sim.world import checkpoint
 from sojourn.errors import ConfigError, SojournError
@@ -39,7 +39,7 @@ def weights(folder) -> list[np.ndarray]:
 def finished(tmp_path_factory):
     """A simulation that was run to its end, and a copy of its folder after the first round."""
     folder, half = tmp_path_factory.mktemp("whole") / "a", tmp_path_factory.mktemp("half") / "a"
-    running = Running(read_simulation(TEXT, "a test"), folder)
+    running = SimulationRun(read_simulation(TEXT, "a test"), folder)
     save = checkpoint.save
 
     def saved(fleet, path) -> None:
@@ -85,7 +85,7 @@ def test_its_settings_are_all_there_are(finished) -> None:
 
 def test_an_interrupted_simulation_goes_on_to_the_same_model(finished) -> None:
     running, last, half = finished
-    resumed = Running(running.simulation, half, resume=True)
+    resumed = SimulationRun(running.simulation, half, resume=True)
     courses = list(resumed.courses())
     resumed.close()
     assert len(courses[0].history) == 1
@@ -101,7 +101,7 @@ def test_what_was_written_after_the_last_checkpoint_is_not_there_twice(finished,
     shutil.copytree(half, folder)
     shutil.copy(running.results.path / "visits.csv", folder)  # of all three rounds; the checkpoint knows one
     shutil.copy(running.results.path / "rounds.csv", folder)
-    resumed = Running(running.simulation, folder, resume=True)
+    resumed = SimulationRun(running.simulation, folder, resume=True)
     for _ in resumed.courses():
         pass
     resumed.close()
@@ -112,7 +112,7 @@ def test_what_was_written_after_the_last_checkpoint_is_not_there_twice(finished,
 def test_a_folder_that_is_not_empty_is_not_written_over(finished) -> None:
     running, _, _ = finished
     with pytest.raises(ConfigError, match=r"is not empty.*--resume"):
-        Running(running.simulation, running.results.path)
+        SimulationRun(running.simulation, running.results.path)
 
 
 def test_one_on_a_terminal_with_forty_per_cent_dropout(tmp_path, capsys) -> None:
@@ -135,7 +135,7 @@ def test_devices_that_come_and_go_are_waited_for(tmp_path) -> None:
     away = {"availability.duty_cycle.on": 0.5, "availability.duty_cycle.of": 1.0, "fleet.devices": 1}
     simulation = read_simulation(TEXT, "a test", {**away, "rounds": 2, "strategy": "fedavg"})
     assert read_simulation(simulation.text, "again").availability == simulation.availability
-    running = Running(simulation, tmp_path / "out")
+    running = SimulationRun(simulation, tmp_path / "out")
     last = list(running.courses())[-1]
     running.close()
     assert last.view.status == "done"
@@ -164,7 +164,7 @@ def test_devices_that_come_and_go_are_waited_for(tmp_path) -> None:
 )
 def test_what_cannot_be_simulated_is_said(change, words, tmp_path) -> None:
     with pytest.raises(SojournError, match=words):
-        Running(read_simulation(TEXT, "a test", change), tmp_path / "out")
+        SimulationRun(read_simulation(TEXT, "a test", change), tmp_path / "out")
     assert not (tmp_path / "out").exists() or "cuda" in words or "torch" in words
 
 

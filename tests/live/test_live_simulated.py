@@ -10,7 +10,7 @@ from onnx import numpy_helper
 from fleet_sim.datasets import load
 from fleet_sim.datasets.partition import split
 from fleet_sim.results.report import save_model
-from fleet_sim.run import Running
+from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation
 from tests.live.live_fleet import LiveFleet
 
@@ -64,7 +64,7 @@ def predicted(tmp_path_factory) -> dict[str, Predicted]:
 def simulated(name, folder) -> Predicted:
     fleet = FLEET.replace("[256]", f"[{HIDDEN[name]}]")
     simulation = read_simulation(f'name = "{name}"\n{JOBS[name]}{fleet}', name)
-    running = Running(simulation, folder)
+    running = SimulationRun(simulation, folder)
     try:
         *_, course = running.courses()
     finally:

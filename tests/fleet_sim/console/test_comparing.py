@@ -7,7 +7,7 @@ import shutil
 import pytest
 from rich.console import Console
 
-from fleet_sim.console.comparing import Asked, compare, rounds_to, row
+from fleet_sim.console.comparing import Comparison, compare, rounds_to, row
 from sojourn.errors import ConfigError
 
 TEXT = """
@@ -39,7 +39,7 @@ def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compared")
     file = folder / "job.toml"
     file.write_text(TEXT)
-    asked = Asked([file], ["fedavg", "fedprox"], [1, 2], {}, output=folder / "out", reach=0.1)
+    asked = Comparison([file], ["fedavg", "fedprox"], [1, 2], {}, output=folder / "out", reach=0.1)
     compare(asked, console())
     return asked
 
@@ -59,7 +59,7 @@ def test_what_is_done_is_not_done_again_and_what_is_missing_is(compared, tmp_pat
     shutil.copytree(compared.output, folder)
     shutil.rmtree(folder / "job-fedprox-seed-2")
     before = (folder / "job-fedavg-seed-1" / "rounds.csv").stat().st_mtime_ns
-    compare(Asked(compared.files, ["fedavg", "fedprox"], [1, 2], {}, resume=folder, reach=0.1), console())
+    compare(Comparison(compared.files, ["fedavg", "fedprox"], [1, 2], {}, resume=folder, reach=0.1), console())
     said = capsys.readouterr().out
     assert said.count("done before") == 3
     assert "round of 10 %" in said
@@ -70,14 +70,14 @@ def test_what_is_done_is_not_done_again_and_what_is_missing_is(compared, tmp_pat
 
 
 def test_going_on_with_other_settings_is_refused(compared) -> None:
-    other = Asked(compared.files, ["fedavg", "fedprox"], [1, 2], {"training.lr": 0.3}, resume=compared.output)
+    other = Comparison(compared.files, ["fedavg", "fedprox"], [1, 2], {"training.lr": 0.3}, resume=compared.output)
     with pytest.raises(ConfigError, match="begun with other settings"):
         compare(other, console())
 
 
 def test_the_same_run_twice_is_refused(compared) -> None:
     with pytest.raises(ConfigError, match="two of the runs are called 'job fedavg seed 1'"):
-        compare(Asked(compared.files, ["fedavg"], [1, 1], {}), console())
+        compare(Comparison(compared.files, ["fedavg"], [1, 1], {}), console())
 
 
 def test_a_line_of_the_table_is_of_all_seeds() -> None:

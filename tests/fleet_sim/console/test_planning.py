@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from fleet_sim.console.planning import plan
-from fleet_sim.run import Running
+from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation
 from sojourn.errors import ConfigError
 
@@ -28,9 +28,9 @@ ALL = (
 FEW = {"fedcat": {"arranger.sets": 3}, "clusamp": {"arranger.sets": 3}, "fedelmy": {"objective.warmup": 1, "rounds": 1}}
 
 
-def ran(folder, strategy: str, *, train: bool, **changes: object) -> Running:
+def ran(folder, strategy: str, *, train: bool, **changes: object) -> SimulationRun:
     told = {"strategy": strategy, "training.epochs": 1, **FEW.get(strategy, {}), **changes}
-    running = Running(read_simulation(TEXT, "a test", told), folder, train=train)
+    running = SimulationRun(read_simulation(TEXT, "a test", told), folder, train=train)
     last = list(running.courses())[-1]
     running.close()
     assert last.view.status == "done", last.view.detail

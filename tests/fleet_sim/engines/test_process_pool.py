@@ -1,4 +1,4 @@
-"""The pool: the serial engine's bits from several processes, of which each may die."""
+"""The process pool: the serial engine's bits from several processes, of which each may die."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from edge_agent.training.work import Warm, Warmed
-from fleet_sim.engines import PoolEngine, SerialEngine, pool, visit_queue
-from fleet_sim.engines.frames import Order
-from fleet_sim.engines.visit_queue import Waiting
+from fleet_sim.engines import ProcessPoolEngine, SerialEngine, process_pool, visit_queue
+from fleet_sim.engines.frames import VisitRequest
+from fleet_sim.engines.visit_queue import QueuedVisit
 from sojourn.node.machine import Did, DidNot
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.fleet_sim.engines.shares import KINDS, assert_same, result, shards, train, visit
@@ -31,8 +31,8 @@ DEVICES = ("dev-0", "dev-1", "dev-2", "dev-3")
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[PoolEngine]:
-    engine = PoolEngine(shards(), 2)
+def engine() -> Iterator[ProcessPoolEngine]:
+    engine = ProcessPoolEngine(shards(), 2)
     yield engine
     engine.close()
 
@@ -55,12 +55,12 @@ def long_visit(blobs: MemoryBlobs) -> Train:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_pool_gives_the_bits_of_the_serial_engine(engine: PoolEngine, kind: str) -> None:
+def test_the_pool_gives_the_bits_of_the_serial_engine(engine: ProcessPoolEngine, kind: str) -> None:
     for ours, theirs in zip(train(engine, kind, DEVICES), train(SerialEngine(shards()), kind, DEVICES), strict=True):
         assert_same(ours, theirs)
 
 
-def test_warming_and_devices_without_data(engine: PoolEngine) -> None:
+def test_warming_and_devices_without_data(engine: ProcessPoolEngine) -> None:
     blobs = MemoryBlobs()
     work = visit("sgd", blobs)
     assert engine.start("dev-0", "a", Warm(work.visit.kit, work.visit.task), blobs).result().event == Did(
@@ -73,7 +73,7 @@ def test_warming_and_devices_without_data(engine: PoolEngine) -> None:
         assert word in event.detail
 
 
-def test_what_is_gone_fails_its_visit_and_no_other(engine: PoolEngine) -> None:
+def test_what_is_gone_fails_its_visit_and_no_other(engine: ProcessPoolEngine) -> None:
     blobs = MemoryBlobs()
     work = visit("sgd", blobs)
     kept = MemoryBlobs()
@@ -89,15 +89,15 @@ def test_what_is_gone_fails_its_visit_and_no_other(engine: PoolEngine) -> None:
 def test_blobs_that_a_worker_has_are_not_sent_again_until_it_lets_them_go(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[int] = []
     forgotten: list[int] = []
-    order = Waiting.order
+    request = QueuedVisit.request
 
-    def watched(job: Waiting, blobs: dict[bytes, bytes], *rest: tuple[bytes, ...]) -> Order:
+    def watched(visit: QueuedVisit, blobs: dict[bytes, bytes], *rest: tuple[bytes, ...]) -> VisitRequest:
         sent.append(len(blobs))
         forgotten.append(len(rest[0]))
-        return order(job, blobs, *rest)
+        return request(visit, blobs, *rest)
 
-    monkeypatch.setattr(Waiting, "order", watched)
-    alone = PoolEngine(shards(), 1)
+    monkeypatch.setattr(QueuedVisit, "request", watched)
+    alone = ProcessPoolEngine(shards(), 1)
     try:
         first = train(alone, "dyn")[0]
         train(alone, "dyn")
@@ -113,7 +113,7 @@ def test_blobs_that_a_worker_has_are_not_sent_again_until_it_lets_them_go(monkey
 
 
 def test_a_worker_that_is_killed_fails_its_visit_and_is_replaced() -> None:
-    engine = PoolEngine(shards(), 1)
+    engine = ProcessPoolEngine(shards(), 1)
     try:
         train(engine, "sgd")
         (before,) = engine.processes
@@ -132,7 +132,7 @@ def test_a_worker_that_is_killed_fails_its_visit_and_is_replaced() -> None:
 
 
 def test_closing_ends_processes_and_all_that_waits() -> None:
-    engine = PoolEngine(shards(), 2)
+    engine = ProcessPoolEngine(shards(), 2)
     descriptor = engine._data.descriptor
     assert engine.processes == []  # none before there is work
     blobs = MemoryBlobs()
@@ -149,16 +149,16 @@ def test_closing_ends_processes_and_all_that_waits() -> None:
 
 
 def test_a_worker_that_cannot_be_started_fails_its_visit_until_one_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, blobs, started = PoolEngine(shards(), 1), MemoryBlobs(), pool._Worker
+    engine, blobs, started = ProcessPoolEngine(shards(), 1), MemoryBlobs(), process_pool._Worker
 
-    def refused(*_: object) -> pool._Worker:
+    def refused(*_: object) -> process_pool._Worker:
         raise BlockingIOError("no more processes")
 
     try:
-        monkeypatch.setattr(pool, "_Worker", refused)
+        monkeypatch.setattr(process_pool, "_Worker", refused)
         event = engine.start("dev-0", "a", visit("sgd", blobs), blobs).result().event
         assert event == DidNot("a", "failed", "no worker can be started: no more processes")
-        monkeypatch.setattr(pool, "_Worker", started)
+        monkeypatch.setattr(process_pool, "_Worker", started)
         assert isinstance(engine.start("dev-0", "b", visit("sgd", blobs), blobs).result().event, Did)
     finally:
         engine.close()
@@ -166,8 +166,9 @@ def test_a_worker_that_cannot_be_started_fails_its_visit_until_one_can(monkeypat
 
 def test_workers_end_with_a_process_that_crashes() -> None:
     script = (
-        "import os, sys; from tests.fleet_sim.engines.shares import shards; from fleet_sim.engines import PoolEngine\n"
-        "engine = PoolEngine(shards(), 2)\nfor minder in engine._minders:\n    minder._at_work()\n"
+        "import os, sys; from tests.fleet_sim.engines.shares import shards\n"
+        "from fleet_sim.engines import ProcessPoolEngine\n"
+        "engine = ProcessPoolEngine(shards(), 2)\nfor thread in engine._threads:\n    thread._at_work()\n"
         "print(*engine.processes, flush=True); os.kill(os.getpid(), 9)"
     )
     done = subprocess.run(
@@ -181,7 +182,7 @@ def test_workers_end_with_a_process_that_crashes() -> None:
         time.sleep(0.05)
 
 
-def test_the_shared_data_set_is_the_same_and_cannot_be_written(engine: PoolEngine) -> None:
+def test_the_shared_data_set_is_the_same_and_cannot_be_written(engine: ProcessPoolEngine) -> None:
     np.testing.assert_array_equal(engine.shards.x, shards().x)
     np.testing.assert_array_equal(engine.shards.y, shards().y)
     assert engine.shards.x.dtype == np.uint8

@@ -25,7 +25,7 @@ from fleet_sim.world.availability import (
     objection,
     presence,
 )
-from fleet_sim.world.memory_fleet import Fleet
+from fleet_sim.world.memory_fleet import MemoryFleet
 from fleet_sim.world.world import World
 from sojourn.data.source import DataSettings
 from sojourn.protocol.wire import Offer
@@ -225,7 +225,7 @@ def test_a_fleet_follows_the_plan() -> None:
 
 def test_nodes_are_dead_when_they_are_not_there() -> None:
     devices = DEVICES[:8]
-    fleet = Fleet({name: DataSettings(path="none.npz") for name in devices}, {"site": tuple(devices)})
+    fleet = MemoryFleet({name: DataSettings(path="none.npz") for name in devices}, {"site": tuple(devices)})
     follow(fleet, HALF, devices, 3)
     seen = set()
     for now in (1.0, 33.0, 64.0, 121.0):

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from fleet_sim.run import Running
+from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation
 from fleet_sim.world import checkpoint
 
@@ -24,7 +24,7 @@ simulation = { devices = 2, sites = 1, engine = "serial" }
 
 def clocks(folder) -> list[float]:
     """The clocks of the checkpoints that were there after each round."""
-    found, running = [], Running(read_simulation(TEXT, "a test"), folder)
+    found, running = [], SimulationRun(read_simulation(TEXT, "a test"), folder)
     save = checkpoint.save
 
     def saved(fleet, path) -> None:
