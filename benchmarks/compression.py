@@ -21,8 +21,8 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from benchmarks.site import CLASSES, EDGE, FLEET, PATIENCE, Model, Site
 from coordinator.jobs.data import digits_split
-from fleet_sim.fleet import Fleet
-from fleet_sim.partition import dirichlet
+from fleet_sim.datasets.partition import dirichlet
+from fleet_sim.world.memory_fleet import MemoryFleet
 from sojourn.data.source import DataSettings
 from sojourn.protocol import topics
 from sojourn.protocol.topics import Address
@@ -117,7 +117,7 @@ def accuracies(folder: Path, seed: int, rounds: int) -> list[float]:
     for name, part in zip(names, dirichlet(y, DEVICES, ALPHA, seed), strict=True):
         np.savez(folder / f"{name}.npz", x=x[part], y=y[part])
     devices = {name: DataSettings(path=str(folder / f"{name}.npz")) for name in names}
-    fleet = Fleet(devices, {"site": tuple(names)})
+    fleet = MemoryFleet(devices, {"site": tuple(names)})
     found = []
     for encoding in TRIED:
         fleet.submit(

@@ -24,7 +24,7 @@ from benchmarks.rivals.plain_loop import PlainLoop
 from benchmarks.rivals.workloads import BATCH, CLASSES, RATE, WORKLOADS, data
 from coordinator.compiling import compile_kit
 from edge_agent.training.work import Train
-from fleet_sim.engines import Network, PoolEngine, SerialEngine, Shards
+from fleet_sim.engines import Network, ProcessPoolEngine, SerialEngine, Shards
 from fleet_sim.engines.batched import BatchedEngine
 from fleet_sim.engines.torch_graphs import TorchEngine
 from sojourn.model import vectors
@@ -89,7 +89,7 @@ def _engine(name: str, workload: Workload, processes: int) -> Engine:
     network = Network(workload.build())
     match name:
         case "pool":
-            return PoolEngine(shards, processes)
+            return ProcessPoolEngine(shards, processes)
         case "serial":
             return SerialEngine(shards)
         case "torch":

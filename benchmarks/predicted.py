@@ -19,13 +19,13 @@ import numpy as np
 
 from edge_agent.setup import profiling
 from fleet_sim.datasets import load
+from fleet_sim.datasets.partition import split
 from fleet_sim.demo.fleet import Demo
 from fleet_sim.demo.job import demo_job
-from fleet_sim.fleet import FLEET
-from fleet_sim.partition import split
-from fleet_sim.profiles import find_profile
-from fleet_sim.running import Running
-from fleet_sim.simulation import read_simulation
+from fleet_sim.profiles.lookup import find_profile
+from fleet_sim.run import SimulationRun
+from fleet_sim.settings import read_simulation
+from fleet_sim.world.memory_fleet import FLEET
 from sojourn.links.memory import MemoryLink
 from sojourn.model.workload import speed
 from sojourn.toml import dumps
@@ -33,7 +33,7 @@ from tests.live.live_fleet import LiveFleet
 from tests.live.witness import OPERATOR
 
 if TYPE_CHECKING:
-    from fleet_sim.simulation import Simulation
+    from fleet_sim.settings import Simulation
     from sojourn.links.link import Link
     from sojourn.links.memory import MemoryBroker
     from sojourn.protocol.wire import RoundReport
@@ -89,7 +89,7 @@ def simulation_of(strategy: str, encoding: str, rounds: int, epochs: int, profil
 
 def simulated(simulation: Simulation, folder: Path) -> Course:
     heard = Heard()
-    running = Running(simulation, folder)
+    running = SimulationRun(simulation, folder)
     try:
         for broker in running.fleet.brokers.values():
             heard.listen(broker)

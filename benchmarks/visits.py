@@ -23,7 +23,7 @@ from coordinator.rounds.preparing import PrepareJob
 from edge_agent.agent import Agent
 from edge_agent.training.objectives import NAMES
 from edge_agent.training.work import Train, Trained, Warm, Warmed
-from fleet_sim.fleet import CLOUD, Fleet
+from fleet_sim.world.memory_fleet import CLOUD, MemoryFleet
 from sojourn.data.source import DataSettings
 from sojourn.links.memory import MemoryLink
 from sojourn.model import vectors
@@ -114,7 +114,7 @@ class ReadyTraining:
         pass
 
 
-class ReadyFleet(Fleet):
+class ReadyFleet(MemoryFleet):
     """Every role, link and message as in any simulation; nothing is compiled, estimated or trained."""
 
     def __init__(self, count: int) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fleet_sim.running import Simulated, simulate
-    from fleet_sim.simulation import Simulation, read_simulation
+    from fleet_sim.run import Simulated, simulate
+    from fleet_sim.settings import Simulation, read_simulation
 
 __all__ = ["Simulated", "Simulation", "read_simulation", "simulate"]
 
@@ -15,6 +15,6 @@ def __getattr__(name: str) -> Any:
     """Load what is asked for: a command of this package need not load all of it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from fleet_sim import running, simulation  # noqa: PLC0415
+    from fleet_sim import run, settings  # noqa: PLC0415
 
-    return getattr(running, name, None) or getattr(simulation, name)
+    return getattr(run, name, None) or getattr(settings, name)

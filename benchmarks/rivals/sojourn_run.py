@@ -19,9 +19,9 @@ from rich.console import Console
 
 from benchmarks.rivals.workloads import BATCH, CLASSES, RATE, WARM, WORKLOADS, data, told
 from coordinator.console.watching import show
-from fleet_sim.running import Running
-from fleet_sim.simulate_commands import changes
-from fleet_sim.simulation import read_simulation
+from fleet_sim.console.setting_options import changes
+from fleet_sim.run import SimulationRun
+from fleet_sim.settings import read_simulation
 from sojourn import __version__
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def main(name: str, rounds: str, *settings: str) -> None:
             rounds=WARM + int(rounds), model=workload.build.__name__, fraction=workload.cohort / workload.users,
             batch=BATCH, rate=RATE, file=file, devices=workload.users,
         )  # fmt: skip
-        running = Running(read_simulation(text, name, changes({}, list(settings))), Path(folder) / "results")
+        running = SimulationRun(read_simulation(text, name, changes({}, list(settings))), Path(folder) / "results")
         write = running.results.round
 
         def written(report: RoundReport, clock: float) -> None:

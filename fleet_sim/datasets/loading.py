@@ -28,7 +28,7 @@ _DEBIAN = Path("/usr/share/datasets")
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownDataSet:
     """A data set that is known by name: its classes, other names of its files, and how to come by it."""
 
     classes: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Known:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a set may be, how to tell, and how it is read there."""
+    """Where a set may be, how to see whether it is there, and how it is read."""
 
     path: Path
     there: Callable[[Path], bool]
@@ -47,18 +47,18 @@ class _Place:
 
 
 _KNOWN = {
-    "cifar10": Known(
+    "cifar10": KnownDataSet(
         ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"), ("cifar-10",)
     ),
-    "fashion-mnist": Known(
+    "fashion-mnist": KnownDataSet(
         ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
         idx=True,
         get="apt install dataset-fashion-mnist (Debian, Ubuntu), or ",
     ),
-    "kmnist": Known(("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo"), idx=True),
-    "mnist": Known(_DIGITS, idx=True),
-    "office-caltech-10": Known(files=("office_caltech10_64",)),
-    **{name: Known() for name in SETS if name != "cifar10"},
+    "kmnist": KnownDataSet(("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo"), idx=True),
+    "mnist": KnownDataSet(_DIGITS, idx=True),
+    "office-caltech-10": KnownDataSet(files=("office_caltech10_64",)),
+    **{name: KnownDataSet() for name in SETS if name != "cifar10"},
 }
 NAMES = (DIGITS, *sorted(_KNOWN))
 
@@ -66,7 +66,7 @@ NAMES = (DIGITS, *sorted(_KNOWN))
 def load(name: str, folder: Path | None = None, *, seed: int = 0) -> DataSet:
     """A data set by its name, or by the path of an NPZ file or of a folder of IDX files.
 
-    Names are looked for in `folder`; unless told, in the folder that SOJOURN_DATA names, or in ./data. `seed` decides
+    Names are looked for in `folder`; without it, in the folder that SOJOURN_DATA names, or in ./data. `seed` decides
     which fifth of the samples is for testing where a set has no test part.
     """
     if _plain(name) == DIGITS:
@@ -92,7 +92,7 @@ def _by_path(path: Path, seed: int) -> DataSet:
 
 def _places(name: str, folder: Path) -> Iterator[_Place]:
     """Where a set may be, in the order of preference."""
-    known = _KNOWN.get(name, Known())
+    known = _KNOWN.get(name, KnownDataSet())
     for path in _alike(name, folder, ".npz"):
         yield _Place(path, Path.is_file, partial(read_npz, path, known.classes))
     below = _alike(name, folder)
@@ -112,7 +112,7 @@ def _alike(name: str, folder: Path, suffix: str = "") -> list[Path]:
 
 
 def _names(name: str) -> list[str]:
-    return [_plain(each) for each in (name, *_KNOWN.get(name, Known()).files)]
+    return [_plain(each) for each in (name, *_KNOWN.get(name, KnownDataSet()).files)]
 
 
 def _plain(name: str) -> str:
@@ -122,8 +122,9 @@ def _plain(name: str) -> str:
 def _absent(name: str, folder: Path) -> str:
     looked = ", ".join(str(place.path) for place in _places(name, folder))
     names = ", ".join(NAMES)
-    torchvisions = name in SETS or _KNOWN.get(name, Known()).idx
+    torchvisions = name in SETS or _KNOWN.get(name, KnownDataSet()).idx
     files = f"{name}.npz (arrays x and y){' or the files that torchvision keeps' if torchvisions else ''}"
     what = f"{name} is not on this machine" if name in NAMES else f"there is no data set {name!r}"
-    do = f"{_KNOWN.get(name, Known()).get}put {files} into the folder that {FOLDER} names, or give the path of an NPZ"
+    how = _KNOWN.get(name, KnownDataSet()).get
+    do = f"{how}put {files} into the folder that {FOLDER} names, or give the path of an NPZ"
     return f"{what}; looked for {looked}. What to do: {do}. Known by name: {names}"

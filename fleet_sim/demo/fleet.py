@@ -17,10 +17,10 @@ from coordinator.console.following import follow
 from coordinator.console.operator import Operator
 from coordinator.console.watching import BARS, percent, result_table, show
 from coordinator.jobs.data import digits_split
+from fleet_sim.datasets.partition import dirichlet
 from fleet_sim.demo.job import demo_job
 from fleet_sim.demo.processes import Processes
 from fleet_sim.demo.release import PUBLIC, make_key, ship
-from fleet_sim.partition import dirichlet
 from sojourn.brokers.run import acl_lines, find_mosquitto, start_broker
 from sojourn.errors import JobError, LinkError
 from sojourn.links.settings import LocalBroker
@@ -65,7 +65,7 @@ class Demo(msgspec.Struct, frozen=True, kw_only=True):
         return [f"site-{number}" for number in range(1, self.edges + 1)]
 
     def site_of(self, device: int) -> str:
-        """The site whose broker a device is told to use."""
+        """The site whose broker a device uses."""
         return self.site_names[device % self.edges]
 
 
@@ -81,7 +81,7 @@ def run(demo: Demo, folder: Path, console: Console) -> None:
         signal.signal(number, processes.interrupt)
     with ExitStack() as stack:
         brokers = {name: stack.enter_context(_broker(demo, name, folder)) for name in _broker_names(demo)}
-        _tell(demo, brokers, parts, console)
+        _show_fleet(demo, brokers, parts, console)
         stack.enter_context(processes)
         _start_servers(demo, brokers, processes, folder)
         settings = _at(brokers, CLOUD).settings
@@ -90,7 +90,7 @@ def run(demo: Demo, folder: Path, console: Console) -> None:
         operator.submit(_job(demo, folder))
         _start_agents(demo, brokers, processes, folder)
         last = show(follow(operator, JOB, processes.check), console)
-        _tell_end(last, console)
+        _show_end(last, console)
         release = ship(operator, JOB, folder, console, processes.check)
         model = folder / "digits.onnx"
         model.write_bytes(release.graph)
@@ -145,9 +145,9 @@ def _start_servers(demo: Demo, brokers: dict[str, Broker], processes: Processes,
 def _start_agents(demo: Demo, brokers: dict[str, Broker], processes: Processes, folder: Path) -> None:
     for number, name in enumerate(demo.device_names):
         broker = _address(_at(brokers, demo.site_of(number)))
-        told = {"threads": 1, "broker": broker, "data": {"path": f"{name}.npz"}, "shares": ["class-counts"]}
-        told["release"] = {"key_file": PUBLIC}
-        _start(processes, folder, "agent", name, told)
+        settings = {"threads": 1, "broker": broker, "data": {"path": f"{name}.npz"}, "shares": ["class-counts"]}
+        settings["release"] = {"key_file": PUBLIC}
+        _start(processes, folder, "agent", name, settings)
         time.sleep(STAGGER)
 
 
@@ -176,10 +176,10 @@ def _await_coordinator(operator: Operator, processes: Processes) -> None:
             return
 
 
-# --- what is said
+# --- what a person sees
 
 
-def _tell(demo: Demo, brokers: dict[str, Broker], parts: list[NDArray[np.int64]], console: Console) -> None:
+def _show_fleet(demo: Demo, brokers: dict[str, Broker], parts: list[NDArray[np.int64]], console: Console) -> None:
     where = ", ".join(f"{broker.host}:{broker.port}" for broker in brokers.values())
     kind = brokers[CLOUD].kind
     console.print(f"Each is a process of its own; they speak MQTT through {kind} at {where}.", highlight=False)
@@ -206,7 +206,7 @@ def _bars(labels: NDArray[np.int64]) -> Text:
     return Text("".join(BARS[round(7 * int(count) / most)] if count else " " for count in counts), style="cyan")
 
 
-def _tell_end(last: Course, console: Console) -> None:
+def _show_end(last: Course, console: Console) -> None:
     if last.history:
         console.print(result_table(last))
     if last.view.status != "done":

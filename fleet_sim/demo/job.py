@@ -24,19 +24,20 @@ if TYPE_CHECKING:
     from fleet_sim.demo.fleet import Demo
 
 TRAINING = {"epochs": 2, "batch": 16, "lr": 0.05}
-POOL_TRAINING = {"epochs": 5, "batch": 16, "lr": 0.003}
-POOL = {"models": 3, "warmup": 5}
+MODEL_POOL_TRAINING = {"epochs": 5, "batch": 16, "lr": 0.003}
+MODEL_POOL = {"models": 3, "warmup": 5}
 
 
 def demo_job(name: str, demo: Demo) -> dict[str, Any]:
     """The job file, as one would write it."""
     strategy = named(demo.strategy, "--strategy")
-    pool = isinstance(strategy.objective, Elmy)
+    has_model_pool = isinstance(strategy.objective, Elmy)
     job: dict[str, Any] = {
         "name": name, "strategy": demo.strategy, "seed": demo.seed, "threads": 1,
         "model": {"name": "mlp"}, "data": {"test": "digits"}, "fleet": {"devices": demo.devices},
-        "training": POOL_TRAINING if pool else TRAINING,
-        **({"objective": POOL} if pool else {}), **_arranger(strategy, demo), **_schedule(strategy, demo),
+        "training": MODEL_POOL_TRAINING if has_model_pool else TRAINING,
+        **({"objective": MODEL_POOL} if has_model_pool else {}),
+        **_arranger(strategy, demo), **_schedule(strategy, demo),
     }  # fmt: skip
     if demo.target:
         job["target"] = demo.target

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 GRACE = 8.0
-"""Seconds for a process to say goodbye."""
+"""Seconds for a process to end by itself after it was asked to."""
 LAST_LINES = 12
 
 

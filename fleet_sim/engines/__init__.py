@@ -2,7 +2,7 @@
 
 from fleet_sim.engines.choosing import choose
 from fleet_sim.engines.engine import Engine, Network, Outcome, Shards
-from fleet_sim.engines.pool import PoolEngine
+from fleet_sim.engines.process_pool import ProcessPoolEngine
 from fleet_sim.engines.serial import SerialEngine
 
-__all__ = ["Engine", "Network", "Outcome", "PoolEngine", "SerialEngine", "Shards", "choose"]
+__all__ = ["Engine", "Network", "Outcome", "ProcessPoolEngine", "SerialEngine", "Shards", "choose"]

@@ -24,7 +24,7 @@ from edge_agent.training.work import Train, Trained
 from fleet_sim.engines.engine import Outcome, brought, outcome_of, trains
 from fleet_sim.engines.lockstep import Runner, descend_together
 from fleet_sim.engines.torch_graphs import TorchGraphs
-from fleet_sim.engines.visit_trainer import Station
+from fleet_sim.engines.visit_trainer import VisitTrainer
 from sojourn.errors import SojournError
 from sojourn.node.machine import Did, DidNot
 from sojourn.parts import Elmy, OwnObjective, Sgd
@@ -48,23 +48,23 @@ TOGETHER = 64
 
 
 class BatchedEngine:
-    """Trains what was started together as one."""
+    """Trains visits that were started together as one step of torch after another."""
 
     def __init__(self, shards: Shards, network: Network, device: str = "cpu", together: int = TOGETHER) -> None:
         self._shards, self._together = shards, together
-        self._station = Station(lambda kit, _threads: TorchGraphs(kit, network, device))
-        self._waiting: list[_Waiting] = []
+        self._trainer = VisitTrainer(lambda kit, _threads: TorchGraphs(kit, network, device))
+        self._waiting: list[_StartedVisit] = []
 
     def start(self, device: str, key: str, work: Train | Warm, blobs: BlobStore) -> Future[Outcome]:
         """Note the visit; it is trained when somebody asks for this result or for another one."""
-        future = _Asked(self)
-        self._waiting.append(_Waiting(future, device, key, work, brought(work, blobs), blobs))
+        future = _LazyOutcome(self)
+        self._waiting.append(_StartedVisit(future, device, key, work, brought(work, blobs), blobs))
         return future
 
     def run(self) -> None:
         """Train all that wait."""
         waiting, self._waiting = self._waiting, []
-        groups: dict[Any, list[_Ready]] = {}
+        groups: dict[Any, list[_ReadyVisit]] = {}
         for visit in waiting:
             if not visit.future.set_running_or_notify_cancel():
                 continue
@@ -78,29 +78,29 @@ class BatchedEngine:
                 _train(group[first : first + self._together])
 
     def close(self) -> None:
-        """Nobody wants the visits that wait."""
+        """Cancel the visits that wait."""
         for visit in self._waiting:
             visit.future.cancel()
         self._waiting.clear()
 
-    def _ready(self, visit: _Waiting) -> _Ready | None:
+    def _ready(self, visit: _StartedVisit) -> _ReadyVisit | None:
         """The visit with its vectors and samples; None where it was done alone, or cannot be done."""
         work = visit.work
         if not isinstance(work, Train) or not _descends(work.visit.task):
             visit.future.set_result(
-                self._station.train(self._shards, visit.device, visit.key, work, visit.blobs, visit.store.read)
+                self._trainer.train(self._shards, visit.device, visit.key, work, visit.blobs, visit.store.read)
             )
             return None
         try:
-            prepared = self._station.prepare(self._shards, visit.device, work, visit.store.read)
-            return _Ready.of(visit, work, prepared)
+            prepared = self._trainer.prepare(self._shards, visit.device, work, visit.store.read)
+            return _ReadyVisit.of(visit, work, prepared)
         except (SojournError, KeyError) as error:
             visit.future.set_result(Outcome(DidNot(visit.key, reason_of(error), str(error))))
             return None
 
 
-class _Asked(Future[Outcome]):
-    """A future that sets its engine to work when it is asked for."""
+class _LazyOutcome(Future[Outcome]):
+    """A future whose engine trains only when somebody asks for a result."""
 
     def __init__(self, engine: BatchedEngine) -> None:
         super().__init__()
@@ -114,8 +114,8 @@ class _Asked(Future[Outcome]):
 
 
 @dataclass(frozen=True)
-class _Waiting:
-    """A visit that was started."""
+class _StartedVisit:
+    """A visit that was started and is not trained yet."""
 
     future: Future[Outcome]
     device: str
@@ -126,10 +126,10 @@ class _Waiting:
 
 
 @dataclass(frozen=True)
-class _Ready:
-    """A visit with all that it needs."""
+class _ReadyVisit:
+    """A visit with its vectors, samples and batches: it can be trained."""
 
-    waiting: _Waiting
+    waiting: _StartedVisit
     work: Train
     prepared: Prepared
     runner: Runner
@@ -140,7 +140,7 @@ class _Ready:
     blobs: MemoryBlobs = field(default_factory=MemoryBlobs)
 
     @classmethod
-    def of(cls, waiting: _Waiting, work: Train, prepared: Prepared) -> _Ready:
+    def of(cls, waiting: _StartedVisit, work: Train, prepared: Prepared) -> _ReadyVisit:
         """Load what the visit brings and what the device remembers."""
         blobs, visit, spec = MemoryBlobs(), work.visit, prepared.kit.model
         for digest, data in waiting.blobs.items():
@@ -163,8 +163,8 @@ class _Ready:
         task = self.work.visit.task
         return Sgd() if task.kind == "estimate" else task.objective
 
-    def told(self, end: NDArray[np.float32], epochs: Sequence[EpochResult]) -> Trained:
-        """What the device would tell: as in `edge_agent.training.trainer` and `edge_agent.training.estimates`."""
+    def result(self, end: NDArray[np.float32], epochs: Sequence[EpochResult]) -> Trained:
+        """What the device would report, as `edge_agent.training` makes it in `trainer` and `estimates`."""
         visit, way = self.work.visit, (self.start, end)
         if visit.task.kind == "estimate":
             return estimate_result(visit, self.blobs, self.prepared, way, epochs)
@@ -178,11 +178,11 @@ def _descends(task: Task) -> bool:
     return trains(task) and (task.kind == "estimate" or not isinstance(task.objective, Elmy | OwnObjective))
 
 
-def _train(group: Sequence[_Ready]) -> None:
-    """Train visits of one kind together, and tell each how it went."""
+def _train(group: Sequence[_ReadyVisit]) -> None:
+    """Train visits of one kind together, and set the outcome of each."""
     began, first = perf_counter(), group[0]
     graphs, training = first.prepared.graphs, first.work.visit.task.training
-    assert isinstance(graphs, TorchGraphs)  # noqa: S101  # the station makes no others
+    assert isinstance(graphs, TorchGraphs)  # noqa: S101  # the trainer makes no others
     starts = graphs.tensor(np.stack([ready.start for ready in group]))
     received = {name: graphs.tensor(np.stack([ready.received[name] for ready in group])) for name in first.received}
     memory = {name: graphs.tensor(np.stack([ready.memory[name] for ready in group])) for name in first.memory}
@@ -192,13 +192,13 @@ def _train(group: Sequence[_Ready]) -> None:
     ends, epochs = descend_together(starts, objective, graphs, first.prepared.kit, runners, training)
     seconds = (perf_counter() - began) / len(group)
     for ready, end, passed in zip(group, ends, epochs, strict=True):
-        _tell(ready, end, passed, seconds)
+        _set_outcome(ready, end, passed, seconds)
 
 
-def _tell(ready: _Ready, end: NDArray[np.float32], epochs: Sequence[EpochResult], seconds: float) -> None:
+def _set_outcome(ready: _ReadyVisit, end: NDArray[np.float32], epochs: Sequence[EpochResult], seconds: float) -> None:
     key = ready.waiting.key
     try:
-        done = ready.told(end, epochs)
+        done = ready.result(end, epochs)
         event: Did | DidNot = Did(key, msgspec.structs.replace(done, metrics=done.metrics | {"seconds": seconds}))
     except SojournError as error:
         event = DidNot(key, reason_of(error), str(error))

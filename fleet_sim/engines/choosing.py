@@ -1,4 +1,4 @@
-"""Which engine trains: as a person asks, or by what the machine has; said in a sentence either way."""
+"""Which engine trains: as a person asks, or by what the machine has; with a sentence that says why."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from fleet_sim.engines.pool import PoolEngine
+from fleet_sim.engines.process_pool import ProcessPoolEngine
 from fleet_sim.engines.serial import SerialEngine
 from sojourn import extras
 from sojourn.errors import ConfigError
@@ -73,7 +73,7 @@ def choose(
 
         kind = BatchedEngine if made.engine == "batched" else TorchEngine
         return kind(shards, network, made.device), made.why
-    return (PoolEngine(shards, made.workers) if made.engine == "pool" else SerialEngine(shards)), made.why
+    return (ProcessPoolEngine(shards, made.workers) if made.engine == "pool" else SerialEngine(shards)), made.why
 
 
 def hardware(*, gpus: bool) -> Hardware:

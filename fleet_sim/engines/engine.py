@@ -96,7 +96,7 @@ def trains(task: Task) -> bool:
 
 
 def brought(work: Train | Warm, blobs: BlobStore) -> dict[bytes, bytes]:
-    """The blobs that the work needs besides its kit; what is gone is left out, and the visit says so itself."""
+    """The blobs that the work needs besides its kit; what is gone is left out, and training then fails by name."""
     found: dict[bytes, bytes] = {}
     if isinstance(work, Train):
         for ref in (*work.visit.vectors.values(), *work.memory.values()):

@@ -1,4 +1,4 @@
-"""What goes between the pool and its workers, as msgpack."""
+"""The messages between an engine and its workers in other processes, as msgpack."""
 
 from __future__ import annotations
 
@@ -14,15 +14,19 @@ if TYPE_CHECKING:
     from fleet_sim.engines.engine import Outcome
 
 
-class Setup(msgspec.Struct, frozen=True):
-    """The first thing that a worker is sent: where the data set lies."""
+class WorkerSetup(msgspec.Struct, frozen=True):
+    """The first message to a worker: where the data set lies in shared memory, and the names of its classes."""
 
     layouts: tuple[Layout, ...]
     classes: tuple[str, ...]
 
 
-class Order(msgspec.Struct, frozen=True):
-    """A visit. Blobs that the worker has from earlier orders are not sent again; `forget` names those to let go."""
+class VisitRequest(msgspec.Struct, frozen=True):
+    """A visit to train. Blobs that the worker has from earlier requests are not sent again.
+
+    rows: which samples the device has, as int64. needs: the digests of all blobs of this visit. forget: the digests of
+    blobs that the worker is to drop first.
+    """
 
     device: str
     key: str
@@ -33,8 +37,8 @@ class Order(msgspec.Struct, frozen=True):
     forget: tuple[bytes, ...]
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What came of it: an outcome, or the word of a failure."""
+class VisitAnswer(msgspec.Struct, frozen=True):
+    """What came of a visit: an outcome with its blobs, or why there is none."""
 
     outcome: Warmed | Trained | None
     reason: str
@@ -42,17 +46,17 @@ class Answer(msgspec.Struct, frozen=True):
     blobs: dict[bytes, bytes]
 
 
-def event_of(key: str, answer: Answer) -> Did | DidNot:
-    """The event that an answer tells of."""
+def event_of(key: str, answer: VisitAnswer) -> Did | DidNot:
+    """The event of a visit that was answered so."""
     if answer.outcome is None:
         return DidNot(key, answer.reason, answer.detail)
     return Did(key, answer.outcome)
 
 
-def answer_of(outcome: Outcome) -> Answer:
-    """The answer that tells of an outcome."""
+def answer_of(outcome: Outcome) -> VisitAnswer:
+    """The answer that carries an outcome to another process."""
     match outcome.event:
         case Did(outcome=done):
-            return Answer(done, "", "", dict(outcome.blobs))
+            return VisitAnswer(done, "", "", dict(outcome.blobs))
         case DidNot(reason=reason, detail=detail):
-            return Answer(None, reason, detail, {})
+            return VisitAnswer(None, reason, detail, {})

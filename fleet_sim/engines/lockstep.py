@@ -40,7 +40,7 @@ class Runner:
 
     @classmethod
     def of(cls, samples: Batches, training: Training, seed: int) -> Runner:
-        """The course of a visit."""
+        """A visit with its batches drawn."""
         return cls(samples, seed, list(batches(seed, len(samples), training.batch, training.epochs)))
 
 
@@ -72,8 +72,8 @@ def descend_together(
         losses.append(loss)
         done = [at for at, runner in enumerate(runners) if len(runner.order) == step + 1]
         ends[done] = w[done]
-    told = torch.stack(losses, 1).cpu().numpy().astype(np.float64)
-    return ends.cpu().numpy(), [_epochs(*each, training) for each in zip(runners, told, strict=True)]
+    by_step = torch.stack(losses, 1).cpu().numpy().astype(np.float64)
+    return ends.cpu().numpy(), [_epochs(*each, training) for each in zip(runners, by_step, strict=True)]
 
 
 def _step(runners: Sequence[Runner], step: int, kit: Kit, graphs: TorchGraphs) -> _Step:
@@ -103,7 +103,7 @@ def _filled(drawn: NDArray[np.float32], width: int) -> NDArray[np.float32]:
 
 
 def _epochs(runner: Runner, losses: NDArray[np.float64], training: Training) -> list[EpochResult]:
-    """The mean loss of each epoch, as `edge_agent.training.descent` tells it."""
+    """The mean loss of each epoch, as `edge_agent.training.descent` reports it."""
     per_epoch = steps_of(runner.samples, training)
     found = []
     for first in range(0, len(runner.order), per_epoch):

@@ -119,7 +119,7 @@ def _named(address: str) -> str:
 
 
 def _ray(*, local: bool) -> Any:
-    """The package; much of what it is told by its environment it reads when it is imported."""
+    """The package; it reads much of its environment when it is imported, so that is set before."""
     os.environ.update(_QUIET)
     if local:
         # No more than the loopback interface, as Ray does on other systems; and nobody else on this machine either.
@@ -128,7 +128,7 @@ def _ray(*, local: bool) -> Any:
             os.environ.update({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)})
     else:
         os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "2")
-    import ray  # noqa: PLC0415  # takes a second, and what it reads must be said before
+    import ray  # noqa: PLC0415  # takes a second, and what it reads must be set before
 
     return ray
 

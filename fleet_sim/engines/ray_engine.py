@@ -18,12 +18,11 @@ import msgspec
 import numpy as np
 
 from fleet_sim.engines.engine import Outcome
-from fleet_sim.engines.frames import Answer, event_of
+from fleet_sim.engines.frames import VisitAnswer, event_of
 from fleet_sim.engines.ray_cluster import join
-from fleet_sim.engines.ray_visit_trainer import RayStation, versions
-from fleet_sim.engines.visit_queue import CACHE, Held, Line, Waiting
+from fleet_sim.engines.ray_visit_trainer import RayVisitTrainer, versions
+from fleet_sim.engines.visit_queue import CACHE, VisitQueue, WorkerCache
 from sojourn.errors import MachineError
-from sojourn.node.machine import DidNot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,18 +30,19 @@ if TYPE_CHECKING:
 
     from edge_agent.training.work import Train, Warm
     from fleet_sim.engines.engine import Shards
+    from fleet_sim.engines.visit_queue import QueuedVisit
     from sojourn.store.blobs import BlobStore
 
 PATIENCE = 60.0
 """Seconds that an actor may take until it is there; then nobody waits for it alone."""
 TICK = 0.2
 """Seconds between two looks at an actor that is not there yet."""
-_answers = msgspec.msgpack.Decoder(Answer)
+_answers = msgspec.msgpack.Decoder(VisitAnswer)
 log = logging.getLogger(__name__)
 
 
 class RayEngine:
-    """Visits wait in one line; each actor takes the next. An actor that dies fails its visit and is replaced.
+    """Trains in actors of Ray, on one machine or many. An actor that dies fails its visit and is replaced.
 
     An actor that finds no free CPU joins when there is one. While there is no actor at all, visits fail.
     """
@@ -50,8 +50,8 @@ class RayEngine:
     def __init__(self, shards: Shards, cores: int, workers: int = 0, address: str = "") -> None:
         """Take `workers` CPUs of the cluster at `address`, or all; a cluster of its own has `cores` of them."""
         self._shards = shards
-        self._line = Line()
-        self._minders: list[_Minder] = []
+        self._queue = VisitQueue()
+        self._threads: list[_ActorThread] = []
         self._cluster = join(address, workers or cores, shards.x.nbytes + shards.y.nbytes)
         with ExitStack() as undo:
             undo.callback(self.close)
@@ -61,20 +61,16 @@ class RayEngine:
     @property
     def where(self) -> str:
         """Where it trains, in words."""
-        return f"{len(self._minders)} actor{'s' if len(self._minders) > 1 else ''} on {self._cluster}"
+        return f"{len(self._threads)} actor{'s' if len(self._threads) > 1 else ''} on {self._cluster}"
 
     def start(self, device: str, key: str, work: Train | Warm, blobs: BlobStore) -> Future[Outcome]:
-        """Put the visit into the line."""
-        return self._line.add(self._shards, device, key, work, blobs)
+        """Queue the visit for the next free actor."""
+        return self._queue.add(self._shards, device, key, work, blobs)
 
     def close(self) -> None:
         """End all actors; visits that wait are cancelled, those under way fail."""
-        self._line.end(len(self._minders))
-        for minder in self._minders:
-            minder.end()
-        for minder in self._minders:
-            minder.join()
-        self._minders.clear()
+        self._queue.close(self._threads)
+        self._threads.clear()
         self._cluster.leave()
 
     def _begin(self, count: int) -> None:
@@ -83,31 +79,32 @@ class RayEngine:
             raise MachineError(f"Ray's cluster at {self._cluster.address} has no CPUs")
         free = max(1, self._cluster.free)
         data = ray.put((np.ascontiguousarray(shards.x), np.ascontiguousarray(shards.y)))
-        kind = ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(RayStation)
-        shelf, crew = _Shelf(ray), set[_Minder]()
+        kind = ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(RayVisitTrainer)
+        stored, ready = _StoredBlobs(ray), set[_ActorThread]()
         for _ in range(count):
-            minder = _Minder(self._line, lambda: _Actor(ray, kind.remote(data, shards.classes), shelf), crew)
-            self._minders.append(minder)
+            thread = _ActorThread(self._queue, lambda: _Actor(ray, kind.remote(data, shards.classes), stored), ready)
+            self._threads.append(thread)
         until = time.monotonic() + PATIENCE
-        while len(crew) < min(count, free) and time.monotonic() < until:
+        while len(ready) < min(count, free) and time.monotonic() < until:
             self._refuse()
             time.sleep(TICK / 4)
         self._refuse()
-        if not crew:
+        if not ready:
             raise MachineError(
                 f"of the {self._cluster.cpus} CPUs of Ray's cluster none was free for {PATIENCE:g} s "
                 f"(`ray status` says who uses them)"
             )
-        if len(crew) < count:
-            log.warning("%d of %d actors are there; the others join when a CPU is free", len(crew), count)
+        if len(ready) < count:
+            log.warning("%d of %d actors are there; the others join when a CPU is free", len(ready), count)
 
     def _refuse(self) -> None:
-        for minder in self._minders:
-            if minder.refused:
-                raise MachineError(minder.refused)
+        """Raise MachineError where a machine of the cluster has other versions, or cannot train."""
+        for thread in self._threads:
+            if thread.refused:
+                raise MachineError(thread.refused)
 
 
-class _Shelf:
+class _StoredBlobs:
     """Blobs in Ray's object store: each is sent to a machine once, whichever of its actors need it."""
 
     def __init__(self, ray: Any) -> None:
@@ -127,11 +124,11 @@ class _Shelf:
 
 
 class _Actor:
-    """An actor, which may not be there yet, and what it holds."""
+    """An actor, which may not have started yet, and which blobs it has."""
 
-    def __init__(self, ray: Any, actor: Any, shelf: _Shelf) -> None:
-        self._ray, self._actor, self._shelf = ray, actor, shelf
-        self._held = Held()
+    def __init__(self, ray: Any, actor: Any, stored: _StoredBlobs) -> None:
+        self._ray, self._actor, self._stored = ray, actor, stored
+        self._cache = WorkerCache()
         self._about = actor.about.remote()
         self.failures: type[Exception] = ray.exceptions.RayError
         self.born = time.monotonic()
@@ -142,25 +139,24 @@ class _Actor:
         return bool(done)
 
     def objection(self) -> str:
-        """Why it cannot be used; RayError where it died before it said a word."""
+        """Why it cannot be used; RayError where it died before it could answer."""
         try:
             machine, theirs = self._ray.get(self._about)
         except self._ray.exceptions.RayTaskError as error:
-            said = str(error).strip().splitlines()[-1]
-            return f"a machine of Ray's cluster cannot train: {said}; is the same sojourn installed on all of them?"
+            reason = str(error).strip().splitlines()[-1]
+            return f"a machine of Ray's cluster cannot train: {reason}; is the same sojourn installed on all of them?"
         here = versions()
         differ = [f"{name} {theirs[name]} ({here[name]} here)" for name in here if theirs[name] != here[name]]
         if not differ:
             return ""
         return f"machine {machine!r} of Ray's cluster has {', '.join(differ)}: install the same everywhere"
 
-    def train(self, visit: Waiting) -> Outcome:
-        """Have the visit trained; RayError when the actor is no more, KeyError when the kit is gone."""
-        fresh = {digest: visit.read(digest) for digest in self._held.lacks(visit.needs)}
-        order = visit.order({}, self._held.make_room(fresh, visit.needs))
-        refs = self._shelf.refs(fresh)
-        told = self._actor.train.remote(msgspec.msgpack.encode(order), tuple(fresh), *refs)
-        answer = _answers.decode(self._ray.get(told))
+    def train(self, visit: QueuedVisit) -> Outcome:
+        """Have the visit trained; RayError when the actor is no more, KeyError when a blob is gone."""
+        fresh, forget = self._cache.update(visit)
+        request = msgspec.msgpack.encode(visit.request({}, forget))
+        answered = self._actor.train.remote(request, tuple(fresh), *self._stored.refs(fresh))
+        answer = _answers.decode(self._ray.get(answered))
         return Outcome(event_of(visit.key, answer), answer.blobs)
 
     def kill(self) -> None:
@@ -168,35 +164,35 @@ class _Actor:
         self._ray.kill(self._actor)
 
 
-class _Minder(threading.Thread):
-    """Hands visits to one actor and waits for it, as long as the engine is open."""
+class _ActorThread(threading.Thread):
+    """Takes visits from the queue and has one actor train them, as long as the engine is open."""
 
-    def __init__(self, line: Line, make: Callable[[], _Actor], crew: set[_Minder]) -> None:
-        """`crew` are the minders whose actors are there."""
+    def __init__(self, queue: VisitQueue, make: Callable[[], _Actor], ready: set[_ActorThread]) -> None:
+        """`make` starts an actor; `ready` are the threads whose actors have started, shared by all of an engine."""
         super().__init__(name="ray", daemon=True)
-        self._line, self._make, self._crew, self._open = line, make, crew, True
+        self._queue, self._make, self._ready, self._open = queue, make, ready, True
         self._lock = threading.Lock()
         self._actor = make()
         self.refused = ""
-        """Why this one is never there."""
+        """Why this actor may not train, once that is known."""
         self.start()
 
     def run(self) -> None:
-        """Until the line ends."""
+        """Work until the queue is closed. While no actor at all is ready, fail the visits that wait."""
         while self._open:
             try:
-                if self in self._crew or self._begun():
-                    visit = self._line.get()
-                elif self._crew or time.monotonic() < self._actor.born + PATIENCE:
+                if self in self._ready or self._begun():
+                    visit = self._queue.get()
+                elif self._ready or time.monotonic() < self._actor.born + PATIENCE:
                     continue
                 else:
-                    visit = self._line.get(timeout=TICK)
+                    visit = self._queue.get(timeout=TICK)
             except Empty:
                 continue
             if visit is None:
                 return
             if visit.future.set_running_or_notify_cancel():
-                visit.future.set_result(self._trained(visit) if self in self._crew else self._untrained(visit))
+                visit.future.set_result(self._trained(visit) if self in self._ready else self._untrained(visit))
 
     def end(self) -> None:
         """End the actor, whatever it does, and start no other."""
@@ -220,27 +216,27 @@ class _Minder(threading.Thread):
             log.error("%s", self.refused)
             self._actor.kill()
             return False
-        self._crew.add(self)
+        self._ready.add(self)
         return True
 
-    def _trained(self, visit: Waiting) -> Outcome:
+    def _trained(self, visit: QueuedVisit) -> Outcome:
         try:
             return self._actor.train(visit)
         except KeyError as error:
-            return Outcome(DidNot(visit.key, "failed", f"a blob is gone: {error}"))
+            return visit.failed(f"a blob is gone: {error}")
         except self._actor.failures as error:
             died = type(error).__name__
             if self._replace():
                 log.warning("%s: the actor died (%s), another takes its place", visit.key, died)
-            return Outcome(DidNot(visit.key, "failed", f"the actor that trained it died ({died})"))
+            return visit.failed(f"the actor that trained it died ({died})")
 
-    def _untrained(self, visit: Waiting) -> Outcome:
+    def _untrained(self, visit: QueuedVisit) -> Outcome:
         why = self.refused or f"no CPU of Ray's cluster was free for {PATIENCE:g} s"
-        return Outcome(DidNot(visit.key, "failed", f"no actor can be started: {why}"))
+        return visit.failed(f"no actor can be started: {why}")
 
     def _replace(self) -> bool:
         """Begin anew with another actor, unless the engine is closed."""
-        self._crew.discard(self)
+        self._ready.discard(self)
         with self._lock:
             self._actor.kill()
             if self._open:

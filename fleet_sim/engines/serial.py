@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from fleet_sim.engines.engine import brought
-from fleet_sim.engines.visit_trainer import Station
+from fleet_sim.engines.visit_trainer import VisitTrainer
 from sojourn.model.graphs import Graphs
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ class SerialEngine:
     """One visit after another; when `start` returns, the visit is over."""
 
     def __init__(self, shards: Shards, make: MakeGraphs = Graphs) -> None:
-        self._shards, self._station = shards, Station(make)
+        self._shards, self._trainer = shards, VisitTrainer(make)
 
     def start(self, device: str, key: str, work: Train | Warm, blobs: BlobStore) -> Future[Outcome]:
         """Train."""
         done: Future[Outcome] = Future()
-        done.set_result(self._station.train(self._shards, device, key, work, brought(work, blobs), blobs.read))
+        done.set_result(self._trainer.train(self._shards, device, key, work, brought(work, blobs), blobs.read))
         return done
 
     def close(self) -> None:

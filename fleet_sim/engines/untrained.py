@@ -1,6 +1,6 @@
 """No training at all: visits of the right size in no time, for plans of time and bytes.
 
-A model comes back as it went, but for its first numbers, which tell the device's class mix, and its last, which is
+A model comes back as it went, but for its first numbers, which hold the device's class mix, and its last, which is
 different for every visit: so blobs are new, as after training, and `UntrainedGraphs` answers as a device's model would
 that has learnt its own mix exactly. Arrangers then see the devices about as they would after training.
 """
@@ -48,8 +48,8 @@ class UntrainedGraphs(Graphs):
     def logits(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
         """The first numbers of the model, for each sample."""
         answers = np.zeros(len(self._kit.classes), np.float32)
-        told = vector[: len(answers)]
-        answers[: len(told)] = told
+        mix = vector[: len(answers)]
+        answers[: len(mix)] = mix
         return np.broadcast_to(answers, (len(x), len(answers)))
 
 
@@ -63,7 +63,7 @@ class _Share:
         return len(self.y)
 
     def batch(self, index: NDArray[np.int64], dtype: str) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
-        """Nobody trains here."""
+        """Refuse: a plan trains nothing."""
         raise Fault(f"{len(index)} samples of {dtype} were asked for in a plan")
 
 
@@ -75,11 +75,11 @@ class UntrainedEngine:
         self._kits: dict[bytes, Kit] = {}
 
     def start(self, device: str, key: str, work: Train | Warm, blobs: BlobStore) -> Future[Outcome]:
-        """Make up what comes of it."""
+        """Make up the outcome of a visit."""
         store, done = MemoryBlobs(), Future[Outcome]()
         for digest, data in brought(work, blobs).items():
             store.put(data, digest)
-        visit = _Visit(self._shards, device, key, store, lambda digest: self._kit(digest, blobs))
+        visit = _UntrainedVisit(self._shards, device, key, store, lambda digest: self._kit(digest, blobs))
         done.set_result(outcome_of(attempt(key, work, visit, lambda _step, _steps: None), store))
         return done
 
@@ -93,8 +93,8 @@ class UntrainedEngine:
 
 
 @dataclass(frozen=True)
-class _Visit:
-    """The trainer of one device, for one visit."""
+class _UntrainedVisit:
+    """The trainer of one device for one visit, which makes up the outcome."""
 
     shards: Shards
     device: str
@@ -103,7 +103,7 @@ class _Visit:
     kit: Callable[[bytes], Kit]
 
     def perform(self, work: Warm | Train, progress: Progress) -> Warmed | Trained:
-        """Say what the device would say, with other numbers in its model."""
+        """Report what the device would report, with other numbers in its model."""
         kit = self.kit(work.kit.digest if isinstance(work, Warm) else work.visit.kit.digest)
         share = _Share(self.shards.y[self.shards.rows_of(self.device)])
         if not len(share):
@@ -113,12 +113,12 @@ class _Visit:
         prepared = Prepared(kit, UntrainedGraphs(kit), share)
         if work.visit.task.kind == "estimate" and not trains(work.visit.task):
             return estimate(work.visit, self.blobs, prepared, progress)
-        return self._told(work, prepared)
+        return self._result(work, prepared)
 
-    def _told(self, work: Train, prepared: Prepared) -> Trained:
+    def _result(self, work: Train, prepared: Prepared) -> Trained:
         visit, spec = work.visit, prepared.kit.model
         start = model_of(visit, self.blobs, spec)
-        way = start, self._left(start, prepared)
+        way = start, self._model_with_mix(start, prepared)
         training = visit.task.training
         passed = [EpochResult(1.0, steps_of(prepared.samples, training))] * training.epochs
         if visit.task.kind == "estimate":
@@ -133,7 +133,7 @@ class _Visit:
             raise Unsupported(f"the objective {name_of(visit.task.objective)!r} is not known here")
         return visit_result(visit, self.blobs, prepared, way, objective, passed, remembered)
 
-    def _left(self, start: NDArray[np.float32], prepared: Prepared) -> NDArray[np.float32]:
+    def _model_with_mix(self, start: NDArray[np.float32], prepared: Prepared) -> NDArray[np.float32]:
         counts = np.bincount(prepared.samples.y, minlength=len(prepared.kit.classes)) + RARE
         end = start.copy()
         mix = np.log(counts / counts.sum())[: len(end)]

@@ -1,24 +1,24 @@
-"""Visits that wait in one line for workers elsewhere, and what each worker keeps from one visit to the next."""
+"""Visits that wait for workers in other processes, and which blobs each worker keeps for the next visit."""
 
 from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import numpy as np
 
 from edge_agent.training.work import Train
 from fleet_sim.engines.engine import Outcome, brought, kit_of
-from fleet_sim.engines.frames import Order
+from fleet_sim.engines.frames import VisitRequest
 from sojourn.errors import DataError
 from sojourn.node.machine import DidNot
 from sojourn.protocol.messages import map_refs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from edge_agent.training.work import Warm
     from fleet_sim.engines.engine import Shards
@@ -30,8 +30,8 @@ CACHE = 32 << 20
 
 
 @dataclass(frozen=True)
-class Waiting:
-    """A visit that waits or is under way."""
+class QueuedVisit:
+    """A visit that waits for a worker or is being trained by one."""
 
     future: Future[Outcome]
     device: str
@@ -42,8 +42,8 @@ class Waiting:
     store: BlobStore
 
     @classmethod
-    def of(cls, shards: Shards, device: str, key: str, work: Train | Warm, blobs: BlobStore) -> Waiting:
-        """With all that the visit brings; DataError where the device has no share of the data set."""
+    def of(cls, shards: Shards, device: str, key: str, work: Train | Warm, blobs: BlobStore) -> QueuedVisit:
+        """The visit with its vectors and sample numbers; DataError where the device has no share of the data set."""
         rows = np.ascontiguousarray(shards.rows_of(device), np.int64).tobytes()
         return cls(Future(), device, key, rows, _bare(work), brought(work, blobs), blobs)
 
@@ -53,24 +53,38 @@ class Waiting:
         return kit_of(self.work).digest, *self.blobs
 
     def read(self, digest: bytes) -> bytes:
-        """One of them; KeyError where the kit is gone."""
+        """A blob that the visit needs; KeyError where it is gone."""
         return self.blobs[digest] if digest in self.blobs else self.store.read(digest)
 
-    def order(self, blobs: dict[bytes, bytes], forget: tuple[bytes, ...]) -> Order:
-        """What a worker is sent."""
-        return Order(self.device, self.key, self.rows, self.work, blobs, self.needs, forget)
+    def request(self, blobs: dict[bytes, bytes], forget: tuple[bytes, ...]) -> VisitRequest:
+        """The message to a worker, with these blobs."""
+        return VisitRequest(self.device, self.key, self.rows, self.work, blobs, self.needs, forget)
+
+    def failed(self, why: str) -> Outcome:
+        """The outcome of a visit that could not be trained."""
+        return Outcome(DidNot(self.key, "failed", why))
 
 
-class Line:
-    """Visits wait in one line; whoever is free takes the next."""
+class VisitTaker(Protocol):
+    """A thread that takes visits from a queue and has one worker train them."""
+
+    def end(self) -> None:
+        """End the worker, whatever it does, and start no other."""
+
+    def join(self) -> None:
+        """Wait until the thread has ended."""
+
+
+class VisitQueue:
+    """Visits wait in one queue; whichever worker is free takes the next."""
 
     def __init__(self) -> None:
-        self._waiting: SimpleQueue[Waiting | None] = SimpleQueue()
+        self._waiting: SimpleQueue[QueuedVisit | None] = SimpleQueue()
 
     def add(self, shards: Shards, device: str, key: str, work: Train | Warm, blobs: BlobStore) -> Future[Outcome]:
-        """Put a visit into the line; one of a device without a share of the data set is over at once."""
+        """Put a visit into the queue; one of a device without a share of the data set is over at once."""
         try:
-            visit = Waiting.of(shards, device, key, work, blobs)
+            visit = QueuedVisit.of(shards, device, key, work, blobs)
         except DataError as error:
             refused: Future[Outcome] = Future()
             refused.set_result(Outcome(DidNot(key, "data", str(error))))
@@ -78,31 +92,38 @@ class Line:
         self._waiting.put(visit)
         return visit.future
 
-    def get(self, timeout: float | None = None) -> Waiting | None:
+    def get(self, timeout: float | None = None) -> QueuedVisit | None:
         """The next visit, waited for; None when there will be no more. After so many seconds `queue.Empty`."""
         return self._waiting.get(timeout=timeout)
 
-    def end(self, takers: int) -> None:
-        """Nobody wants the visits that wait, and so many need not wait for others."""
+    def close(self, takers: Sequence[VisitTaker]) -> None:
+        """Cancel the visits that wait, end all takers with their workers, and wait for them."""
         while not self._waiting.empty():
             if visit := self._waiting.get():
                 visit.future.cancel()
-        for _ in range(takers):
+        for _ in takers:
             self._waiting.put(None)
+        for taker in takers:
+            taker.end()
+        for taker in takers:
+            taker.join()
 
 
-class Held:
-    """What a worker holds, last needed last."""
+class WorkerCache:
+    """Which blobs a worker has from earlier visits, those that were needed last at the end."""
 
     def __init__(self) -> None:
         self._sizes: dict[bytes, int] = {}
 
-    def lacks(self, needs: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """What has to be sent."""
-        return tuple(digest for digest in dict.fromkeys(needs) if digest not in self._sizes)
+    def update(self, visit: QueuedVisit) -> tuple[dict[bytes, bytes], tuple[bytes, ...]]:
+        """Note that the worker gets a visit: the blobs to send with it, and the digests of those that it drops.
 
-    def make_room(self, fresh: Mapping[bytes, bytes], needs: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """Note what the worker will hold, and name what it shall let go."""
+        KeyError where a blob is gone that has to be sent; nothing is noted then.
+        """
+        fresh = {digest: visit.read(digest) for digest in dict.fromkeys(visit.needs) if digest not in self._sizes}
+        return fresh, self._make_room(fresh, visit.needs)
+
+    def _make_room(self, fresh: Mapping[bytes, bytes], needs: tuple[bytes, ...]) -> tuple[bytes, ...]:
         held = self._sizes
         sizes = {digest: len(fresh[digest]) if digest in fresh else held.pop(digest) for digest in dict.fromkeys(needs)}
         total, forgotten = sum(sizes.values()), []

@@ -29,8 +29,8 @@ KITS = 4
 """So many kits are kept ready; jobs that are compared mostly share one."""
 
 
-class Station:
-    """What `edge_agent.training.trainer.Trainer` is to one device, for all of them: it keeps graphs, not samples."""
+class VisitTrainer:
+    """Does for all devices what `edge_agent.training.trainer.Trainer` does for one: it keeps graphs, not samples."""
 
     def __init__(self, make: MakeGraphs = Graphs, threads: int = 1) -> None:
         """Make graphs with `make`; use `threads` threads unless a task says how many."""
@@ -40,13 +40,13 @@ class Station:
     def train(
         self, shards: Shards, device: str, key: str, work: Train | Warm, blobs: Mapping[bytes, bytes], kit: ReadKit
     ) -> Outcome:
-        """Do the work as the device would; a failure is an outcome with its word."""
+        """Do the work as the device would; a failure is an outcome too, with its reason."""
         store = MemoryBlobs()
         for digest, data in blobs.items():
             store.put(data, digest)
-        visit = _AtDevice(self, shards, device, store, kit)
+        visit = _DeviceTrainer(self, shards, device, store, kit)
         # Of a trainer nothing is used but `perform`.
-        return outcome_of(attempt(key, work, visit, _untold), store)
+        return outcome_of(attempt(key, work, visit, _no_progress), store)
 
     def prepare(self, shards: Shards, device: str, work: Train | Warm, read: ReadKit) -> Prepared:
         """What the visit needs besides its vectors."""
@@ -67,19 +67,19 @@ class Station:
         return self._kits[place]
 
 
-class _AtDevice:
-    """The trainer of one device, for one visit."""
+class _DeviceTrainer:
+    """The trainer of one device for one visit, in the shape that `attempt` expects."""
 
-    def __init__(self, station: Station, shards: Shards, device: str, blobs: MemoryBlobs, kit: ReadKit) -> None:
-        self._station, self._shards, self._device, self._blobs, self._kit = station, shards, device, blobs, kit
+    def __init__(self, trainer: VisitTrainer, shards: Shards, device: str, blobs: MemoryBlobs, kit: ReadKit) -> None:
+        self._trainer, self._shards, self._device, self._blobs, self._kit = trainer, shards, device, blobs, kit
 
     def perform(self, work: Warm | Train, progress: Progress) -> Warmed | Trained:
         """Do the work."""
-        prepared = self._station.prepare(self._shards, self._device, work, self._kit)
+        prepared = self._trainer.prepare(self._shards, self._device, work, self._kit)
         if isinstance(work, Warm):
             return Warmed(len(prepared.samples))
         return train_visit(work, self._blobs, prepared, progress)
 
 
-def _untold(_step: int, _steps: int) -> None:
-    """Simulated time has its own signs of life."""
+def _no_progress(_step: int, _steps: int) -> None:
+    """Report no step: in a simulation the virtual clock makes the signs of life."""

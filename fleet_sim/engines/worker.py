@@ -1,4 +1,4 @@
-"""A process of the pool: trains the visits that it is sent, one after another, until its connection ends."""
+"""A process of the process pool: trains the visits that it is sent until its connection ends."""
 
 from __future__ import annotations
 
@@ -7,35 +7,26 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from fleet_sim.engines.engine import Shards
-from fleet_sim.engines.frames import Order, Setup, answer_of
+from fleet_sim.engines.frames import WorkerSetup
+from fleet_sim.engines.request_trainer import RequestTrainer
 from fleet_sim.engines.shared import seen
-from fleet_sim.engines.visit_trainer import Station
 
-_setup = msgspec.msgpack.Decoder(Setup)
-_order = msgspec.msgpack.Decoder(Order)
+_setup = msgspec.msgpack.Decoder(WorkerSetup)
 
 
 def main(connection: int, data: int) -> None:
-    """Take orders until the other end is closed."""
-    orders: Connection[Any, Any] = Connection(connection)
-    setup = _setup.decode(orders.recv_bytes())
+    """Answer requests until the other end is closed; both arguments are open files that the engine passed on."""
+    requests: Connection[Any, Any] = Connection(connection)
+    setup = _setup.decode(requests.recv_bytes())
     x, y = seen(data, setup.layouts)
-    station, held = Station(), dict[bytes, bytes]()
+    trainer = RequestTrainer(x, y, setup.classes)
     while True:
         try:
-            order = _order.decode(orders.recv_bytes())
+            request = requests.recv_bytes()
         except EOFError:
             return
-        for digest in order.forget:
-            del held[digest]
-        held |= order.blobs
-        shards = Shards(x, y, setup.classes, {order.device: np.frombuffer(order.rows, np.int64)})
-        needed = {digest: held[digest] for digest in order.needs}
-        outcome = station.train(shards, order.device, order.key, order.work, needed, held.__getitem__)
-        orders.send_bytes(msgspec.msgpack.encode(answer_of(outcome)))
+        requests.send_bytes(trainer.train(request))
 
 
 if __name__ == "__main__":

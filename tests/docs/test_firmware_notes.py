@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from edge_agent.limits.settings import LimitSettings
-from fleet_sim.profile_table import PROFILES
-from fleet_sim.profiles import training_seconds
+from fleet_sim.profiles.boards import PROFILES
+from fleet_sim.profiles.training_time import training_seconds
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "firmware_notes"

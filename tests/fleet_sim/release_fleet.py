@@ -15,7 +15,7 @@ from edge_agent.agent import Agent
 from edge_agent.records import ReleaseEnded, ReleaseOrdered
 from edge_agent.releases.machine import ReleaseMachine
 from edge_agent.releases.work import Install, Installed, Usage, Withdraw, Withdrawn
-from fleet_sim.fleet import CLOUD, FLEET, Fleet
+from fleet_sim.world.memory_fleet import CLOUD, FLEET, MemoryFleet
 from sojourn.links.memory import MemoryLink
 from sojourn.node.machine import Did, DidNot, Received, Told
 from sojourn.node.workers import InlineWorkers
@@ -130,7 +130,7 @@ class Installing:
         return Did(key, Installed(ILL.get(kind, FINE)))
 
 
-class ReleaseFleet(Fleet):
+class ReleaseFleet(MemoryFleet):
     """Ten devices on two sites. `bad` says of a version how it is, on which devices."""
 
     def __init__(self, faults: Faults | None = None, stores: Mapping[str, Store] | None = None) -> None:

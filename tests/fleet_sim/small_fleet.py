@@ -24,7 +24,7 @@ from edge_agent.records import VisitTrained
 from edge_agent.training.objectives import NAMES
 from edge_agent.training.trainer import Trainer, attempt
 from edge_agent.training.work import Train, Trained, Warm, Warmed
-from fleet_sim.fleet import CLOUD, Fleet
+from fleet_sim.world.memory_fleet import CLOUD, MemoryFleet
 from hierarchy.edge.records import VisitKept
 from sojourn.data.source import DataSettings
 from sojourn.links.memory import MemoryLink
@@ -207,7 +207,7 @@ class SlowTraining:
         self._wanted.clear()
 
 
-class SmallFleet(Fleet):
+class SmallFleet(MemoryFleet):
     """A fleet whose training takes time, is counted, and can be tampered with."""
 
     def __init__(

@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.rounds.estimation import rows_of
 from edge_agent.training.trainer import prepare
-from fleet_sim.fleet import CLOUD
+from fleet_sim.world.memory_fleet import CLOUD
 from sojourn.model import vectors
 from sojourn.parts import ClassifierEstimator, ConfidenceEstimator, UpdateEstimator
 from tests.fleet_sim.small_fleet import Run, SmallFleet, initial_model, job, kit_of_jobs, run, shards

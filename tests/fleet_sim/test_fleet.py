@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edge_agent.training.trainer import prepare
-from fleet_sim.fleet import CLOUD
+from fleet_sim.world.memory_fleet import CLOUD
 from sojourn.links.memory import Faults
 from sojourn.model.exemplars import Exemplars
 from sojourn.model.graphs import Graphs

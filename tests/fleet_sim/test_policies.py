@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from edge_agent.training.work import Trained
-from fleet_sim.fleet import CLOUD
+from fleet_sim.world.memory_fleet import CLOUD
 from sojourn.model import vectors
 from sojourn.node import node as node_module
 from sojourn.node.machine import Did, DidNot

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edge_agent.agent import Agent
-from fleet_sim.fleet import CLOUD
+from fleet_sim.world.memory_fleet import CLOUD
 from sojourn.links.memory import Faults
 from sojourn.model import vectors
 from tests.fleet_sim.small_fleet import SmallFleet, job, kit_of_jobs

@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper
 
 from coordinator.compiling.baking import bake
-from fleet_sim.fleet import CLOUD, Fleet
+from fleet_sim.world.memory_fleet import CLOUD, MemoryFleet
 from sojourn.data.source import DataSettings
 from sojourn.model import vectors
 from sojourn.protocol.envelope import unpack_blob
@@ -47,7 +47,7 @@ def undisturbed(tmp_path_factory):
     def run(more: str = "") -> list[np.ndarray]:
         if more not in known:
             data = {device: DataSettings(path=str(folder / f"{device}.npz")) for device in DEVICES}
-            memory = Fleet(data, {site: tuple(devices) for site, devices in SITES.items()})
+            memory = MemoryFleet(data, {site: tuple(devices) for site, devices in SITES.items()})
             memory.submit(job_text("job") + more)
             job, blobs = memory.run("job"), memory.stores[CLOUD].blobs
             assert job.status == "done"

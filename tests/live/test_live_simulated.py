@@ -8,10 +8,10 @@ import pytest
 from onnx import numpy_helper
 
 from fleet_sim.datasets import load
-from fleet_sim.partition import split
-from fleet_sim.report import save_model
-from fleet_sim.running import Running
-from fleet_sim.simulation import read_simulation
+from fleet_sim.datasets.partition import split
+from fleet_sim.results.report import save_model
+from fleet_sim.run import SimulationRun
+from fleet_sim.settings import read_simulation
 from tests.live.live_fleet import LiveFleet
 
 NEAR = 0.02
@@ -64,7 +64,7 @@ def predicted(tmp_path_factory) -> dict[str, Predicted]:
 def simulated(name, folder) -> Predicted:
     fleet = FLEET.replace("[256]", f"[{HIDDEN[name]}]")
     simulation = read_simulation(f'name = "{name}"\n{JOBS[name]}{fleet}', name)
-    running = Running(simulation, folder)
+    running = SimulationRun(simulation, folder)
     try:
         *_, course = running.courses()
     finally:

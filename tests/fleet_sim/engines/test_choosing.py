@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fleet_sim.engines import PoolEngine, SerialEngine, choose
+from fleet_sim.engines import ProcessPoolEngine, SerialEngine, choose
 from fleet_sim.engines.batched import BatchedEngine
 from fleet_sim.engines.choosing import Hardware, hardware, pick
 from fleet_sim.engines.torch_graphs import TorchEngine
@@ -78,7 +78,7 @@ def test_a_gpu_is_no_place_for_onnxruntime() -> None:
     ("asked", "kind"),
     [
         ({"engine": "serial"}, SerialEngine),
-        ({"engine": "pool", "workers": 1}, PoolEngine),
+        ({"engine": "pool", "workers": 1}, ProcessPoolEngine),
         ({"trainer": "torch", "engine": "serial", "device": "cpu"}, TorchEngine),
         ({"trainer": "torch", "engine": "batched", "device": "cpu"}, BatchedEngine),
     ],

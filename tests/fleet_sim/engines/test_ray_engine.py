@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.fleet_sim.engines.test_pool import long_visit
 
 from edge_agent.training.work import Warm, Warmed
 from fleet_sim.engines import SerialEngine, choose, ray_cluster, ray_engine, visit_queue
 from fleet_sim.engines.choosing import Hardware, pick
 from fleet_sim.engines.ray_engine import RayEngine
-from fleet_sim.running import Running
-from fleet_sim.simulation import read_simulation
+from fleet_sim.run import SimulationRun
+from fleet_sim.settings import read_simulation
 from sojourn.errors import ConfigError, MachineError
 from sojourn.node.machine import Did, DidNot
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.fleet_sim.engines.shares import KINDS, assert_same, result, shards, train, visit
-from tests.fleet_sim.engines.test_pool import long_visit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,7 +86,7 @@ def of_actors(engine: RayEngine, what: str) -> list[Any]:
     import ray
 
     call = {"node_id": lambda _: ray.get_runtime_context().get_node_id(), "pid": lambda _: os.getpid()}[what]
-    return ray.get([minder._actor._actor.__ray_call__.remote(call) for minder in engine._minders])
+    return ray.get([thread._actor._actor.__ray_call__.remote(call) for thread in engine._threads])
 
 
 def connected() -> bool:
@@ -165,9 +165,9 @@ def test_blobs_that_an_actor_has_are_not_sent_again_until_it_lets_them_go(
     cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[int] = []
-    refs = ray_engine._Shelf.refs
+    refs = ray_engine._StoredBlobs.refs
     monkeypatch.setattr(
-        ray_engine._Shelf, "refs", lambda shelf, blobs: (sent.append(len(blobs)), refs(shelf, blobs))[1]
+        ray_engine._StoredBlobs, "refs", lambda stored, blobs: (sent.append(len(blobs)), refs(stored, blobs))[1]
     )
     alone = RayEngine(shards(), 1, workers=1, address=cluster.address)
     try:
@@ -187,7 +187,7 @@ def test_a_simulation_on_the_cluster_ends_with_the_model_of_a_serial_one(cluster
     for name, how in {"serial": {}, "ray": {"simulation.ray": cluster.address}}.items():
         simulation = read_simulation(TEXT, "a test", {"simulation.engine": name, **how})
         assert read_simulation(simulation.text, "again").fleet == simulation.fleet
-        running = Running(simulation, tmp_path / name)
+        running = SimulationRun(simulation, tmp_path / name)
         try:
             last = list(running.courses())[-1]
         finally:
@@ -208,11 +208,11 @@ def test_a_machine_with_another_version_is_refused(cluster: Any, monkeypatch: py
 
 
 def test_a_machine_without_sojourn_is_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Elsewhere(ray_engine.RayStation):
+    class Elsewhere(ray_engine.RayVisitTrainer):
         def about(self) -> Any:
             raise ModuleNotFoundError("No module named 'sojourn'")
 
-    monkeypatch.setattr(ray_engine, "RayStation", Elsewhere)
+    monkeypatch.setattr(ray_engine, "RayVisitTrainer", Elsewhere)
     with pytest.raises(MachineError, match=r"cannot train: .*No module named 'sojourn'; is the same sojourn installed"):
         RayEngine(shards(), 1, address=cluster.address)
 
@@ -223,7 +223,7 @@ def others(cluster: Any) -> Iterator[Any]:
     import ray
 
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-    yield lambda: ray.remote(num_cpus=1)(ray_engine.RayStation).remote((0, 0), ())
+    yield lambda: ray.remote(num_cpus=1)(ray_engine.RayVisitTrainer).remote((0, 0), ())
     ray.shutdown()
 
 
@@ -257,11 +257,11 @@ def test_while_nobody_can_train_visits_fail(cluster: Any, monkeypatch: pytest.Mo
 
     engine = RayEngine(shards(), 1, workers=1, address=cluster.address)
     try:
-        (minder,) = engine._minders
-        nowhere = ray.remote(num_cpus=1, resources={"nowhere": 1})(ray_engine.RayStation)
+        (thread,) = engine._threads
+        nowhere = ray.remote(num_cpus=1, resources={"nowhere": 1})(ray_engine.RayVisitTrainer)
         monkeypatch.setattr(ray_engine, "PATIENCE", 0.5)
-        minder._make = lambda: ray_engine._Actor(ray, nowhere.remote((0, 0), ()), minder._actor._shelf)
-        minder._actor.kill()
+        thread._make = lambda: ray_engine._Actor(ray, nowhere.remote((0, 0), ()), thread._actor._stored)
+        thread._actor.kill()
         blobs = MemoryBlobs()
         futures = [engine.start("dev-0", str(each), visit("sgd", blobs), blobs) for each in range(2)]
         first, second = (future.result().event for future in futures)

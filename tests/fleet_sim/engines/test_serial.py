@@ -105,7 +105,7 @@ def test_kits_beyond_a_few_are_let_go_and_come_back() -> None:
         event = engine.start("dev-2", "key", changed, blobs).result().event
         assert isinstance(event, Did)
         assert isinstance(event.outcome, Trained)
-    assert len(engine._station._kits) == 4
+    assert len(engine._trainer._kits) == 4
 
 
 def test_the_data_set_itself_is_kept_as_compact_as_it_is() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from edge_agent.agent import Agent
 from edge_agent.records import VisitTrained
 from edge_agent.training.work import Train, Trained, Warm, Warmed
-from fleet_sim.world import SimulatedNode, World
+from fleet_sim.world.world import SimulatedNode, World
 from hierarchy.edge.gate import perform
 from hierarchy.edge.records import VisitKept, VisitMissed
 from hierarchy.edge.server import EdgeServer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet_sim.world import World
+from fleet_sim.world.world import World
 from sojourn.links.link import Will
 from sojourn.links.memory import Faults, MemoryLink
 from sojourn.profile import LinkProfile

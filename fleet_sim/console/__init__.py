@@ -1,0 +1,1 @@
+"""What `sojourn simulate`, `compare`, `plan` and `data` do on a terminal."""

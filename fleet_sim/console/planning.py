@@ -1,0 +1,119 @@
+"""A plan: how long a job would take on a fleet and how many bytes, without training."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from rich.progress import Progress
+from rich.table import Table
+
+from coordinator.console.pace import progress
+from fleet_sim.console.simulating import clock_of, read
+from fleet_sim.results.folder import ROUNDS
+from fleet_sim.results.tallies import DEVICES, SITES
+from fleet_sim.run import SimulationRun
+from sojourn.errors import JobError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from rich.console import Console
+
+    from coordinator.console.following import Course
+    from fleet_sim.results.tallies import VisitTally
+
+MOST = 8
+"""So many sites and devices are shown; the tables in the folder have all."""
+
+
+def plan(file: Path | None, changes: Mapping[str, Any], output: Path | None, console: Console) -> None:
+    """Let a fleet's time pass without training, and show what it comes to."""
+    simulation = read(file, changes)
+    simulation.job.pop("target", None)  # nothing is learnt, so nothing is reached
+    if output is not None:
+        _run(SimulationRun(simulation, output, train=False), console)
+        console.print(f"{ROUNDS}, visits.csv, {SITES} and {DEVICES} are in {output}.", soft_wrap=True)
+        return
+    with tempfile.TemporaryDirectory(prefix="sojourn-plan-") as folder:
+        _run(SimulationRun(simulation, Path(folder), train=False), console)
+
+
+def _run(running: SimulationRun, console: Console) -> None:
+    try:
+        course = _shown(running.courses(), console)
+    finally:
+        running.close()
+    if not course.history:
+        raise JobError(f"no round came to its end: {course.view.detail}")
+    fleet = running.simulation.fleet
+    boards = ", ".join(dict.fromkeys(running.profiles.values()))
+    console.print(f"[bold]{course.view.strategy}[/], {course.view.model}, {fleet.devices} devices ({boards})")
+    console.print(_rounds(running.results.rows(ROUNDS), running.fleet.world.now, running.fleet.traffic))
+    console.print(_sites(running.sites))
+    console.print(_devices(running.devices, running.samples, running.profiles))
+    console.print("[dim]Nothing was trained: times come from the profiles, bytes from real messages, and devices are "
+                  "arranged by their class mix, as after good training.[/]", soft_wrap=True)  # fmt: skip
+
+
+def _shown(courses: Iterator[Course], console: Console) -> Course:
+    """How far it is, until it has ended."""
+    course = next(courses)
+    with Progress(*Progress.get_default_columns(), console=console, transient=True) as bar:
+        task = bar.add_task("planning", total=course.view.rounds)
+        for course in courses:
+            bar.update(task, completed=progress(course))
+    return course
+
+
+def _rounds(rows: Sequence[Mapping[str, str]], clock: float, traffic: int) -> Table:
+    """A line for each phase, and one for all. What is not of a round (estimates, kits, presence) came before it."""
+    times, sizes = [float(row["seconds"]) for row in rows], [float(row["bytes"]) / 1e6 for row in rows]
+    table = _table("time and bytes", "phase", "time", "shortest", "longest", "MB")
+    table.add_row("before the first round", clock_of(clock - sum(times)), "", "", _mb(traffic / 1e6 - sum(sizes)))
+    spread = [clock_of(each) for each in (fmean(times), min(times), max(times))]
+    table.add_row("a round, mean", *spread, _mb(fmean(sizes)))
+    table.add_row(f"the whole job, {len(rows)} rounds", clock_of(clock), "", "", _mb(traffic / 1e6), style="bold")
+    return table
+
+
+def _sites(sites: Mapping[str, VisitTally]) -> Table:
+    table = _table("sites, busiest first", "site", "devices", "visits", "lost", "busy", "MB down", "MB up")
+    ranked = sorted(sites.items(), key=lambda each: (-each[1].busy, each[0]))
+    for name, it in ranked[:MOST]:
+        counts = str(len(it.devices)), str(it.visits), str(it.lost)
+        table.add_row(name, *counts, clock_of(it.busy), _mb(it.down / 1e6), _mb(it.up / 1e6))
+    return _with_rest(table, len(ranked))
+
+
+def _devices(devices: Mapping[str, VisitTally], samples: Mapping[str, int], profiles: Mapping[str, str]) -> Table:
+    headings = "device", "profile", "samples", "visits", "busy", "a visit", "MB"
+    table = _table("devices, busiest first", *headings)
+    ranked = sorted(devices.items(), key=lambda each: (-each[1].seconds, each[0]))
+    for name, it in ranked[:MOST]:
+        ended = it.visits + it.lost
+        times = clock_of(it.seconds), clock_of(it.seconds / ended)
+        table.add_row(name, profiles[name], str(samples[name]), str(it.visits), *times, _mb((it.down + it.up) / 1e6))
+    return _with_rest(table, len(ranked))
+
+
+def _table(title: str, *headings: str) -> Table:
+    table = Table(
+        title=f"\n{title}", title_justify="left", title_style="bold", caption_justify="left", box=None, pad_edge=False,
+        padding=(0, 2, 0, 0), header_style="dim",
+    )  # fmt: skip
+    for at, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if at else "left", no_wrap=True)
+    return table
+
+
+def _with_rest(table: Table, all_of_them: int) -> Table:
+    if all_of_them > MOST:
+        table.caption = f"and {all_of_them - MOST} more; --output FOLDER writes all of them down"
+    return table
+
+
+def _mb(megabytes: float) -> str:
+    return f"{megabytes:.2f}" if megabytes < 100 else f"{megabytes:,.0f}"

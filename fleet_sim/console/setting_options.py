@@ -1,0 +1,114 @@
+"""Options of the command line that stand for settings in a job file; `simulate`, `compare` and `plan` share them."""
+
+from __future__ import annotations
+
+import tomllib
+from inspect import Parameter, Signature, signature
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sojourn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    Command = Callable[..., None]
+
+SETTINGS: dict[str, tuple[str, Any]] = {
+    "strategy": ("strategy", Annotated[str | None, typer.Option(help="Any of `sojourn strategies`.")]),
+    "data": ("simulation.data", Annotated[str | None, typer.Option(help="A data set's name, or an NPZ file.")]),
+    "devices": ("simulation.devices", Annotated[int | None, typer.Option(help="How many devices.", min=1)]),
+    "sites": ("simulation.sites", Annotated[int | None, typer.Option(help="How many edge servers.", min=1)]),
+    "by": (
+        "split.by",
+        Annotated[str | None, typer.Option("--split", help="iid, dirichlet, shards, quantity, user or domain.")],
+    ),
+    "alpha": (
+        "split.alpha",
+        Annotated[float | None, typer.Option(help="Dirichlet's alpha; 0: one class for each device.")],
+    ),
+    "rounds": ("rounds", Annotated[int | None, typer.Option(help="How many rounds.", min=1)]),
+    "seed": ("seed", Annotated[int | None, typer.Option(help="All randomness comes from it.", min=0)]),
+    "dropout": (
+        "availability.dropout",
+        Annotated[float | None, typer.Option(help="The chance that a visit fails, 0 to 1.")],
+    ),
+    "profile": (
+        "simulation.profile",
+        Annotated[
+            list[str] | None,
+            typer.Option(
+                help="What the devices are: a board's name, or a measured profile's file. Repeat it for a mix."
+            ),
+        ],
+    ),
+    "link": (
+        "simulation.link",
+        Annotated[
+            list[str] | None,
+            typer.Option("--link", help="How they are connected, if not as the profile says. Repeatable."),
+        ],
+    ),
+    "engine": (
+        "simulation.engine",
+        Annotated[str | None, typer.Option(help="Who trains: auto, serial, pool, ray or batched.")],
+    ),
+    "trainer": ("simulation.trainer", Annotated[str | None, typer.Option(help="onnx (a device's own) or torch.")]),
+    "device": (
+        "simulation.device",
+        Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps, for --trainer torch.")],
+    ),
+    "workers": (
+        "simulation.workers",
+        Annotated[int | None, typer.Option(help="Processes of the pool; 0: one for each core.", min=0)],
+    ),
+}
+"""By the option's name: the path of the setting in the file, and the option itself."""
+FLEET = ("data", "devices", "sites", "by", "alpha", "rounds", "dropout", "profile", "link")
+"""What is simulated, whichever command does it."""
+ENGINE = ("engine", "trainer", "device", "workers")
+"""How it is trained."""
+ANY_SETTING = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, as in the file: training.lr=0.1. Repeatable."),
+]
+
+
+def takes_settings(*names: str) -> Callable[[Command], Command]:
+    """Give a command of keywords these options and --set; what they set, by path in the file, is its `changes`."""
+
+    def wrap(command: Command) -> Command:
+        def run(**values: Any) -> None:
+            given = {SETTINGS[name][0]: values.pop(name) for name in names}
+            command(changes=changes(given, values.pop("settings") or ()), **values)
+
+        options = {name: SETTINGS[name][1] for name in names} | {"settings": ANY_SETTING}
+        shared = [_keyword(name, option) for name, option in options.items()]
+        parameters = signature(command, eval_str=True).parameters.values()
+        # typer reads the signature: the options stand where the command has `changes`.
+        run.__signature__ = Signature(  # type: ignore[attr-defined]
+            [each for own in parameters for each in (shared if own.name == "changes" else [own])]
+        )
+        run.__name__, run.__doc__, run.__annotations__ = command.__name__, command.__doc__, {}
+        return run
+
+    return wrap
+
+
+def changes(given: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
+    """What options and KEY=VALUE texts set, by path in the file; an option that was not given sets nothing."""
+    found = {path: value for path, value in given.items() if value not in (None, [])}
+    for each in settings:
+        path, equals, value = each.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {each}: write KEY=VALUE, as training.lr=0.1")
+        try:
+            found[path.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            found[path.strip()] = value.strip()
+    return found
+
+
+def _keyword(name: str, option: Any) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=option)

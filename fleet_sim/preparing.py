@@ -1,0 +1,103 @@
+"""From a simulation's settings to what its fleet needs: boards and links, shares of the data, an engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coordinator.jobs.data import public_data
+from coordinator.jobs.settings import read_job
+from fleet_sim import engines
+from fleet_sim.datasets import load
+from fleet_sim.datasets.partition import split
+from fleet_sim.engines.untrained import UntrainedEngine
+from fleet_sim.profiles.lookup import find_link, find_profile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from coordinator.jobs.settings import JobSettings
+    from fleet_sim.datasets import DataSet
+    from fleet_sim.results.folder import ResultFolder
+    from fleet_sim.settings import Simulation, SimulationSettings
+    from sojourn.profile import DeviceProfile, LinkProfile
+
+
+@dataclass(frozen=True)
+class SimulatedDevices:
+    """What the simulated devices are, by their names: the profile that each was dealt, its board and its link."""
+
+    profiles: dict[str, str]
+    boards: dict[str, DeviceProfile]
+    links: dict[str, LinkProfile]
+
+    @classmethod
+    def of(cls, settings: SimulationSettings) -> SimulatedDevices:
+        """Look all profiles up; a link that the settings name counts more than the profile's own."""
+        profiles = settings.dealt(settings.profile)
+        found = {name: find_profile(profile) for name, profile in profiles.items()}
+        links = settings.dealt(settings.link)
+        return cls(
+            profiles,
+            {name: profile.device for name, profile in found.items()},
+            {name: find_link(links[name]) if links[name] else profile.link for name, profile in found.items()},
+        )
+
+
+@dataclass(frozen=True)
+class PreparedTraining:
+    """The engine with the devices' data in it, why it is this one, and the job file for the coordinator."""
+
+    engine: engines.Engine
+    why: str
+    samples: dict[str, int]
+    """How many samples each device has."""
+    job_text: str
+
+
+def prepare_training(simulation: Simulation, results: ResultFolder, *, train: bool) -> PreparedTraining:
+    """Deal the data out to the devices, write the test set into the result folder, and choose the engine.
+
+    The data set itself is let go: the engine has what it needs of it. Without `train` nothing will be learnt, so a few
+    test samples do.
+    """
+    data, job = load(simulation.fleet.data), simulation.read()
+    parts = split(simulation.split, data, simulation.fleet.devices, job.seed)
+    rows = dict(zip(simulation.fleet.names, parts, strict=True))
+    shards = engines.Shards(data.x_train, data.y_train, data.classes, rows)
+    results.open()
+    job_text = simulation.job_text(_write_test_set(data if train else _with_few_tests(data, job), results.path))
+    engine, why = _choose_engine(shards, simulation.fleet, job_text) if train else (UntrainedEngine(shards), "a plan")
+    return PreparedTraining(engine, why, {name: len(part) for name, part in rows.items()}, job_text)
+
+
+def _write_test_set(data: DataSet, folder: Path) -> Path:
+    path = (folder / "test.npz").resolve()
+    np.savez(path, x=data.x_test, y=data.y_test, classes=np.array(data.classes))
+    return path
+
+
+def _with_few_tests(data: DataSet, job: JobSettings) -> DataSet:
+    """The data with as many test samples as exemplars are cut from, and one of each class to test on."""
+    each = job.data.exemplars_per_class + 1
+    rows = np.concatenate([np.flatnonzero(data.y_test == label)[:each] for label in np.unique(data.y_test)])
+    return replace(data, x_test=data.x_test[rows], y_test=data.y_test[rows])
+
+
+def _choose_engine(shards: engines.Shards, fleet: SimulationSettings, job_text: str) -> tuple[engines.Engine, str]:
+    return engines.choose(
+        shards, engine=fleet.engine, trainer=fleet.trainer, device=fleet.device, workers=fleet.workers,
+        network=_network(job_text) if fleet.trainer == "torch" else None, ray=fleet.ray,
+    )  # fmt: skip
+
+
+def _network(job_text: str) -> engines.Network:
+    """The torch module that the job's kit is compiled from."""
+    from coordinator.models import build  # noqa: PLC0415  # torch takes seconds and 280 MB
+
+    job = read_job(job_text, "the simulation")
+    data = public_data(job)
+    module = build(job.model.name, data.input, len(data.classes), job.model.options, job.seed)
+    return engines.Network(module, data.mean, data.std)

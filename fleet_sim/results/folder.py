@@ -1,0 +1,115 @@
+"""The folder that a simulation leaves: settings to run it again, tables, the model, and pictures."""
+
+from __future__ import annotations
+
+import csv
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any, TextIO
+
+from coordinator.console.watching import MEASURES
+from sojourn import __version__
+from sojourn.errors import ConfigError
+from sojourn.toml import dumps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from fleet_sim.world.virtual_fleet import EndedVisit
+    from sojourn.protocol.wire import RoundReport
+
+ROUNDS, VISITS, CONFIG = "rounds.csv", "visits.csv", "config.toml"
+COLUMNS = {
+    ROUNDS: ("round", "accuracy", "loss", "tours", "visits", "lost", "bytes", "seconds", "clock", *MEASURES),
+    VISITS: (
+        "clock", "site", "tour", "device", "hop", "status", "reason", "samples", "norm", "loss", "seconds", "down",
+        "up",
+    ),
+}  # fmt: skip
+PACKAGES = ("numpy", "onnxruntime", "torch", "msgspec", "paho-mqtt", "scikit-learn")
+
+
+class ResultFolder:
+    """Writes as it goes, so that what was done is there whenever the simulation ends."""
+
+    def __init__(self, path: Path, *, resume: bool = False) -> None:
+        if path.exists() and not path.is_dir():
+            raise ConfigError(f"{path} is a file: name a folder for the results")
+        if path.exists() and any(path.iterdir()) and not resume:
+            raise ConfigError(f"{path} is not empty: name another folder, or add --resume to go on with what is in it")
+        if resume and not (path / CONFIG).exists():
+            raise ConfigError(f"{path} has no {CONFIG}: there is nothing to go on with")
+        self.path = path
+        self._files: dict[str, TextIO] = {}
+
+    def open(self) -> None:
+        """Make the folder, if it is not there."""
+        self.path.mkdir(parents=True, exist_ok=True)
+
+    def begin(self, settings: str) -> None:
+        """Write down the settings that give this simulation again, and the versions of what runs it."""
+        (self.path / CONFIG).write_text(settings, encoding="utf-8")
+        (self.path / "versions.toml").write_text(dumps(versions()), encoding="utf-8")
+        for name, columns in COLUMNS.items():
+            self.table(name, columns, ())
+
+    def back_to(self, clock: float) -> None:
+        """Take back what was written after this time: it will happen again."""
+        for name, columns in COLUMNS.items():
+            kept = [row for row in self.rows(name) if float(row["clock"]) <= clock]
+            self.table(name, columns, [[row[column] for column in columns] for row in kept])
+
+    def round(self, report: RoundReport, clock: float) -> None:
+        """Add a round; with it, its visits are safe on the disk."""
+        measures = [report.quality.get(name, "") for name in MEASURES]
+        self._add(ROUNDS, (
+            report.round, report.accuracy, report.loss, report.tours, report.visits, report.lost, report.traffic,
+            report.seconds, clock, *measures,
+        ))  # fmt: skip
+        for file in self._files.values():
+            file.flush()
+
+    def visit(self, seen: EndedVisit) -> None:
+        """Add a visit."""
+        it = seen.report
+        self._add(VISITS, (
+            seen.at, seen.site, seen.tour, it.device, it.hop, it.status, it.reason, it.samples, it.norm,
+            it.metrics.get("loss", ""), it.seconds, seen.down, seen.up,
+        ))  # fmt: skip
+
+    def rows(self, name: str) -> list[dict[str, str]]:
+        """The rows of one of its tables."""
+        if name in self._files:
+            self._files[name].flush()
+        with (self.path / name).open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+
+    def table(self, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """Write a whole table."""
+        with (self.path / name).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(columns)
+            writer.writerows(rows)
+
+    def close(self) -> None:
+        """Nothing more is added."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def _add(self, name: str, row: Sequence[Any]) -> None:
+        if name not in self._files:
+            self._files[name] = (self.path / name).open("a", newline="", encoding="utf-8")
+        csv.writer(self._files[name]).writerow(row)
+
+
+def versions() -> dict[str, str]:
+    """What a result depends on besides its settings."""
+    found = {"sojourn": __version__, "python": platform.python_version(), "machine": platform.machine()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

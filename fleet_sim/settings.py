@@ -1,0 +1,120 @@
+"""What is simulated: a job as a coordinator gets it, and the fleet that it is tried on. Typed and closed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+
+from coordinator.jobs.settings import read_job
+from fleet_sim.datasets.partition import Split
+from fleet_sim.world.availability import Availability
+from sojourn.errors import ConfigError
+from sojourn.parts import Count, Natural
+from sojourn.settings import parse, settle
+from sojourn.toml import dumps
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from coordinator.jobs.settings import JobSettings
+
+OneOrMore = str | Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+
+
+class SimulationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The fleet that is not there.
+
+    data: the name of a set, or an NPZ file. reach: a device reaches `one` site, or `all`. engine, trainer, device,
+    workers, ray: how visits are trained (fleet_sim/engines), and the address of a cluster for it. profile, link: what
+    the devices and their lines are like; of several, each site's devices take one after another in turn; no link: the
+    profile's own.
+    """
+
+    data: str = "digits"
+    devices: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 20
+    sites: Count = 2
+    reach: Literal["one", "all"] = "one"
+    engine: Literal["auto", "serial", "pool", "batched", "ray"] = "auto"
+    trainer: Literal["onnx", "torch"] = "onnx"
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    workers: Natural = 0
+    ray: str = ""
+    profile: OneOrMore = "raspberry-pi-4"
+    link: OneOrMore = ""
+
+    @property
+    def names(self) -> list[str]:
+        """The devices' names."""
+        width = len(str(self.devices))
+        return [f"device-{number:0{width}}" for number in range(1, self.devices + 1)]
+
+    @property
+    def reached(self) -> dict[str, tuple[str, ...]]:
+        """Which devices use which site's broker: dealt out in turn."""
+        sites = min(self.sites, self.devices)
+        return {f"site-{number + 1}": tuple(self.names[number::sites]) for number in range(sites)}
+
+    def dealt(self, kinds: OneOrMore) -> dict[str, str]:
+        """Which device is of which kind: dealt out in turn at every site, so that each has its share of all."""
+        named = (kinds,) if isinstance(kinds, str) else kinds
+        return {name: named[at % len(named)] for devices in self.reached.values() for at, name in enumerate(devices)}
+
+
+class Simulation(msgspec.Struct, frozen=True):
+    """All of it, checked; `job` is the job file as TOML tables, without its data."""
+
+    job: dict[str, Any]
+    fleet: SimulationSettings
+    split: Split
+    availability: Availability = Availability()
+
+    @property
+    def text(self) -> str:
+        """A file that gives this simulation again: every setting there is, also those that nobody gave."""
+        job = self.read()
+        everything = {**_given(msgspec.to_builtins(job)), **msgspec.to_builtins(job.parts())}
+        del everything["data"]["test"]
+        if "devices" not in self.job.get("fleet", {}):
+            del everything["fleet"]["devices"]  # as many as are simulated
+        tables = {"simulation": self.fleet, "split": self.split, "availability": self.availability}
+        everything |= {name: _given(msgspec.to_builtins(table)) for name, table in tables.items()}
+        return dumps({key: value for key, value in everything.items() if value != {}})
+
+    def job_text(self, test: Path | str) -> str:
+        """The job file for a coordinator, with the set that models are tested on."""
+        data = {**self.job.get("data", {}), "test": str(test)}
+        fleet = {"devices": self.fleet.devices, **self.job.get("fleet", {})}
+        return dumps({**self.job, "data": data, "fleet": fleet})
+
+    def read(self) -> JobSettings:
+        """The job's settings."""
+        return read_job(self.job_text("digits"), "the simulation")
+
+
+def read_simulation(text: str, where: str, changes: dict[str, Any] | None = None) -> Simulation:
+    """The simulation in a TOML text, with what the command line changes."""
+    tables = parse(text, where)
+    for path, value in (changes or {}).items():
+        place, *keys = tables, *path.split(".")
+        for key in keys[:-1]:
+            place = place.setdefault(key, {})
+        place[keys[-1]] = value
+    fleet = settle(tables.pop("simulation", {}), SimulationSettings, f"{where} [simulation]")
+    split = settle(tables.pop("split", {}), Split, f"{where} [split]")
+    there = settle(tables.pop("availability", {}), Availability, f"{where} [availability]")
+    if tables.get("data", {}).get("test"):
+        raise ConfigError(f"{where}: a simulation takes its test set from simulation.data: leave data.test out")
+    tables.setdefault("name", "simulation")
+    simulation = Simulation(tables, fleet, split, there)
+    job = simulation.read()
+    if job.fleet.devices > fleet.devices:
+        raise ConfigError(f"{where}: fleet.devices = {job.fleet.devices}, and {fleet.devices} are simulated")
+    return simulation
+
+
+def _given(table: dict[str, Any]) -> dict[str, Any]:
+    """A table without what is not there: TOML has no word for nothing."""
+    return {
+        key: _given(value) if isinstance(value, dict) else value for key, value in table.items() if value is not None
+    }

@@ -1,0 +1,104 @@
+"""A simulation between two rounds, on the disk: what every node would find in its store after a power cut."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from coordinator.machine.coordinator import Coordinator
+from coordinator.records import ENDED
+from fleet_sim.world.memory_fleet import CLOUD
+from sojourn.errors import ConfigError
+from sojourn.store.journal import MemoryStore
+from sojourn.store.memory_blobs import MemoryBlobs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fleet_sim.world.virtual_fleet import VirtualFleet
+
+FILE = "checkpoint.bin"
+PAUSE = 2.0
+"""Seconds of real time between two checkpoints of a small fleet: so much work is lost at most."""
+BYTES_PER_SECOND = 10 << 20
+"""A large checkpoint is written more rarely, by this speed, so that writing takes a small share of the time."""
+
+
+class NodeKept(msgspec.Struct, frozen=True, array_like=True):
+    """A node's journal as one snapshot, and the blobs that it refers to."""
+
+    snapshot: bytes
+    blobs: list[bytes]
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """All nodes at one moment; a blob that many of them have is here once."""
+
+    clock: float
+    nodes: dict[str, NodeKept]
+    blobs: dict[bytes, bytes]
+    worker_times: dict[str, tuple[float, float]] = msgspec.field(name="warm")
+
+
+def save(fleet: VirtualFleet, folder: Path) -> None:
+    """Write all nodes down, unless that was done just now; the checkpoint of before stays until this one is whole."""
+    if not (_ended(fleet) or _is_due(folder / FILE)):
+        return
+    nodes, blobs = {}, {}
+    for name, simulated in fleet.nodes.items():
+        machine, store = simulated.node.machine, fleet.stores[name]
+        held = sorted(digest for digest in machine.live() if store.blobs.has(digest))
+        nodes[name] = NodeKept(machine.snapshot(), held)
+        for digest in held:
+            if digest not in blobs:
+                blobs[digest] = store.blobs.read(digest)
+    data = msgspec.msgpack.encode(Checkpoint(fleet.world.now, nodes, blobs, fleet.worker_starts.times))
+    partial = folder / f"{FILE}.part"
+    with partial.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(folder / FILE)
+
+
+class Resumed(msgspec.Struct, frozen=True):
+    """Where a fleet goes on: the clock, every node's store, and which training processes run."""
+
+    clock: float = 0.0
+    stores: dict[str, MemoryStore] = {}
+    worker_times: dict[str, tuple[float, float]] = {}
+
+
+def load(folder: Path) -> Resumed:
+    """The fleet as it was."""
+    path = folder / FILE
+    if not path.exists():
+        raise ConfigError(f"{folder} has no {FILE}: no round was finished there, so begin again in another folder")
+    kept = msgspec.msgpack.decode(path.read_bytes(), type=Checkpoint)
+    stores = {}
+    for name, node in kept.nodes.items():
+        store = MemoryStore()
+        store.snapshot(node.snapshot)
+        held = MemoryBlobs()
+        for digest in node.blobs:
+            held.put(kept.blobs[digest], digest)
+        store.blobs = held
+        stores[name] = store
+    return Resumed(kept.clock, stores, kept.worker_times)
+
+
+def _is_due(path: Path) -> bool:
+    """Whether it is time to write the checkpoint: it does not exist yet, or is old enough for its size."""
+    if not path.exists():
+        return True
+    kept = path.stat()
+    return not 0 <= time.time() - kept.st_mtime < PAUSE + kept.st_size / BYTES_PER_SECOND
+
+
+def _ended(fleet: VirtualFleet) -> bool:
+    """Whether no more checkpoint will come."""
+    machine = fleet.nodes[CLOUD].node.machine
+    return isinstance(machine, Coordinator) and all(job.status in ENDED for job in machine.state.jobs.values())

@@ -1,0 +1,134 @@
+"""A whole fleet in one process: coordinator, edge servers and agents as they are, on brokers in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coordinator.machine.coordinator import Coordinator
+from coordinator.machine.work import Bench
+from coordinator.records import ENDED
+from coordinator.rounds.kit_cache import Shelf
+from edge_agent.agent import Agent
+from edge_agent.training.objectives import NAMES
+from edge_agent.training.trainer import InlineTraining, Trainer
+from fleet_sim.world.world import SimulatedNode, World
+from hierarchy.edge.gate import perform
+from hierarchy.edge.server import EdgeServer
+from sojourn import __version__
+from sojourn.links.memory import MemoryLink
+from sojourn.links.settings import OWN_BROKER_PAYLOAD
+from sojourn.node.machine import Received
+from sojourn.node.node import Node
+from sojourn.node.workers import InlineWorkers
+from sojourn.protocol.messages import Submit
+from sojourn.protocol.topics import Address
+from sojourn.protocol.wire import Epoch, Offer
+from sojourn.store.journal import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from coordinator.records import JobState
+    from sojourn.data.source import DataSettings
+    from sojourn.links.link import Link
+    from sojourn.links.memory import Faults, MemoryBroker
+    from sojourn.node.machine import Machine
+    from sojourn.node.workers import Workers
+    from sojourn.protocol.topics import Role
+    from sojourn.store.blobs import BlobStore
+    from sojourn.store.journal import Store
+
+FLEET = "simulated"
+CLOUD = "cloud"
+
+
+class MemoryFleet:
+    """Nodes by name, with stores that survive them: any node can be killed and started again."""
+
+    def __init__(
+        self,
+        devices: Mapping[str, DataSettings],
+        sites: Mapping[str, tuple[str, ...]],
+        faults: Faults | None = None,
+        *,
+        one_broker: bool = False,
+        clock: float = 0.0,
+        stores: Mapping[str, Store] | None = None,
+    ) -> None:
+        """`sites` says which devices are on which edge server's broker; with one broker every site reaches all.
+
+        With `clock` and `stores` it goes on where another one stopped.
+        """
+        self.world = World()
+        self.world.now = clock
+        self.nodes: dict[str, SimulatedNode] = {}
+        self.stores: dict[str, Store] = dict(stores or {})
+        self._build: dict[str, Callable[[], Node]] = {}
+        cloud = self.world.broker(faults)
+        self.brokers: dict[str, MemoryBroker] = {CLOUD: cloud}
+        self._build[CLOUD] = lambda: self._coordinator(cloud)
+        for site, reached in sites.items():
+            broker = self.brokers[site] = cloud if one_broker else self.world.broker(faults)
+            self._build[site] = lambda site=site, broker=broker: self._edge(site, broker, cloud)  # type: ignore[misc]
+            for name in reached:
+                self._build[name] = lambda name=name, broker=broker: self._agent(name, devices[name], broker)  # type: ignore[misc]
+        for name in self._build:
+            self.start(name)
+
+    def start(self, name: str) -> None:
+        """Start a node, or start it again with what its store holds."""
+        self.nodes[name] = SimulatedNode(self.world, self._build[name]())
+        self.nodes[name].start()
+
+    def kill(self, name: str) -> None:
+        """End a node as kill -9 does."""
+        self.nodes[name].kill()
+
+    def submit(self, text: str) -> None:
+        """Hand a job to the coordinator, as an operator does."""
+        node = self.nodes[CLOUD].node
+        node.inject(Received(Address("cloud", "operator"), Epoch(0, bytes(8)), Submit("ticket", text)), self.world.now)
+
+    def job(self, name: str) -> JobState:
+        """What the coordinator knows of a job."""
+        machine = self.nodes[CLOUD].node.machine
+        assert isinstance(machine, Coordinator)  # noqa: S101
+        return machine.state.jobs[name]
+
+    def run(self, name: str, limit: float = 1e5) -> JobState:
+        """Let time pass until the job has ended, or for so many seconds."""
+        nodes = self.nodes
+        # This is asked after each of the things that happen, of which there may be millions.
+        self.world.run(lambda: nodes[CLOUD].node.machine.state.jobs[name].status in ENDED, self.world.now + limit)  # type: ignore[attr-defined]
+        return self.job(name)
+
+    @property
+    def traffic(self) -> int:
+        """The payload bytes that all brokers took."""
+        return sum(broker.payload for broker in set(self.brokers.values()))
+
+    def _node(self, machine: Machine, links: Mapping[Role, Link], workers: Callable[[Store], Workers]) -> Node:
+        store = self.stores.setdefault(machine.address.name, MemoryStore())
+        return Node(FLEET, machine, store, links, workers(store))
+
+    def _coordinator(self, broker: MemoryBroker) -> Node:
+        link = MemoryLink(broker, OWN_BROKER_PAYLOAD)
+        links: dict[Role, Link] = {"edge": link, "cloud": link}
+        return self._node(Coordinator(CLOUD), links, lambda store: InlineWorkers(self._bench(store.blobs)))
+
+    def _bench(self, blobs: BlobStore) -> Bench:
+        return Bench(blobs, shelf=Shelf())
+
+    def _edge(self, name: str, site: MemoryBroker, cloud: MemoryBroker) -> Node:
+        below = MemoryLink(site, OWN_BROKER_PAYLOAD)
+        above = below if site is cloud else MemoryLink(cloud, OWN_BROKER_PAYLOAD)
+        links: dict[Role, Link] = {"device": below, "cloud": above}
+        return self._node(
+            EdgeServer(name, CLOUD), links, lambda store: InlineWorkers(lambda work: perform(work, store.blobs))
+        )
+
+    def _agent(self, name: str, data: DataSettings, broker: MemoryBroker) -> Node:
+        # Whose data is simulated has agreed to all that can be asked.
+        offer = Offer(__version__, "simulated", "onnxruntime", 1, 0, NAMES, "simulated", ("class-counts",))
+        links: dict[Role, Link] = {"edge": MemoryLink(broker, OWN_BROKER_PAYLOAD)}
+        return self._node(Agent(name, offer), links, lambda store: InlineTraining(Trainer(store.blobs, data)))

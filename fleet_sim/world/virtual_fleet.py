@@ -1,0 +1,128 @@
+"""A simulated fleet: all roles as they are, devices that train with an engine, and what happened, written down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from coordinator.console.following import Course
+from coordinator.machine.coordinator import Coordinator
+from coordinator.machine.work import Bench
+from coordinator.rounds.kit_cache import Shelf
+from edge_agent.agent import Agent
+from edge_agent.training.objectives import NAMES
+from fleet_sim.world.counted_link import CountedLink
+from fleet_sim.world.engine_training import EngineTraining
+from fleet_sim.world.memory_fleet import CLOUD, MemoryFleet
+from hierarchy.edge.records import VisitKept, VisitMissed
+from sojourn import __version__
+from sojourn.model.graphs import Graphs
+from sojourn.node.machine import Received, Send
+from sojourn.protocol.messages import Inspect, Jobs
+from sojourn.protocol.topics import Address
+from sojourn.protocol.wire import Epoch, Offer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from fleet_sim.engines import Engine
+    from fleet_sim.world.engine_training import Lost, Seconds
+    from fleet_sim.world.worker_starts import WorkerStarts
+    from sojourn.data.source import DataSettings
+    from sojourn.links.memory import MemoryBroker
+    from sojourn.node.node import Node
+    from sojourn.profile import LinkProfile
+    from sojourn.protocol.spec import Kit
+    from sojourn.protocol.wire import RoundReport, VisitReport
+    from sojourn.store.blobs import BlobStore
+    from sojourn.store.journal import Store
+
+OPERATOR = Address("cloud", "operator")
+
+
+@dataclass(frozen=True)
+class EndedVisit:
+    """A visit that ended: when, on which tour of which site, and how.
+
+    down, up: the bytes on the device's link since its visit before.
+    """
+
+    at: float
+    site: str
+    tour: str
+    report: VisitReport
+    down: int
+    up: int
+
+
+class VirtualFleet(MemoryFleet):
+    """A fleet whose devices train with an engine. `visited` is called with every visit that ended."""
+
+    def __init__(  # noqa: PLR0913  # what a fleet is made of
+        self,
+        sites: Mapping[str, tuple[str, ...]],
+        engine: Engine,
+        seconds: Seconds,
+        worker_starts: WorkerStarts,
+        visited: Callable[[EndedVisit], None],
+        *,
+        one_broker: bool = False,
+        lost: Lost = lambda _device, _visit: False,
+        links: Mapping[str, LinkProfile] | None = None,
+        clock: float = 0.0,
+        stores: Mapping[str, Store] | None = None,
+        make: Callable[[Kit, int], Graphs] = Graphs,
+    ) -> None:
+        """With `clock` and `stores` it goes on where another one stopped; `make` makes the graphs of its tests."""
+        self._engine = engine
+        self._link_profiles = links or {}
+        self._seconds = seconds
+        self._visited = visited
+        self._lost = lost
+        self._make = make
+        self.worker_starts = worker_starts
+        self._links: dict[str, CountedLink] = {}
+        devices: dict[str, Any] = {device: None for reached in sites.values() for device in reached}
+        super().__init__(devices, sites, one_broker=one_broker, clock=clock, stores=stores)
+
+    def course(self, name: str, before: tuple[RoundReport, ...] = ()) -> Course:
+        """How a job stands, as an operator sees it."""
+        machine = self.nodes[CLOUD].node.machine
+        request = Received(OPERATOR, Epoch(0, bytes(8)), Inspect("view", name, len(before)))
+        (answer,) = machine.handle(request, self.world.now)
+        assert isinstance(answer, Send)  # noqa: S101
+        assert isinstance(answer.message, Jobs)  # noqa: S101
+        (view,) = answer.message.jobs
+        return Course(view, (*before, *view.history))
+
+    def coordinator(self) -> Coordinator:
+        """The coordinator's machine."""
+        machine = self.nodes[CLOUD].node.machine
+        assert isinstance(machine, Coordinator)  # noqa: S101
+        return machine
+
+    def _bench(self, blobs: BlobStore) -> Bench:
+        return Bench(blobs, shelf=Shelf(), make=self._make)
+
+    def _edge(self, name: str, site: MemoryBroker, cloud: MemoryBroker) -> Node:
+        node = super()._edge(name, site, cloud)
+        node.heed(lambda record: self._saw(name, record))
+        return node
+
+    def _saw(self, site: str, record: Any) -> None:
+        if isinstance(record, VisitKept | VisitMissed):
+            down, up = self._links[record.report.device].taken()
+            self._visited(EndedVisit(self.world.now, site, record.key, record.report, down, up))
+
+    def _agent(self, name: str, data: DataSettings, broker: MemoryBroker) -> Node:
+        del data  # the engine has it
+        # Whose data is simulated has agreed to all that can be asked.
+        offer = Offer(__version__, "simulated", "onnxruntime", 1, 0, NAMES, "simulated", ("class-counts",))
+        self._links[name] = link = CountedLink(broker, self._link_profiles.get(name))
+        return self._node(
+            Agent(name, offer),
+            {"edge": link},
+            lambda store: EngineTraining(
+                self.world, name, self._engine, store.blobs, self._seconds, self._lost, self.worker_starts
+            ),
+        )

@@ -1,0 +1,149 @@
+"""A fleet in one process under a virtual clock: the same machines and the same protocol as the real thing."""
+
+from __future__ import annotations
+
+import gc
+import heapq
+from collections import deque
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from sojourn.links.memory import Faults, MemoryBroker, MemoryLink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sojourn.links.link import Link
+    from sojourn.node.machine import Event
+    from sojourn.node.node import Node
+
+    Happening = tuple[float, int, Callable[[], None]]
+    """When, as which of all, and what."""
+
+OFTEN = (0.0, Faults().delay)
+"""The delays of nearly all that happens: what a worker reports, and a message on its way."""
+
+NEW_OBJECTS = 50_000
+"""So many more objects than before, and Python looks for cycles among them. Without being asked it does after 700."""
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """What a fleet makes is given back at once or kept for long: looking through it again and again finds nothing."""
+    usual = gc.get_threshold()
+    gc.set_threshold(NEW_OBJECTS, *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+
+
+class World:
+    """A virtual clock with things that happen on it, at the same time in the order in which they were asked for."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._queue: list[Happening] = []
+        self._soon: tuple[deque[Happening], ...] = tuple(deque() for _ in OFTEN)
+        """What happens after one of the usual delays: it comes up in the order in which it was asked for."""
+        self._lines = dict(zip(OFTEN, self._soon, strict=True))
+        self._count = 0
+
+    def later(self, delay: float, action: Callable[[], None]) -> None:
+        """Let something happen after a while."""
+        self._count += 1
+        happening = (self.now + delay, self._count, action)
+        line = self._lines.get(delay)
+        if line is None:
+            heapq.heappush(self._queue, happening)
+        else:
+            line.append(happening)
+
+    def broker(self, faults: Faults | None = None) -> MemoryBroker:
+        """A broker that lives by this clock."""
+        return MemoryBroker(self.later, faults)
+
+    def run(self, until: Callable[[], bool], limit: float = 1e6) -> bool:
+        """Let things happen until a condition holds; False when nothing more happens or time runs out first."""
+        with _rare_collections():
+            while not until():
+                following = self._next(limit)
+                if following is None:
+                    return False
+                self.now, _, action = following
+                action()
+        return True
+
+    def _next(self, limit: float) -> Happening | None:
+        """What happens next, if it does until then."""
+        queue, (at_once, soon) = self._queue, self._soon
+        line = at_once if at_once and not (soon and soon[0] < at_once[0]) else soon
+        if queue and not (line and line[0] < queue[0]):
+            return heapq.heappop(queue) if queue[0][0] <= limit else None
+        return line.popleft() if line and line[0][0] <= limit else None
+
+
+class SimulatedNode:
+    """Runs a node on a world's clock, as `sojourn.node.driver.Driver` does in real time."""
+
+    def __init__(self, world: World, node: Node) -> None:
+        self.world = world
+        self.node = node
+        self._alive = False
+        self._wake: float | None = None
+        self._reports = 0
+        """Reports of workers that are on their way: they arrive in this instant, before it is time to wake."""
+
+    def start(self) -> None:
+        """Start the node and open its links."""
+        self._alive = True
+        self.node.start(self.world.now, self.report)
+        for link in dict.fromkeys(self.node.links.values()):
+            link.open(self, self.node.filters(link), self.node.will())
+        self._schedule()
+
+    def kill(self) -> None:
+        """End at once, as kill -9 does: nothing is sent and nothing is saved."""
+        self._alive = False
+        for link in set(self.node.links.values()):
+            if isinstance(link, MemoryLink):
+                link.cut()
+
+    def link_up(self, link: Link) -> None:
+        """The link is connected."""
+        self.node.link_up(link, self.world.now)
+
+    def link_down(self, link: Link, reason: str) -> None:
+        """Links in memory do not go down by themselves."""
+
+    def arrived(self, link: Link, topic: str, payload: bytes) -> None:
+        """A message came."""
+        if self._alive:
+            self.node.arrived(link, topic, payload, self.world.now)
+            self._schedule()
+
+    def report(self, event: Event) -> None:
+        """A worker reports: the node hears it in this instant, after what was due before."""
+        self._reports += 1
+        self.world.later(0.0, lambda: self._inject(event))
+
+    def _inject(self, event: Event) -> None:
+        self._reports -= 1
+        if self._alive:
+            self.node.inject(event, self.world.now)
+            self._schedule()
+
+    def _tick(self) -> None:
+        self._wake = None
+        if self._alive:
+            self.node.tick(self.world.now)
+            self._schedule()
+
+    def _schedule(self) -> None:
+        wake = self.node.wake_at()
+        if wake is None or (self._wake is not None and self._wake <= wake):
+            return
+        if self._reports and wake <= self.world.now:
+            return
+        self._wake = wake
+        self.world.later(max(0.0, wake - self.world.now), self._tick)

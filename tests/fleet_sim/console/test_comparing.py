@@ -1,0 +1,95 @@
+"""Several simulations side by side: one split, one table, one picture; and going on with what was begun."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from rich.console import Console
+
+from fleet_sim.console.comparing import Comparison, compare, rounds_to, row
+from sojourn.errors import ConfigError
+
+TEXT = """
+strategy = "fedavg"
+rounds = 2
+threads = 1
+model = { name = "mlp", options = { hidden = [4] } }
+training = { epochs = 1, batch = 16, lr = 0.1 }
+[simulation]
+devices = 4
+engine = "serial"
+"""
+
+
+def rows(*accuracies: float) -> list[dict[str, str]]:
+    return [
+        {"round": str(at), "accuracy": str(accuracy), "visits": "4", "bytes": "500000", "clock": str(10.0 * at)}
+        for at, accuracy in enumerate(accuracies, 1)
+    ]
+
+
+def console() -> Console:
+    return Console(highlight=False, width=120)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """Two strategies and two seeds, run to their ends."""
+    folder = tmp_path_factory.mktemp("compared")
+    file = folder / "job.toml"
+    file.write_text(TEXT)
+    asked = Comparison([file], ["fedavg", "fedprox"], [1, 2], {}, output=folder / "out", reach=0.1)
+    compare(asked, console())
+    return asked
+
+
+def test_runs_of_one_seed_share_the_split(compared) -> None:
+    def shares(name: str) -> list[tuple[str, str]]:
+        lines = (compared.output / name / "devices.csv").read_text().splitlines()[1:]
+        return [(line.split(",")[0], line.split(",")[2]) for line in lines]
+
+    assert shares("job-fedavg-seed-1") == shares("job-fedprox-seed-1")
+    assert shares("job-fedavg-seed-1") != shares("job-fedavg-seed-2")
+    assert {"compare.png", "report.html"} <= {path.name for path in compared.output.iterdir()}
+
+
+def test_what_is_done_is_not_done_again_and_what_is_missing_is(compared, tmp_path, capsys) -> None:
+    folder = tmp_path / "again"
+    shutil.copytree(compared.output, folder)
+    shutil.rmtree(folder / "job-fedprox-seed-2")
+    before = (folder / "job-fedavg-seed-1" / "rounds.csv").stat().st_mtime_ns
+    compare(Comparison(compared.files, ["fedavg", "fedprox"], [1, 2], {}, resume=folder, reach=0.1), console())
+    said = capsys.readouterr().out
+    assert said.count("done before") == 3
+    assert "round of 10 %" in said
+    assert "±" in said
+    assert (folder / "job-fedavg-seed-1" / "rounds.csv").stat().st_mtime_ns == before
+    new, old = (each / "job-fedprox-seed-2" / "rounds.csv" for each in (folder, compared.output))
+    assert new.read_text() == old.read_text()
+
+
+def test_going_on_with_other_settings_is_refused(compared) -> None:
+    other = Comparison(compared.files, ["fedavg", "fedprox"], [1, 2], {"training.lr": 0.3}, resume=compared.output)
+    with pytest.raises(ConfigError, match="begun with other settings"):
+        compare(other, console())
+
+
+def test_the_same_run_twice_is_refused(compared) -> None:
+    with pytest.raises(ConfigError, match="two of the runs are called 'job fedavg seed 1'"):
+        compare(Comparison(compared.files, ["fedavg"], [1, 1], {}), console())
+
+
+def test_a_line_of_the_table_is_of_all_seeds() -> None:
+    line = row("a", [rows(0.1, 0.5, 0.4), rows(0.2, 0.3, 0.6)], 0.5)
+    assert line == {
+        "run": "a", "accuracy": "50.0 ± 14.1 %", "best": "55.0 ± 7.1 %", "round of 50 %": "2", "rounds": "3",
+        "visits": "12", "MB": "1.5", "clock": "30.0 s",
+    }  # fmt: skip
+
+
+def test_a_target_that_not_all_reached() -> None:
+    assert rounds_to(rows(0.1, 0.5, 0.4), 0.5) == 2
+    assert rounds_to(rows(0.1), 0.5) is None
+    assert row("a", [rows(0.6), rows(0.1)], 0.5)["round of 50 %"] == "1 (1 of 2 runs)"
+    assert row("a", [rows(0.1)], 0.5)["round of 50 %"] == "not reached"

@@ -1,0 +1,92 @@
+"""Plans: the time and the bytes of a simulation, without its training."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from fleet_sim.console.planning import plan
+from fleet_sim.run import SimulationRun
+from fleet_sim.settings import read_simulation
+from sojourn.errors import ConfigError
+
+TEXT = """
+rounds = 2
+threads = 1
+model = { name = "mlp", options = { hidden = [8] } }
+[simulation]
+devices = 6
+engine = "serial"
+profile = ["raspberry-pi-zero-2", "raspberry-pi-5"]
+[split]
+alpha = 0.5
+"""
+ALL = (
+    "visit", "fedavg", "fedseq", "fedseq-inter-dyn", "scaffold", "fedgsp", "fedcat", "fedelmy", "clusamp",
+    "hierfavg", "feddyn",
+)  # fmt: skip
+FEW = {"fedcat": {"arranger.sets": 3}, "clusamp": {"arranger.sets": 3}, "fedelmy": {"objective.warmup": 1, "rounds": 1}}
+
+
+def ran(folder, strategy: str, *, train: bool, **changes: object) -> SimulationRun:
+    told = {"strategy": strategy, "training.epochs": 1, **FEW.get(strategy, {}), **changes}
+    running = SimulationRun(read_simulation(TEXT, "a test", told), folder, train=train)
+    last = list(running.courses())[-1]
+    running.close()
+    assert last.view.status == "done", last.view.detail
+    return running
+
+
+@pytest.mark.parametrize("strategy", ALL)
+def test_a_plan_has_the_bytes_and_the_time_of_the_simulation(strategy, tmp_path) -> None:
+    """Who meets whom may differ where devices are arranged by what was learnt; how much travels does not."""
+    planned, simulated = (ran(tmp_path / str(train), strategy, train=train) for train in (False, True))
+    assert planned.fleet.traffic == pytest.approx(simulated.fleet.traffic, rel=0.02)
+    assert len(planned.results.rows("visits.csv")) == len(simulated.results.rows("visits.csv"))
+    if strategy in {"fedavg", "scaffold", "feddyn", "hierfavg", "fedelmy", "fedgsp"}:  # arranged without learning
+        assert planned.fleet.world.now == pytest.approx(simulated.fleet.world.now, rel=1e-3)
+
+
+@pytest.mark.parametrize("encoding", ["float16", "int8"])
+def test_a_plan_knows_what_a_smaller_encoding_saves(encoding, tmp_path) -> None:
+    planned, simulated = (
+        ran(tmp_path / str(train), "fedavg", train=train, encoding=encoding) for train in (False, True)
+    )
+    assert planned.fleet.traffic == pytest.approx(simulated.fleet.traffic, rel=0.02)
+
+
+def test_slower_boards_make_longer_visits(tmp_path) -> None:
+    running = ran(tmp_path, "fedavg", train=False, **{"split.by": "iid"})
+    rows = running.results.rows("devices.csv")
+    slow = [float(row["seconds"]) for row in rows if row["profile"] == "raspberry-pi-zero-2"]
+    fast = [float(row["seconds"]) for row in rows if row["profile"] == "raspberry-pi-5"]
+    assert len(slow) == 4  # two of the three devices of each site
+    assert len(fast) == 2
+    assert min(slow) > max(fast)
+
+
+def test_the_accuracy_of_a_plan_is_no_number(tmp_path) -> None:
+    running = ran(tmp_path, "fedavg", train=False)
+    assert {row["accuracy"] for row in running.results.rows("rounds.csv")} == {"nan"}
+
+
+def test_a_plan_on_a_terminal(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "job.toml"
+    file.write_text(TEXT)
+    plan(file, {"target": 0.01}, None, Console(highlight=False, width=80))
+    said = capsys.readouterr().out
+    assert "the whole job, 2 rounds" in said
+    assert "raspberry-pi-zero-2" in said
+    assert "Nothing was trained" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]
+    assert max(map(len, said.split("Nothing")[0].splitlines())) <= 80
+
+
+def test_a_plan_leaves_its_tables_where_it_is_told_to(tmp_path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(TEXT)
+    plan(file, {}, tmp_path / "out", Console(highlight=False, width=80))
+    assert {"rounds.csv", "visits.csv", "sites.csv", "devices.csv"} <= {p.name for p in (tmp_path / "out").iterdir()}
+    with pytest.raises(ConfigError, match="is not empty"):
+        plan(file, {}, tmp_path / "out", Console(highlight=False, width=80))

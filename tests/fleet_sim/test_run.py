@@ -1,0 +1,175 @@
+"""Simulations from their settings to their folders: run again, resumed, disturbed, and refused."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from rich.console import Console
+
+import fleet_sim
+from fleet_sim.console.simulating import one
+from fleet_sim.run import SimulationRun
+from fleet_sim.settings import read_simulation
+from fleet_sim.world import checkpoint
+from sojourn.errors import ConfigError, SojournError
+
+TEXT = """
+strategy = "feddyn"
+rounds = 3
+threads = 1
+model = { name = "mlp", options = { hidden = [8] } }
+training = { epochs = 1, batch = 16, lr = 0.1, weight_decay = 0.0 }
+[simulation]
+devices = 6
+engine = "serial"
+[split]
+alpha = 0.5
+"""
+
+
+def weights(folder) -> list[np.ndarray]:
+    return [numpy_helper.to_array(each) for each in onnx.load(folder / "model.onnx").graph.initializer]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A simulation that was run to its end, and a copy of its folder after the first round."""
+    folder, half = tmp_path_factory.mktemp("whole") / "a", tmp_path_factory.mktemp("half") / "a"
+    running = SimulationRun(read_simulation(TEXT, "a test"), folder)
+    save = checkpoint.save
+
+    def saved(fleet, path) -> None:
+        save(fleet, path)
+        if not half.exists():
+            shutil.copytree(path, half)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "save", saved)
+        *_, last = running.courses()
+    running.close()
+    return running, last, half
+
+
+def test_a_simulation_leaves_its_tables(finished) -> None:
+    running, last, _ = finished
+    rounds, visits = running.results.rows("rounds.csv"), running.results.rows("visits.csv")
+    assert last.view.status == "done"
+    assert [row["round"] for row in rounds] == ["1", "2", "3"]
+    assert [float(row["accuracy"]) for row in rounds] == [report.accuracy for report in last.history]
+    clocks = [float(row["clock"]) for row in rounds]
+    assert clocks == sorted(clocks)
+    assert clocks[0] > 0
+    assert len(visits) == 18
+    assert {row["device"] for row in visits} == {f"device-{number}" for number in range(1, 7)}
+    assert {row["status"] for row in visits} == {"done"}
+
+
+def test_its_settings_give_it_again(finished) -> None:
+    running, _, _ = finished
+    text = (running.results.path / "config.toml").read_text()
+    again = read_simulation(text, "config.toml")
+    assert again.text == text
+    assert again.read().parts() == running.simulation.read().parts()
+    assert (again.fleet, again.split) == (running.simulation.fleet, running.simulation.split)
+
+
+def test_its_settings_are_all_there_are(finished) -> None:
+    text = (finished[0].results.path / "config.toml").read_text()
+    for said in ('optimiser = "sgd"', "momentum = 0.0", "a = ", "seed = 0", 'profile = "raspberry-pi-4"', "dropout = "):
+        assert said in text, said
+
+
+def test_an_interrupted_simulation_goes_on_to_the_same_model(finished) -> None:
+    running, last, half = finished
+    resumed = SimulationRun(running.simulation, half, resume=True)
+    courses = list(resumed.courses())
+    resumed.close()
+    assert len(courses[0].history) == 1
+    assert [report.accuracy for report in courses[-1].history] == [report.accuracy for report in last.history]
+    held = [it.fleet.job(it.name).vectors["model"].digest for it in (running, resumed)]
+    assert held[0] == held[1]
+    assert [row["round"] for row in resumed.results.rows("rounds.csv")] == ["1", "2", "3"]
+
+
+def test_what_was_written_after_the_last_checkpoint_is_not_there_twice(finished, tmp_path) -> None:
+    running, _, half = finished
+    folder = tmp_path / "killed"
+    shutil.copytree(half, folder)
+    shutil.copy(running.results.path / "visits.csv", folder)  # of all three rounds; the checkpoint knows one
+    shutil.copy(running.results.path / "rounds.csv", folder)
+    resumed = SimulationRun(running.simulation, folder, resume=True)
+    for _ in resumed.courses():
+        pass
+    resumed.close()
+    for name in ("visits.csv", "rounds.csv"):
+        assert resumed.results.rows(name) == running.results.rows(name), name
+
+
+def test_a_folder_that_is_not_empty_is_not_written_over(finished) -> None:
+    running, _, _ = finished
+    with pytest.raises(ConfigError, match=r"is not empty.*--resume"):
+        SimulationRun(running.simulation, running.results.path)
+
+
+def test_one_on_a_terminal_with_forty_per_cent_dropout(tmp_path, capsys) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(TEXT)
+    console = Console(highlight=False, width=100)
+    told = {"availability.dropout": 0.4, "strategy": "fedavg", "rounds": 2}
+    one(file, told, tmp_path / "out", None, console)
+    said = capsys.readouterr().out
+    assert "serial" in said
+    assert "dropped out" in said
+    assert {path.name for path in (tmp_path / "out").iterdir()} >= {
+        "config.toml", "rounds.csv", "visits.csv", "model.onnx", "accuracy.png", "participation.png", "report.html"
+    }  # fmt: skip
+    assert all(np.isfinite(each).all() for each in weights(tmp_path / "out") if each.dtype == np.float32)
+    assert "accuracy.png" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_devices_that_come_and_go_are_waited_for(tmp_path) -> None:
+    away = {"availability.duty_cycle.on": 0.5, "availability.duty_cycle.of": 1.0, "fleet.devices": 1}
+    simulation = read_simulation(TEXT, "a test", {**away, "rounds": 2, "strategy": "fedavg"})
+    assert read_simulation(simulation.text, "again").availability == simulation.availability
+    running = SimulationRun(simulation, tmp_path / "out")
+    last = list(running.courses())[-1]
+    running.close()
+    assert last.view.status == "done"
+    assert len({row["device"] for row in running.results.rows("visits.csv")}) >= 1
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"simulation.devices": 0}, "simulation.devices|devices"),
+        ({"simulation.devics": 3}, "did you mean 'device"),
+        ({"simulation.data": "cifar11"}, "cifar1"),
+        ({"simulation.profile": "raspberry-pi-6"}, "did you mean 'raspberry-pi-"),
+        ({"split.alpha": -1.0}, "alpha"),
+        ({"strategy": "fedavgg"}, "did you mean 'fedavg'"),
+        ({"fleet.devices": 60}, "6 are simulated"),
+        ({"data.test": "x.npz"}, "leave data.test out"),
+        ({"simulation.data": "nowhere/set.npz"}, "nowhere/set.npz"),
+        ({"simulation.trainer": "torch", "simulation.device": "cuda"}, "'cuda' is not there"),
+        ({"simulation.device": "cuda"}, "'cuda' is not there"),
+        ({"simulation.engine": "batched"}, "say trainer = 'torch'"),
+        ({"availability.dropout": 1.4}, "dropout"),
+        ({"simulation.link": "carrier-pigeon"}, "carrier-pigeon"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_simulated_is_said(change, words, tmp_path) -> None:
+    with pytest.raises(SojournError, match=words):
+        SimulationRun(read_simulation(TEXT, "a test", change), tmp_path / "out")
+    assert not (tmp_path / "out").exists() or "cuda" in words or "torch" in words
+
+
+def test_the_package_has_it_for_notebooks() -> None:
+    assert callable(fleet_sim.simulate)
+    assert fleet_sim.read_simulation is read_simulation
+    with pytest.raises(AttributeError):
+        _ = fleet_sim.nothing

@@ -1,0 +1,70 @@
+"""How often a simulation is written down."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+
+import pytest
+
+from fleet_sim.run import SimulationRun
+from fleet_sim.settings import read_simulation
+from fleet_sim.world import checkpoint
+
+TEXT = """
+strategy = "fedavg"
+rounds = 4
+threads = 1
+model = { name = "mlp", options = { hidden = [4] } }
+training = { epochs = 1, batch = 64 }
+simulation = { devices = 2, sites = 1, engine = "serial" }
+"""
+
+
+def clocks(folder) -> list[float]:
+    """The clocks of the checkpoints that were there after each round."""
+    found, running = [], SimulationRun(read_simulation(TEXT, "a test"), folder)
+    save = checkpoint.save
+
+    def saved(fleet, path) -> None:
+        save(fleet, path)
+        found.append(checkpoint.load(path).clock)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "save", saved)
+        for _ in running.courses():
+            pass
+    running.close()
+    return found
+
+
+def test_one_that_was_written_just_now_is_not_written_again_before_the_end(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(checkpoint, "PAUSE", 1e9)
+    first, second, third, last = clocks(tmp_path / "out")
+    assert first == second == third < last
+
+
+def test_without_a_pause_every_round_is_written_down(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(checkpoint, "PAUSE", 0.0)
+    monkeypatch.setattr(checkpoint, "BYTES_PER_SECOND", math.inf)
+    found = clocks(tmp_path / "out")
+    assert len(found) == 4
+    assert sorted(set(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("size", "age", "old"),
+    [(0, 1.0, False), (0, 3.0, True), (100 << 20, 3.0, False), (100 << 20, 11.0, False), (100 << 20, 13.0, True),
+     (0, -60.0, True)],
+)  # fmt: skip
+def test_a_large_one_is_written_more_rarely(tmp_path, size, age, old) -> None:
+    path = tmp_path / "checkpoint.bin"
+    path.touch()
+    os.truncate(path, size)
+    os.utime(path, (time.time() - age,) * 2)
+    assert checkpoint._old(path) is old
+
+
+def test_one_that_is_not_there_is_to_be_written(tmp_path) -> None:
+    assert checkpoint._old(tmp_path / "checkpoint.bin")
