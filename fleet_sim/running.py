@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from dataclasses import dataclass, replace
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from fleet_sim.simulation import SimulationSettings
     from sojourn.protocol.wire import RoundReport
 
+log = logging.getLogger(__name__)
 REFRESH = 0.3
 """Seconds of real time between two looks at a simulation, at least."""
 LOOKING = 10
@@ -67,6 +69,8 @@ class Running:
         boards = {name: find_profile(profile) for name, profile in self.profiles.items()}
         lines = {name: find_link(link) if link else boards[name].link for name, link in fleet.dealt(fleet.link).items()}
         data = load(fleet.data)
+        for text in data.skipped:
+            log.warning("%s: left out: %s", data.name, text)
         rows = dict(zip(fleet.names, split(simulation.split, data, fleet.devices, job.seed), strict=True))
         self.samples = {name: len(part) for name, part in rows.items()}
         before = checkpoint.load(folder) if resume else checkpoint.Resumed()
