@@ -21,7 +21,7 @@ from sojourn.errors import BrokerError, ConfigError
 from sojourn.links.settings import BrokerSettings, BrokerTls, LocalBroker
 from tests.sojourn.brokers.brokers import Node, expect
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 Kind = Literal["mosquitto", "amqtt"]
 KINDS: list[Kind] = ["mosquitto", "amqtt"]
 
