@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from fleet_sim.results.folder import ResultFolder
     from fleet_sim.settings import Simulation, SimulationSettings
     from sojourn.profile import DeviceProfile, LinkProfile
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,8 @@ def prepare_training(simulation: Simulation, results: ResultFolder, *, train: bo
     test samples do.
     """
     data, job = load(simulation.fleet.data), simulation.read()
+    for text in data.skipped:
+        log.warning("%s: left out: %s", data.name, text)
     parts = split(simulation.split, data, simulation.fleet.devices, job.seed)
     rows = dict(zip(simulation.fleet.names, parts, strict=True))
     shards = engines.Shards(data.x_train, data.y_train, data.classes, rows)

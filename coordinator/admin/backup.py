@@ -25,6 +25,7 @@ from sojourn import __version__, toml
 from sojourn.errors import StoreError, UserError
 from sojourn.settings import read_text
 from sojourn.store.blobs import digest_of, disk_errors
+from sojourn.store.files import written_beside
 from sojourn.store.journal import FolderStore
 
 if TYPE_CHECKING:
@@ -51,18 +52,11 @@ def back_up(store: Path, target: Path) -> About:
         raise UserError(f"{store} holds no journal: name the coordinator's --store, or its --settings")
     if target.is_dir() or not target.absolute().parent.is_dir():
         raise UserError(f"{target} cannot be written: name a file in a folder that exists")
-    beside = target.with_name(f".{target.name}.{os.getpid()}.new")
     with disk_errors(f"backing up {store}"), tempfile.TemporaryDirectory(prefix=".backup-", dir=store) as name:
         kept = _matching(store, Path(name))
         about = About(made=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), version=__version__, blobs=len(kept))
-        try:
-            with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                _pack(file, about, Path(name) / JOURNAL, kept)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(target)
-        finally:
-            beside.unlink(missing_ok=True)
+        with written_beside(target, mode=0o600) as file:
+            _pack(file, about, Path(name) / JOURNAL, kept)
     return about
 
 

@@ -32,7 +32,7 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class JobData(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the coordinator knows of the data. Files are on its machine: NPZ with `x`, `y` and perhaps `classes`."""
+    """What the coordinator knows of the data. Files are on its machine, in any form that a device reads."""
 
     test: str | None = None
     exemplars: str | None = None

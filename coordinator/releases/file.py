@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from math import isfinite, prod
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ import msgspec
 from sojourn.errors import DataError, MachineError
 from sojourn.protocol.release import Card, Goods, Parcel
 from sojourn.store.blobs import digest_of
+from sojourn.store.files import write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,16 +81,8 @@ def read_release(path: Path) -> ReleaseFile:
 def write_release(path: Path, release: ReleaseFile) -> None:
     """Write beside and rename: whoever reads sees a whole release or none."""
     layout = _Layout(FORMAT, release.card_bytes, release.graph, _seal(release.card_bytes, release.graph))
-    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        try:
-            with beside.open("wb") as file:
-                file.write(MAGIC + msgspec.msgpack.encode(layout))
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
+        write_atomically(path, MAGIC + msgspec.msgpack.encode(layout))
     except OSError as error:
         raise MachineError(f"{path} cannot be written: {error.strerror}") from error
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from coordinator.jobs.data import public_data
-from coordinator.jobs.settings import JobData, JobSettings
+from coordinator.jobs.data import public_side
+from coordinator.jobs.settings import JobData
 from coordinator.releases.adopting import ROWS, adopt, made_up
 from coordinator.releases.making import COMPARED, Material, make
-from sojourn.data.npz_arrays import array_of, open_npz
+from sojourn.data.labels import classes_of
+from sojourn.data.source import DataSettings, read_content
 from sojourn.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -42,25 +42,22 @@ def from_file(path: Path, wanted: Wanted, samples: Path | None, names: tuple[str
     shown, test = (given.exemplars, given.test) if given else (None, None)
     rows = shown.arrays()[0][:COMPARED] if shown else made_up(adopted.input, ROWS)
     words = f"tested on {len(test.y):,} samples of {samples.name}" if samples and test else "no samples were given"
-    about = {"model": path.name[:2000], "data": words}
+    about = {"model": path.name[:2000], "data": "; ".join((words, *(given.skipped if given else ())))[:2000]}
     return make(Material(adopted.graph, adopted.input, classes, shown, test), wanted, rows, None, about)
 
 
 def _read(path: Path, adopted: Adopted, names: tuple[str, ...] | None, numbers: tuple[str, ...]) -> PublicData:
     """The samples, as a job's test set is read; labels are names of classes, or their numbers."""
-    with open_npz(path) as file:
-        key = "y_test" if "x_test" in file else "y"
-        labels = array_of(path, file, key)
-        own = tuple(str(name) for name in file["classes"]) if "classes" in file else None
-    by_name = own is not None or labels.dtype.kind in "US"
-    classes = (names or own or tuple(str(name) for name in np.unique(labels))) if by_name else numbers
+    content = read_content(DataSettings(path=str(path)), "test", adopted.input)
+    by_name = bool(content.names) or any(isinstance(label, str) for label in content.labels)
+    classes = (names or content.names or classes_of([content])) if by_name else numbers
     if len(classes) != adopted.classes:
         raise DataError(f"{path} has {len(classes)} classes, and the model {adopted.classes}: give --class-names")
-    present = len(np.unique(labels))
-    if len(labels) < 2 * present or not present:
-        raise DataError(f"{path} has {len(labels)} samples of {present} classes: two of each are needed")
+    samples, present = len(content.which), len(content.labels)
+    if samples < 2 * present or not present:
+        raise DataError(f"{path} has {samples} samples of {present} classes: two of each are needed")
     data = JobData(
-        test=str(path), classes=classes, input=adopted.input.shape, dtype=adopted.input.dtype,
-        exemplars_per_class=max(1, min(EXEMPLARS, len(labels) // (2 * present))),
+        classes=classes, input=adopted.input.shape, dtype=adopted.input.dtype,
+        exemplars_per_class=max(1, min(EXEMPLARS, samples // (2 * present))),
     )  # fmt: skip
-    return public_data(JobSettings(name="release", data=data))
+    return public_side(data, 0, content if by_name else replace(content, names=numbers), None)

@@ -9,7 +9,7 @@ import torch
 
 from coordinator.compiling.preprocessing import normalised
 from coordinator.compiling.samples import like
-from coordinator.jobs.data import Labelled, normalisation
+from coordinator.jobs.data import normalisation
 from coordinator.models import build
 from sojourn.errors import ModelError
 
@@ -52,8 +52,7 @@ class TorchReference:
         data = self._job.data
         if data.mean or data.std:
             return data.mean, data.std
-        labelled = Labelled("the exemplars", *self._shown.packed(), None) if self._shown else None
-        return normalisation(labelled, self._kit.input.shape, data)
+        return normalisation(self._shown.packed()[0] if self._shown else None, self._kit.input)
 
 
 def _load(module: nn.Module, kit: Kit, vector: NDArray[np.float32]) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from sojourn.errors import InvalidBlob, InvalidMessage
 from sojourn.protocol.envelope import pack_blob, unpack_blob
 from sojourn.protocol.spec import Kit
+from sojourn.store.files import write_atomically
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -57,11 +58,9 @@ class Shelf:
     def keep(self, recipe: str, kit: Kit, initial: NDArray[np.float32]) -> None:
         """Put down what came of a recipe."""
         data = pack_blob(Shelved(kit, initial.astype("<f4").tobytes()))
-        partial = self._folder / f"{recipe}.{os.getpid()}"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            partial.write_bytes(hashlib.sha256(data).digest() + data)
-            partial.replace(self._folder / recipe)
+            write_atomically(self._folder / recipe, hashlib.sha256(data).digest() + data, sync=False)
             for old in sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime)[:-MOST]:
                 old.unlink(missing_ok=True)
         except OSError as error:

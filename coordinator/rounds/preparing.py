@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     Compiled = tuple[Kit, NDArray[np.float32]]
     """A kit, and the model that it starts from."""
 
+log = logging.getLogger(__name__)
 MOST_NUMBERS = 4096
 """As many as `messages.Visited.signature` can carry."""
 
@@ -79,6 +81,8 @@ def prepare(
     """
     job = read_job(work.text, work.name)
     data = public_data(job)
+    for text in data.skipped:
+        log.warning("%s: left out of its test set and exemplars: %s", job.name, text)
     recipe = recipe_of(job, data)
     found = _recalled(work.known.get(recipe), blobs) or (shelf.find(recipe) if shelf and recipe else None)
     kit, initial = found or (apart() if apart and recipe else _compiled(job, data))

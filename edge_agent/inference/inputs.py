@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.lib import format as npy
 
-from sojourn.data.npz_arrays import names_of, open_npz
+from sojourn.data.npz import read_rows
 from sojourn.data.samples import shaped
 from sojourn.data.source import DataSettings
 from sojourn.errors import DataError
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _MOST_PIXELS = 16_000_000
 """Decoded at once on behalf of others."""
-_SAMPLES = ("x", "x_test", "x_train")
 
 
 def read_inputs(path: str, form: Form) -> NDArray[np.generic]:
@@ -33,7 +32,7 @@ def read_inputs(path: str, form: Form) -> NDArray[np.generic]:
 
             found: NDArray[np.generic] = read_features(DataSettings(path=path), prod(form.input.shape))
         case ".npz":
-            found = _of_npz(path)
+            found = read_rows(path)
         case ".npy":
             try:
                 found = of_npy(Path(path).read_bytes(), path)
@@ -72,13 +71,3 @@ def of_image(data: bytes, form: Form) -> NDArray[np.generic]:
     from sojourn.data.images import read_image  # noqa: PLC0415  # Pillow comes with it
 
     return read_image(io.BytesIO(data), form, "the body", _MOST_PIXELS)
-
-
-def _of_npz(path: str) -> NDArray[np.generic]:
-    with open_npz(path) as file:
-        name = next((name for name in _SAMPLES if name in file), None)
-        if name is None and len(file) == 1:
-            name = next(iter(file))
-        if name is None:
-            raise DataError(f"{path} has no array x, only {names_of(file)}")
-        return file[name]

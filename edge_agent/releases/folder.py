@@ -17,6 +17,7 @@ from sojourn.errors import InvalidBlob, StoreError
 from sojourn.protocol.release import Goods, Parcel, Version
 from sojourn.protocol.wire import Name
 from sojourn.store.blobs import LEAF, digest_of_hashes, disk_errors, leaf_hashes
+from sojourn.store.files import BESIDE, move_into_place, sync_path, written_beside
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 FOLDER = "release"
 _FOLDER_MODE, _FILE_MODE = 0o750, 0o640
 """For programs of other users in the agent's group, and for nobody else."""
-_BESIDE = ".new"
 _AT_ONCE = 64 * LEAF
 _LARGEST = 1 << 12
 
@@ -65,7 +65,7 @@ class ReleaseFolder:
             for name, parcel in self._parcels(served):
                 if not self._is_whole(self.path / name, parcel):
                     self._take(blobs / parcel.digest.hex(), self.path / name, parcel)
-            _sync(self.path)
+            sync_path(self.path)
 
     def holds(self, served: Served) -> bool:
         """Whether all files of a version are here, and whole."""
@@ -90,7 +90,7 @@ class ReleaseFolder:
                 return
             for name in ("current", "previous"):
                 (self.path / name).unlink(missing_ok=True)
-                _sync(self.path)
+                sync_path(self.path)
             self.tidy()
 
     def current(self) -> Served | None:
@@ -130,14 +130,9 @@ class ReleaseFolder:
         return (served.graph, served.goods.graph), (served.card, served.goods.card)
 
     def _name(self, name: Literal["current", "previous"], served: Served) -> None:
-        beside = self.path / f"{name}{_BESIDE}"
-        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _FILE_MODE), "wb") as file:
+        with written_beside(self.path / name, mode=_FILE_MODE, sync_folder=True) as file:
             file.write(msgspec.json.encode(served))
-            file.flush()
             os.fchmod(file.fileno(), _FILE_MODE)
-            os.fsync(file.fileno())
-        os.replace(beside, self.path / name)  # noqa: PTH105  # in line with the calls around it
-        _sync(self.path)
 
     def _read(self, name: Literal["current", "previous"]) -> Served | None:
         try:
@@ -153,7 +148,7 @@ class ReleaseFolder:
         """A blob under a name of its own: one file with two names where the disk can do that, else a copy."""
         if not blob.exists():
             raise StoreError(f"the blob {parcel.digest.hex()[:12]} of a release of {self.line} is not here")
-        beside = target.with_name(f"{target.name}{_BESIDE}")
+        beside = target.with_name(f"{target.name}{BESIDE}")
         beside.unlink(missing_ok=True)
         try:
             os.link(blob, beside)
@@ -163,8 +158,7 @@ class ReleaseFolder:
             beside.unlink()
             raise InvalidBlob(f"a blob of a release of {self.line} does not match its digest")
         beside.chmod(_FILE_MODE)
-        _sync(beside)
-        os.replace(beside, target)  # noqa: PTH105  # in line with the calls around it
+        move_into_place(beside, target)
 
     def _is_whole(self, path: Path, parcel: Parcel) -> bool:
         try:
@@ -198,7 +192,7 @@ def shared_folder(store: Path, folder: Path) -> None:
         each.mkdir(parents=True, exist_ok=True)
         if each.stat().st_mode & 0o777 != _FOLDER_MODE:
             each.chmod(_FOLDER_MODE)
-        _sync(each.parent)
+        sync_path(each.parent)
     mode = store.stat().st_mode & 0o777
     if not mode & 0o010:  # the group may pass through the store, not look around in it
         store.chmod(mode | 0o010)
@@ -208,11 +202,3 @@ def _digest(path: Path, size: int) -> bytes:
     """The digest of a file, read a few leaves at a time: a release may be larger than the memory to spare."""
     with path.open("rb", buffering=0) as file:
         return digest_of_hashes(size, b"".join(leaf_hashes(part) for part in iter(lambda: file.read(_AT_ONCE), b"")))
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

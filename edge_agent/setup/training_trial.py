@@ -15,7 +15,7 @@ import msgspec
 
 from edge_agent.limits.readings import peak_resident
 from edge_agent.training.child import environment
-from sojourn.data.source import DataSettings, format_of
+from sojourn.data.source import DataSettings, format_of, read_content
 from sojourn.errors import MachineError, SojournError
 
 _PATIENCE = 300.0
@@ -67,15 +67,8 @@ def survey(settings: DataSettings) -> tuple[int, tuple[str, ...], tuple[str, ...
 
         counts = count_images(settings)
         return sum(counts.values()), tuple(counts), ()
-    if format_of(settings) == "csv":
-        from sojourn.data.csv import read_csv  # noqa: PLC0415
-
-        content = read_csv(settings)
-    else:
-        from sojourn.data.npz import read_npz  # noqa: PLC0415
-
-        content = read_npz(settings)
-    names = settings.class_names or content.names
+    content = read_content(settings, "train")
+    names = content.names
     known = [names[label] if isinstance(label, int) and 0 <= label < len(names) else label for label in content.labels]
     return len(content.which), tuple(str(name) for name in known), content.skipped
 

@@ -57,6 +57,8 @@ def show(
     rest = f", {len(found.y_train) - given:,} left out" if given < len(found.y_train) else ""
     title = f"{found.name}: {given:,} training samples of {len(found.classes)} classes over {devices:,} devices{rest}"
     console.print(title, style="bold", markup=False, highlight=False)
+    for text in found.skipped:
+        console.print(f"left out: {text}", markup=False, highlight=False)
     draw(found, counts, console)
     if table is not None:
         try:

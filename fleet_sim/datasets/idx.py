@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fleet_sim.datasets.data_set import Found
+from sojourn.data.samples import content_of
 from sojourn.errors import DataError
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ def read_folder(folder: Path, classes: tuple[str, ...] = ()) -> Found:
     """The four files of a folder."""
     x, y = (_read(folder, name) for name in _PARTS["train"])
     x_test, y_test = (_read(folder, name) for name in _PARTS["test"])
-    return Found(str(folder), x, y, (x_test, y_test), classes)
+    test = content_of(x_test, y_test, classes, f"{folder} (test part)")
+    return Found(content_of(x, y, classes, str(folder)), test)
 
 
 def _file(folder: Path, name: str) -> Path | None:

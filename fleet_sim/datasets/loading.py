@@ -14,6 +14,8 @@ from fleet_sim.datasets import idx
 from fleet_sim.datasets.data_set import DataSet, Found, in_order
 from fleet_sim.datasets.npz import read_npz
 from fleet_sim.datasets.torchvision_sets import SETS, read_torchvision
+from sojourn.data.samples import content_of
+from sojourn.data.source import DataSettings, read_content
 from sojourn.errors import DataError
 
 if TYPE_CHECKING:
@@ -64,15 +66,16 @@ NAMES = (DIGITS, *sorted(_KNOWN))
 
 
 def load(name: str, folder: Path | None = None, *, seed: int = 0) -> DataSet:
-    """A data set by its name, or by the path of an NPZ file or of a folder of IDX files.
+    """A data set by its name, or by the path of an NPZ or CSV file, an image folder, or a folder of IDX files.
 
     Names are looked for in `folder`; without it, in the folder that SOJOURN_DATA names, or in ./data. `seed` decides
     which fifth of the samples is for testing where a set has no test part.
     """
     if _plain(name) == DIGITS:
-        x, y = digits_split(train=True)
-        return in_order(DIGITS, Found("scikit-learn's digits", x, y, digits_split(train=False), _DIGITS), seed)
-    if name.endswith(".npz") or os.sep in name:
+        source = "scikit-learn's digits"
+        train, test = (content_of(*digits_split(train=train), _DIGITS, source) for train in (True, False))
+        return in_order(DIGITS, Found(train, test), seed)
+    if name.endswith((".npz", ".csv")) or os.sep in name:
         return _by_path(Path(name).expanduser(), seed)
     where = folder or Path(os.environ.get(FOLDER) or _USUAL).expanduser()
     own = next((known for known in _KNOWN if _plain(name) in _names(known)), name)
@@ -84,9 +87,12 @@ def load(name: str, folder: Path | None = None, *, seed: int = 0) -> DataSet:
 
 def _by_path(path: Path, seed: int) -> DataSet:
     if path.is_dir():
-        if not idx.is_there(path):
-            raise DataError(f"{path} is a folder without the four IDX files; give the path of an NPZ file instead")
-        return in_order(path.name, idx.read_folder(path), seed)
+        if idx.is_there(path):
+            return in_order(path.name, idx.read_folder(path), seed)
+        if not any(each.is_dir() for each in path.iterdir()):
+            raise DataError(f"{path} is a folder without the four IDX files and without folders of images")
+    if path.is_dir() or path.suffix.lower() == ".csv":
+        return in_order(path.stem, Found(read_content(DataSettings(path=str(path)), "train")), seed)
     return in_order(path.stem, read_npz(path), seed)
 
 

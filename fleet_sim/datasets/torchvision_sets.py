@@ -10,6 +10,7 @@ import numpy as np
 
 from fleet_sim.datasets.data_set import Found
 from fleet_sim.datasets.torchvision_import import torchvision_datasets
+from sojourn.data.samples import content_of
 from sojourn.errors import DataError
 
 if TYPE_CHECKING:
@@ -52,8 +53,11 @@ def read_torchvision(root: Path, which: TorchvisionSet) -> Found:
     train = _part(root, which, which.train)
     test = _part(root, which, which.test) if which.test is not None else None
     classes = tuple(str(name) for name in getattr(train, "classes", ()))
-    x, y = _arrays(train, root)
-    return Found(f"{root} (torchvision's {which.kind})", x, y, _arrays(test, root) if test else None, classes)
+    source = f"{root} (torchvision's {which.kind})"
+    return Found(
+        content_of(*_arrays(train, root), classes, source),
+        content_of(*_arrays(test, root), classes, f"{source} (test part)") if test else None,
+    )
 
 
 def _part(root: Path, which: TorchvisionSet, wanted: Mapping[str, Any]) -> Any:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edge_agent.training.work import Train, Trained
-from sojourn.data.samples import Content, Samples, of_job
-from sojourn.data.source import DataSettings
+from sojourn.data.samples import Content, Samples, fit
 from sojourn.errors import DataError
 from sojourn.node.machine import Did, DidNot
 from sojourn.parts import ClassCountEstimator, SizeEstimator, UpdateEstimator
@@ -38,8 +37,8 @@ class Shards:
     def samples(self, device: str, kit: Kit) -> Samples:
         """What the device would read from its own file: labels by name, in the graph's shape, x as compact as it is."""
         rows = self.rows_of(device)
-        settings = DataSettings(path=f"{device}'s share of the data set")
-        return of_job(Content(self.x[rows], self.classes, self.y[rows]), settings, kit)
+        share = f"{device}'s share of the data set"
+        return fit(Content(share, self.x[rows], self.classes, self.y[rows]), kit)
 
     def rows_of(self, device: str) -> NDArray[np.int64]:
         """Which samples the device has."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from coordinator.machine.coordinator import Coordinator
 from coordinator.records import ENDED
 from fleet_sim.world.memory_fleet import CLOUD
 from sojourn.errors import ConfigError
+from sojourn.store.files import write_atomically
 from sojourn.store.journal import MemoryStore
 from sojourn.store.memory_blobs import MemoryBlobs
 
@@ -56,12 +56,7 @@ def save(fleet: VirtualFleet, folder: Path) -> None:
             if digest not in blobs:
                 blobs[digest] = store.blobs.read(digest)
     data = msgspec.msgpack.encode(Checkpoint(fleet.world.now, nodes, blobs, fleet.worker_starts.times))
-    partial = folder / f"{FILE}.part"
-    with partial.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(folder / FILE)
+    write_atomically(folder / FILE, data)
 
 
 class Resumed(msgspec.Struct, frozen=True):

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sojourn.data.samples import NAMED, Content
+from sojourn.data.labels import NAMED
+from sojourn.data.samples import Content
 from sojourn.errors import DataError
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ def _read(rows: Iterator[list[str]], settings: DataSettings) -> Content:
     x = np.frombuffer(features, dtype=np.float32).reshape(len(which), len(head) - 1)
     # Labels that are all integers may mean anything; `named` asks what.
     meant = tuple(int(label) for label in labels) if all(map(_is_integer, labels)) else tuple(labels)
-    return Content(x, meant, np.array(which, dtype=np.int64), skipped=(*faults[:NAMED], *more))
+    which_each = np.array(which, dtype=np.int64)
+    return Content(settings.path, x, meant, which_each, settings.class_names, (*faults[:NAMED], *more))
 
 
 def _from(head: list[str], rows: Iterator[list[str]], headed: bool) -> Iterator[list[str]]:

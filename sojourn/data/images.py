@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
 import numpy as np
 from PIL import Image
 
-from sojourn.data.samples import NAMED, Content, shorten
+from sojourn.data.labels import NAMED, shorten
+from sojourn.data.samples import Content
 from sojourn.errors import DataError
+from sojourn.protocol.spec import InputSpec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,20 +21,21 @@ if TYPE_CHECKING:
     from sojourn.data.source import DataSettings, Form
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm"})
+_GREY = frozenset({"1", "L", "LA", "La", "I;16", "I;16L", "I;16B", "I;16N"})
 _BROKEN = (
     OSError, SyntaxError, ValueError, TypeError, IndexError, EOFError, struct.error, Image.DecompressionBombError,
 )  # fmt: skip
 """What Pillow's decoders raise on a file that is not the image it claims to be."""
 
 
-def read_images(settings: DataSettings, form: Form) -> Content:
-    """The images of the job's classes, in the job's size and colours; broken ones are left out and said."""
+def read_images(settings: DataSettings, wanted: InputSpec, classes: tuple[str, ...] | None = None) -> Content:
+    """The images of these classes (or of all), in the wanted size and colours; broken ones are left out and said."""
     root = Path(settings.path)
-    colours, height, width = _size(form, settings.path)
+    colours, height, width = _size(wanted, settings.path)
     folders = _folders(root)
-    listed = [folder for folder in folders if folder.name in form.classes]
+    listed = [folder for folder in folders if classes is None or folder.name in classes]
     skipped = []
-    if absent := [folder.name for folder in folders if folder.name not in form.classes]:
+    if absent := [folder.name for folder in folders if folder not in listed]:
         skipped.append(f"folders of classes that the job does not list: {shorten(absent)}")
     files = [(path, which) for which, folder in enumerate(listed) for path in _images(folder)]
     x = np.empty((len(files), colours, height, width), np.uint8)
@@ -46,12 +50,24 @@ def read_images(settings: DataSettings, form: Form) -> Content:
     more = [f"{len(broken) - NAMED} more broken images"] if len(broken) > NAMED else []
     names = tuple(folder.name for folder in listed)
     which_each = np.array(labels, dtype=np.int64)
-    return Content(x[: len(labels)], names, which_each, (), (*skipped, *broken[:NAMED], *more))
+    return Content(settings.path, x[: len(labels)], names, which_each, (), (*skipped, *broken[:NAMED], *more))
+
+
+def common_input(settings: DataSettings) -> InputSpec:
+    """The size and colours of all images of a folder, where nobody says them; they must be the same."""
+    sizes: dict[tuple[int, int, int], Path] = {}
+    for path in (path for folder in _folders(Path(settings.path)) for path in _images(folder)):
+        with suppress(*_BROKEN), Image.open(path) as image:
+            sizes.setdefault((1 if image.mode in _GREY else 3, image.height, image.width), path)
+    if len(sizes) != 1:
+        found = " and ".join(f"{shape} in {path.name}" for shape, path in list(sizes.items())[:2]) or "no whole image"
+        raise DataError(f"{settings.path}: images must have one size where none is asked for ({found})")
+    return InputSpec(next(iter(sizes)))
 
 
 def read_image(source: Path | BinaryIO, form: Form, name: str, most: int | None = None) -> NDArray[np.uint8]:
     """One image in the model's size and colours, as a batch of one; `most` bounds the pixels that are decoded."""
-    colours, height, width = _size(form, name)
+    colours, height, width = _size(form.input, name)
     try:
         pixels = _pixels(source, "RGB" if colours == 3 else "L", width, height, most)
     except FileNotFoundError:
@@ -66,8 +82,8 @@ def count_images(settings: DataSettings) -> dict[str, int]:
     return {folder.name: len(_images(folder)) for folder in _folders(Path(settings.path))}
 
 
-def _size(form: Form, source: str) -> tuple[int, int, int]:
-    shape = form.input.shape
+def _size(wanted: InputSpec, source: str) -> tuple[int, int, int]:
+    shape = wanted.shape
     if len(shape) == 2:
         return 1, *shape
     if len(shape) == 3 and shape[0] in (1, 3):

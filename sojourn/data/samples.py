@@ -1,4 +1,4 @@
-"""From what a file holds to samples of a job: labels by name, shapes in the graph's order."""
+"""From what a file holds to samples that a model takes: the one shaping of device, coordinator and simulation."""
 
 from __future__ import annotations
 
@@ -8,27 +8,31 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sojourn.data.labels import distinct, named, shorten
 from sojourn.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from sojourn.data.source import DataSettings, Form
+    from sojourn.data.labels import Labels
+    from sojourn.data.source import Form
     from sojourn.protocol.spec import InputSpec
 
-NAMED = 10
-"""How many skipped things are named before the rest is only counted."""
 _BLOCK = 1024
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a file or folder holds. `labels` are its distinct labels, `which` says which of them each sample has."""
+    """What a file or folder holds, as it holds it.
 
+    labels are its distinct labels, `which` says which of them each sample has, and `names` what integer labels mean.
+    """
+
+    source: str
     x: NDArray[np.generic]
-    labels: tuple[str | int, ...]
+    labels: Labels
     which: NDArray[np.int64]
     names: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
@@ -36,11 +40,15 @@ class Content:
 
 @dataclass(frozen=True)
 class Samples:
-    """What a device trains on: x as compact as it was, y as class numbers of the job; and what was left out."""
+    """What a model is trained or tested on: x as compact as it was, y as class numbers; and what was left out.
+
+    kept says of each sample of the content whether it is here.
+    """
 
     x: NDArray[np.generic]
     y: NDArray[np.int64]
     skipped: tuple[str, ...]
+    kept: NDArray[np.bool_]
 
     def __len__(self) -> int:
         """How many samples there are."""
@@ -51,10 +59,25 @@ class Samples:
         return np.ascontiguousarray(self.x[index], dtype=dtype), self.y[index]
 
 
-def of_job(content: Content, settings: DataSettings, form: Form) -> Samples:
-    """The samples of the job's classes, in the graph's shape, without rows that hold NaN or infinity."""
-    source = settings.path
-    names = named(content.labels, settings.class_names or content.names, form.classes, source)
+def content_of(x: NDArray[np.generic], y: NDArray[np.generic], names: tuple[str, ...], source: str) -> Content:
+    """Samples and their labels, one each; labels may also stand in a column."""
+    y = y.reshape(len(y)) if y.ndim == 2 and y.shape[1] == 1 else y
+    if x.ndim < 1 or y.ndim != 1 or len(x) != len(y):
+        raise DataError(f"{source}: x has the shape {x.shape} and y {y.shape}, not one label for each sample")
+    return Content(source, x, *distinct(y, source), names)
+
+
+def fit(content: Content, form: Form) -> Samples:
+    """The samples of these classes in the model's shape.
+
+    Samples of other classes, and those that hold NaN or infinity, are left out and told in `skipped`: one bad row does
+    not spoil a file. Where the roles once differed this holds for all of them: labels are compared by name, a number
+    outside of the class names is an error, and so are floats where whole numbers are wanted.
+    """
+    source = content.source
+    if not len(content.which) and not content.skipped:
+        raise DataError(f"{source}: there are no samples in it")
+    names = named(content.labels, content.names, form.classes, source)
     number = {name: at for at, name in enumerate(form.classes)}
     y = np.array([number.get(name, -1) for name in names], dtype=np.int64)[content.which]
     skipped = list(content.skipped)
@@ -64,32 +87,38 @@ def of_job(content: Content, settings: DataSettings, form: Form) -> Samples:
         skipped.append(f"{np.count_nonzero(~listed)} samples of classes that the job does not list: {absent}")
     if not listed.any():
         raise _nothing(source, form, skipped)
-    x = shaped(_numeric(content.x, form.input, source), form.input.shape, source)
+    x = shaped(numeric(content.x, form.input, source), form.input.shape, source)
     finite = _finite(x)
     if not finite[listed].all():
         skipped.append(f"{np.count_nonzero(~finite[listed])} samples with NaN or infinite values")
     keep = listed & finite
     if not keep.any():
         raise _nothing(source, form, skipped)
-    return Samples(x if keep.all() else x[keep], y[keep], tuple(skipped))
+    return Samples(x if keep.all() else x[keep], y[keep], tuple(skipped), keep)
 
 
-def named(labels: Sequence[str | int], names: Sequence[str], classes: Sequence[str], source: str) -> list[str]:
-    """The name of each label. An integer means what `names` says, or is its own name: never a place in the job."""
-    numbers = [label for label in labels if isinstance(label, int)]
-    wrong = next((label for label in numbers if names and not 0 <= label < len(names)), None)
-    if wrong is not None:
-        raise DataError(f"{source} has the label {wrong}, but only {len(names)} class names are given")
-    if numbers and not names and not any(name.isdecimal() for name in classes):
-        raise DataError(
-            f"{source} has integer labels such as {numbers[0]}, and the job's classes are {shorten(classes)}: say what "
-            "the integers mean with `class_names` in the data settings, or with an array `classes` in the NPZ file"
-        )
-    return [label if isinstance(label, str) else names[label] if names else str(label) for label in labels]
+def natural_shape(x: NDArray[np.generic], dtype: str) -> tuple[int, ...]:
+    """The shape of one sample as a model takes it, where nobody says it.
+
+    Three axes are an image, with its channels (1 or 3) first or last; two are a grey image unless they hold whole
+    numbers for an embedding (int64); a sample that is one number is a row of one.
+    """
+    found = tuple(int(size) for size in x.shape[1:])
+    if dtype == "int64" or len(found) <= 1:
+        return found or (1,)
+    if len(found) == 2:
+        return (1, *found)
+    if len(found) == 3 and found[0] not in (1, 3) and found[2] in (1, 3):
+        return (found[2], found[0], found[1])
+    return found
 
 
 def shaped(x: NDArray[np.generic], shape: tuple[int, ...], source: str) -> NDArray[np.generic]:
-    """Samples in the graph's shape, where there is only one way to read them."""
+    """Samples in the model's shape, where there is only one way to read them.
+
+    The same shape but for axes of size 1; flat rows for a grey image, or the other way round; or an image with its
+    channels last for one with its channels first.
+    """
     found = x.shape[1:]
     if found == shape:
         return x
@@ -102,25 +131,19 @@ def shaped(x: NDArray[np.generic], shape: tuple[int, ...], source: str) -> NDArr
     raise DataError(f"{source} has samples of shape {found}, the model expects {shape}")
 
 
-def shorten(names: Iterable[str]) -> str:
-    """A few names, and how many more there are."""
-    every = [repr(name[:80]) for name in names]
-    more = len(every) - NAMED
-    return ", ".join(every[:NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _nothing(source: str, form: Form, skipped: Sequence[str]) -> DataError:
-    reasons = f" ({'; '.join(skipped)})" if skipped else ""
-    return DataError(f"{source} holds no sample of the job's classes {shorten(form.classes)}{reasons}")
-
-
-def _numeric(x: NDArray[np.generic], wanted: InputSpec, source: str) -> NDArray[np.generic]:
+def numeric(x: NDArray[np.generic], wanted: InputSpec, source: str) -> NDArray[np.generic]:
+    """Samples that are numbers of the wanted kind, as compact as they are; float64 becomes float32."""
     if x.dtype.kind not in "buif" or (wanted.dtype == "int64" and x.dtype.kind == "f"):
         raise DataError(f"{source} has samples of type {x.dtype}, the model expects {wanted.dtype}")
     if x.dtype.kind == "f" and x.dtype.itemsize > 4:
         with np.errstate(over="ignore"):
             return x.astype(np.float32)
     return x
+
+
+def _nothing(source: str, form: Form, skipped: Sequence[str]) -> DataError:
+    reasons = f" ({'; '.join(skipped)})" if skipped else ""
+    return DataError(f"{source} holds no sample of the job's classes {shorten(form.classes)}{reasons}")
 
 
 def _finite(x: NDArray[np.generic]) -> NDArray[np.bool_]:

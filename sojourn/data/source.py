@@ -1,4 +1,4 @@
-"""The device's own data: where it is, and how it becomes samples of a job.
+"""Labelled data on this machine: where it is, and how it becomes samples of a job.
 
 This module stays without numpy, so that the agent itself can describe its data; reading comes with the training worker.
 """
@@ -13,10 +13,13 @@ import msgspec
 from sojourn.errors import DataError
 
 if TYPE_CHECKING:
-    from sojourn.data.samples import Samples
+    from sojourn.data.samples import Content, Samples
     from sojourn.protocol.spec import InputSpec
 
 Format = Literal["npz", "images", "csv"]
+Part = Literal["train", "test"]
+"""What samples are for: it decides which arrays of an NPZ file are taken."""
+_ZIP = b"PK\x03\x04"
 _SUFFIXES: dict[str, Format] = {".npz": "npz", ".csv": "csv"}
 
 
@@ -35,7 +38,7 @@ class Form(Protocol):
 class DataSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where the data is and how to read it.
 
-    x, y: the arrays of an NPZ file; unless told, `x` and `y`, or `x_train` and `y_train`.
+    x, y: the arrays of an NPZ file; unless told, `x_train` and `y_train`, else `x` and `y`, else `x_test` and `y_test`.
     label: the label column of a CSV file; unless told, the column `label`, or the last one.
     class_names: what the integer labels 0, 1, ... of an NPZ or CSV file mean, if the file does not say it itself.
     """
@@ -49,7 +52,7 @@ class DataSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 def format_of(settings: DataSettings) -> Format:
-    """The format of the data, told by the path unless the settings tell it."""
+    """The format of the data, told by the settings, else by the path, else by a file's first bytes."""
     path = Path(settings.path)
     try:
         folder = path.is_dir()
@@ -57,10 +60,10 @@ def format_of(settings: DataSettings) -> Format:
             raise DataError(f"{path} does not exist")
     except OSError as error:
         raise DataError(f"{path} cannot be looked at: {error.strerror}") from error
-    found: Format | None = "images" if folder else _SUFFIXES.get(path.suffix.lower())
     if settings.format == "auto":
+        found = "images" if folder else _SUFFIXES.get(path.suffix.lower()) or _by_content(path)
         if found is None:
-            raise DataError(f"{path} ends neither in .npz nor in .csv: set `format` to what it is")
+            raise DataError(f"{path} ends neither in .npz nor in .csv: set `format` to what it is, or rename it")
         return found
     if folder != (settings.format == "images"):
         raise DataError(f"{path} is a {'folder' if folder else 'file'}, which cannot be {settings.format!r} data")
@@ -77,20 +80,37 @@ def describe(settings: DataSettings) -> str:
 
 def load_data(settings: DataSettings, form: Form) -> Samples:
     """Read the samples that fit a job or a release."""
-    # Not at the top: numpy comes with these, and Pillow with images.
-    from sojourn.data.samples import of_job  # noqa: PLC0415
+    from sojourn.data.samples import fit  # noqa: PLC0415  # numpy comes with it
 
+    return fit(read_content(settings, "train", form.input, form.classes), form)
+
+
+def read_content(
+    settings: DataSettings, part: Part, wanted: InputSpec | None = None, classes: tuple[str, ...] | None = None
+) -> Content:
+    """Read what the data holds; images are brought to the size that is `wanted`, or else must all have one size.
+
+    Of an image folder only the listed classes are read, so that what a job does not need costs no time.
+    """
+    # Not at the top: numpy comes with these, and Pillow with images.
     match format_of(settings):
         case "npz":
             from sojourn.data.npz import read_npz  # noqa: PLC0415
 
-            content = read_npz(settings)
+            return read_npz(settings, part)
         case "csv":
             from sojourn.data.csv import read_csv  # noqa: PLC0415
 
-            content = read_csv(settings)
+            return read_csv(settings)
         case "images":
-            from sojourn.data.images import read_images  # noqa: PLC0415
+            from sojourn.data.images import common_input, read_images  # noqa: PLC0415
 
-            content = read_images(settings, form)
-    return of_job(content, settings, form)
+            return read_images(settings, wanted or common_input(settings), classes)
+
+
+def _by_content(path: Path) -> Format | None:
+    try:
+        with path.open("rb") as file:
+            return "npz" if file.read(len(_ZIP)) == _ZIP else None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error

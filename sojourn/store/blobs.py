@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from sojourn.errors import DiskFull, InvalidBlob, StoreError
 from sojourn.protocol.wire import Ref
+from sojourn.store.files import BESIDE, move_into_place, sync_path, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +28,6 @@ LEAF = 28 << 10
 HASH = 32
 _AT_ONCE = 32
 _PREFIX = b"sojourn-blob-1"
-_BESIDE = ".new"
 
 
 def leaf_count(size: int) -> int:
@@ -194,7 +194,7 @@ class FolderBlobs:
 
     def tidy(self) -> None:
         """Delete what a killed process left half-written; only for who knows that nobody else writes here."""
-        for path in self._folder.glob(f"*{_BESIDE}"):
+        for path in self._folder.glob(f"*{BESIDE}"):
             path.unlink(missing_ok=True)
 
     def path(self, digest: bytes) -> Path:
@@ -232,13 +232,8 @@ class FolderBlobs:
         key = digest or digest_of(data)
         target = self.path(key)
         if not target.exists():
-            beside = target.with_suffix(f".{os.getpid()}{_BESIDE}")
             with disk_errors(f"writing {target}"):
-                try:
-                    beside.write_bytes(data)
-                    beside.replace(target)
-                finally:
-                    beside.unlink(missing_ok=True)
+                write_atomically(target, data, sync=False)
         return key
 
     def partial(self, digest: bytes, size: int) -> FolderPartial:
@@ -251,18 +246,14 @@ class FolderBlobs:
         """All leaves are here."""
         with disk_errors(f"keeping {self.path(digest)}"):
             path = self._partials.pop(digest).close()
-            path.replace(self.path(digest))
+            move_into_place(path, self.path(digest), sync=False)
             path.with_suffix(".hashes").unlink(missing_ok=True)
 
     def sync(self, digest: bytes) -> None:
         """Make sure that a blob, and its name, survive a power cut."""
         with disk_errors(f"syncing {self.path(digest)}"):
             for path in (self.path(digest), self._folder):
-                handle = os.open(path, os.O_RDONLY)
-                try:
-                    os.fsync(handle)
-                finally:
-                    os.close(handle)
+                sync_path(path)
 
     def sweep(self, live: AbstractSet[bytes]) -> int:
         """Delete what is not live."""
@@ -270,7 +261,7 @@ class FolderBlobs:
         dead = [
             path
             for path in self._folder.iterdir()
-            if path.name.partition(".")[0] not in names and path.suffix != _BESIDE  # that one is being written
+            if path.name.partition(".")[0] not in names and path.suffix != BESIDE  # that one is being written
         ]
         for path in dead:
             path.unlink(missing_ok=True)

@@ -139,8 +139,8 @@ def test_files_that_do_not_fit_are_refused() -> None:
     for arrays, words in (
         ({"x": x}, "no array 'y'"),
         ({"x": x, "y": np.arange(6)}, "two of each"),
-        ({"x": x[:, :3], "y": np.arange(6) % 3}, "the shape"),
-        ({"x": x, "y": 5 + np.arange(6) % 3}, "none of the job's classes"),
+        ({"x": x[:, :3], "y": np.arange(6) % 3}, "of shape"),
+        ({"x": x, "y": 5 + np.arange(6) % 3}, "the label 5, but only 3 class names"),
         ({"x": x, "y": np.array(list("aabbcc")), "classes": np.array(["a", "b"])}, "has 2 classes, and the model 3"),
     ):
         np.savez("odd.npz", **arrays)

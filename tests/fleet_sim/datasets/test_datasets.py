@@ -171,16 +171,15 @@ def test_the_folder_that_is_given_goes_before_the_variable(tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("arrays", "said"),
     [
-        ({"x": X}, "has neither x and y nor x_train and y_train, only x"),
+        ({"x": X}, "has no array 'y', only x; an NPZ with arrays x and y is needed"),
         ({"x_webp": X, "y": Y}, "has no array 'x_webp_off', only x_webp, y; strips need their ends and their shape"),
         ({"x": X, "y": Y[:4]}, r"x has the shape \(10, 2\) and y \(4,\), not one label for each sample"),
         ({"x": X[:0], "y": Y[:0]}, "there are no samples in it"),
         ({"x": X[:1], "y": Y[:1]}, "one sample cannot be cut"),
-        ({"x": np.where(X == 4, np.nan, X), "y": Y}, "1 of 10 samples hold NaN or infinity"),
-        ({"x": X.astype(str), "y": Y}, "samples are numbers"),
-        ({"x": X, "y": Y + 0.5}, "names or whole numbers, not float64"),
-        ({"x": X, "y": Y, "classes": ["a", "b"]}, "there is the label 2, but only 2 class names"),
-        ({"x": X, "y": Y - 1, "classes": ["a", "b", "c"]}, "there is the label -1, but only 3 class names"),
+        ({"x": X.astype(str), "y": Y}, "samples of type <U32, the model expects float32"),
+        ({"x": X, "y": Y + 0.5}, "labels of type float64: they must be names or whole numbers"),
+        ({"x": X, "y": Y, "classes": ["a", "b"]}, "has the label 2, but only 2 class names"),
+        ({"x": X, "y": Y - 1, "classes": ["a", "b", "c"]}, "has the label -1, but only 3 class names"),
         ({"x": X, "y": Y, "classes": ["a", "b", "a"]}, "its class names are not all different"),
         ({"x": X, "y": ["d"] * 10, "classes": ["a", "b"]}, "the label 'd' is none of its classes a, b"),
         ({"x": X, "y": Y, "x_test": X[:, :1], "y_test": Y}, r"shape \(2,\), those for testing \(1,\)"),
@@ -192,6 +191,21 @@ def test_a_file_that_is_not_what_it_should_be(arrays: dict[str, Any], said: str,
     with pytest.raises(DataError, match=said) as caught:
         load(npz(tmp_path / "own.npz", **arrays))
     assert "own.npz" in str(caught.value)
+
+
+def test_samples_that_are_no_numbers_are_left_out_and_said_as_on_a_device(tmp_path: Path) -> None:
+    x = np.where(np.isin(X, (4, 9)), np.nan, X)
+    path = npz(tmp_path / "own.npz", x=x, y=Y, x_test=x[:3], y_test=Y[:3], users=np.arange(10))
+    data = load(path)
+    kept = [0, 1, 3, 5, 6, 7, 8, 9]
+    assert data.users is not None
+    assert (data.users.tolist(), data.y_train.tolist()) == (kept, Y[kept].tolist())
+    assert np.array_equal(data.x_train, X[kept])
+    assert data.y_test.tolist() == [0, 1]
+    assert data.skipped == (
+        "2 samples with NaN or infinite values",
+        "test part: 1 samples with NaN or infinite values",
+    )
 
 
 def test_a_damaged_file_and_a_single_array_are_refused(tmp_path: Path) -> None:

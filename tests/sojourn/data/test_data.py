@@ -137,7 +137,7 @@ def test_a_batch_has_the_graphs_type(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "said"),
     [
-        ({"a": X}, "no array 'x', only a; set `x` and `y` to those with the samples and the labels"),
+        ({"a": X}, "no array 'x', only a; an NPZ with arrays x and y is needed; a device's settings `x` and `y`"),
         ({"x": X, "y": np.array(["cat"] * 5)}, r"\(6, 2, 2\).*\(5,\)"),
         ({"x": X, "y": np.eye(6)}, r"\(6, 6\)"),
         ({"x": X, "y": np.full(6, 0.5)}, "labels of type float64"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sojourn.data.npz_arrays import array_of, names_of, open_npz
+from sojourn.data.npz import array_of, names_of, open_npz
 from sojourn.errors import DataError
 
 X, Y = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([0, 1, 0])
@@ -45,12 +45,11 @@ def test_a_file_without_arrays_is_said_to_have_none(tmp_path: Path) -> None:
             array_of(path, file, "x")
 
 
-def test_a_file_that_is_missing_is_said_with_the_machine_that_lacks_it(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_is_said_to_be_missing_here(tmp_path: Path) -> None:
     path = tmp_path / "data.npz"
-    for said, machine in (("this machine", ()), ("the coordinator's machine", ("the coordinator's machine",))):
-        with pytest.raises(DataError) as caught, open_npz(path, *machine):
-            pass
-        assert str(caught.value) == f"{path}: there is no such file on {said}"
+    with pytest.raises(DataError) as caught, open_npz(path):
+        pass
+    assert str(caught.value) == f"{path}: there is no such file on this machine"
 
 
 def test_a_single_array_is_not_enough(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def full(*_args, **_kwargs):
 
 def test_a_full_disk_is_named_when_putting(tmp_path, monkeypatch) -> None:
     blobs = FolderBlobs(tmp_path)
-    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    monkeypatch.setattr("pathlib.Path.replace", full)
     with pytest.raises(DiskFull, match="no space is left"):
         blobs.put(b"data")
     monkeypatch.undo()
@@ -205,7 +205,7 @@ def test_other_disk_errors_are_not_a_full_disk(tmp_path, monkeypatch) -> None:
     def broken(*_args, **_kwargs):
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr("pathlib.Path.write_bytes", broken)
+    monkeypatch.setattr("pathlib.Path.replace", broken)
     with pytest.raises(StoreError) as caught:
         FolderBlobs(tmp_path).put(b"data")
     assert not isinstance(caught.value, DiskFull)
