@@ -12,7 +12,7 @@ import pytest
 
 from coordinator import records as cloud_records
 from edge_agent import records as agent_records
-from fleet_sim.checkpoint import Checkpoint
+from fleet_sim.world.checkpoint import Checkpoint
 from hierarchy.edge import records as edge_records
 from sojourn.protocol.envelope import pack, unpack, unpack_presence
 from sojourn.protocol.topics import Address

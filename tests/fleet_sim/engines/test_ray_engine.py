@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.fleet_sim.engines.test_pool import long_visit
 
 from edge_agent.training.work import Warm, Warmed
 from fleet_sim.engines import SerialEngine, choose, ray_cluster, ray_engine, visit_queue
@@ -27,6 +26,7 @@ from sojourn.errors import ConfigError, MachineError
 from sojourn.node.machine import Did, DidNot
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.fleet_sim.engines.shares import KINDS, assert_same, result, shards, train, visit
+from tests.fleet_sim.engines.test_process_pool import long_visit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
