@@ -33,6 +33,7 @@ test-deploy: $(VENV)/dev.stamp  ## Try the install scripts in a clean Debian; ne
 
 check: $(VENV)/dev.stamp  ## Look at the code: linter, types, which package imports which; and at the pages
 	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(SITE)
