@@ -77,7 +77,7 @@ class Agent:
         self.state = self._visits.state = msgspec.msgpack.decode(snapshot, type=AgentState)
 
     def snapshot(self) -> bytes:
-        """The durable state."""
+        """The durable state as bytes."""
         return msgspec.msgpack.encode(self.state)
 
     def apply(self, record: Record) -> None:
@@ -104,7 +104,7 @@ class Agent:
         return [*effects, *self._releases.go_on(self.state, busy=self._busy)]
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """React."""
+        """What is to be done about an event."""
         effects = self._react(event, now)
         if not self._releases.trying:
             effects += self._visits.train_if_unblocked(now)

@@ -74,7 +74,7 @@ class Memory(msgspec.Struct):
 
 
 class ServedRelease(msgspec.Struct, frozen=True):
-    """A release that programs are given."""
+    """A version of a model line that programs on this device are given."""
 
     version: int
     goods: Goods
@@ -95,12 +95,12 @@ class ReleaseLine(msgspec.Struct):
 
     @property
     def serves_as_ordered(self) -> bool:
-        """Whether what is served is just what the order wants."""
+        """Whether what is served is exactly what the order asks for."""
         goods = self.order.goods
         return goods is not None and self.serving == ServedRelease(self.order.version, goods)
 
     def end(self, record: ReleaseEnded) -> None:
-        """Change by the end of the order."""
+        """Take down what became of the order."""
         self.state, self.detail, self.health = record.state, record.detail, record.health
         if record.state == "fell-back":
             self.serving, self.previous, self.unsure = self.previous, None, True
@@ -199,5 +199,5 @@ def supersedes(new: VisitId, old: VisitId) -> bool:
 
 
 def work_key(visit: VisitId) -> str:
-    """The visit with its attempt, as its training is called."""
+    """The visit with its attempt: the name of the work that trains it."""
     return f"{visit.job}/{visit.round}/{visit.tour}/{visit.hop}/{visit.attempt[0]}.{visit.attempt[1]}"

@@ -88,7 +88,7 @@ class Model:
 
     @property
     def card(self) -> Card:
-        """The card of that version."""
+        """The model card of the version that predicts now."""
         return self._now().predictor.card
 
     def predict(self, x: object) -> NDArray[np.float32]:
@@ -207,7 +207,7 @@ class Model:
             raise ModelError(f"{why}; nor can the release before it be used: {error}") from error
 
     def _tell_failure(self) -> None:
-        """Until it is heard, and from time to time after that: an agent may have started anew."""
+        """Tell the agent that a release does not load: until it hears it, and again later: it may have restarted."""
         if self._failure is not None and self._sender.tell(self._failure):
             self._next_failure = monotonic() + _FAILURE_PAUSE
         else:
@@ -226,7 +226,7 @@ class Model:
                 self._untold.setdefault(serving.served.version, UsageTally()).add(report)
 
     def _collect(self) -> None:
-        """Make sums of what was put aside."""
+        """Add the calls since the last time to what the agent is to be told."""
         serving, now = self._serving, monotonic()
         counts = [*(each for _, each in self._retired), *([serving.counts] if serving else [])]
         with self._lock:

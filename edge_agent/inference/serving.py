@@ -28,7 +28,7 @@ _SMALL = 1024
 
 
 class Counts:
-    """What was put aside: safe to add to from many threads, without a lock."""
+    """Calls that wait to be summed up: safe to add to from many threads, without a lock."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -36,7 +36,7 @@ class Counts:
         self._others: deque[int] = deque()
 
     def add(self, taken: int, logits: NDArray[np.float32]) -> None:
-        """Put a call aside."""
+        """Keep a call for later: the nanoseconds that it took, and its logits."""
         if len(self._calls) >= KEPT:
             self._others.append(len(logits))
         elif logits.size <= _SMALL:
@@ -45,7 +45,7 @@ class Counts:
             self._calls.append((taken, _classes(logits)))
 
     def move_to(self, tally: UsageTally) -> None:
-        """Count what is here so far; calls that end meanwhile are for the next time."""
+        """Add the calls so far to a tally; those that end meanwhile are for the next time."""
         calls = [self._calls.popleft() for _ in range(len(self._calls))]
         others = [self._others.popleft() for _ in range(len(self._others))]
         tally.predictions += sum(others)

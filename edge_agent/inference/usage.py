@@ -99,7 +99,7 @@ def apart(first: Counter[int], second: Counter[int]) -> float:
 
 
 class UsageSender:
-    """A program's end of the socket: says what it can, at once or not at all."""
+    """A program's end of the socket: a report is sent at once or not at all, so that no prediction waits for it."""
 
     def __init__(self, store: Path) -> None:
         self._folder = store / FOLDER

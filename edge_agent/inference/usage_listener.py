@@ -59,7 +59,7 @@ class LineUsage:
     enough: bool = False
 
     def look(self) -> None:
-        """Begin anew when another version is served; what was counted of the one before is kept beside."""
+        """Look which version is served: a new one is counted from zero, and the counts of the one before are kept."""
         identity = self.folder.identity()
         if identity == self.identity:
             return
@@ -140,7 +140,7 @@ class UsageListener:
         self._thread.start()
 
     def close(self) -> None:
-        """Say what is new, and end."""
+        """Tell the agent what is new, and end the thread."""
         self._closed = True
         with suppress(OSError), address_of(self._store / FOLDER) as address:
             # An empty one wakes the thread; where the socket is full it wakes by itself.

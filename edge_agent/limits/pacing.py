@@ -14,7 +14,7 @@ _WORTH_A_PAUSE = 0.01
 
 
 def due(cpu: float, wall: float, cores: float, pace: float) -> float:
-    """How many seconds work may take at least that used `cpu` seconds of all cores in `wall` seconds."""
+    """The least seconds that work should last which used `cpu` seconds of all cores and took `wall` seconds."""
     return max(wall, cpu / cores) / pace
 
 

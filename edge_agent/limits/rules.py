@@ -27,7 +27,7 @@ SLOWEST = 0.1
 
 
 def too_hot(settings: LimitSettings, celsius: float | None, *, was: bool) -> bool:
-    """Whether it is too hot to train; once it was, only when it is really cooler that ends."""
+    """Whether it is too hot to train: from `stop_at` on, and then until it is cooler than `resume_at`."""
     if settings.stop_at is None or settings.resume_at is None or celsius is None:
         return False
     return celsius >= (settings.resume_at if was else settings.stop_at)
@@ -111,7 +111,7 @@ class Limits:
         return self.settings == LimitSettings(root=self.settings.root, cpu_share=self.settings.cpu_share)
 
     def objection(self) -> Refusal | None:
-        """Why a visit is not taken now."""
+        """Why this device takes no visit now; None if it does."""
         return self.judge()[1]
 
     def judge(self, worker: int | None = None) -> tuple[float, Refusal | None]:

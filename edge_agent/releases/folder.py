@@ -59,7 +59,7 @@ class ReleaseFolder:
         self.path = store / FOLDER / line
 
     def place(self, served: Served, blobs: Path) -> None:
-        """Have a version's files here, whole and on the disk; nothing names them yet."""
+        """Bring a version's files into the folder, whole and on the disk; it is not served by that."""
         with disk_errors(f"keeping release {served.version} of {self.line}"):
             shared_folder(self._store, self.path)
             for name, parcel in self._parcels(served):
@@ -117,7 +117,7 @@ class ReleaseFolder:
         return graph, card
 
     def tidy(self) -> None:
-        """Delete the files that neither name: older versions, and what a killed process left."""
+        """Delete what neither `current` nor `previous` names: older versions, and what a killed process left."""
         kept = {"current", "previous"}
         for served in (self.current(), self.previous()):
             if served is not None:
@@ -145,7 +145,7 @@ class ReleaseFolder:
         return served if served.line == self.line else None
 
     def _take(self, blob: Path, target: Path, parcel: Parcel) -> None:
-        """A blob under a name of its own: one file with two names where the disk can do that, else a copy."""
+        """Give a blob a name in this folder: a second link to its file where the disk can do that, else a copy."""
         if not blob.exists():
             raise StoreError(f"the blob {parcel.digest.hex()[:12]} of a release of {self.line} is not here")
         beside = target.with_name(f"{target.name}{BESIDE}")

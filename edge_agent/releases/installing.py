@@ -35,7 +35,7 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """How it went: why the release must not be served, or how it did."""
+    """How a trial ended: why the release must not be served, or else how well it did."""
 
     objection: str | None
     health: Health
@@ -62,7 +62,7 @@ class Installer:
         self._trials: dict[str, subprocess.Popen[bytes]] = {}
 
     def __call__(self, work: Install | Withdraw) -> Installed | Withdrawn:
-        """Do it; whatever goes wrong, the release that was served still is."""
+        """Install or withdraw; whatever goes wrong, the release that was served before still is."""
         folder = ReleaseFolder(self._store, work.line)
         with self._lock:
             turn = self._expected.pop(id(work), None) or self._next_turn(work.line)
@@ -81,12 +81,12 @@ class Installer:
         return Installed(self._tried_and_swapped(folder, served, current, turn))
 
     def expect(self, work: Install | Withdraw) -> None:
-        """This work comes next, though it may be a moment until its thread runs: what is older is overtaken now."""
+        """Let this work overtake what is older on its line now, though it may be a moment until its thread runs."""
         with self._lock:
             self._expected[id(work)] = self._next_turn(work.line)
 
     def drop(self, line: str) -> None:
-        """What is being tried of a line is no longer wanted."""
+        """End the trial of a line's release, if there is one: its result is no longer wanted."""
         with self._lock:
             self._next_turn(line)
 
@@ -118,7 +118,7 @@ class Installer:
             raise MachineError(f"an order on {work.line} was overtaken by a newer one")
 
     def _try(self, trial: Trial, turn: int) -> Tried:
-        """Have it tried by a child; whatever becomes of that, the agent goes on."""
+        """Try a release in a child process; whatever becomes of that, the agent goes on."""
         name = f"release {trial.served.version} of {trial.served.line}"
         try:
             child = subprocess.Popen(

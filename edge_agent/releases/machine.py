@@ -66,7 +66,7 @@ class ReleaseMachine:
         return effects
 
     def linked(self, state: AgentState) -> list[Effect]:
-        """The edge server may not have heard of us for a while."""
+        """The link is up: report every line, since the edge server may not have heard of us for a while."""
         return [self._report(line) for line in state.lines.values()]
 
     def ordered(self, state: AgentState, edge: Address, message: Release) -> list[Effect]:
@@ -93,7 +93,7 @@ class ReleaseMachine:
         return [*effects, Append(record, sync=True), Say(text), *self._obey(state, line)]
 
     def pulled(self, digest: bytes, state: AgentState) -> None:
-        """Something is here: the release may be tried when all of it is."""
+        """A blob came: a release of which all blobs are here may be tried."""
         for name in [line for line, lacking in self._lacking.items() if digest in lacking]:
             self._lacking[name].discard(digest)
             if not self._lacking[name]:
@@ -104,7 +104,7 @@ class ReleaseMachine:
                 self._waiting[name] = ReleaseTask(Install(name, order.version, order.goods), order.serial)
 
     def pull_failed(self, digest: bytes, reason: str, state: AgentState) -> list[Effect]:
-        """What the edge server has no more it is asked for again when it repeats the order; a full disk ends it."""
+        """A blob cannot be had: the order waits until the edge server repeats it; a full disk ends it."""
         effects: list[Effect] = []
         for name in [line for line, lacking in self._lacking.items() if digest in lacking]:
             del self._lacking[name]
@@ -127,7 +127,7 @@ class ReleaseMachine:
         return effects
 
     def did(self, event: Did, state: AgentState) -> list[Effect] | None:
-        """Work on a release is done, if it was that."""
+        """Work is done; None if it was not work on a release."""
         task = self._done(event.key)
         if task is None:
             return None
@@ -141,7 +141,7 @@ class ReleaseMachine:
         return self._end(state, task.work.line, DeviceReleaseEvent.INSTALLED, "", health)
 
     def did_not(self, event: DidNot, state: AgentState) -> list[Effect] | None:
-        """Work on a release failed, if it was that: what was served before is served still."""
+        """Work failed, and what was served before is served still; None if it was not work on a release."""
         task = self._done(event.key)
         if task is None:
             return None
@@ -227,7 +227,7 @@ class ReleaseMachine:
         return None if name is None else self._working.pop(name)
 
     def _drop(self, name: str) -> list[Effect]:
-        """A newer order takes the place of one that did not end; what takes no time is let be, and waited for."""
+        """Give up what is under way for an older order; work that takes no time is waited for instead."""
         self._lacking.pop(name, None)
         self._waiting.pop(name, None)
         task = self._working.get(name)

@@ -30,7 +30,7 @@ def store_of(line: str, store: str | Path | None, fleet: str, agent: str | None)
 
 
 def no_release(line: str, where: str | Path) -> NoRelease:
-    """The error that says what to do."""
+    """The error for a line that is not served here: it says what to do."""
     return NoRelease(
         f"no release of {line!r} is served here: none is in {where}. Roll one out to this device (`sojourn release "
         f"rollout`), or name the agent's store: store=, --store, or the environment variable {VARIABLE}"

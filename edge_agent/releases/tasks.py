@@ -22,7 +22,7 @@ class ReleaseTask(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Its name, which no other work has: what is late of an older one is not taken for this one's."""
+        """The name of the work, which no other has: a late report of older work is not taken for one of this."""
         version = self.work.version if isinstance(self.work, Install) else 0
         return f"release {self.work.line} {self.serial}.{version}"
 

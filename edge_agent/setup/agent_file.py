@@ -48,7 +48,7 @@ def own_name() -> str:
 
 
 def table_of(answers: InitAnswers) -> dict[str, Any]:
-    """The settings as a file has them: only what was said, and limits that suit a small board."""
+    """The settings as the file has them: only what was answered, and limits that suit a small board."""
     broker = broker_flags(answers.broker, answers.username, _absolute(answers.password_file))
     if answers.ca_file:
         broker["tls"] = {"ca_file": _absolute(answers.ca_file)}
@@ -102,5 +102,5 @@ def _given(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def _absolute(path: str | None) -> str | None:
-    """A file is found from wherever the agent is started."""
+    """The whole path, so that the file is found from wherever the agent is started."""
     return str(Path(path).expanduser().absolute()) if path else None

@@ -37,7 +37,7 @@ _FEW = 2
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """One thing that was looked at: whether it is fine, what was found, and what to do about it."""
 
     what: str
     verdict: Verdict
@@ -71,7 +71,7 @@ def plan_of(job: Mapping[str, Any], parameters: int | None = None, where: str = 
 
 
 def preflight(settings: AgentSettings, plan: Plan) -> list[Finding]:
-    """Look at everything; nothing of it changes the device."""
+    """Look at everything that a job needs; nothing of it changes the device."""
     folder = store_folder(settings.store, settings.fleet, settings.name)
     threads = plan.threads or settings.threads or os.cpu_count() or 1
     found: list[Finding] = []

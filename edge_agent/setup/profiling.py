@@ -100,7 +100,7 @@ def heat(root: Path = Path("/")) -> str | None:
 
 
 def check_folder(output: str) -> None:
-    """Complain before anything is measured for nothing."""
+    """Refuse an output file whose folder does not exist, before anything is measured for nothing."""
     folder = Path(output).expanduser().parent
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder")

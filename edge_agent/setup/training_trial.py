@@ -46,7 +46,7 @@ class TrialResult(msgspec.Struct, frozen=True):
 
 
 def tried(data: DataSettings, threads: int, batch: int, seconds: float = 1.0) -> TrialResult:
-    """Have a worker tried here."""
+    """Start a worker on trial, and return what it found."""
     order = msgspec.json.encode(TrainingTrial(data, threads, batch, seconds, time.monotonic())).decode()
     command = [sys.executable, "-P", "-m", "edge_agent.setup.training_trial", order]
     try:
@@ -74,7 +74,7 @@ def survey(settings: DataSettings) -> tuple[int, tuple[str, ...], tuple[str, ...
 
 
 def perform(trial: TrainingTrial) -> TrialResult:
-    """Do what a worker does, as far as it goes."""
+    """Read the data and train a few steps; what fails is part of the result."""
     found: tuple[int, tuple[str, ...], tuple[str, ...]] = 0, (), ()
     data_fault = training_fault = None
     start = step = 0.0

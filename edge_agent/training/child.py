@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class WorkItem:
-    """One piece of work and who wants to hear of it."""
+    """One piece of work, its name, and the function that is told how it goes."""
 
     key: str
     work: Warm | Train
@@ -71,7 +71,7 @@ class Child:
         self._send(framed(WorkOrder(item.key, _without_inline(item.work))))
 
     def set_pace(self, share: float) -> None:
-        """Have it work for this share of the time."""
+        """Have the child work for this share of the time: 1 is without pauses."""
         if share == self._pace:
             return
         if (share < 1) != (self._pace < 1):
@@ -84,7 +84,7 @@ class Child:
         return bool(self._selector.get_map())
 
     def hear(self, patience: float | None) -> list[Frame]:
-        """The frames that came; what it wrote for people goes to the log."""
+        """Wait for frames, at most `patience` seconds; what the child wrote for people goes to the log."""
         frames: list[Frame] = []
         for key, _ in self._selector.select(patience):
             data = os.read(key.fd, _READ)
@@ -104,12 +104,12 @@ class Child:
             self.process.kill()
             return []
 
-    def dismiss(self) -> None:
-        """Let it end: it does so when its input ends."""
+    def close_input(self) -> None:
+        """Close its input, upon which the child ends."""
         self._stdin.close()
 
-    def bury(self) -> int:
-        """Close what is left and return the exit status."""
+    def reap(self) -> int:
+        """Close its pipes, wait for its end and return the exit status."""
         self._log(b"\n")
         self._selector.close()
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):

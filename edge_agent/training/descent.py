@@ -30,13 +30,13 @@ class Batches(Protocol):
 
     @property
     def y(self) -> NDArray[np.int64]:
-        """Their class numbers."""
+        """The class number of every sample."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """How many samples there are."""
 
     def batch(self, index: NDArray[np.int64], dtype: str) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
-        """These samples as the graph takes them."""
+        """The samples with these numbers as the graph takes them: inputs and class numbers."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ LONGEST = 4096
 
 
 def estimate(visit: Visit, blobs: BlobStore, prepared: Prepared, progress: Progress) -> Trained:
-    """Answer what the task's estimator asks; whether the owner lets it be told, the agent has looked before."""
+    """Answer what the task's estimator asks; the agent has checked before that the owner allows it."""
     match visit.task.estimator:
         case SizeEstimator() | UpdateEstimator(epochs=0):
             return _answer(prepared, None)

@@ -28,7 +28,7 @@ class WorkerSetup(msgspec.Struct, frozen=True, tag="setup"):
 
 
 class WorkOrder(msgspec.Struct, frozen=True, tag="order"):
-    """Work for the worker."""
+    """A piece of work for the worker, with its name."""
 
     key: str
     work: Warm | Train
@@ -41,7 +41,7 @@ class SetPace(msgspec.Struct, frozen=True, tag="pace"):
 
 
 class Advance(msgspec.Struct, frozen=True, tag="advance"):
-    """Work goes on."""
+    """The worker's report of how far its work is."""
 
     key: str
     step: int
@@ -49,14 +49,14 @@ class Advance(msgspec.Struct, frozen=True, tag="advance"):
 
 
 class Success(msgspec.Struct, frozen=True, tag="success"):
-    """Work is done."""
+    """The worker's report that its work is done."""
 
     key: str
     outcome: Warmed | Trained
 
 
 class Failure(msgspec.Struct, frozen=True, tag="failure"):
-    """Work failed."""
+    """The worker's report that its work failed: a reason's word, and details for people."""
 
     key: str
     reason: str
@@ -68,7 +68,7 @@ _decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
 
 
 def framed(frame: Frame) -> bytes:
-    """The bytes of a frame."""
+    """A frame as bytes: its length, then msgpack."""
     data = msgspec.msgpack.encode(frame)
     return len(data).to_bytes(_HEAD, "little") + data
 

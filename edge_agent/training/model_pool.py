@@ -50,15 +50,15 @@ class SampleSubset:
 
     @property
     def y(self) -> NDArray[np.int64]:
-        """Their class numbers."""
+        """The class number of every sample."""
         return self.whole.y[self.rows]
 
     def __len__(self) -> int:
-        """How many there are."""
+        """How many samples there are."""
         return len(self.rows)
 
     def batch(self, index: NDArray[np.int64], dtype: str) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
-        """These samples as the graph takes them."""
+        """The samples with these numbers as the graph takes them: inputs and class numbers."""
         return self.whole.batch(self.rows[index], dtype)
 
 

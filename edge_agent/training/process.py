@@ -129,7 +129,7 @@ class TrainingProcess:
             item, child.item = child.item, None
             if self._child is child:
                 self._child = None
-        status = child.bury()
+        status = child.reap()
         with self._lock:
             del self._minders[threading.current_thread()]
         if item is not None:
@@ -188,7 +188,7 @@ class TrainingProcess:
         with self._lock:
             if self._child is child and child.item is None and self._idle_left(child) == 0.0:
                 self._child = None
-                child.dismiss()
+                child.close_input()
 
 
 def _died(key: str, status: int, last_words: deque[str]) -> DidNot:

@@ -75,7 +75,7 @@ class InlineTraining:
         report(attempt(key, work, self._trainer, lambda step, steps: report(Doing(key, step, steps))))
 
     def stop(self, key: str) -> None:
-        """There is never anything under way."""
+        """There is nothing to stop: work is done when `start` returns."""
 
     def close(self) -> None:
         """There is nothing to end."""
@@ -85,7 +85,7 @@ class Performs(Protocol):
     """Whoever can do what an agent asks."""
 
     def perform(self, work: Warm | Train, progress: Progress) -> Warmed | Trained:
-        """Do it."""
+        """Do the work and return what came of it."""
 
 
 def attempt(key: str, work: Warm | Train, trainer: Performs, progress: Progress) -> Did | DidNot:
@@ -123,7 +123,7 @@ def train_visit(work: Train, blobs: BlobStore, prepared: Prepared, progress: Pro
 
 
 def _follow(work: Train, blobs: BlobStore, prepared: Prepared, progress: Progress) -> Trained:
-    """One descent along the task's objective."""
+    """Train along the task's objective, in one descent."""
     visit, spec = work.visit, prepared.kit.model
     start, (memory, remembered) = model_of(visit, blobs, spec), memory_of(work, blobs, spec)
     objective = objectives.begin(visit.task.objective, start, companions_of(visit, blobs, spec), memory)
@@ -145,7 +145,7 @@ def visit_result(  # all that a visit ends with
     passed: Sequence[EpochResult],
     remembered: int,
 ) -> Trained:
-    """What a device tells and keeps when it has trained from one end of `way` to the other."""
+    """The result of a visit that trained from the first model of `way` to the second: what is sent and what is kept."""
     (start, end), spec = way, prepared.kit.model
     measured = metrics(passed)
     if visit.task.objective.keeps:
@@ -159,7 +159,7 @@ def visit_result(  # all that a visit ends with
 
 
 def _grow(work: Train, settings: Elmy, blobs: BlobStore, prepared: Prepared, progress: Progress) -> Trained:
-    """FedELMY's pool, which is more than one descent."""
+    """Train FedELMY's pool of models, which takes several descents."""
     visit, spec = work.visit, prepared.kit.model
     start = model_of(visit, blobs, spec)
     end, passed = train_pool(start, settings, prepared, visit, progress)

@@ -41,7 +41,7 @@ _STACK = 8
 def main() -> None:
     """Take orders from the standard input until it ends."""
     source, sink = _own_pipes()
-    _be_modest()
+    _lower_priority()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     # Only now, when nothing that they print can get between the frames; and all at once, so that warm means warm.
     from edge_agent.training.trainer import Trainer, attempt  # noqa: PLC0415
@@ -123,8 +123,8 @@ def _bound_memory(megabytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-def _be_modest() -> None:
-    """The device has its own work to do; and when memory runs out, this process is the one to lose."""
+def _lower_priority() -> None:
+    """Run at a lower priority, and be the process that the system ends when memory runs out."""
     os.nice(NICENESS)
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
