@@ -16,6 +16,7 @@ SojournError
 │   └── StoreError       the store cannot be read or written
 │       └── DiskFull       there is no room left
 └── Fault              our own mistake: please report it
+    └── UnexpectedEvent  something happened in a state whose table does not know it
 """
 
 
@@ -81,3 +82,7 @@ class DiskFull(StoreError):
 
 class Fault(SojournError):
     """Our own mistake: please report it."""
+
+
+class UnexpectedEvent(Fault):
+    """Something happened in a state whose table does not know it."""
