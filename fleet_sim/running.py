@@ -32,7 +32,7 @@ from sojourn.model.graphs import Graphs
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from coordinator.console.following import Course
+    from coordinator.console.following import JobProgress
     from coordinator.jobs.settings import JobSettings
     from fleet_sim.datasets import DataSet
     from fleet_sim.simulation import SimulationSettings
@@ -49,7 +49,7 @@ class Simulated:
     """How a simulation ended."""
 
     folder: Path
-    course: Course
+    course: JobProgress
     clock: float
     why: str
     """Which engine was chosen, and why."""
@@ -89,7 +89,7 @@ class Running:
             self.results.begin(simulation)
             self.fleet.submit(text)
 
-    def courses(self) -> Iterator[Course]:
+    def courses(self) -> Iterator[JobProgress]:
         """How it stands, a few times a second, until it has ended."""
         course = self._course()
         yield course
@@ -109,7 +109,7 @@ class Running:
             if not going and not self._ended:
                 raise JobError(f"nothing more happens: {course.view.status}, {course.view.detail}")
 
-    def _course(self, before: tuple[RoundReport, ...] = ()) -> Course:
+    def _course(self, before: tuple[RoundReport, ...] = ()) -> JobProgress:
         course = self.fleet.course(self.name, before)
         return msgspec.structs.replace(course, history=(*before, *map(self._told, course.history[len(before) :])))
 
@@ -139,7 +139,7 @@ class Running:
 
 def simulate(
     settings: Simulation | str | Path, folder: Path | str, *, resume: bool = False,
-    watch: Callable[[Iterator[Course]], Course] | None = None,
+    watch: Callable[[Iterator[JobProgress]], JobProgress] | None = None,
 ) -> Simulated:  # fmt: skip
     """Run a simulation to its end. `settings` is a file, its text, or what `read_simulation` gave."""
     if isinstance(settings, Path):
@@ -154,7 +154,7 @@ def simulate(
     return Simulated(Path(folder), course, running.fleet.world.now, running.why)
 
 
-def _last(courses: Iterator[Course]) -> Course:
+def _last(courses: Iterator[JobProgress]) -> JobProgress:
     course = next(courses)
     for course in courses:  # noqa: B007  # only the last counts
         pass

@@ -327,5 +327,5 @@ def test_any_course_of_events_can_be_replayed(seed) -> None:  # noqa: C901  # on
 
 
 def _closed(work: CloseRound) -> RoundClosed:
-    report = RoundReport(work.job.round, 0.5, 1.0, 2, 2, 0, 0, 1.0, {})
-    return RoundClosed(work.job.name, {"model": MODEL}, {"model": MODEL}, (), report)
+    report = RoundReport(work.state.round, 0.5, 1.0, 2, 2, 0, 0, 1.0, {})
+    return RoundClosed(work.state.name, {"model": MODEL}, {"model": MODEL}, (), report)
