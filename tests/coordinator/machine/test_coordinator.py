@@ -301,7 +301,7 @@ def test_any_course_of_events_can_be_replayed(seed) -> None:  # noqa: C901  # on
                     PrepareJob: lambda w: JobCompiled(w.name, KIT, {"model": MODEL}, {"model": MODEL}, EXEMPLARS, TEST),
                     PlanRound: lambda w: draw.choice([plan_round(w, MemoryBlobs()), NotYet("not now")]),
                     ReadRoster: lambda w: RosterRead(w.site, w.epoch, w.revision, (Member(w.site, BOOT, OFFER),)),
-                    CloseRound: lambda w: _closed(w) if w.job.phase == "train" else estimated,
+                    CloseRound: lambda w: _closed(w) if w.state.phase == "train" else estimated,
                 }[type(work)](work)
                 bench.tell(Did(key, outcome), now)
             case 4:
