@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.aggregators.aggregating import Contribution, Merge, Vector, aggregate, first_state
+from coordinator.aggregators.aggregating import Contribution, MergeContext, Vector, aggregate, first_state
 from sojourn.parts import (
     Adagrad,
     Adam,
@@ -71,7 +71,7 @@ def main() -> None:
         "pass in float64": added_up(models, np.float64),
     }
     for settings, objective in CASES:
-        merge = Merge(MODELS, objective, {"control_delta": models[1]})
+        merge = MergeContext(MODELS, objective, {"control_delta": models[1]})
         # The second merge counts: the first one has no state to read yet.
         _, state = aggregate(settings, models[0], brought[:2], first_state(settings, SIZE), merge)
         runs[name_of(settings)] = partial(aggregate, settings, models[0], brought, state, merge)

@@ -66,7 +66,7 @@ class Heard:
 
 
 @dataclass(frozen=True)
-class Course:
+class JobProgress:
     """How the job went: its rounds, what was said, and the brokers' count."""
 
     rounds: list[RoundReport]
@@ -87,7 +87,7 @@ def simulation_of(strategy: str, encoding: str, rounds: int, epochs: int, profil
     return read_simulation(dumps({**job, "simulation": fleet, "split": {"alpha": ALPHA}}), "the benchmark")
 
 
-def simulated(simulation: Simulation, folder: Path) -> Course:
+def simulated(simulation: Simulation, folder: Path) -> JobProgress:
     heard = Heard()
     running = SimulationRun(simulation, folder)
     try:
@@ -96,10 +96,10 @@ def simulated(simulation: Simulation, folder: Path) -> Course:
         *_, course = running.courses()
     finally:
         running.close()
-    return Course(list(course.history), heard, running.fleet.traffic)
+    return JobProgress(list(course.history), heard, running.fleet.traffic)
 
 
-def lived(simulation: Simulation, folder: Path, test: Path) -> Course:
+def lived(simulation: Simulation, folder: Path, test: Path) -> JobProgress:
     """The same job on a fleet of processes whose devices have the same samples."""
     samples, data = load(simulation.fleet.data), {}
     parts = split(simulation.split, samples, DEVICES, simulation.read().seed)
@@ -115,7 +115,7 @@ def lived(simulation: Simulation, folder: Path, test: Path) -> Course:
         heard = Heard(live.witness.bytes.copy(), live.witness.messages.copy())
     finally:
         live.stop()
-    return Course(list(view.history), heard, total)
+    return JobProgress(list(view.history), heard, total)
 
 
 def measured(path: Path) -> str:
@@ -130,7 +130,7 @@ def row(what: str, predicted: float, counted: float, digits: int = 0) -> str:
     return f"{what:24}{predicted:12,.{digits}f}{counted:12,.{digits}f}{beside}"
 
 
-def show(ours: Course, theirs: Course) -> None:
+def show(ours: JobProgress, theirs: JobProgress) -> None:
     print(f"{'':24}{'predicted':>12}{'counted':>12}")
     for one, other in zip_longest(ours.rounds, theirs.rounds):
         print(row(f"round {one.round}, bytes", one.traffic, other.traffic))

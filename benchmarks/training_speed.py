@@ -41,7 +41,7 @@ PAUSE = 0.2
 SPAWN = multiprocessing.get_context("spawn")
 
 
-class Course(NamedTuple):
+class JobProgress(NamedTuple):
     """What both engines are given."""
 
     kit: Kit
@@ -72,7 +72,7 @@ def main() -> None:
             kit, vector = compiler.submit(compiled, model).result()
         for threads in arguments.threads:
             load = os.getloadavg()[0]
-            torch_ms, onnx_ms, ratio, peak = compare(Course(kit, vector, model, threads), arguments.blocks)
+            torch_ms, onnx_ms, ratio, peak = compare(JobProgress(kit, vector, model, threads), arguments.blocks)
             print(f"{model:10} {threads:7} {torch_ms:9.2f} {onnx_ms:9.2f} {ratio:15.2f} {peak:8.1f} {load:6.1f}")
 
 
@@ -87,7 +87,7 @@ def compiled(model: str) -> tuple[Kit, NDArray[np.float32]]:
     return made.kit, made.initial
 
 
-def compare(course: Course, blocks: int) -> Comparison:
+def compare(course: JobProgress, blocks: int) -> Comparison:
     """Both engines in turns; of every turn its median step counts."""
     ends = [start(engine, course) for engine in (torch_step, graph_step)]
     times = []
@@ -108,7 +108,7 @@ def compare(course: Course, blocks: int) -> Comparison:
     return Comparison(by_torch, by_graph, ratio, peaks[1])
 
 
-def start(engine: Callable[[Course], Callable[[], None]], course: Course) -> Connection:
+def start(engine: Callable[[JobProgress], Callable[[], None]], course: JobProgress) -> Connection:
     """The parent's end of a process that has warmed up and waits for its turns."""
     end, far = SPAWN.Pipe()
     SPAWN.Process(target=work, args=(far, engine, course), daemon=True).start()
@@ -116,7 +116,7 @@ def start(engine: Callable[[Course], Callable[[], None]], course: Course) -> Con
     return end
 
 
-def work(turns: Connection, engine: Callable[[Course], Callable[[], None]], course: Course) -> None:
+def work(turns: Connection, engine: Callable[[JobProgress], Callable[[], None]], course: JobProgress) -> None:
     """Step for as long as each turn lasts and tell the time of every step; at the end, the peak memory."""
     step = engine(course)
     turn(step, SECONDS)
@@ -136,7 +136,7 @@ def turn(step: Callable[[], None], seconds: float) -> list[float]:
     return [end - begin for begin, end in pairwise(times)]
 
 
-def torch_step(course: Course) -> Callable[[], None]:
+def torch_step(course: JobProgress) -> Callable[[], None]:
     """One step of SGD as anyone would write it in torch."""
     import torch  # noqa: PLC0415 - only where torch belongs
     from torch.nn import functional  # noqa: PLC0415
@@ -158,7 +158,7 @@ def torch_step(course: Course) -> Callable[[], None]:
     return step
 
 
-def graph_step(course: Course) -> Callable[[], None]:
+def graph_step(course: JobProgress) -> Callable[[], None]:
     """One step of SGD as a device does it."""
     x, y = batch(course.kit.input)
     graphs = Graphs(course.kit, course.threads)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coordinator.machine.coordinator import Coordinator
-from coordinator.machine.work import Bench
+from coordinator.machine.work import CoordinatorWorker
 from coordinator.records import DevicesEstimated, JobCompiled, RoundPlanned
 from coordinator.rounds.planning import PlanRound
 from coordinator.rounds.preparing import PrepareJob
@@ -73,7 +73,7 @@ def keep(data: bytes, blobs: BlobStore) -> Ref:
     return ref
 
 
-class GivenBench(Bench):
+class GivenBench(CoordinatorWorker):
     """Has the job compiled and the devices estimated beforehand; all else is done as ever."""
 
     def __init__(self, blobs: BlobStore, signatures: dict[str, tuple[float, ...]]) -> None:
@@ -88,7 +88,7 @@ class GivenBench(Bench):
             return JobCompiled(work.name, kit, model, model, None, None, "", start, len(CLASSES))
         outcome = super().__call__(work)
         if isinstance(work, PlanRound) and isinstance(outcome, RoundPlanned) and outcome.phase == "estimate":
-            return DevicesEstimated(work.job.name, self._signatures, (), (), 0)
+            return DevicesEstimated(work.state.name, self._signatures, (), (), 0)
         return outcome
 
 

@@ -1,4 +1,4 @@
-"""What a coordinator must not forget: its jobs, and the records that change them."""
+"""The records that change a coordinator's durable state (`coordinator.state`), as its journal holds them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ from typing import Literal
 
 import msgspec
 
-from coordinator import rollout_records
-from coordinator.rollout_records import LineState, RolloutRecord
+from coordinator.rollout_records import RolloutRecord
 from hierarchy.arranging.arrangement import ClientSet, Memo
 from sojourn.protocol.messages import Toured
-from sojourn.protocol.wire import JobStatus, Ref, RoundReport, TourId
+from sojourn.protocol.wire import JobStatus, Ref, RoundReport
 
 Phase = Literal["estimate", "train"]
 INITIAL = "initial"
 """The name of the first model, from which estimations start."""
-FORGIVEN = 5
-"""After so many rounds, devices that gave no answer to an estimation are asked again."""
 ENDED: tuple[JobStatus, ...] = ("done", "stopped", "refused")
 
 
@@ -162,180 +159,20 @@ JobRecord = (
 Record = JobRecord | RolloutRecord
 
 
-class JobState(msgspec.Struct):
-    """All that is durable of a job."""
-
-    name: str
-    text: str
-    ticket: str = ""
-    status: JobStatus = "queued"
-    detail: str = ""
-    kit: Ref | None = None
-    exemplars: Ref | None = None
-    test: Ref | None = None
-    recipe: str = ""
-    initial: Ref | None = None
-    """What the kit was made of, and the first model: another job may have use for both."""
-    first_handout: Ref | None = None
-    """The first model as it travels down: every estimation starts from it."""
-    classes: int = 0
-    vectors: dict[str, Ref] = {}
-    """The job's state, exact: the model, and what its aggregator keeps."""
-    handout: dict[str, Ref] = {}
-    """The same vectors as they travel to the sites."""
-    phase: Phase = "train"
-    tours: tuple[TourPlan, ...] = ()
-    quality: dict[str, float] = {}
-    leg: int = 0
-    """The leg of the present round that is under way."""
-    fleet: dict[str, None] = {}
-    """All devices that the job has ever had: N of them."""
-    merged_fleet: int = 0
-    """How many they were when models last merged."""
-    notices: tuple[str, ...] = ()
-    arranged: tuple[ClientSet, ...] = ()
-    """The sets as they were last arranged, for schedules that keep an arrangement."""
-    memo: Memo = {}
-    """What the arranger remembers."""
-    slots: dict[str, float] = {}
-    """The samples that each slot has seen since models last merged."""
-    since_merge: int = 0
-    """The rounds since then."""
-    arrived: dict[int, Toured] = {}
-    given_up: dict[int, str] = {}
-    signatures: dict[str, tuple[float, ...]] = {}
-    weights: dict[str, Ref] = {}
-    """What a device is known by where that is a vector of weights: its classifier, or its last update."""
-    samples: dict[str, int] = {}
-    """How many samples each device said it has."""
-    visits: dict[str, int] = {}
-    """How many visits of each device have counted."""
-    silent: dict[str, int] = {}
-    """How often a device gave no answer to an estimation."""
-    next_tour: int = 0
-    norms: tuple[float, ...] = ()
-    history: list[RoundReport] = []
-    estimation_traffic: int = 0
-    """Bytes of estimations since the last round: they count as the next one's."""
-
-    @property
-    def round(self) -> int:
-        """The number of the round that is under way or next; the first is 1."""
-        return len(self.history) + 1
-
-    @property
-    def gathered(self) -> bool:
-        """Whether every tour of the present leg has arrived or was given up."""
-        out = [t for t in self.tours if t.leg <= self.leg]
-        return bool(self.tours) and all(t.number in self.arrived or t.number in self.given_up for t in out)
-
-    @property
-    def last_leg(self) -> bool:
-        """Whether no tour waits for the present leg."""
-        return all(tour.leg <= self.leg for tour in self.tours)
-
-    def held(self, name: str) -> Ref:
-        """One of the job's vectors, exact."""
-        return self.initial if name == INITIAL and self.initial else self.vectors["model" if name == INITIAL else name]
-
-    def handed(self, name: str) -> Ref:
-        """One of the job's vectors, as it travels down."""
-        first = self.first_handout
-        return first if name == INITIAL and first else self.handout["model" if name == INITIAL else name]
-
-    def tour_id(self, tour: TourPlan) -> TourId:
-        """The tour's name on the wire."""
-        return TourId(self.name, self.round, tour.number, tour.attempt)
-
-    def live(self) -> set[bytes]:
-        """The blobs that this job refers to."""
-        kept = [ref for ref in (self.kit, self.initial, self.first_handout, self.exemplars, self.test) if ref]
-        kept += [*self.vectors.values(), *self.handout.values(), *self.weights.values()]
-        for toured in self.arrived.values():
-            kept += [*toured.vectors.values(), toured.reports]
-        return {ref.digest for ref in kept}
-
-    def apply(self, record: JobRecord) -> None:  # noqa: C901, PLR0912  # one short case for each record
-        """Change by one record."""
-        match record:
-            case JobStarted():
-                self.status = "compiling"
-            case JobCompiled():
-                self.status, self.kit = "waiting", record.kit
-                self.exemplars, self.test = record.exemplars, record.test
-                self.recipe, self.initial, self.classes = record.recipe, record.initial, record.classes
-                self.first_handout = record.handout["model"]
-                self.vectors, self.handout = record.vectors, record.handout
-            case JobWaits():
-                self.status, self.detail = "waiting", record.reason
-            case RoundPlanned():
-                self.status, self.detail, self.phase = "running", "", record.phase
-                self.tours, self.quality = record.tours, record.quality
-                self.next_tour = max(tour.number for tour in record.tours) + 1
-                if record.phase == "train":
-                    self.fleet |= dict.fromkeys(record.newcomers)
-                    self.notices = record.notices
-                    if record.arranged is not None:
-                        self.arranged, self.memo = record.arranged, record.memo
-            case LegPassed():
-                self.leg = record.leg
-                self.vectors, self.handout = self.vectors | record.vectors, self.handout | record.handout
-            case TourArrived():
-                self.arrived[record.toured.tour.number] = record.toured
-            case TourMoved():
-                self.tours = tuple(record.tour if t.number == record.tour.number else t for t in self.tours)
-            case TourGivenUp():
-                self.given_up[record.number] = record.reason
-            case DevicesEstimated():
-                self.signatures |= record.signatures
-                self.samples |= record.samples
-                self.weights |= record.weights
-                for device in record.silent:
-                    self.silent[device] = self.silent.get(device, 0) + 1
-                self.estimation_traffic += record.traffic
-                self._clear()
-            case RoundClosed():
-                self._close(record)
-            case JobEnded():
-                self.status, self.detail = record.status, record.detail
-                self._clear()
-            case JobSubmitted():
-                pass
-
-    def _close(self, record: RoundClosed) -> None:
-        self.vectors, self.handout, self.norms = record.vectors, record.handout, record.norms
-        self.history.append(record.report)
-        self.estimation_traffic = 0
-        self.silent = {} if len(self.history) % FORGIVEN == 0 else self.silent
-        self.slots = record.slots
-        self.since_merge = 0 if record.merged else self.since_merge + 1
-        self.merged_fleet = len(self.fleet) if record.merged else self.merged_fleet
-        self.samples |= record.samples
-        self.weights |= record.weights
-        for device, done in record.visits.items():
-            self.visits[device] = self.visits.get(device, 0) + done
-        self._clear()
-
-    def _clear(self) -> None:
-        self.tours, self.arrived, self.given_up, self.leg = (), {}, {}, 0
-
-
-class CoordinatorState(msgspec.Struct):
-    """The durable state of a coordinator: its jobs, oldest first, and its model lines."""
-
-    jobs: dict[str, JobState] = {}
-    lines: dict[str, LineState] = {}
-
-    def apply(self, record: Record) -> None:
-        """Change by one record."""
-        if isinstance(record, RolloutRecord):
-            rollout_records.apply(self.lines, record)
-        elif isinstance(record, JobSubmitted):
-            self.jobs[record.job] = JobState(record.job, record.text, record.ticket)
-        else:
-            self.jobs[record.job].apply(record)
-
-    @property
-    def current(self) -> JobState | None:
-        """The oldest job that has not ended: the one that is worked on."""
-        return next((job for job in self.jobs.values() if job.status not in ENDED), None)
+def blobs_of(record: Record) -> tuple[bytes, ...]:
+    """The digests of the blobs that must be on the disk before this record is."""
+    match record:
+        case JobCompiled():
+            refs: list[Ref | None] = [
+                record.kit, record.initial, record.exemplars, record.test, *record.vectors.values(),
+                *record.handout.values(),
+            ]  # fmt: skip
+        case RoundClosed():
+            refs = [*record.vectors.values(), *record.handout.values(), *record.weights.values()]
+        case LegPassed():
+            refs = [*record.vectors.values(), *record.handout.values()]
+        case DevicesEstimated():
+            refs = [*record.weights.values()]
+        case _:
+            refs = []
+    return tuple({ref.digest for ref in refs if ref})

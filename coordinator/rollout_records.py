@@ -60,7 +60,7 @@ class DevicesJoined(msgspec.Struct, frozen=True, tag="devices-joined/1"):
     devices: tuple[str, ...]
 
 
-class DeviceTold(msgspec.Struct, frozen=True, tag="device-told/1"):
+class DeviceReported(msgspec.Struct, frozen=True, tag="device-told/1"):
     """A device got on with an order, or is no longer well with it."""
 
     line: str
@@ -76,7 +76,7 @@ class RolloutTurned(msgspec.Struct, frozen=True, tag="rollout-turned/1"):
     detail: str
 
 
-RolloutRecord = RolloutBegun | DevicesJoined | DeviceTold | RolloutTurned
+RolloutRecord = RolloutBegun | DevicesJoined | DeviceReported | RolloutTurned
 
 
 class LineState(msgspec.Struct):
@@ -94,7 +94,7 @@ class LineState(msgspec.Struct):
     stage: int = 0
     """The stage that is under way; the first is 1."""
     members: dict[str, int] = {}
-    """The devices that were told to serve the release, and in which stage."""
+    """The devices that are to serve the release, and since which stage."""
     reports: dict[str, ReleaseReport] = {}
 
     @property
@@ -130,13 +130,13 @@ class LineState(msgspec.Struct):
         """The goods of both orders."""
         return {ref.digest for cargo in (self.forward, self.back) for ref in cargo.refs}
 
-    def apply(self, record: DevicesJoined | DeviceTold | RolloutTurned) -> None:
+    def apply(self, record: DevicesJoined | DeviceReported | RolloutTurned) -> None:
         """Change by one record."""
         match record:
             case DevicesJoined():
                 self.stage = record.stage
                 self.members |= dict.fromkeys(record.devices, record.stage)
-            case DeviceTold():
+            case DeviceReported():
                 self.reports[record.device] = record.report
             case RolloutTurned():
                 self.status, self.detail = record.status, record.detail

@@ -27,7 +27,7 @@ from sojourn.model.graphs import Graphs
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from coordinator.console.following import Course
+    from coordinator.console.following import JobProgress
     from sojourn.protocol.wire import RoundReport
 
 REFRESH = 0.3
@@ -41,7 +41,7 @@ class Simulated:
     """How a simulation ended."""
 
     folder: Path
-    course: Course
+    course: JobProgress
     clock: float
     why: str
     """Which engine was chosen, and why."""
@@ -79,7 +79,7 @@ class SimulationRun:
         follow(fleet, availability, settings.names, seed)
         return fleet
 
-    def courses(self) -> Iterator[Course]:
+    def courses(self) -> Iterator[JobProgress]:
         """How the job stands, a few times a second, until it has ended; rounds are written down as they close."""
         course = self._course()
         yield course
@@ -99,7 +99,7 @@ class SimulationRun:
             if not going and not self._ended:
                 raise JobError(f"nothing more happens: {course.view.status}, {course.view.detail}")
 
-    def _course(self, before: tuple[RoundReport, ...] = ()) -> Course:
+    def _course(self, before: tuple[RoundReport, ...] = ()) -> JobProgress:
         course = self.fleet.course(self.name, before)
         return msgspec.structs.replace(course, history=(*before, *map(self._known, course.history[len(before) :])))
 
@@ -129,7 +129,7 @@ class SimulationRun:
 
 def simulate(
     settings: Simulation | str | Path, folder: Path | str, *, resume: bool = False,
-    watch: Callable[[Iterator[Course]], Course] | None = None,
+    watch: Callable[[Iterator[JobProgress]], JobProgress] | None = None,
 ) -> Simulated:  # fmt: skip
     """Run a simulation to its end. `settings` is a file, its text, or what `read_simulation` gave."""
     if isinstance(settings, Path):
@@ -144,7 +144,7 @@ def simulate(
     return Simulated(Path(folder), course, running.fleet.world.now, running.why)
 
 
-def _last(courses: Iterator[Course]) -> Course:
+def _last(courses: Iterator[JobProgress]) -> JobProgress:
     course = next(courses)
     for course in courses:  # noqa: B007  # only the last counts
         pass

@@ -95,9 +95,9 @@ def _store(file: str | None, store: str | None) -> Path:
 
 
 def assemble(settings: CoordinatorSettings, notifier: Notifier | None = None) -> Driver:
-    """A coordinator on its broker, its folder and its workbench; a full disk is no hang to the `notifier`."""
+    """A coordinator on its broker, its folder and its worker; a full disk is no hang to the `notifier`."""
     from coordinator.machine.coordinator import Coordinator
-    from coordinator.machine.work import Bench
+    from coordinator.machine.work import CoordinatorWorker
     from sojourn.links.mqtt import MqttLink
     from sojourn.node.driver import Driver
     from sojourn.node.node import Node
@@ -109,6 +109,6 @@ def assemble(settings: CoordinatorSettings, notifier: Notifier | None = None) ->
     link = MqttLink(settings.broker, settings.name)
     folder = store_folder(settings.store, settings.fleet, settings.name)
     store = FolderStore(folder)
-    workers = ThreadWorkers(Bench(store.blobs, folder / "blobs"))
+    workers = ThreadWorkers(CoordinatorWorker(store.blobs, folder / "blobs"))
     pause = (notifier or Notifier()).nap
     return Driver(Node(settings.fleet, machine, store, {"edge": link, "cloud": link}, workers, pause=pause))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coordinator.aggregators.contributions import Contribution, Merge, State, Vector, heard, mean_of
+from coordinator.aggregators.contributions import Contribution, MergeContext, State, Vector, heard, mean_of
 from coordinator.aggregators.drift_correction import dyn, scaffold
 from coordinator.aggregators.inverse_distance import ida
 from coordinator.aggregators.server_optimisers import adaptive, avgm
@@ -38,16 +38,16 @@ from sojourn.parts import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    Arithmetic = Callable[[Any, Vector, Sequence[Contribution], State, Merge], tuple[Vector, State]]
+    Arithmetic = Callable[[Any, Vector, Sequence[Contribution], State, MergeContext], tuple[Vector, State]]
 
-__all__ = ["Contribution", "Merge", "State", "Vector", "aggregate", "first_state"]
+__all__ = ["Contribution", "MergeContext", "State", "Vector", "aggregate", "first_state"]
 
 RESERVED = ("model", "anchor", "relay", "slot-", "sum-")
 """How the names of a job's own vectors begin: an aggregator of one's own keeps its vectors under others."""
 
 
 def aggregate(
-    settings: Aggregator, previous: Vector, contributions: Sequence[Contribution], state: State, merge: Merge
+    settings: Aggregator, previous: Vector, contributions: Sequence[Contribution], state: State, merge: MergeContext
 ) -> tuple[Vector, State]:
     """The next global model and the aggregator's next state."""
     return _AGGREGATORS[type(settings)](settings, previous, contributions, state, merge)
@@ -59,14 +59,14 @@ def first_state(settings: Aggregator, size: int) -> State:
 
 
 def _weighted_mean(
-    _: WeightedMean, previous: Vector, contributions: Sequence[Contribution], state: State, __: Merge
+    _: WeightedMean, previous: Vector, contributions: Sequence[Contribution], state: State, __: MergeContext
 ) -> tuple[Vector, State]:
     """The mean by samples; a tour that saw none has no say."""
     return _mean(previous, contributions, "samples"), state
 
 
 def _uniform_mean(
-    _: UniformMean, previous: Vector, contributions: Sequence[Contribution], state: State, __: Merge
+    _: UniformMean, previous: Vector, contributions: Sequence[Contribution], state: State, __: MergeContext
 ) -> tuple[Vector, State]:
     """The plain mean, whatever the samples: devices need not tell how many they have."""
     return _mean(previous, contributions, "uniform"), state
@@ -78,7 +78,7 @@ def _mean(previous: Vector, contributions: Sequence[Contribution], weighting: We
 
 
 def _own(
-    settings: OwnAggregator, previous: Vector, contributions: Sequence[Contribution], state: State, merge: Merge
+    settings: OwnAggregator, previous: Vector, contributions: Sequence[Contribution], state: State, merge: MergeContext
 ) -> tuple[Vector, State]:
     """What a user's own part makes of it; it is asked when there is a model, or anything that devices returned.
 

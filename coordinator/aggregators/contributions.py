@@ -30,7 +30,7 @@ class Contribution:
 
 
 @dataclass(frozen=True, eq=False)
-class Merge:
+class MergeContext:
     """What a merge knows besides the models.
 
     devices: N, all devices that the job has had. returned: what the objective returns, summed over all visits since

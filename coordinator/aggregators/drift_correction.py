@@ -19,11 +19,11 @@ from sojourn.parts import Dyn, DynServer, OwnObjective, Scaffold, ScaffoldServer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from coordinator.aggregators.contributions import Contribution, Merge, Wide
+    from coordinator.aggregators.contributions import Contribution, MergeContext, Wide
 
 
 def dyn(
-    _: DynServer, previous: Vector, contributions: Sequence[Contribution], state: State, merge: Merge
+    _: DynServer, previous: Vector, contributions: Sequence[Contribution], state: State, merge: MergeContext
 ) -> tuple[Vector, State]:
     """h <- h - a / N sum(w_k - w_prev); w = mean(w_k) - h / a; the mean is uniform, and a is the objective's.
 
@@ -47,7 +47,7 @@ def dyn(
 
 
 def scaffold(
-    settings: ScaffoldServer, previous: Vector, contributions: Sequence[Contribution], state: State, merge: Merge
+    settings: ScaffoldServer, previous: Vector, contributions: Sequence[Contribution], state: State, merge: MergeContext
 ) -> tuple[Vector, State]:
     """c <- c + 1 / N sum(delta c_k); w <- w + lr (mean - w).
 
@@ -71,7 +71,7 @@ def scaffold(
     return stepped(rule, mean_of(voices, settings.weighting), previous, {})[0], state
 
 
-def _over_all(state: State, name: str, merge: Merge) -> State:
+def _over_all(state: State, name: str, merge: MergeContext) -> State:
     """A mean over the devices of before as one over all: those who are new have nothing yet."""
     if name not in state or merge.grown == 1:
         return state

@@ -12,12 +12,12 @@ from sojourn.model.vectors import BLOCK, mean, on_all_cores
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from coordinator.aggregators.contributions import Contribution, Merge, State, Vector, Wide
+    from coordinator.aggregators.contributions import Contribution, MergeContext, State, Vector, Wide
     from sojourn.parts import Ida
 
 
 def ida(
-    settings: Ida, previous: Vector, contributions: Sequence[Contribution], state: State, _: Merge
+    settings: Ida, previous: Vector, contributions: Sequence[Contribution], state: State, _: MergeContext
 ) -> tuple[Vector, State]:
     """Each model weighs 1 / (epsilon + its distance to the mean model), whatever it weighed in that mean."""
     voices = heard(contributions, settings.weighting)

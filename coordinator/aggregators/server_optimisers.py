@@ -19,11 +19,11 @@ from sojourn.parts import Adagrad, Adam, AvgM, Yogi
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from coordinator.aggregators.contributions import Contribution, Merge, Wide
+    from coordinator.aggregators.contributions import Contribution, MergeContext, Wide
 
 
 def avgm(
-    settings: AvgM, previous: Vector, contributions: Sequence[Contribution], state: State, _: Merge
+    settings: AvgM, previous: Vector, contributions: Sequence[Contribution], state: State, _: MergeContext
 ) -> tuple[Vector, State]:
     """v <- momentum v + d; w <- w + lr v."""
     voices = heard(contributions, settings.weighting)
@@ -41,7 +41,11 @@ def avgm(
 
 
 def adaptive(
-    settings: Adagrad | Adam | Yogi, previous: Vector, contributions: Sequence[Contribution], state: State, _: Merge
+    settings: Adagrad | Adam | Yogi,
+    previous: Vector,
+    contributions: Sequence[Contribution],
+    state: State,
+    _: MergeContext,
 ) -> tuple[Vector, State]:
     """m <- beta1 m + (1 - beta1) d; v as each has it; w <- w + lr m / (sqrt(v) + tau).
 

@@ -15,7 +15,7 @@ from sojourn.randomness import generator
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from coordinator.compiling.samples import Batch, Samples
+    from coordinator.compiling.samples import Batch, ProbeSamples
     from coordinator.compiling.tracing import Trainee
     from sojourn.protocol.spec import Kit
 
@@ -28,7 +28,7 @@ TOLERANCE = 5e-4
 FLOOR = 1e-3
 
 
-def check_kit(kit: Kit, trainee: Trainee, samples: Samples, seed: int) -> None:
+def check_kit(kit: Kit, trainee: Trainee, samples: ProbeSamples, seed: int) -> None:
     """Raise ModelError, with by how much, where onnxruntime and torch disagree."""
     graphs = Graphs(kit, threads=1)
     # Moved off the start, where zeros (biases, last layers of a block) would hide wrong gradients behind them.
@@ -78,7 +78,7 @@ def _check_logits(graphs: Graphs, trainee: Trainee, vector: NDArray[np.float32],
     _check_close(f"the prediction for a batch of {len(batch.y)}", graphs.logits(vector, batch.x), expected, 0.0)
 
 
-def _check_steps(graphs: Graphs, trainee: Trainee, samples: Samples, seed: int) -> None:
+def _check_steps(graphs: Graphs, trainee: Trainee, samples: ProbeSamples, seed: int) -> None:
     """Walk a few steps of SGD from the start, comparing at each."""
     vector = trainee.initial.numpy().copy()
     for step in range(STEPS):

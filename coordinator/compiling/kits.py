@@ -15,7 +15,7 @@ from coordinator.compiling.exporting import export_predict, export_train
 from coordinator.compiling.layers import Whereabouts
 from coordinator.compiling.preprocessing import normalised
 from coordinator.compiling.probing import take_probe
-from coordinator.compiling.samples import Samples, like
+from coordinator.compiling.samples import ProbeSamples, like
 from coordinator.compiling.survey import Survey, check_layers, linear_weights, take_survey
 from coordinator.compiling.tracing import TRACED_BATCH, Trainee
 from sojourn.errors import ModelError
@@ -88,7 +88,7 @@ def _compile(
     return Compiled(kit, trainee.initial.numpy().copy())
 
 
-def _export(trainee: Trainee, samples: Samples, survey: Survey, seed: int) -> tuple[bytes, bytes]:
+def _export(trainee: Trainee, samples: ProbeSamples, survey: Survey, seed: int) -> tuple[bytes, bytes]:
     batch = samples.batch(TRACED_BATCH, seed)
     x, y = torch.from_numpy(batch.x), torch.from_numpy(batch.y)
     noise = [torch.from_numpy(values) for values in batch.noise]

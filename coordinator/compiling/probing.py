@@ -12,7 +12,7 @@ from sojourn.model.graphs import probe_vector
 from sojourn.protocol.spec import Probe
 
 if TYPE_CHECKING:
-    from coordinator.compiling.samples import Samples
+    from coordinator.compiling.samples import ProbeSamples
     from coordinator.compiling.tracing import Trainee
 
 SAMPLES = 4
@@ -20,7 +20,7 @@ SPREAD_PLACES = 24
 LARGEST_PLACES = 8
 
 
-def take_probe(trainee: Trainee, samples: Samples, seed: int) -> Probe:
+def take_probe(trainee: Trainee, samples: ProbeSamples, seed: int) -> Probe:
     """Loss and gradient by torch at the probe vector, told at spread places and at the largest values."""
     batch = samples.batch(SAMPLES, seed)
     loss, gradients = by_torch(trainee, probe_vector(trainee.initial.numel()), batch)

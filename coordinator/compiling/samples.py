@@ -31,7 +31,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Samples:
+class ProbeSamples:
     """Draws batches that look like a job's input."""
 
     spec: InputSpec
@@ -62,11 +62,11 @@ def like(
     noise_shapes: tuple[tuple[int, ...], ...],
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
-) -> Samples:
+) -> ProbeSamples:
     """Samples whose normalised values are standard normal, or that every embedding of `module` knows."""
     sizes = [layer.num_embeddings for layer in module.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag)]
     axes = (-1, 1, 1) if len(spec.shape) == 3 else (-1,)
-    return Samples(
+    return ProbeSamples(
         spec,
         classes,
         noise_shapes,

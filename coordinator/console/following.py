@@ -20,8 +20,8 @@ PATIENCE = 60.0
 """Seconds that a coordinator may be away before the watcher gives up; the job itself does not mind."""
 
 
-class Course(msgspec.Struct, frozen=True):
-    """The course of a job so far."""
+class JobProgress(msgspec.Struct, frozen=True):
+    """How far a job has come: its newest view, and every round that is done."""
 
     view: JobView
     history: tuple[RoundReport, ...]
@@ -32,22 +32,24 @@ class Course(msgspec.Struct, frozen=True):
         return self.view.status in ENDED and len(self.history) >= self.view.round
 
 
-def course(operator: Operator, name: str, before: Course | None = None, patience: float = PATIENCE) -> Course:
+def progress_of(
+    operator: Operator, name: str, before: JobProgress | None = None, patience: float = PATIENCE
+) -> JobProgress:
     """What is known of a job now; history comes in pages, and only what is new of it."""
     history = before.history if before else ()
     while True:
         view = operator.job(name, len(history), patience)
         history += view.history
         if len(history) >= view.round or not view.history:
-            return Course(msgspec.structs.replace(view, history=()), history)
+            return JobProgress(msgspec.structs.replace(view, history=()), history)
 
 
-def follow(operator: Operator, name: str, between: Callable[[], None] = lambda: None) -> Iterator[Course]:
-    """The course of a job, about twice a second until it ends. `between` may raise to stop it."""
-    now = course(operator, name, patience=10.0)
+def follow(operator: Operator, name: str, between: Callable[[], None] = lambda: None) -> Iterator[JobProgress]:
+    """How a job goes on, about twice a second until it ends. `between` may raise to stop it."""
+    now = progress_of(operator, name, patience=10.0)
     yield now
     while not now.ended:
         time.sleep(PAUSE)
         between()
-        now = course(operator, name, now)
+        now = progress_of(operator, name, now)
         yield now

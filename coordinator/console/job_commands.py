@@ -15,7 +15,7 @@ from sojourn.overrides import broker_flags
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coordinator.console.following import Course
+    from coordinator.console.following import JobProgress
     from coordinator.console.operator import Operator
     from sojourn.protocol.wire import JobView
 
@@ -96,10 +96,10 @@ def status(operator: Any, job: Job) -> None:
     """Say how a job is doing, with its rounds so far."""
     from rich.console import Console
 
-    from coordinator.console.following import course
+    from coordinator.console.following import progress_of
     from coordinator.console.watching import result_table, status_line
 
-    now = course(operator, job)
+    now = progress_of(operator, job)
     Console().print(status_line(now.view), markup=False, highlight=False)
     if now.history:
         Console().print(result_table(now))
@@ -165,7 +165,7 @@ def _watch(operator: Operator, job: str) -> None:
 
     console = Console()
     try:
-        last: Course = show(follow(operator, job), console)
+        last: JobProgress = show(follow(operator, job), console)
     except KeyboardInterrupt:
         typer.echo(f"The job goes on. To see it again: sojourn job watch {job}")
         raise typer.Exit(0) from None

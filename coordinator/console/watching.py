@@ -12,21 +12,20 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from coordinator.console.pace import Pace, progress
-from coordinator.console.pace import told as time_left
+from coordinator.console.time_left import TimeLeft, describe_time_left, rounds_done
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from rich.console import JustifyMethod, RenderableType
 
-    from coordinator.console.following import Course
+    from coordinator.console.following import JobProgress
     from sojourn.protocol.wire import JobView, RoundReport, TourView
 
 MEASURES = {
     "vts": "VTS", "intra_cs": "intra", "inter_cs": "inter", "balance": "balance", "covered": "classes", "cpd": "CPD",
 }  # fmt: skip
-"""The measures of an arrangement, as people are told them."""
+"""The measures of an arrangement, by the names that people read."""
 MOST_TOURS = 10
 MOST_FAILURES = 3
 WORTH_TELLING = 10.0
@@ -37,29 +36,29 @@ BEFORE = ("queued", "compiling", "waiting")
 STATUS_STYLES = {"running": "cyan", "done": "green", "stopped": "yellow", "refused": "red"}
 
 
-def show(courses: Iterable[Course], console: Console) -> Course:
+def show(looks: Iterable[JobProgress], console: Console) -> JobProgress:
     """Show a job until it ends; returns how it ended."""
     if console.is_terminal and console.encoding.lower().startswith("utf"):
-        return _show_live(courses, console)
-    return _show_plain(courses, console)
+        return _show_live(looks, console)
+    return _show_plain(looks, console)
 
 
-def _show_live(courses: Iterable[Course], console: Console) -> Course:
-    last, pace = None, Pace()
+def _show_live(looks: Iterable[JobProgress], console: Console) -> JobProgress:
+    last, time_left = None, TimeLeft()
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        for last in courses:
-            left = pace.left(last, time.monotonic())
+        for last in looks:
+            left = time_left.seconds(last, time.monotonic())
             live.update(screen(last, console.width, left), refresh=True)
     assert last is not None  # noqa: S101  # there is always a first one
     return last
 
 
-def _show_plain(courses: Iterable[Course], console: Console) -> Course:
-    last, pace = None, Pace()
-    for course in courses:
-        for line in lines(last, course, pace.left(course, time.monotonic())):
+def _show_plain(looks: Iterable[JobProgress], console: Console) -> JobProgress:
+    last, time_left = None, TimeLeft()
+    for progress in looks:
+        for line in lines(last, progress, time_left.seconds(progress, time.monotonic())):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
-        last = course
+        last = progress
     assert last is not None  # noqa: S101  # there is always a first one
     return last
 
@@ -67,18 +66,18 @@ def _show_plain(courses: Iterable[Course], console: Console) -> Course:
 # --- plain lines
 
 
-def lines(before: Course | None, after: Course, left: float | None = None) -> list[str]:
+def lines(before: JobProgress | None, after: JobProgress, left: float | None = None) -> list[str]:
     """What has changed, one line each."""
     known = len(before.history) if before else 0
-    told = []
+    found = []
     for report in after.history[known:]:
-        told += [round_line(report, after.view.rounds), *(f"  {line}" for line in report.failures)]
-    if told and left and left >= WORTH_TELLING:
-        told.append(f"  {time_left(left)}")
+        found += [round_line(report, after.view.rounds), *(f"  {line}" for line in report.failures)]
+    if found and left and left >= WORTH_TELLING:
+        found.append(f"  {describe_time_left(left)}")
     status = status_line(after.view)
     if before is None or status_line(before.view) != status:
-        told.append(status)
-    return told
+        found.append(status)
+    return found
 
 
 def round_line(report: RoundReport, rounds: int) -> str:
@@ -114,13 +113,19 @@ def number(value: float) -> str:
 # --- the live view
 
 
-def screen(course: Course, width: int, left: float | None = None) -> RenderableType:
+def screen(progress: JobProgress, width: int, left: float | None = None) -> RenderableType:
     """The whole view; `left` is how many seconds it will still take, where that is known."""
-    view = course.view
-    parts: list[RenderableType] = [_header(view), _progress(course, left), _doing_now(course), _figures(course), Text()]
+    view = progress.view
+    parts: list[RenderableType] = [
+        _header(view),
+        _progress(progress, left),
+        _doing_now(progress),
+        _figures(progress),
+        Text(),
+    ]
     if view.tours:
         parts.append(_tours(view.tours, width))
-    parts += _failures(course.history)
+    parts += _failures(progress.history)
     return Group(*parts)
 
 
@@ -134,31 +139,31 @@ def _header(view: JobView) -> Table:
     return grid
 
 
-def _progress(course: Course, left: float | None) -> Table:
-    view = course.view
+def _progress(progress: JobProgress, left: float | None) -> Table:
+    view = progress.view
     grid = Table.grid(expand=True, padding=(0, 1))
     grid.add_column(ratio=1)
     grid.add_column(no_wrap=True)
-    bar = ProgressBar(total=view.rounds, completed=progress(course), pulse=view.status in BEFORE)
+    bar = ProgressBar(total=view.rounds, completed=rounds_done(progress), pulse=view.status in BEFORE)
     shown = min(view.round + (view.status == "running"), view.rounds)
-    grid.add_row(bar, Text.assemble(f"round {shown}/{view.rounds}", (f"  {time_left(left)}".rstrip(), "dim")))
+    grid.add_row(bar, Text.assemble(f"round {shown}/{view.rounds}", (f"  {describe_time_left(left)}".rstrip(), "dim")))
     return grid
 
 
-def _doing_now(course: Course) -> Table:
+def _doing_now(progress: JobProgress) -> Table:
     grid = Table.grid(expand=True, padding=(0, 1))
     grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
     grid.add_column(no_wrap=True)
-    doing = Text(_doing(course.view).removeprefix(", "), style="dim")
-    grid.add_row(doing, Text(trend([report.accuracy for report in course.history[-30:]]), style="cyan"))
+    doing = Text(_doing(progress.view).removeprefix(", "), style="dim")
+    grid.add_row(doing, Text(trend([report.accuracy for report in progress.history[-30:]]), style="cyan"))
     return grid
 
 
-def _figures(course: Course) -> Text:
-    if not course.history:
+def _figures(progress: JobProgress) -> Text:
+    if not progress.history:
         return Text("no round is finished yet", style="dim")
-    last = course.history[-1]
-    megabytes = sum(report.traffic for report in course.history) / 1e6
+    last = progress.history[-1]
+    megabytes = sum(report.traffic for report in progress.history) / 1e6
     figures = [
         ("accuracy", percent(last.accuracy)), ("loss", number(last.loss)),
         *((name, _quality(last, measure)) for measure, name in MEASURES.items()), ("", f"{megabytes:.1f} MB"),
@@ -218,26 +223,26 @@ def route(tour: TourView, room: int) -> Text:
 
 
 def _failures(history: tuple[RoundReport, ...]) -> list[RenderableType]:
-    said = [f"round {report.round}: {line}" for report in history for line in report.failures]
-    if not said:
+    texts = [f"round {report.round}: {line}" for report in history for line in report.failures]
+    if not texts:
         return []
     head = Text(f"\nvisits that failed: {sum(report.lost for report in history)}", style="yellow")
-    newest = said[-MOST_FAILURES:]
+    newest = texts[-MOST_FAILURES:]
     return [head, *(Text(f"  {line}", style="dim", no_wrap=True, overflow="ellipsis") for line in newest)]
 
 
 # --- afterwards
 
 
-def result_table(course: Course) -> Table:
+def result_table(progress: JobProgress) -> Table:
     """Every round of a job."""
     table = Table(
-        title=f"{course.view.job}: {course.view.status}", title_justify="left", title_style="bold",
-        caption=_arrangements(course.history), caption_justify="left",
+        title=f"{progress.view.job}: {progress.view.status}", title_justify="left", title_style="bold",
+        caption=_arrangements(progress.history), caption_justify="left",
     )  # fmt: skip
     for name in ("round", "accuracy", "loss", "VTS", "visits", "failed", "MB", "seconds"):
         table.add_column(name, justify="right", no_wrap=True)
-    for it in course.history:
+    for it in progress.history:
         table.add_row(
             str(it.round), percent(it.accuracy), number(it.loss), _quality(it, "vts"), str(it.visits), str(it.lost),
             f"{it.traffic / 1e6:.2f}", f"{it.seconds:.1f}",

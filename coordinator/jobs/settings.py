@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -51,7 +51,7 @@ class FleetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     patience: NotNegative = 0.0
 
 
-class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
     """A job file."""
 
     name: str
@@ -73,8 +73,17 @@ class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     objective: dict[str, Any] = {}
     aggregator: dict[str, Any] = {}
 
-    def parts(self, where: str = "job") -> Strategy:
+    def parts(self) -> Strategy:
         """The named strategy with this job's changes."""
+        return self._parts
+
+    @cached_property
+    def _parts(self) -> Strategy:
+        # Asked for at every turn, always the same, and slower to put together than all else that is done for a tour.
+        return self.put_together("job")
+
+    def put_together(self, where: str) -> Strategy:
+        """The strategy, or a ConfigError that names `where` a mistake was found."""
         changes = {
             "estimator": self.estimator,
             "arranger": self.arranger,
@@ -83,9 +92,7 @@ class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             "aggregator": self.aggregator,
             "training": self.training,
         }
-        # Asked for at every turn, and always the same.
-        given = msgspec.json.encode({part: fields for part, fields in changes.items() if fields})
-        return _parts(self.strategy, given, where)
+        return named(self.strategy, where).changed({part: it for part, it in changes.items() if it}, where)
 
     @property
     def all_rounds(self) -> int:
@@ -94,16 +101,11 @@ class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 @lru_cache(64)
-def _parts(strategy: str, changes: bytes, where: str) -> Strategy:
-    return named(strategy, where).changed(msgspec.json.decode(changes), where)
-
-
-@lru_cache(64)
 def read_job(text: str, where: str, folder: Path | None = None) -> JobSettings:
     """The job in a TOML text, checked as far as it can be without data; file names are taken relative to `folder`."""
     job = settle(parse(text, where), JobSettings, where)
     check_name(job.name, f"{where}: the job's name")
-    strategy = job.parts(where)
+    strategy = job.put_together(where)
     if reasons := objections(strategy, job):
         raise ConfigError(f"{where}: {'; '.join(reasons)}")
     needs_exemplars = strategy.estimator.exemplars or job.gate.loss_factor is not None

@@ -2,8 +2,8 @@
 
 A machine without I/O (`sojourn.node.machine`). It knows nothing of strategies: planning and closing a round is work
 that it has done. One job is worked on at a time; the others wait. What is durable changes only in `apply`.
-`job_queue` takes a job from one step to the next, `tours` follows what is out, `sites` knows who is there, and at the
-`desk` operators are answered.
+`job_queue` takes a job from one step to the next, `tours` follows what is out, `sites` knows who is there, `rollouts`
+leads releases to the fleet, and `operator_requests` and `rollout_requests` answer operators.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from coordinator.machine.job_queue import JobQueue
-from coordinator.machine.operator_requests import Desk
-from coordinator.machine.rollout_requests import ReleaseDesk
+from coordinator.machine.operator_requests import OperatorRequests
+from coordinator.machine.rollout_requests import RolloutRequests
 from coordinator.machine.rollouts import Rollouts
 from coordinator.machine.sites import RosterRead, Sites
-from coordinator.machine.tours import Tours
+from coordinator.machine.tours import RoundTours
 from coordinator.machine.work import ModelExported, ReleaseBuilt
-from coordinator.records import CoordinatorState, Record
+from coordinator.records import Record
+from coordinator.state import CoordinatorState
 from sojourn.node.machine import Did, DidNot, Linked, Present, Pulled, PullFailed, Received, Say, Send, Woke, soonest
 from sojourn.node.outbox import Outbox
 from sojourn.protocol.messages import Birth, Export, Inspect, Roster, RosterAsk, Stop, Submit, Toured, TourProgress
@@ -48,16 +49,16 @@ class Coordinator:
         self.sites = Sites()
         self._operators = operators
         self._outbox = Outbox()
-        self._tours = Tours(self._outbox)
+        self._tours = RoundTours(self._outbox)
         self._queue = JobQueue(self.sites, self._tours)
-        self._desk = Desk(self._queue, self.sites, self._tours)
+        self._requests = OperatorRequests(self._queue, self.sites, self._tours)
         self._rollouts = Rollouts(self.sites, self.state)
-        self._release_desk = ReleaseDesk(self._rollouts, fleet)
+        self._rollout_requests = RolloutRequests(self._rollouts, fleet)
 
     @property
     def state(self) -> CoordinatorState:
         """The durable state."""
-        return self._queue.state
+        return self._queue.durable
 
     def role_of(self, sender: str) -> Role | None:
         """Operators are known by name and speak as the cloud does; everybody else who may write here is an edge."""
@@ -65,7 +66,7 @@ class Coordinator:
 
     def restore(self, snapshot: bytes) -> None:
         """Take the durable state from a snapshot."""
-        self._queue.state = self._rollouts.state = msgspec.msgpack.decode(snapshot, type=CoordinatorState)
+        self._queue.durable = self._rollouts.durable = msgspec.msgpack.decode(snapshot, type=CoordinatorState)
 
     def snapshot(self) -> bytes:
         """The durable state."""
@@ -77,9 +78,9 @@ class Coordinator:
 
     def live(self) -> AbstractSet[bytes]:
         """All that a job, a result on its way, a roster, a release or an export refers to."""
-        live = self.sites.live() | self._desk.exported | self._tours.live() | self._release_desk.live()
+        live = self.sites.live() | self._requests.exported | self._tours.live() | self._rollout_requests.live()
         lines = self.state.lines.values()
-        return live.union(*(job.live() for job in self.state.jobs.values()), *(line.live() for line in lines))
+        return live.union(*(state.live() for state in self.state.jobs.values()), *(line.live() for line in lines))
 
     def heard(self, peer: Address, traffic: int, now: float, *, spoke: bool) -> None:
         """Count the bytes between the cloud and the sites; a site that sends its result is alive."""
@@ -112,8 +113,8 @@ class Coordinator:
             case Did():
                 return self._did(event, now)
             case DidNot():
-                said = self._desk.failed(event)
-                return [said] if said else self._queue.did_not(event, now)
+                refused = self._requests.failed(event)
+                return [refused] if refused else self._queue.did_not(event, now)
             case Linked():
                 return [*self._outbox.hasten(now)]
             case Woke():
@@ -133,24 +134,24 @@ class Coordinator:
             case DeviceReport():
                 return self._rollouts.reported(message, now)
             case Submit():
-                return self._desk.submit(sender, message, now)
+                return self._requests.submit(sender, message)
             case Inspect():
-                return [Send(sender, self._desk.tell(message))]
+                return [Send(sender, self._requests.inspect(message))]
             case Stop():
-                return self._desk.stop(sender, message, now)
+                return self._requests.stop(sender, message, now)
             case Export() | MakeRelease():
-                return self._desk.make(sender, message)
+                return self._requests.make(sender, message)
             case _:
                 return self._of_releases(sender, message, now)
 
     def _of_releases(self, sender: Address, message: Message, now: float) -> list[Effect]:
         match message:
             case Rollout():
-                return self._release_desk.rollout(sender, message)
+                return self._rollout_requests.rollout(sender, message)
             case Steer():
-                return self._release_desk.steer(sender, message, now)
+                return self._rollout_requests.steer(sender, message, now)
             case InspectReleases():
-                return self._release_desk.tell(sender, message)
+                return self._rollout_requests.inspect(sender, message)
             case _:
                 return []
 
@@ -162,15 +163,15 @@ class Coordinator:
             effects += self._outbox.ask(("roster", site), event.node, RosterAsk(), now)
         else:
             self._outbox.settle(("roster", site))
-        job = self.state.current
-        if job and born:
-            effects += self._tours.ask_again(job, site, now)
+        state = self.state.current
+        if state and born:
+            effects += self._tours.ask_again(state, site, now)
         if born:
             effects += self._rollouts.fleet_changed(now)
         return [*effects, *self._queue.reconsider(now)]
 
     def _pulled(self, digest: bytes, now: float) -> list[Effect]:
-        effects = [*self.sites.pulled(digest), *self._release_desk.pulled(digest, now)]
+        effects = [*self.sites.pulled(digest), *self._rollout_requests.pulled(digest, now)]
         for toured in self._tours.pulled(digest):
             effects += self._queue.arrived(toured, now)
         return effects
@@ -178,13 +179,13 @@ class Coordinator:
     def _pull_failed(self, event: PullFailed) -> list[Effect]:
         self.sites.pull_failed(event.digest)
         self._tours.pull_failed(event.digest)
-        self._release_desk.pull_failed(event.digest)
+        self._rollout_requests.pull_failed(event.digest)
         return [Say(f"a blob could not be fetched ({event.reason})", "warning")]
 
     def _did(self, event: Did, now: float) -> list[Effect]:
         match event.outcome:
             case ModelExported() | ReleaseBuilt():
-                return self._desk.finish(event.outcome)
+                return self._requests.finish(event.outcome)
             case RosterRead():
                 effects = [*self.sites.take(event.outcome), *self._queue.reconsider(now)]
                 return [*effects, *self._rollouts.fleet_changed(now)]

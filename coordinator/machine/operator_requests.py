@@ -1,4 +1,4 @@
-"""Where operators are answered: jobs submitted and stopped, views of them, exports and releases that are made."""
+"""What operators ask about jobs: to submit or stop one, how it goes, and an export or a release of its model."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from coordinator.jobs.settings import read_job
-from coordinator.machine.paging import fitting
-from coordinator.machine.tour_messages import copy_of, settings_of
+from coordinator.machine.paging import first_page
 from coordinator.machine.work import BuildRelease, ExportModel, ModelExported
-from coordinator.records import ENDED, JobSubmitted
+from coordinator.records import JobSubmitted
 from sojourn.errors import SojournError
 from sojourn.node.machine import Do, Say, Send
 from sojourn.protocol.messages import Export, Exported, Inspect, Jobs, Refused, refs
@@ -22,40 +21,41 @@ from sojourn.protocol.wire import JobView, TourView
 if TYPE_CHECKING:
     from coordinator.machine.job_queue import JobQueue
     from coordinator.machine.sites import Sites
-    from coordinator.machine.tours import Tours
+    from coordinator.machine.tours import RoundTours
     from coordinator.machine.work import ReleaseBuilt
-    from coordinator.records import JobState, TourPlan
+    from coordinator.records import TourPlan
+    from coordinator.state import JobState
     from sojourn.node.machine import DidNot, Effect
     from sojourn.protocol.messages import Stop, Submit, TourProgress
     from sojourn.protocol.release_messages import MakeRelease
     from sojourn.protocol.wire import RoundReport
 
 HISTORY = 100
-"""Rounds told at once, if they fit; who wants more asks again from where this ended."""
+"""Rounds in one answer, if they fit; who wants more asks again from where this ended."""
 TOURS = 100
 JOBS = 100
-"""The newest jobs are told when all are asked for."""
+"""Of all jobs, so many of the newest are in one answer."""
 KEPT = 4
 """So many of what was made last can still be fetched."""
 
 
-class Desk:
-    """Volatile: an operator whose question got no answer asks again."""
+class OperatorRequests:
+    """Answers operators. Volatile: an operator whose question got no answer asks again."""
 
-    def __init__(self, queue: JobQueue, sites: Sites, tours: Tours) -> None:
+    def __init__(self, queue: JobQueue, sites: Sites, tours: RoundTours) -> None:
         self._queue = queue
         self._sites = sites
         self._tours = tours
         self._answers: dict[str, Exported | ReleaseMade] = {}
         self._making: dict[str, ExportModel | BuildRelease] = {}
 
-    def submit(self, operator: Address, message: Submit, now: float) -> list[Effect]:
+    def submit(self, operator: Address, message: Submit) -> list[Effect]:
         """Queue a job, unless it says nonsense or there is another one of its name."""
         try:
             job = read_job(message.job, "the job")
         except SojournError as error:
             return [Send(operator, Refused(message.ticket, str(error)))]
-        known = self._queue.state.jobs.get(job.name)
+        known = self._queue.durable.jobs.get(job.name)
         if known and known.ticket != message.ticket:
             reason = f"there is a job {job.name!r} already ({known.status}); give this one another name"
             return [Send(operator, Refused(message.ticket, reason))]
@@ -63,32 +63,31 @@ class Desk:
             return [self._view_for(operator, message.ticket, job.name)]
         record = self._queue.write(JobSubmitted(job.name, message.job, message.ticket), sync=True)
         answer = self._view_for(operator, message.ticket, job.name)
-        return [record, answer, Say(f"job {job.name} submitted"), *self._queue.advance(job.name, now)]
+        return [record, answer, Say(f"job {job.name} submitted"), *self._queue.submitted(job.name)]
 
     def stop(self, operator: Address, message: Stop, now: float) -> list[Effect]:
         """End a job, unless it has ended; who stops a job that is not there is told so."""
-        job = self._queue.state.jobs.get(message.job)
-        going_on = job is not None and job.status not in ENDED
-        effects = self._queue.end(job, "stopped", "stopped by an operator", now) if job and going_on else []
+        state = self._queue.durable.jobs.get(message.job)
+        effects = self._queue.end(state, "stop", "stopped by an operator", now) if state else []
         return [*effects, self._view_for(operator, message.ticket, message.job)]
 
     def make(self, operator: Address, message: Export | MakeRelease) -> list[Effect]:
         """Have an export or a release made of a job's model, unless that is under way or done."""
-        if said := self._answers.get(message.ticket):
-            return [Send(operator, said)]
-        job = self._queue.state.jobs.get(message.job)
-        if job is None:
+        if answer := self._answers.get(message.ticket):
+            return [Send(operator, answer)]
+        state = self._queue.durable.jobs.get(message.job)
+        if state is None:
             return [self._view_for(operator, message.ticket, message.job)]
-        if job.kit is None:
-            reason = f"job {job.name!r} is {job.status}: it has no model yet"
+        if state.kit is None:
+            reason = f"job {state.name!r} is {state.status}: it has no model yet"
             return [Send(operator, Refused(message.ticket, reason))]
         key = f"make {message.ticket}"
         if key in self._making:
             return []
         self._making[key] = (
-            ExportModel(message.ticket, operator.name, copy_of(job))
+            ExportModel(message.ticket, operator.name, state.copy())
             if isinstance(message, Export)
-            else BuildRelease(message.ticket, operator.name, copy_of(job), message)
+            else BuildRelease(message.ticket, operator.name, state.copy(), message)
         )
         return [Do(key, self._making[key])]
 
@@ -115,38 +114,38 @@ class Desk:
         """The blobs that operators may still fetch."""
         return {ref.digest for answer in self._answers.values() for ref in refs(answer)}
 
-    def tell(self, message: Inspect) -> Jobs | Refused:
+    def inspect(self, message: Inspect) -> Jobs | Refused:
         """What there is to say of one job, or of all."""
-        jobs, sites = self._queue.state.jobs, self._sites
+        jobs, sites = self._queue.durable.jobs, self._sites
         if message.job is None:
             newest = list(jobs.values())[-JOBS:]
-            views = (_view(job, sites) for job in newest)
+            views = (_view(state, sites) for state in newest)
             return Jobs(message.ticket, tuple(msgspec.structs.replace(it, detail=it.detail[:200]) for it in views))
         if message.job not in jobs:
             known = ", ".join(jobs) or "none"
             return Refused(message.ticket, f"there is no job {message.job!r}; the jobs are: {known}")
-        job, progress = jobs[message.job], self._tours.progress
-        tours = fitting(_tour(job, tour, progress.get(tour.number)) for tour in job.tours[:TOURS])
-        history = fitting(job.history[message.since : message.since + HISTORY])
-        return Jobs(message.ticket, (_view(job, sites, tours, history),))
+        state, progress = jobs[message.job], self._tours.progress
+        tours = first_page(_tour(state, tour, progress.get(tour.number)) for tour in state.tours[:TOURS])
+        history = first_page(state.history[message.since : message.since + HISTORY])
+        return Jobs(message.ticket, (_view(state, sites, tours, history),))
 
     def _view_for(self, operator: Address, ticket: str, job: str) -> Send:
-        return Send(operator, self.tell(Inspect(ticket, job)))
+        return Send(operator, self.inspect(Inspect(ticket, job)))
 
 
 def _view(
-    job: JobState, sites: Sites, tours: tuple[TourView, ...] = (), history: tuple[RoundReport, ...] = ()
+    state: JobState, sites: Sites, tours: tuple[TourView, ...] = (), history: tuple[RoundReport, ...] = ()
 ) -> JobView:
-    settings = settings_of(job.text)
-    accuracy = job.history[-1].accuracy if job.history else nan
+    job = state.settings
+    accuracy = state.history[-1].accuracy if state.history else nan
     return JobView(
-        job.name, settings.strategy, settings.model.name, job.status, job.detail, len(job.history), settings.all_rounds,
-        job.phase, accuracy, sites.count(), tours, history,
+        state.name, job.strategy, job.model.name, state.status, state.detail, len(state.history), job.all_rounds,
+        state.phase, accuracy, sites.count(), tours, history,
     )  # fmt: skip
 
 
-def _tour(job: JobState, tour: TourPlan, seen: TourProgress | None) -> TourView:
-    done = tour.number in job.arrived or tour.number in job.given_up
+def _tour(state: JobState, tour: TourPlan, seen: TourProgress | None) -> TourView:
+    done = tour.number in state.arrived or tour.number in state.given_up
     hop, device, step, steps, lost = (
         (seen.hop, seen.device, seen.step, seen.steps, seen.lost) if seen else (0, None, 0, 0, 0)
     )

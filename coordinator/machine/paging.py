@@ -1,4 +1,4 @@
-"""As much as fits in a message."""
+"""Lists that are cut to what fits in a message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOM = 15_000
 """Bytes for one list of a message: with two of them and the longest detail it still fits in any broker's packet."""
 
 
-def fitting(items: Iterable[_T]) -> tuple[_T, ...]:
+def first_page(items: Iterable[_T]) -> tuple[_T, ...]:
     """The first items that fit in the room there is, at least one."""
     sized = [(len(msgspec.msgpack.encode(item)), item) for item in items]
     ends = accumulate(size for size, _ in sized)

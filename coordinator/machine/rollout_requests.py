@@ -1,4 +1,4 @@
-"""Where operators are answered about releases: rollouts begun, steered and told of."""
+"""What operators ask about releases: to begin a rollout, to steer it, and how it goes."""
 
 from __future__ import annotations
 
@@ -15,31 +15,27 @@ from sojourn.protocol.topics import Address
 
 if TYPE_CHECKING:
     from coordinator.machine.rollouts import Rollouts
-    from coordinator.records import CoordinatorState
     from coordinator.rollout_records import LineState
+    from coordinator.state import CoordinatorState
     from sojourn.node.machine import Effect
-    from sojourn.protocol.release import Order, RolloutStatus
+    from sojourn.protocol.release import Order
 
 LINES = 32
 """Model lines of a fleet: all of them fit in one message."""
 STEERED = 64
 """So many answered wishes are remembered: one that comes once more, late, changes nothing."""
-_MAY: dict[str, tuple[tuple[RolloutStatus, ...], RolloutStatus]] = {
-    "pause": (("running",), "paused"),
-    "resume": (("paused",), "running"),
-    "rollback": (("running", "paused", "halted", "done"), "rolling-back"),
-}
-"""From which states an action leads to which."""
 
 
 class _Coming(msgspec.Struct):
+    """A rollout that was asked for and whose goods are being fetched."""
+
     operator: Address
     rollout: Rollout
     lacking: set[bytes]
 
 
-class ReleaseDesk:
-    """Volatile: an operator whose question got no answer asks again."""
+class RolloutRequests:
+    """Answers operators. Volatile: an operator whose question got no answer asks again."""
 
     def __init__(self, rollouts: Rollouts, fleet: str) -> None:
         self._rollouts, self._fleet = rollouts, fleet
@@ -49,36 +45,36 @@ class ReleaseDesk:
         """The tickets of what was done, oldest first."""
 
     @property
-    def _state(self) -> CoordinatorState:
-        return self._rollouts.state
+    def _durable(self) -> CoordinatorState:
+        return self._rollouts.durable
 
     def live(self) -> set[bytes]:
         """The goods that are being fetched."""
         return {ref.digest for it in self._coming.values() for ref in (it.rollout.graph, it.rollout.card)}
 
-    def tell(self, operator: Address, message: InspectReleases) -> list[Effect]:
+    def inspect(self, operator: Address, message: InspectReleases) -> list[Effect]:
         """What there is to say of one line, or of all. A line that nobody knows has no view: it is new."""
-        lines = self._state.lines
+        lines = self._durable.lines
         wanted = [lines[message.line]] if message.line in lines else [] if message.line else list(lines.values())
         views = tuple(self._rollouts.view(line, devices=message.line is not None) for line in wanted)
         return [Send(operator, Releases(message.ticket, views))]
 
     def steer(self, operator: Address, message: Steer, now: float) -> list[Effect]:
         """Pause, resume or undo; asked again after it was done, say so."""
-        line = self._state.lines.get(message.line)
+        line = self._durable.lines.get(message.line)
         if line is None:
-            known = ", ".join(self._state.lines) or "none"
+            known = ", ".join(self._durable.lines) or "none"
             reason = f"there is no model line {message.line!r}; the lines are: {known}"
             return [Send(operator, Refused(message.ticket, reason))]
-        sources, target = _MAY[message.action]
-        done = line.status == target or (message.action == "rollback" and line.status == "rolled-back")
-        done = done or message.ticket in self._steered
-        if not done and line.status not in sources:
+        done = message.ticket in self._steered
+        if not done and not self._rollouts.knows(line, message.action):
             version = line.forward.read.version
             reason = f"the rollout of {message.line} {version} is {line.status}: {_instead(line, message.action)}"
             return [Send(operator, Refused(message.ticket, reason))]
-        detail = f"{message.action} by {operator.name}" if target != "running" else ""
-        effects = [] if done else self._rollouts.turn(line, target, detail, now)
+        effects: list[Effect] = []
+        if not done and self._rollouts.changes(line, message.action):
+            detail = "" if message.action == "resume" else f"{message.action} by {operator.name}"
+            effects = self._rollouts.turn(line, message.action, detail, now)
         self._steered[message.ticket] = None
         while len(self._steered) > STEERED:
             del self._steered[next(iter(self._steered))]
@@ -90,7 +86,7 @@ class ReleaseDesk:
         if forward is None or back is None:
             return [Send(operator, Refused(message.ticket, "the orders cannot be read"))]
         name = forward.line
-        known = self._state.lines.get(name)
+        known = self._durable.lines.get(name)
         if known and known.ticket == message.ticket:  # asked again
             return [self._answer(operator, message.ticket, known)]
         if why := self._objection(message, forward, back):
@@ -116,21 +112,21 @@ class ReleaseDesk:
         self._coming = {name: it for name, it in self._coming.items() if digest not in it.lacking}
 
     def _begin(self, coming: _Coming, name: str, now: float) -> list[Effect]:
-        it, known = coming.rollout, self._state.lines.get(name)
+        it, known = coming.rollout, self._durable.lines.get(name)
         forward = Cargo(it.forward, it.graph, it.card)
         back = Cargo(it.back, known.serves.graph, known.serves.card) if known else Cargo(it.back, None, None)
         if why := self._objection(it, forward.read, back.read):  # somebody was quicker while the goods came
             return [Send(coming.operator, Refused(it.ticket, why))]
         record = RolloutBegun(name, it.ticket, forward, back, it.stages, it.rules, it.undo)
-        self._state.apply(record)
-        line = self._state.lines[name]
+        self._durable.apply(record)
+        line = self._durable.lines[name]
         order = forward.read
-        told = Say(f"release {name} {order.version}: rollout begun by {coming.operator.name}, order {order.serial}")
+        begun = Say(f"release {name} {order.version}: rollout begun by {coming.operator.name}, order {order.serial}")
         written = Append(record, sync=True, blobs=(it.graph.digest, it.card.digest))
-        return [written, told, *self._rollouts.begun(line, now), self._answer(coming.operator, it.ticket, line)]
+        return [written, begun, *self._rollouts.begun(line, now), self._answer(coming.operator, it.ticket, line)]
 
     def _objection(self, message: Rollout, forward: Order, back: Order) -> str | None:
-        known = self._state.lines.get(forward.line)
+        known = self._durable.lines.get(forward.line)
         if (forward.fleet, forward.line) != (back.fleet, back.line) or forward.fleet != self._fleet:
             return f"the orders are not both for one model line of the fleet {self._fleet!r}"
         goods = forward.goods
@@ -141,7 +137,7 @@ class ReleaseDesk:
         if not forward.version or not back.rollback or back.serial <= forward.serial:
             return "the order back must be a rollback with a higher serial number than the order that it undoes"
         if known is None:
-            wrong = back.goods is not None or len(self._state.lines) >= LINES
+            wrong = back.goods is not None or len(self._durable.lines) >= LINES
             return f"this fleet has {LINES} model lines already, or the order back names a release" if wrong else None
         if not known.over:
             version = known.forward.read.version
@@ -163,6 +159,7 @@ class ReleaseDesk:
 
 
 def _instead(line: LineState, action: str) -> str:
+    """Why an action is not for a rollout in this state, and what is."""
     match action, line.status:
         case "resume", "halted":
             return "undo it with `rollback`; a rollout with other rules needs a new version"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from coordinator.machine.paging import fitting
+from coordinator.machine.paging import first_page
 from sojourn.protocol.release import BAD, DeviceView, LineView, complaint
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def view_of(
     return LineView(
         line=line.line, status=line.status, detail=detail, serial=back.serial, version=forward.version,
         before=back.version, serves=serves.version, goods=serves.goods, stages=line.stages, stage=line.stage,
-        counts=dict(Counter(view.state for view in each)), devices=fitting(each) if devices else (),
+        counts=dict(Counter(view.state for view in each)), devices=first_page(each) if devices else (),
     )  # fmt: skip
 
 

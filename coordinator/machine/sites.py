@@ -53,8 +53,6 @@ class Sites:
     def __init__(self) -> None:
         self._epochs: dict[str, Epoch] = {}
         self._rosters: dict[str, RosterRead] = {}
-        self._told: dict[str, tuple[int, int]] = {}
-        """The version of the newest roster that each site told, by boot and revision."""
         self._coming: dict[str, ReadRoster] = {}
 
     def present(self, event: Present) -> bool:

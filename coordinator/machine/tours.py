@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from coordinator.machine.tour_messages import settings_of, tour_message
+from coordinator.machine.tour_messages import tour_message
 from sojourn.node.alarm import Alarm
 from sojourn.node.fetches import Fetches
 from sojourn.node.machine import Pull, Send
@@ -13,14 +13,15 @@ from sojourn.protocol.messages import TourAccepted, TourCancel, TourDiscarded
 from sojourn.protocol.topics import Address
 
 if TYPE_CHECKING:
-    from coordinator.records import CoordinatorState, JobState, TourPlan
+    from coordinator.records import TourPlan
+    from coordinator.state import CoordinatorState, JobState
     from sojourn.node.machine import Effect
     from sojourn.node.outbox import Outbox
     from sojourn.protocol.messages import Toured, TourProgress
     from sojourn.protocol.wire import TourId
 
 
-class Tours:
+class RoundTours:
     """What a coordinator knows of tours and may forget: leases, progress, results that are being fetched."""
 
     def __init__(self, outbox: Outbox) -> None:
@@ -35,84 +36,84 @@ class Tours:
         self._heard: dict[str, float] = {}
         """When each site last spoke."""
         self._fetches: Fetches[int] = Fetches()
-        self._looked_at: tuple[TourPlan, ...] = ()
+        self._numbered: tuple[TourPlan, ...] = ()
         self._plans: dict[int, TourPlan] = {}
         self._legs: Counter[int] = Counter()
 
-    def plan(self, job: JobState, number: int) -> TourPlan | None:
+    def plan(self, state: JobState, number: int) -> TourPlan | None:
         """The tour of this number, if the present round has it."""
-        self._look_at(job)
+        self._number_tours(state)
         return self._plans.get(number)
 
-    def gathered(self, job: JobState) -> bool:
+    def gathered(self, state: JobState) -> bool:
         """As the job says; but while too few are home, that is told without looking for each."""
-        self._look_at(job)
-        out = sum(count for leg, count in self._legs.items() if leg <= job.leg)
-        return len(job.arrived) + len(job.given_up) >= out and job.gathered
+        self._number_tours(state)
+        out = sum(count for leg, count in self._legs.items() if leg <= state.leg)
+        return len(state.arrived) + len(state.given_up) >= out and state.gathered
 
-    def _look_at(self, job: JobState) -> None:
+    def _number_tours(self, state: JobState) -> None:
         """Number the tours of the job's round, whenever there are others."""
-        if job.tours is not self._looked_at:
-            self._looked_at = job.tours
-            self._plans = {tour.number: tour for tour in job.tours}
-            self._legs = Counter(tour.leg for tour in job.tours)
+        if state.tours is not self._numbered:
+            self._numbered = state.tours
+            self._plans = {tour.number: tour for tour in state.tours}
+            self._legs = Counter(tour.leg for tour in state.tours)
 
-    def ask(self, job: JobState, tour: TourPlan, now: float) -> list[Effect]:
+    def ask(self, state: JobState, tour: TourPlan, now: float) -> list[Effect]:
         """Ask a site to lead a tour."""
-        settings = settings_of(job.text)
-        self._lease(tour.number, now, settings.tours.site_lease)
-        message = tour_message(job, settings, tour)
+        self._lease(tour.number, now, state.settings.tours.site_lease)
+        message = tour_message(state, tour)
         return [*self._outbox.ask(("tour", tour.number), Address("edge", tour.site), message, now)]
 
-    def ask_all(self, job: JobState, now: float) -> list[Effect]:
+    def ask_all(self, state: JobState, now: float) -> list[Effect]:
         """Ask for every tour that is still out."""
         out = [
-            tour for tour in job.tours
-            if tour.leg == job.leg and tour.number not in job.arrived and tour.number not in job.given_up
+            tour for tour in state.tours
+            if tour.leg == state.leg and tour.number not in state.arrived and tour.number not in state.given_up
         ]  # fmt: skip
-        return [effect for tour in out for effect in self.ask(job, tour, now)]
+        return [effect for tour in out for effect in self.ask(state, tour, now)]
 
-    def ask_again(self, job: JobState, site: str, now: float) -> list[Effect]:
+    def ask_again(self, state: JobState, site: str, now: float) -> list[Effect]:
         """A site was born again and may have forgotten its tours, if it lost its store or its power."""
-        out = [tour for tour in job.tours if tour.site == site and tour.number in self._leases]
+        out = [tour for tour in state.tours if tour.site == site and tour.number in self._leases]
         asked = [tour for tour in out if not self._outbox.open(("tour", tour.number))]
-        return [effect for tour in asked for effect in self.ask(job, tour, now)]
+        return [effect for tour in asked for effect in self.ask(state, tour, now)]
 
-    def progressed(self, state: CoordinatorState, sender: Address, message: TourProgress, now: float) -> list[Effect]:
+    def progressed(self, durable: CoordinatorState, sender: Address, message: TourProgress, now: float) -> list[Effect]:
         """A site says how far a tour has come."""
-        found = self._current(state, sender, message.tour)
+        found = self._current(durable, sender, message.tour)
         if found is None:
             return [Send(sender, TourCancel(message.tour))]
         self.heard_of(*found, message, now)
         return []
 
-    def toured(self, state: CoordinatorState, sender: Address, message: Toured) -> list[Effect]:
+    def toured(self, durable: CoordinatorState, sender: Address, message: Toured) -> list[Effect]:
         """A site says that a tour has ended."""
-        found = self._current(state, sender, message.tour)
+        found = self._current(durable, sender, message.tour)
         if found is None:
-            if _counted(state, message.tour):
+            if _counted(durable, message.tour):
                 return [Send(sender, TourAccepted(message.tour))]
             return [Send(sender, TourDiscarded(message.tour, "this attempt is no longer wanted"))]
-        job, tour = found
-        if tour.number in job.arrived:
+        state, tour = found
+        if tour.number in state.arrived:
             return [Send(sender, TourAccepted(message.tour))]
         return self.fetch(tour, message)
 
-    def _current(self, state: CoordinatorState, sender: Address, tour_id: TourId) -> tuple[JobState, TourPlan] | None:
+    def _current(self, durable: CoordinatorState, sender: Address, tour_id: TourId) -> tuple[JobState, TourPlan] | None:
         """The job and tour that are meant, if this is the attempt that counts."""
-        job = state.current
-        if job is None or job.name != tour_id.job:
+        state = durable.current
+        if state is None or state.name != tour_id.job:
             return None
-        tour = self.plan(job, tour_id.number)
-        if tour is None or tour.number in job.given_up or tour.site != sender.name or job.tour_id(tour) != tour_id:
+        tour = self.plan(state, tour_id.number)
+        if tour is None or tour.site != sender.name or state.tour_id(tour) != tour_id:
             return None
-        return job, tour
+        wanted = tour.leg <= state.leg and tour.number not in state.given_up
+        return (state, tour) if wanted else None
 
-    def heard_of(self, job: JobState, tour: TourPlan, message: TourProgress, now: float) -> None:
+    def heard_of(self, state: JobState, tour: TourPlan, message: TourProgress, now: float) -> None:
         """A site gave a sign of life from a tour."""
         self._outbox.settle(("tour", tour.number))
         self.progress[tour.number] = message
-        self._renew(job, tour.number, now)
+        self._renew(state, tour.number, now)
 
     def heard_from(self, site: str, now: float) -> None:
         """A site spoke: while its results are fetched, that is a sign of life too."""
@@ -169,9 +170,9 @@ class Tours:
         """The blobs that are being fetched."""
         return {ref.digest for _, it in self._coming.values() for ref in [*it.vectors.values(), it.reports]}
 
-    def _renew(self, job: JobState, number: int, now: float) -> None:
+    def _renew(self, state: JobState, number: int, now: float) -> None:
         if number in self._leases:
-            self._lease(number, now, settings_of(job.text).tours.site_lease)
+            self._lease(number, now, state.settings.tours.site_lease)
 
     def _lease(self, number: int, now: float, term: float) -> None:
         self._leases[number], self._terms[number] = now + term, term
@@ -190,7 +191,7 @@ class Tours:
         self._coming.pop(number, None)
 
 
-def _counted(state: CoordinatorState, tour_id: TourId) -> bool:
+def _counted(durable: CoordinatorState, tour_id: TourId) -> bool:
     """Whether the tour belongs to a round that was closed: its edge server did not hear that it was accepted."""
-    job, number = state.jobs.get(tour_id.job), tour_id.number
-    return job is not None and number < job.next_tour and all(tour.number != number for tour in job.tours)
+    state, number = durable.jobs.get(tour_id.job), tour_id.number
+    return state is not None and number < state.next_tour and all(tour.number != number for tour in state.tours)

@@ -1,4 +1,4 @@
-"""The coordinator's workbench: performs what its machine asks for. Torch runs in a process of its own."""
+"""The work that the coordinator's machine asks for, performed. Torch runs in a process of its own."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from coordinator.machine.sites import ReadRoster, read_roster
-from coordinator.records import JobCompiled, JobState
+from coordinator.records import JobCompiled
 from coordinator.rounds.closing import PassLeg, close_round, pass_leg
 from coordinator.rounds.evaluation import Evaluator
-from coordinator.rounds.kit_cache import Shelf
+from coordinator.rounds.kit_cache import KitCache
 from coordinator.rounds.planning import PlanRound, plan_round
 from coordinator.rounds.preparing import PrepareJob, prepare
 from coordinator.rounds.results import CloseRound
+from coordinator.state import JobState
 from sojourn.errors import Fault, JobError, SojournError
 from sojourn.model import vectors
 from sojourn.model.exemplars import Exemplars
@@ -47,7 +48,7 @@ class ExportModel(msgspec.Struct, frozen=True, tag="export-model"):
 
     ticket: str
     operator: str
-    job: JobState
+    state: JobState
 
 
 class ModelExported(msgspec.Struct, frozen=True, tag="model-exported"):
@@ -64,7 +65,7 @@ class BuildRelease(msgspec.Struct, frozen=True, tag="build-release"):
 
     ticket: str
     operator: str
-    job: JobState
+    state: JobState
     asked: MakeRelease
 
 
@@ -81,14 +82,15 @@ class _Failure(msgspec.Struct, frozen=True, tag="failure"):
     error: str
 
 
-Heavy = PrepareJob | ExportModel | BuildRelease
+TorchWork = PrepareJob | ExportModel | BuildRelease
 """What needs torch or onnx."""
 
 
-class Bench:
+class CoordinatorWorker:
     """Performs work here and now. `folder` is where blobs are files, so that another process can share them.
 
-    With a shelf, kits that were compiled before are taken from there; others are compiled `apart`, in another process.
+    With a cache of `kits`, those that were compiled before are taken from it; others are compiled `apart`, in another
+    process.
     `make` makes the graphs that models are tested with.
     """
 
@@ -97,24 +99,24 @@ class Bench:
         blobs: BlobStore,
         folder: Path | None = None,
         *,
-        shelf: Shelf | None = None,
+        kits: KitCache | None = None,
         apart: bool = True,
         make: Callable[[Kit, int], Graphs] = Graphs,
     ) -> None:
         self._blobs = blobs
         self._folder = folder
-        self._shelf, self._apart = shelf, apart
+        self._kits, self._apart = kits, apart
         self._evaluator = Evaluator(blobs, make)
 
     def __call__(self, work: Any) -> Any:
         """Do one piece of work."""
-        if self._folder and isinstance(work, Heavy):
+        if self._folder and isinstance(work, TorchWork):
             return _elsewhere(work, self._folder)
         match work:
             case PrepareJob():
                 # Where torch is not loaded yet, this process stays without its 280 MB.
-                spared = self._shelf and self._apart and "torch" not in sys.modules
-                return prepare(work, self._blobs, self._shelf, (lambda: _apart(work)) if spared else None)
+                spared = self._kits and self._apart and "torch" not in sys.modules
+                return prepare(work, self._blobs, self._kits, (lambda: _apart(work)) if spared else None)
             case PlanRound():
                 return plan_round(work, self._blobs)
             case PassLeg():
@@ -133,18 +135,18 @@ class Bench:
     def _export(self, work: ExportModel) -> ModelExported:
         from coordinator.compiling.baking import bake  # noqa: PLC0415  # onnx only where it is needed
 
-        kit = self._evaluator.kit(work.job)
-        data = bake(kit, vectors.load(self._blobs, work.job.vectors["model"], kit.model))
-        accuracy = work.job.history[-1].accuracy if work.job.history else nan
+        kit = self._evaluator.kit(work.state)
+        data = bake(kit, vectors.load(self._blobs, work.state.vectors["model"], kit.model))
+        accuracy = work.state.history[-1].accuracy if work.state.history else nan
         return ModelExported(work.ticket, work.operator, self._keep(data), accuracy)
 
     def _release(self, work: BuildRelease) -> ReleaseBuilt:
         from coordinator.releases.making import from_job  # noqa: PLC0415  # torch and onnx only where they are needed
 
-        kit = self._evaluator.kit(work.job)
-        vector = vectors.load(self._blobs, work.job.vectors["model"], kit.model)
-        test = unpack_blob(self._blobs.read(work.job.test.digest), Exemplars) if work.job.test else None
-        made = from_job(work.job, work.asked, kit, vector, self._evaluator.exemplars(work.job), test)
+        kit = self._evaluator.kit(work.state)
+        vector = vectors.load(self._blobs, work.state.vectors["model"], kit.model)
+        test = unpack_blob(self._blobs.read(work.state.test.digest), Exemplars) if work.state.test else None
+        made = from_job(work.state, work.asked, kit, vector, self._evaluator.exemplars(work.state), test)
         return ReleaseBuilt(work.ticket, work.operator, self._keep(made.graph), self._keep(made.card_bytes))
 
     def _keep(self, data: bytes) -> Ref:
@@ -153,7 +155,7 @@ class Bench:
         return ref
 
 
-def _elsewhere(work: Heavy, folder: Path) -> JobCompiled | ModelExported | ReleaseBuilt:
+def _elsewhere(work: TorchWork, folder: Path) -> JobCompiled | ModelExported | ReleaseBuilt:
     """Do work with torch in another process: its memory goes back, and a user's model cannot take the service down."""
     done = subprocess.run(
         [sys.executable, "-m", "coordinator.machine.work", str(folder)],
@@ -187,9 +189,9 @@ def main(folder: str) -> None:
     # What libraries print must not mix with the answer.
     answer = os.dup(1)
     os.dup2(2, 1)
-    work = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Heavy)
+    work = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=TorchWork)
     try:
-        outcome = Bench(FolderBlobs(Path(folder)), shelf=Shelf(), apart=False)(work)
+        outcome = CoordinatorWorker(FolderBlobs(Path(folder)), kits=KitCache(), apart=False)(work)
     except SojournError as error:
         outcome = _Failure(str(error))
     with os.fdopen(answer, "wb") as out:

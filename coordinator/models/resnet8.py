@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 IMAGE_AXES = 3
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the shape changes."""
 
     def __init__(self, inward: int, outward: int, stride: int, groups: int) -> None:
@@ -45,7 +45,7 @@ class ResNet8(nn.Module):
         self.stem = nn.Conv2d(channels, width, 3, padding=1, bias=False)
         self.norm = nn.GroupNorm(groups, width)
         widths = [width, width, 2 * width, 4 * width]
-        self.blocks = nn.Sequential(*(Block(a, b, 1 if a == b else 2, groups) for a, b in pairwise(widths)))
+        self.blocks = nn.Sequential(*(ResidualBlock(a, b, 1 if a == b else 2, groups) for a, b in pairwise(widths)))
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.head = nn.Linear(widths[-1], classes)
 

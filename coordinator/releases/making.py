@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import onnxruntime
 
-from coordinator.machine.tour_messages import settings_of
 from coordinator.releases.file import LARGEST_CARD, release_of
 from coordinator.releases.predicting import Predictor
 from sojourn.errors import DataError, ModelError
@@ -22,8 +21,8 @@ from sojourn.protocol.release import Card, ProbeCheck
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from coordinator.records import JobState
     from coordinator.releases.file import ReleaseFile
+    from coordinator.state import JobState
     from sojourn.model.exemplars import Exemplars
     from sojourn.protocol.release_messages import MakeRelease
     from sojourn.protocol.spec import InputSpec, Kit
@@ -71,7 +70,7 @@ class _Encoded:
 
 
 def from_job(
-    job: JobState,
+    state: JobState,
     asked: MakeRelease,
     kit: Kit,
     vector: NDArray[np.float32],
@@ -82,17 +81,17 @@ def from_job(
     from coordinator.compiling.baking import bake  # noqa: PLC0415  # a release of an ONNX file needs neither
     from coordinator.releases.torch_reference import TorchReference  # noqa: PLC0415
 
-    settings = settings_of(job.text)
-    reference = TorchReference(settings, kit, vector, shown)
+    job = state.settings
+    reference = TorchReference(job, kit, vector, shown)
     samples = shown or test
     rows = samples.unpacked(samples.packed()[0][:COMPARED]) if samples else reference.made_up(PROBE_ROWS)
     wanted = Wanted(asked.line, asked.version, asked.encoding, asked.notes, asked.max_loss)
     material = Material(bake(kit, vector), kit.input, kit.classes, shown, test)
-    options = f" {json.dumps(settings.model.options)}" if settings.model.options else ""
-    source = Path(settings.data.test or settings.data.exemplars or "").name
+    options = f" {json.dumps(job.model.options)}" if job.model.options else ""
+    source = Path(job.data.test or job.data.exemplars or "").name
     about = {
-        "job": job.name, "strategy": settings.strategy, "model": f"{settings.model.name}{options}"[:2000],
-        "rounds": len(job.history), "devices": len(job.fleet),
+        "job": state.name, "strategy": job.strategy, "model": f"{job.model.name}{options}"[:2000],
+        "rounds": len(state.history), "devices": len(state.fleet),
         "data": f"trained on the devices' own data; {_samples(material, source)}",
     }  # fmt: skip
     return make(material, wanted, rows, reference.logits(rows), about)

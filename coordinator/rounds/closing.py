@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from coordinator.jobs.settings import JobSettings, read_job
-from coordinator.records import DevicesEstimated, JobState, LegPassed, RoundClosed
+from coordinator.records import DevicesEstimated, LegPassed, RoundClosed
 from coordinator.rounds.estimation import estimated, keep_weights
-from coordinator.rounds.merging import ANCHOR, MODEL, RELAY, SLOT, Result, Stand, merged
+from coordinator.rounds.merging import ANCHOR, MODEL, RELAY, SLOT, JobVectors, TourResult, next_vectors
 from coordinator.rounds.planning import moment_of
-from coordinator.rounds.results import SAID, failures_of, reports_of, returned_by, tour_model, traffic_of
+from coordinator.rounds.results import LISTED, failures_of, reports_of, returned_by, tour_model, traffic_of
 from coordinator.rounds.schedules import merges
+from coordinator.state import JobState
 from sojourn.model import vectors
 from sojourn.parts import UpdateEstimator
 from sojourn.protocol.wire import RoundReport
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from coordinator.jobs.settings import JobSettings
     from coordinator.records import TourPlan
     from coordinator.rounds.evaluation import Evaluator
     from coordinator.rounds.results import CloseRound
@@ -38,21 +39,23 @@ if TYPE_CHECKING:
 class PassLeg(msgspec.Struct, frozen=True):
     """The tours of a leg are home, and others wait to depart from what they brought."""
 
-    job: JobState
+    state: JobState
 
 
 def close_round(work: CloseRound, blobs: BlobStore, evaluator: Evaluator) -> RoundClosed | DevicesEstimated:
     """Merge in plan order and evaluate; or, after an estimation, work out what it found."""
-    return estimated(work, blobs, evaluator) if work.job.phase == "estimate" else _closed(work, blobs, evaluator)
+    if work.state.phase == "estimate":
+        return estimated(work, blobs, evaluator)
+    return _Closing(work, blobs, evaluator).record()
 
 
 def pass_leg(work: PassLeg, blobs: BlobStore, evaluator: Evaluator) -> LegPassed:
     """What the present leg brought home is what the next one departs with."""
-    state, kit = work.job, evaluator.kit(work.job)
-    job = read_job(state.text, state.name)
+    state, kit = work.state, evaluator.kit(work.state)
     model = _relayed(state, blobs, kit)
     exact = vectors.save(blobs, model, "float32", kit.model)
-    return LegPassed(state.name, state.leg + 1, {RELAY: exact}, {RELAY: handed_out(model, job, exact, blobs, kit)})
+    handout = handed_out(model, state.settings, exact, blobs, kit)
+    return LegPassed(state.name, state.leg + 1, {RELAY: exact}, {RELAY: handout})
 
 
 def _relayed(state: JobState, blobs: BlobStore, kit: Kit) -> Vector:
@@ -63,49 +66,85 @@ def _relayed(state: JobState, blobs: BlobStore, kit: Kit) -> Vector:
     return next((model for model in models if model is not None), vectors.load(blobs, given, kit.model))
 
 
-def _closed(work: CloseRound, blobs: BlobStore, evaluator: Evaluator) -> RoundClosed:
-    state, job = work.job, read_job(work.job.text, work.job.name)
-    strategy, kit = job.parts(), evaluator.kit(work.job)
-    reports = [(tour, reports_of(state, tour, blobs)) for tour in state.tours]
-    done = [report for _, each in reports for report in each if report.status == "done"]
-    failures = [line for tour, each in reports for line in failures_of(state, tour, each)]
-    results = _results(state, strategy, blobs, kit)
-    before = {name: vectors.load(blobs, ref, kit.model) for name, ref in state.vectors.items() if name != RELAY}
-    due = merges(strategy.schedule, moment_of(state, job, len(state.arranged)))
-    stand = merged(strategy, Stand(before, state.slots), results, len(state.fleet), due=due, before=state.merged_fleet)
-    exact = {name: vectors.save(blobs, vector, "float32", kit.model) for name, vector in stand.vectors.items()}
-    accuracy, loss = evaluator.evaluate(state, stand.vectors[MODEL])
-    report = RoundReport(
-        state.round, accuracy, loss, len(results), len(done), len(failures),
-        traffic_of(work) + state.estimation_traffic, work.seconds, state.quality,
-        (*state.notices, *failures[:SAID], *forgetful(state, done)[:SAID]),
-    )  # fmt: skip
-    norms = tuple(sorted(report.stride for report in done if report.norm > 0)[:: max(1, len(done) // 128)][:256])
-    return RoundClosed(
-        state.name, exact, handouts(stand.vectors, exact, strategy, job, blobs, kit), norms or state.norms, report,
-        merged=ANCHOR not in stand.vectors, slots=dict(stand.slots),
-        visits=dict(Counter(each.device for each in done)), samples={each.device: each.samples for each in done},
-        weights=_updates(state, strategy, reports, blobs, kit),
-    )  # fmt: skip
+class _Closing:
+    """A training round that is being closed: the visits that its tours report, and the models that they brought."""
+
+    def __init__(self, work: CloseRound, blobs: BlobStore, evaluator: Evaluator) -> None:
+        self._work, self._blobs, self._evaluator = work, blobs, evaluator
+        self._state, self._kit = work.state, evaluator.kit(work.state)
+        self._reports = [(tour, reports_of(work.state, tour, blobs)) for tour in work.state.tours]
+        self._done = [report for _, each in self._reports for report in each if report.status == "done"]
+
+    def record(self) -> RoundClosed:
+        """Merge, evaluate, and say what became of the visits."""
+        state, strategy, blobs, kit = self._state, self._state.strategy, self._blobs, self._kit
+        results = _results(state, strategy, blobs, kit)
+        after = self._merged(results)
+        exact = {name: vectors.save(blobs, vector, "float32", kit.model) for name, vector in after.vectors.items()}
+        return RoundClosed(
+            state.name,
+            exact,
+            handouts(after.vectors, exact, strategy, state.settings, blobs, kit),
+            self._norms() or state.norms,
+            self._report(len(results), after.vectors[MODEL]),
+            merged=ANCHOR not in after.vectors,
+            slots=dict(after.slots),
+            visits=dict(Counter(each.device for each in self._done)),
+            samples={each.device: each.samples for each in self._done},
+            weights=_updates(state, strategy, self._reports, blobs, kit),
+        )
+
+    def _merged(self, results: Sequence[TourResult]) -> JobVectors:
+        """The job's vectors after the round: merged, or each in its slot until the schedule merges them."""
+        state, strategy = self._state, self._state.strategy
+        held = {name: ref for name, ref in state.vectors.items() if name != RELAY}
+        now = {name: vectors.load(self._blobs, ref, self._kit.model) for name, ref in held.items()}
+        due = merges(strategy.schedule, moment_of(state, state.settings, len(state.arranged)))
+        return next_vectors(
+            strategy, JobVectors(now, state.slots), results, len(state.fleet), due=due, before=state.merged_fleet
+        )
+
+    def _report(self, tours: int, model: Vector) -> RoundReport:
+        """What people read of the round; `tours` of it brought a model home."""
+        state = self._state
+        accuracy, loss = self._evaluator.evaluate(state, model)
+        failures = [line for tour, each in self._reports for line in failures_of(state, tour, each)]
+        return RoundReport(
+            state.round, accuracy, loss, tours, len(self._done), len(failures),
+            traffic_of(self._work) + state.estimation_traffic, self._work.seconds, state.quality,
+            (*state.notices, *failures[:LISTED], *forgetful(state, self._done)[:LISTED]),
+        )  # fmt: skip
+
+    def _norms(self) -> tuple[float, ...]:
+        """How far visits moved the model, from everywhere among them: what the gate compares the next round with."""
+        strides = sorted(report.stride for report in self._done if report.norm > 0)
+        return tuple(strides[:: max(1, len(self._done) // 128)][:256])
 
 
-def _results(state: JobState, strategy: Strategy, blobs: BlobStore, kit: Kit) -> list[Result]:
+def _results(state: JobState, strategy: Strategy, blobs: BlobStore, kit: Kit) -> list[TourResult]:
     """What each tour brought home; of legs that followed one another, what the last one did."""
     home = [tour for tour in state.tours if _has_model(state, tour)]
+    if any(tour.leg for tour in state.tours):
+        return [_relayed_result(state, strategy, home, blobs, kit)] if home else []
     returns = strategy.objective.returns
-    if not any(tour.leg for tour in state.tours):
-        return [
-            Result(model, state.arrived[tour.number].samples, tour.slot, returned_by(state, tour, returns, blobs, kit))
-            for tour in home
-            if (model := tour_model(state, tour, blobs, kit)) is not None
-        ]
-    seen = sum(state.arrived[tour.number].samples for tour in home)
+    return [
+        TourResult(model, state.arrived[tour.number].samples, tour.slot, returned_by(state, tour, returns, blobs, kit))
+        for tour in home
+        if (model := tour_model(state, tour, blobs, kit)) is not None
+    ]
+
+
+def _relayed_result(
+    state: JobState, strategy: Strategy, home: Sequence[TourPlan], blobs: BlobStore, kit: Kit
+) -> TourResult:
+    """The one model of all legs, with the samples that they saw and the sums of what they returned."""
     sums: dict[str, NDArray[np.float64]] = {}
     for tour in home:
-        for name, vector in returned_by(state, tour, returns, blobs, kit).items():
+        for name, vector in returned_by(state, tour, strategy.objective.returns, blobs, kit).items():
             sums[name] = sums.get(name, np.zeros(len(vector))) + vector
     returned = {name: total.astype(np.float32) for name, total in sums.items()}
-    return [Result(_relayed(state, blobs, kit), seen, None, returned)] if home else []
+    seen = sum(state.arrived[tour.number].samples for tour in home)
+    return TourResult(_relayed(state, blobs, kit), seen, None, returned)
 
 
 def _has_model(state: JobState, tour: TourPlan) -> bool:

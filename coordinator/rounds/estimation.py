@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.jobs.settings import read_job
 from coordinator.records import INITIAL, DevicesEstimated
-from coordinator.rounds.results import SAID, failures_of, reports_of, tour_model, traffic_of
+from coordinator.rounds.results import LISTED, failures_of, reports_of, tour_model, traffic_of
 from hierarchy.arranging.rows import rows
 from sojourn.model import vectors
 from sojourn.model.classifier import classifier_weights
@@ -29,9 +28,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from coordinator.records import JobState, TourPlan
+    from coordinator.records import TourPlan
     from coordinator.rounds.evaluation import Evaluator
     from coordinator.rounds.results import CloseRound
+    from coordinator.state import JobState
     from sojourn.parts import Estimator
     from sojourn.protocol.wire import Ref, VisitReport
     from sojourn.store.blobs import BlobStore
@@ -92,8 +92,7 @@ def keep_weights(vector: NDArray[np.float32], blobs: BlobStore) -> Ref:
 
 def estimated(work: CloseRound, blobs: BlobStore, evaluator: Evaluator) -> DevicesEstimated:
     """Work out what an estimation found."""
-    state = work.job
-    estimator = read_job(state.text, state.name).parts().estimator
+    state, estimator = work.state, work.state.strategy.estimator
     signatures: dict[str, tuple[float, ...]] = {}
     weights: dict[str, Ref] = {}
     samples, failures = {}, []
@@ -115,14 +114,14 @@ def estimated(work: CloseRound, blobs: BlobStore, evaluator: Evaluator) -> Devic
             signatures[device] = tuple(float(number) for number in answer)
     found = samples if _samples_only(estimator) else {**signatures, **weights}
     silent = tuple(tour.hops[0] for tour in state.tours if tour.hops[0] not in found)
-    told = tuple(failures[:SAID])
-    return DevicesEstimated(state.name, signatures, silent, told, traffic_of(work), samples, weights)
+    listed = tuple(failures[:LISTED])
+    return DevicesEstimated(state.name, signatures, silent, listed, traffic_of(work), samples, weights)
 
 
 def _answer(
     estimator: Estimator, state: JobState, tour: TourPlan, done: VisitReport, blobs: BlobStore, evaluator: Evaluator
 ) -> NDArray[np.float64] | None:
-    """What a device's answer says of it: told by itself, or worked out from the model that it trained."""
+    """What a device's answer says of it: its own figures, or what the model that it trained tells."""
     if done.signature is not None:
         return np.array(done.signature, np.float64)
     kit = evaluator.kit(state)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from coordinator.records import JobState
+    from coordinator.state import JobState
     from sojourn.protocol.wire import Ref
     from sojourn.store.blobs import BlobStore
 
@@ -35,39 +35,39 @@ class Evaluator:
         self._graphs: Graphs
         self._samples: dict[bytes, Exemplars] = {}
 
-    def kit(self, job: JobState) -> Kit:
+    def kit(self, state: JobState) -> Kit:
         """The job's kit."""
-        if job.kit is None:
-            raise Fault(f"{job.name} has not been compiled")
-        if job.kit.digest != self._digest:
-            self._kit = unpack_blob(self._blobs.read(job.kit.digest), Kit)
+        if state.kit is None:
+            raise Fault(f"{state.name} has not been compiled")
+        if state.kit.digest != self._digest:
+            self._kit = unpack_blob(self._blobs.read(state.kit.digest), Kit)
             self._graphs = self._make(self._kit, 1)
-            self._digest, self._samples = job.kit.digest, {}
+            self._digest, self._samples = state.kit.digest, {}
         return self._kit
 
-    def evaluate(self, job: JobState, vector: NDArray[np.float32]) -> tuple[float, float]:
+    def evaluate(self, state: JobState, vector: NDArray[np.float32]) -> tuple[float, float]:
         """Accuracy and mean loss on the test set; NaN without one."""
-        self.kit(job)
-        if job.test is None:
+        self.kit(state)
+        if state.test is None:
             return nan, nan
-        return accuracy_and_loss(self._graphs, vector, self._read(job.test), cores=CORES)
+        return accuracy_and_loss(self._graphs, vector, self._read(state.test), cores=CORES)
 
-    def signature(self, job: JobState, vector: NDArray[np.float32]) -> tuple[float, ...]:
+    def signature(self, state: JobState, vector: NDArray[np.float32]) -> tuple[float, ...]:
         """A device's signature, from the model that it trained."""
-        if job.exemplars is None:
-            raise Fault(f"{job.name} has no exemplars")
-        classes = len(self.kit(job).classes)
-        return signature(self._graphs, vector, self._read(job.exemplars), classes)
+        if state.exemplars is None:
+            raise Fault(f"{state.name} has no exemplars")
+        classes = len(self.kit(state).classes)
+        return signature(self._graphs, vector, self._read(state.exemplars), classes)
 
-    def graphs(self, job: JobState) -> Graphs:
+    def graphs(self, state: JobState) -> Graphs:
         """The job's graphs."""
-        self.kit(job)
+        self.kit(state)
         return self._graphs
 
-    def exemplars(self, job: JobState) -> Exemplars | None:
+    def exemplars(self, state: JobState) -> Exemplars | None:
         """The job's exemplars, if it has any."""
-        self.kit(job)
-        return self._read(job.exemplars) if job.exemplars else None
+        self.kit(state)
+        return self._read(state.exemplars) if state.exemplars else None
 
     def _read(self, ref: Ref) -> Exemplars:
         if ref.digest not in self._samples:

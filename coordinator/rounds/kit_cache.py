@@ -26,14 +26,14 @@ MOST = 64
 _HASH = hashlib.sha256().digest_size
 
 
-class Shelved(msgspec.Struct, frozen=True):
+class CachedKit(msgspec.Struct, frozen=True):
     """A kit, and the model that it starts from."""
 
     kit: Kit
     initial: bytes
 
 
-class Shelf:
+class KitCache:
     """A folder of kits. It is only ever a short cut: what cannot be read or written is compiled, as without it."""
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -50,14 +50,14 @@ class Shelf:
         if hashlib.sha256(data[_HASH:]).digest() != data[:_HASH]:
             return None
         try:
-            found = unpack_blob(data[_HASH:], Shelved)
+            found = unpack_blob(data[_HASH:], CachedKit)
         except (InvalidBlob, InvalidMessage):
             return None
         return found.kit, np.frombuffer(found.initial, "<f4").astype(np.float32)
 
     def keep(self, recipe: str, kit: Kit, initial: NDArray[np.float32]) -> None:
-        """Put down what came of a recipe."""
-        data = pack_blob(Shelved(kit, initial.astype("<f4").tobytes()))
+        """Keep what came of a recipe for another time."""
+        data = pack_blob(CachedKit(kit, initial.astype("<f4").tobytes()))
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             write_atomically(self._folder / recipe, hashlib.sha256(data).digest() + data, sync=False)

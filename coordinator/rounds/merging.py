@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.aggregators.aggregating import Contribution, Merge, aggregate
+from coordinator.aggregators.aggregating import Contribution, MergeContext, aggregate
 from coordinator.aggregators.contributions import heard, mean_of, weighting_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ MODEL, ANCHOR, RELAY, SLOT, SUM = "model", "anchor", "relay", "slot-", "sum-"
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
+class TourResult:
     """What a tour brought home: its model, the samples that has seen, and the slot it belongs to."""
 
     vector: Vector
@@ -40,18 +40,24 @@ class Result:
 
 
 @dataclass(frozen=True, eq=False)
-class Stand:
-    """Where a job stands: its vectors, and the samples that each slot has seen since the last merge."""
+class JobVectors:
+    """A job's vectors by name, and the samples that each slot has seen since the last merge."""
 
     vectors: Mapping[str, Vector]
     slots: Mapping[str, float] = field(default_factory=dict)
 
 
-def merged(
-    strategy: Strategy, stand: Stand, results: Sequence[Result], devices: int, *, due: bool, before: int | None = None
-) -> Stand:
-    """The job's next stand; `due` says whether the models merge now, and there were `before` devices when they did."""
-    vectors, slots = dict(stand.vectors), dict(stand.slots)
+def next_vectors(
+    strategy: Strategy,
+    now: JobVectors,
+    results: Sequence[TourResult],
+    devices: int,
+    *,
+    due: bool,
+    before: int | None = None,
+) -> JobVectors:
+    """The vectors after a round; models merge if that is `due`, and `before` devices had the job when they last did."""
+    vectors, slots = dict(now.vectors), dict(now.slots)
     anchor = vectors.pop(ANCHOR, vectors[MODEL])
     sums = _sums(vectors, results)
     for each in results:
@@ -62,12 +68,12 @@ def merged(
     going += alone
     if not due and not alone:  # a model without a slot has no other place to stay than the merge
         mean = _between(anchor, going, weighting_of(strategy.aggregator))
-        return Stand({**vectors, **sums, ANCHOR: anchor, MODEL: mean}, slots)
+        return JobVectors({**vectors, **sums, ANCHOR: anchor, MODEL: mean}, slots)
     kept = {name: vector for name, vector in vectors.items() if name != MODEL and not name.startswith(SLOT)}
     returned = {name.removeprefix(SUM): vector for name, vector in sums.items()}
-    about = Merge(devices, strategy.objective, returned, before)
-    model, kept = aggregate(strategy.aggregator, anchor, going, kept, about)
-    return Stand({**kept, MODEL: model})
+    context = MergeContext(devices, strategy.objective, returned, before)
+    model, kept = aggregate(strategy.aggregator, anchor, going, kept, context)
+    return JobVectors({**kept, MODEL: model})
 
 
 def departs_from(slot: str | None, vectors: Mapping[str, object]) -> str:
@@ -77,7 +83,7 @@ def departs_from(slot: str | None, vectors: Mapping[str, object]) -> str:
     return ANCHOR if ANCHOR in vectors else MODEL
 
 
-def _sums(vectors: dict[str, Vector], results: Sequence[Result]) -> dict[str, Vector]:
+def _sums(vectors: dict[str, Vector], results: Sequence[TourResult]) -> dict[str, Vector]:
     """What devices returned since the last merge, added up in plan order; the old sums leave `vectors`."""
     totals = {name: vectors.pop(name).astype(np.float64) for name in list(vectors) if name.startswith(SUM)}
     for each in results:

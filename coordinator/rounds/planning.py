@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from coordinator.jobs.settings import JobSettings, read_job
-from coordinator.records import INITIAL, JobState, RoundPlanned, TourPlan
+from coordinator.records import INITIAL, RoundPlanned, TourPlan
 from coordinator.rounds.estimation import known, rows_of, unknown
 from coordinator.rounds.merging import RELAY, departs_from
 from coordinator.rounds.schedules import Departure, Moment, depart, rearranges, wanted_sets
+from coordinator.state import JobState
 from hierarchy.arranging.arrangement import (
     MOST_HOPS,
     ArrangeContext,
@@ -29,6 +29,7 @@ from sojourn.randomness import derive
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from coordinator.jobs.settings import JobSettings
     from coordinator.strategies import Strategy
     from sojourn.store.blobs import BlobStore
 
@@ -39,7 +40,7 @@ NAMED = 5
 class PlanRound(msgspec.Struct, frozen=True):
     """Plan the next round of a job for the devices that the sites have now."""
 
-    job: JobState
+    state: JobState
     reach: dict[str, tuple[str, ...]]
     unwilling: tuple[str, ...] = ()
     """The devices whose owners do not share what the job's estimator asks for."""
@@ -57,13 +58,12 @@ class NotYet(msgspec.Struct, frozen=True):
 
 def plan_round(work: PlanRound, blobs: BlobStore) -> RoundPlanned | NotYet:
     """Estimate the devices that are not known yet, else arrange the round's tours."""
-    state, job = work.job, read_job(work.job.text, work.job.name)
-    strategy = job.parts()
+    state, job, strategy = work.state, work.state.settings, work.state.strategy
     present = set().union(*work.reach.values())
     if len(present) < job.fleet.devices:
         lacking = f", and {work.unable} that do not offer the objective {name_of(strategy.objective)}"
-        said = f"{job.fleet.devices} devices are needed; {len(present)} are here"
-        return NotYet(said + (lacking if work.unable else ""))
+        reason = f"{job.fleet.devices} devices are needed; {len(present)} are here"
+        return NotYet(reason + (lacking if work.unable else ""))
     _consent(work, strategy)
     here = sorted(present.difference(work.unwilling))
     if len(here) < job.fleet.devices:
@@ -85,7 +85,7 @@ def plan_round(work: PlanRound, blobs: BlobStore) -> RoundPlanned | NotYet:
 
 def _consent(work: PlanRound, strategy: Strategy) -> None:
     """Before anything trains: an estimator that owners refuse is not for this fleet."""
-    estimator, state = strategy.estimator, work.job
+    estimator, state = strategy.estimator, work.state
     asks = isinstance(estimator, ClassCountEstimator) and estimator.unwilling == "refuse"
     if asks and work.unwilling and not state.signatures and not state.history:
         raise JobError(
@@ -98,8 +98,8 @@ def _consent(work: PlanRound, strategy: Strategy) -> None:
 def _candidates(
     state: JobState, strategy: Strategy, here: list[str], reach: Mapping[str, frozenset[str]], blobs: BlobStore
 ) -> Candidates:
-    told = all(device in state.samples for device in here)
-    samples = np.array([state.samples[device] for device in here], np.int64) if told and here else None
+    sized = all(device in state.samples for device in here)
+    samples = np.array([state.samples[device] for device in here], np.int64) if sized and here else None
     estimator = strategy.estimator
     return Candidates(
         tuple(here), reach, rows_of(estimator, state, here, blobs), samples, by_class=estimator.by_class,

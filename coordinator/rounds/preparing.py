@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from coordinator.jobs.data import PublicData
     from coordinator.jobs.settings import JobSettings
-    from coordinator.records import CoordinatorState
-    from coordinator.rounds.kit_cache import Shelf
+    from coordinator.rounds.kit_cache import KitCache
+    from coordinator.state import CoordinatorState
     from sojourn.parts import Estimator
     from sojourn.store.blobs import BlobStore
 
@@ -63,31 +63,31 @@ class PrepareJob(msgspec.Struct, frozen=True, tag="prepare-job"):
     """What earlier jobs compiled, by recipe: strategies are compared on one model, and compiling takes seconds."""
 
 
-def recipes(state: CoordinatorState) -> dict[str, Recipe]:
+def recipes(durable: CoordinatorState) -> dict[str, Recipe]:
     """What earlier jobs compiled."""
     return {
-        job.recipe: Recipe(job.kit, job.initial)
-        for job in state.jobs.values()
-        if job.recipe and job.kit and job.initial
+        state.recipe: Recipe(state.kit, state.initial)
+        for state in durable.jobs.values()
+        if state.recipe and state.kit and state.initial
     }
 
 
 def prepare(
-    work: PrepareJob, blobs: BlobStore, shelf: Shelf | None = None, apart: Callable[[], Compiled] | None = None
+    work: PrepareJob, blobs: BlobStore, kits: KitCache | None = None, apart: Callable[[], Compiled] | None = None
 ) -> JobCompiled:
     """Read, build, compile, check; everything that came of it is in the blob folder.
 
-    What is on the shelf is taken from there; `apart` compiles what is to be put on it, in another process.
+    A kit that `kits` has is taken from there; `apart` compiles one that is to be kept there, in another process.
     """
     job = read_job(work.text, work.name)
     data = public_data(job)
     for text in data.skipped:
         log.warning("%s: left out of its test set and exemplars: %s", job.name, text)
     recipe = recipe_of(job, data)
-    found = _recalled(work.known.get(recipe), blobs) or (shelf.find(recipe) if shelf and recipe else None)
+    found = _recalled(work.known.get(recipe), blobs) or (kits.find(recipe) if kits and recipe else None)
     kit, initial = found or (apart() if apart and recipe else _compiled(job, data))
-    if shelf and recipe and not found:
-        shelf.keep(recipe, kit, initial)
+    if kits and recipe and not found:
+        kits.keep(recipe, kit, initial)
     check_classifier(job.parts().estimator, kit)
     held, handout = first_vectors(initial, job, blobs, kit)
     return JobCompiled(

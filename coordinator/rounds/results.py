@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from coordinator.records import JobState
+from coordinator.state import JobState
 from sojourn.errors import InvalidBlob, InvalidMessage
 from sojourn.model import vectors
 from sojourn.protocol.envelope import unpack_blob
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from sojourn.protocol.spec import Kit
     from sojourn.store.blobs import BlobStore
 
-SAID = 8
-"""So many failures of a round are told one by one."""
+LISTED = 8
+"""So many failures of a round are listed one by one."""
 LINE = 200
 """Characters of each."""
 
@@ -29,7 +29,7 @@ LINE = 200
 class CloseRound(msgspec.Struct, frozen=True):
     """All tours have arrived: make the job's next state of them."""
 
-    job: JobState
+    state: JobState
     seconds: float
     traffic: int
 
@@ -74,4 +74,4 @@ def failures_of(state: JobState, tour: TourPlan, reports: list[VisitReport]) -> 
 
 def traffic_of(work: CloseRound) -> int:
     """The payload bytes of a round: between cloud and sites, and between sites and devices."""
-    return work.traffic + sum(toured.traffic for toured in work.job.arrived.values())
+    return work.traffic + sum(toured.traffic for toured in work.state.arrived.values())

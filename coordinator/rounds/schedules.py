@@ -59,8 +59,8 @@ def wanted_sets(schedule: Schedule, number: int, devices: int) -> int | None:
     if isinstance(schedule, SequentialToParallel):
         return min(groups(schedule, number), devices)
     if isinstance(schedule, OwnSchedule) and (asks := getattr(_own(schedule), "wanted_sets", None)):
-        told: int | None = asks(number, devices)
-        return told
+        wanted: int | None = asks(number, devices)
+        return wanted
     return None
 
 

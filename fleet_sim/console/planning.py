@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.progress import Progress
 from rich.table import Table
 
-from coordinator.console.pace import progress
+from coordinator.console.time_left import rounds_done
 from fleet_sim.console.simulating import clock_of, read
 from fleet_sim.results.folder import ROUNDS
 from fleet_sim.results.tallies import DEVICES, SITES
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from coordinator.console.following import Course
+    from coordinator.console.following import JobProgress
     from fleet_sim.results.tallies import VisitTally
 
 MOST = 8
@@ -58,13 +58,13 @@ def _run(running: SimulationRun, console: Console) -> None:
                   "arranged by their class mix, as after good training.[/]", soft_wrap=True)  # fmt: skip
 
 
-def _shown(courses: Iterator[Course], console: Console) -> Course:
+def _shown(courses: Iterator[JobProgress], console: Console) -> JobProgress:
     """How far it is, until it has ended."""
     course = next(courses)
     with Progress(*Progress.get_default_columns(), console=console, transient=True) as bar:
         task = bar.add_task("planning", total=course.view.rounds)
         for course in courses:
-            bar.update(task, completed=progress(course))
+            bar.update(task, completed=rounds_done(course))
     return course
 
 

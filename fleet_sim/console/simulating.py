@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from coordinator.console.following import Course
+    from coordinator.console.following import JobProgress
     from fleet_sim.settings import Simulation
 
 HOME = Path("simulations")
@@ -45,7 +45,7 @@ def one(
 
 def run(
     simulation: Simulation, folder: Path, console: Console, again: str, *, resume: bool = False
-) -> tuple[SimulationRun, Course]:
+) -> tuple[SimulationRun, JobProgress]:
     """Run it before a person's eyes; `again` is the command that goes on with it."""
     running = SimulationRun(simulation, folder, resume=resume)
     console.print(f"[dim]{running.why}[/]")
@@ -92,5 +92,5 @@ def clock_of(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {int(seconds % 60):02} s"
 
 
-def _end_of(course: Course) -> str:
+def _end_of(course: JobProgress) -> str:
     return f"{course.view.status.capitalize()}: {course.view.detail}."

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import Console
 
-    from coordinator.console.following import Course
+    from coordinator.console.following import JobProgress
     from sojourn.brokers.run import Broker
 
 FLEET, CLOUD, OPERATOR, JOB = "demo", "cloud", "operator", "demo"
@@ -206,7 +206,7 @@ def _bars(labels: NDArray[np.int64]) -> Text:
     return Text("".join(BARS[round(7 * int(count) / most)] if count else " " for count in counts), style="cyan")
 
 
-def _show_end(last: Course, console: Console) -> None:
+def _show_end(last: JobProgress, console: Console) -> None:
     if last.history:
         console.print(result_table(last))
     if last.view.status != "done":

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from coordinator.machine.coordinator import Coordinator
-from coordinator.machine.work import Bench
+from coordinator.machine.work import CoordinatorWorker
 from coordinator.records import ENDED
-from coordinator.rounds.kit_cache import Shelf
+from coordinator.rounds.kit_cache import KitCache
 from edge_agent.agent import Agent
 from edge_agent.training.objectives import NAMES
 from edge_agent.training.trainer import InlineTraining, Trainer
@@ -28,7 +28,7 @@ from sojourn.store.journal import MemoryStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from coordinator.records import JobState
+    from coordinator.state import JobState
     from sojourn.data.source import DataSettings
     from sojourn.links.link import Link
     from sojourn.links.memory import Faults, MemoryBroker
@@ -116,8 +116,8 @@ class MemoryFleet:
         links: dict[Role, Link] = {"edge": link, "cloud": link}
         return self._node(Coordinator(CLOUD), links, lambda store: InlineWorkers(self._bench(store.blobs)))
 
-    def _bench(self, blobs: BlobStore) -> Bench:
-        return Bench(blobs, shelf=Shelf())
+    def _bench(self, blobs: BlobStore) -> CoordinatorWorker:
+        return CoordinatorWorker(blobs, kits=KitCache())
 
     def _edge(self, name: str, site: MemoryBroker, cloud: MemoryBroker) -> Node:
         below = MemoryLink(site, OWN_BROKER_PAYLOAD)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from coordinator.console.following import Course
+from coordinator.console.following import JobProgress
 from coordinator.machine.coordinator import Coordinator
-from coordinator.machine.work import Bench
-from coordinator.rounds.kit_cache import Shelf
+from coordinator.machine.work import CoordinatorWorker
+from coordinator.rounds.kit_cache import KitCache
 from edge_agent.agent import Agent
 from edge_agent.training.objectives import NAMES
 from fleet_sim.world.counted_link import CountedLink
@@ -85,7 +85,7 @@ class VirtualFleet(MemoryFleet):
         devices: dict[str, Any] = {device: None for reached in sites.values() for device in reached}
         super().__init__(devices, sites, one_broker=one_broker, clock=clock, stores=stores)
 
-    def course(self, name: str, before: tuple[RoundReport, ...] = ()) -> Course:
+    def course(self, name: str, before: tuple[RoundReport, ...] = ()) -> JobProgress:
         """How a job stands, as an operator sees it."""
         machine = self.nodes[CLOUD].node.machine
         request = Received(OPERATOR, Epoch(0, bytes(8)), Inspect("view", name, len(before)))
@@ -93,7 +93,7 @@ class VirtualFleet(MemoryFleet):
         assert isinstance(answer, Send)  # noqa: S101
         assert isinstance(answer.message, Jobs)  # noqa: S101
         (view,) = answer.message.jobs
-        return Course(view, (*before, *view.history))
+        return JobProgress(view, (*before, *view.history))
 
     def coordinator(self) -> Coordinator:
         """The coordinator's machine."""
@@ -101,8 +101,8 @@ class VirtualFleet(MemoryFleet):
         assert isinstance(machine, Coordinator)  # noqa: S101
         return machine
 
-    def _bench(self, blobs: BlobStore) -> Bench:
-        return Bench(blobs, shelf=Shelf(), make=self._make)
+    def _bench(self, blobs: BlobStore) -> CoordinatorWorker:
+        return CoordinatorWorker(blobs, kits=KitCache(), make=self._make)
 
     def _edge(self, name: str, site: MemoryBroker, cloud: MemoryBroker) -> Node:
         node = super()._edge(name, site, cloud)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from coordinator.aggregators.aggregating import aggregate
-from coordinator.aggregators.contributions import Contribution, Merge
+from coordinator.aggregators.contributions import Contribution, MergeContext
 from coordinator.jobs import settings as job_file
 from coordinator.jobs.compatibility import objections
 from coordinator.rounds.schedules import Departure, Moment, depart, merges
@@ -182,10 +182,10 @@ def test_the_arranger(mine: ModuleType) -> None:
 def test_the_aggregator(mine: ModuleType) -> None:
     came = [Contribution(numbers(value, 0), 1.0) for value in (1, 2, 900)]
     settings = parts.OwnAggregator(part="mine:Median")
-    model, state = aggregate(settings, numbers(7, 7), came, {}, Merge(3, parts.Sgd()))
+    model, state = aggregate(settings, numbers(7, 7), came, {}, MergeContext(3, parts.Sgd()))
     np.testing.assert_array_equal(model, numbers(2, 0))
     assert state == {}
-    model, _ = aggregate(settings, numbers(7, 7), [], {}, Merge(3, parts.Sgd()))
+    model, _ = aggregate(settings, numbers(7, 7), [], {}, MergeContext(3, parts.Sgd()))
     np.testing.assert_array_equal(model, numbers(7, 7))
 
 

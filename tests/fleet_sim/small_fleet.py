@@ -16,7 +16,7 @@ import numpy as np
 from coordinator.jobs.data import digits_split
 from coordinator.jobs.settings import read_job
 from coordinator.machine.coordinator import Coordinator
-from coordinator.machine.work import Bench
+from coordinator.machine.work import CoordinatorWorker
 from coordinator.records import JobCompiled, RoundPlanned
 from coordinator.rounds.preparing import PrepareJob, first_vectors, prepare
 from edge_agent.agent import Agent
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from coordinator.records import JobState
+    from coordinator.state import JobState
     from sojourn.links.memory import Faults, MemoryBroker
     from sojourn.node.node import Node
     from sojourn.store.blobs import BlobStore
@@ -99,7 +99,7 @@ def _compiled() -> tuple[JobCompiled, MemoryBlobs]:
     return prepare(PrepareJob("any", job("any")), blobs), blobs
 
 
-class OnceBench(Bench):
+class OnceBench(CoordinatorWorker):
     """Compiles one model for all jobs: the seed changes what follows, not the start."""
 
     def __init__(self, blobs: BlobStore) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.aggregators.aggregating import Contribution, Merge
+from coordinator.aggregators.aggregating import Contribution, MergeContext
 from sojourn.parts import Objective, Sgd
 from sojourn.randomness import generator
 
@@ -24,9 +24,9 @@ def drawn(name: str, tours: int, size: int = 7, scale: float = 1.0) -> list[Cont
     ]
 
 
-def about(objective: Objective | None = None, devices: int = 10, **returned: NDArray[np.float32]) -> Merge:
+def about(objective: Objective | None = None, devices: int = 10, **returned: NDArray[np.float32]) -> MergeContext:
     """What a merge knows besides the models."""
-    return Merge(devices, objective or Sgd(), returned)
+    return MergeContext(devices, objective or Sgd(), returned)
 
 
 def plain_mean(contributions: list[Contribution], weighting: str = "samples") -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator.aggregators.aggregating import Contribution, Merge, aggregate
+from coordinator.aggregators.aggregating import Contribution, MergeContext, aggregate
 from sojourn.errors import ConfigError, JobError
 from sojourn.parts import OwnAggregator
 from tests.coordinator.aggregators.merges import about, brought
@@ -23,7 +23,7 @@ class Halfway(msgspec.Struct, frozen=True):
     share: float
 
     def aggregate(
-        self, previous: Any, contributions: list[Contribution], state: dict[str, Any], merge: Merge
+        self, previous: Any, contributions: list[Contribution], state: dict[str, Any], merge: MergeContext
     ) -> tuple[Any, dict[str, Any]]:
         model = previous + np.float32(self.share) * (contributions[0].vector - previous)
         return model, {"count": state.get("count", np.zeros_like(previous)) + np.float32(merge.devices)}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from coordinator.console.following import course
+from coordinator.console.following import progress_of
 from coordinator.console.operator import Operator
 from sojourn.errors import JobError, LinkError
 from sojourn.links.settings import BrokerSettings
@@ -143,8 +143,8 @@ def test_history_comes_in_pages() -> None:
         return [Jobs(question.ticket, (msgspec.structs.replace(VIEW, round=250, history=page),))]
 
     link = FakeLink(answer)
-    first = course(operator(link), "first")
+    first = progress_of(operator(link), "first")
     assert first.history == reports
     assert list(dict.fromkeys(question.since for question in link.asked)) == [0, 100, 200]
-    assert course(operator(link), "first", first).history == reports
+    assert progress_of(operator(link), "first", first).history == reports
     assert link.asked[-1].since == 250

@@ -39,7 +39,7 @@ def test_a_release_is_made_once_and_told_again() -> None:
     bench.running()
     assert bench.hear(OPERATOR, ASKED)
     (work,) = [work for work in bench.work.values() if isinstance(work, BuildRelease)]
-    assert (work.ticket, work.operator, work.asked, work.job.name) == ("m", "operator", ASKED, "job")
+    assert (work.ticket, work.operator, work.asked, work.state.name) == ("m", "operator", ASKED, "job")
     assert bench.hear(OPERATOR, ASKED) == []
     made = ReleaseMade("m", GRAPH, CARD)
     assert sends(bench.did(BuildRelease, ReleaseBuilt("m", "operator", GRAPH, CARD))) == [made]
@@ -52,7 +52,7 @@ def test_work_on_a_release_has_a_state_of_its_own() -> None:
     bench.running()
     bench.hear(OPERATOR, ASKED)
     (work,) = [work for work in bench.work.values() if isinstance(work, BuildRelease)]
-    assert work.job is not bench.cloud.state.jobs["job"]
+    assert work.state is not bench.cloud.state.jobs["job"]
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(work), type=BuildRelease) == work
 
 

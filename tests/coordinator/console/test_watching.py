@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from coordinator.console.following import Course
+from coordinator.console.following import JobProgress
 from coordinator.console.watching import job_table, lines, result_table, route, screen, show, trend
 from sojourn.protocol.wire import JobView, RoundReport, TourView
 
@@ -18,11 +18,11 @@ FIRST = RoundReport(1, 0.5, 1.25, 2, 8, 0, 520_000, 1.84, QUALITY)
 SECOND = RoundReport(2, 0.912, 0.3, 2, 7, 1, 480_000, 0.5, QUALITY, ("pi-3: declined, hot: 81 degrees",))
 TOUR = TourView(4, "site-1", ("pi-1", "pi-2", "pi-3", "pi-4"), 1, "pi-2", 30, 40, 0, False)
 VIEW = JobView("first", "visit", "mlp", "running", "", 2, 10, "train", 0.912, 8, (TOUR,))
-NOW = Course(VIEW, (FIRST, SECOND))
+NOW = JobProgress(VIEW, (FIRST, SECOND))
 
 
-def before(**changes: object) -> Course:
-    return Course(msgspec.structs.replace(VIEW, round=1, **changes), (FIRST,))
+def before(**changes: object) -> JobProgress:
+    return JobProgress(msgspec.structs.replace(VIEW, round=1, **changes), (FIRST,))
 
 
 def shown(thing: object, width: int = 80, *, terminal: bool = False) -> str:
@@ -47,7 +47,7 @@ def test_a_plain_line_when_the_status_changes() -> None:
 
 def test_what_is_not_known_is_a_dash() -> None:
     blind = msgspec.structs.replace(FIRST, accuracy=nan, loss=nan, quality={})
-    assert lines(None, Course(VIEW, (blind,)))[0].startswith("round 1/10 accuracy - loss - visits 8")
+    assert lines(None, JobProgress(VIEW, (blind,)))[0].startswith("round 1/10 accuracy - loss - visits 8")
 
 
 def test_the_table_of_rounds_fits_in_80_columns() -> None:
@@ -80,7 +80,7 @@ def test_the_live_view_says_what_there_is_to_say(width: int) -> None:
 
 def test_the_live_view_before_anything_has_happened() -> None:
     view = msgspec.structs.replace(VIEW, status="compiling", round=0, tours=(), accuracy=nan)
-    text = shown(screen(Course(view, ()), 80))
+    text = shown(screen(JobProgress(view, ()), 80))
     assert "compiling" in text
     assert "no round is finished yet" in text
 
@@ -103,7 +103,7 @@ def test_the_device_being_visited_stays_in_sight() -> None:
 
 def test_many_tours_are_cut_short() -> None:
     tours = tuple(msgspec.structs.replace(TOUR, number=number) for number in range(30))
-    text = shown(screen(Course(msgspec.structs.replace(VIEW, tours=tours), ()), 80))
+    text = shown(screen(JobProgress(msgspec.structs.replace(VIEW, tours=tours), ()), 80))
     assert text.count("site-1") == 10
     assert "and 20 more tours" in text
 
@@ -124,7 +124,7 @@ def test_the_list_of_jobs() -> None:
 def test_showing_a_job_to_its_end(terminal: bool) -> None:
     file = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     console = Console(file=file, width=80, force_terminal=terminal, legacy_windows=False)
-    end = Course(msgspec.structs.replace(VIEW, status="done", detail="10 rounds are done", tours=()), NOW.history)
+    end = JobProgress(msgspec.structs.replace(VIEW, status="done", detail="10 rounds are done", tours=()), NOW.history)
     assert show(iter([before(), NOW, end]), console) is end
     file.seek(0)
     said = file.read()

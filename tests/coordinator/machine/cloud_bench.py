@@ -109,8 +109,8 @@ class Bench:
 
     def close(self, now=0.0, accuracy=0.5):
         def closed(work: CloseRound):
-            report = RoundReport(work.job.round, accuracy, 1.0, 2, 2, 0, 0, 1.0, {})
-            return RoundClosed(work.job.name, {"model": MODEL}, {"model": MODEL}, (), report)
+            report = RoundReport(work.state.round, accuracy, 1.0, 2, 2, 0, 0, 1.0, {})
+            return RoundClosed(work.state.name, {"model": MODEL}, {"model": MODEL}, (), report)
 
         return self.did(CloseRound, closed, now)
 

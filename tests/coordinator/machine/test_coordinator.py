@@ -301,7 +301,7 @@ def test_any_course_of_events_can_be_replayed(seed) -> None:  # noqa: C901  # on
                     PrepareJob: lambda w: JobCompiled(w.name, KIT, {"model": MODEL}, {"model": MODEL}, EXEMPLARS, TEST),
                     PlanRound: lambda w: draw.choice([plan_round(w, MemoryBlobs()), NotYet("not now")]),
                     ReadRoster: lambda w: RosterRead(w.site, w.epoch, w.revision, (Member(w.site, BOOT, OFFER),)),
-                    CloseRound: lambda w: _closed(w) if w.job.phase == "train" else estimated,
+                    CloseRound: lambda w: _closed(w) if w.state.phase == "train" else estimated,
                 }[type(work)](work)
                 bench.tell(Did(key, outcome), now)
             case 4:
@@ -327,5 +327,5 @@ def test_any_course_of_events_can_be_replayed(seed) -> None:  # noqa: C901  # on
 
 
 def _closed(work: CloseRound) -> RoundClosed:
-    report = RoundReport(work.job.round, 0.5, 1.0, 2, 2, 0, 0, 1.0, {})
-    return RoundClosed(work.job.name, {"model": MODEL}, {"model": MODEL}, (), report)
+    report = RoundReport(work.state.round, 0.5, 1.0, 2, 2, 0, 0, 1.0, {})
+    return RoundClosed(work.state.name, {"model": MODEL}, {"model": MODEL}, (), report)

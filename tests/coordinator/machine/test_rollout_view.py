@@ -7,7 +7,7 @@ from itertools import accumulate
 import msgspec
 import pytest
 
-from coordinator.machine.paging import ROOM, fitting
+from coordinator.machine.paging import ROOM, first_page
 from sojourn.links.link import PORTABLE_PAYLOAD
 from sojourn.protocol.envelope import Packet, pack
 from sojourn.protocol.release import Health, HealthRules, Pace
@@ -99,7 +99,7 @@ def test_a_line_of_a_large_fleet_fits_in_one_message_with_those_that_are_ill_in_
 )
 def test_as_much_as_fits_and_at_least_one(sizes, kept) -> None:
     items = [b"x" * (size - 5 if size > 300 else size) for size in sizes]
-    found = fitting(items)
+    found = first_page(items)
     assert found == tuple(items[:kept])
     used = [*accumulate(len(msgspec.msgpack.encode(item)) for item in found)]
     assert all(end <= ROOM for end in used[1:])

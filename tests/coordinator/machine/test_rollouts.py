@@ -7,9 +7,9 @@ import random
 import msgspec
 import pytest
 
-from coordinator.machine import rollouts
+from coordinator.machine import rollout_progress
 from coordinator.machine.rollouts import TOGETHER
-from coordinator.rollout_records import DevicesJoined, DeviceTold, RolloutTurned
+from coordinator.rollout_records import DeviceReported, DevicesJoined, RolloutTurned
 from sojourn.node.machine import Append, Present, Woke
 from sojourn.protocol.messages import Birth, Death
 from sojourn.protocol.release import Health, HealthRules, Order, Pace
@@ -309,7 +309,7 @@ def test_a_word_of_one_device_does_not_have_all_others_looked_at(monkeypatch) ->
     for number in range(300):
         it.report(f"d{number}", 1)
     looked: list[Health] = []
-    monkeypatch.setattr(rollouts, "complaint", lambda health, _rules: looked.append(health))
+    monkeypatch.setattr(rollout_progress, "complaint", lambda health, _rules: looked.append(health))
     it.report("d7", 1, health=Health(predictions=5))
     assert len(looked) <= 3
 
@@ -351,11 +351,11 @@ def test_what_was_late_does_not_undo_what_came_after_it() -> None:
 def test_figures_alone_are_not_worth_a_record() -> None:
     it = bench(2)
     it.begin(stages=(1.0,))
-    assert records(it.report(TEN[0], 1, health=Health(predictions=1))) == [DeviceTold]
+    assert records(it.report(TEN[0], 1, health=Health(predictions=1))) == [DeviceReported]
     assert records(it.report(TEN[0], 1, health=Health(predictions=2))) == []
     (view,) = [view for view in it.ask("l")[0].devices if view.device == TEN[0]]
     assert view.health == Health(predictions=2)
-    assert records(it.report(TEN[0], 1, health=SLOW))[0] is DeviceTold
+    assert records(it.report(TEN[0], 1, health=SLOW))[0] is DeviceReported
 
 
 def test_a_device_of_an_unknown_line_is_passed_over() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.machine.tours import Tours
-from coordinator.records import JobState, TourArrived, TourGivenUp, TourMoved, TourPlan
+from coordinator.machine.tours import RoundTours
+from coordinator.records import TourArrived, TourGivenUp, TourMoved, TourPlan
+from coordinator.state import JobState
 from sojourn.node.machine import Pull
 from sojourn.node.outbox import Outbox
 from sojourn.protocol.messages import Toured, TourProgress
@@ -37,7 +38,7 @@ def progress(job: JobState, number: int) -> TourProgress:
 
 
 def test_a_sign_of_life_renews_a_lease_and_silence_ends_it() -> None:
-    job, tours = a_job(0, 0, 0), Tours(Outbox())
+    job, tours = a_job(0, 0, 0), RoundTours(Outbox())
     tours.ask_all(job, 0.0)
     tours.heard_of(job, job.tours[1], progress(job, 1), 60.0)
     assert tours.overdue(99.0) == []
@@ -51,14 +52,14 @@ def test_a_sign_of_life_renews_a_lease_and_silence_ends_it() -> None:
 
 
 def test_what_is_forgotten_is_never_overdue() -> None:
-    job, tours = a_job(0, 0), Tours(Outbox())
+    job, tours = a_job(0, 0), RoundTours(Outbox())
     tours.ask_all(job, 0.0)
     tours.forget(0)
     assert tours.overdue(100.0) == [1]
 
 
 def test_a_site_that_speaks_renews_the_tours_whose_results_it_sends_and_no_others() -> None:
-    job, tours = a_job(0, 0, 0), Tours(Outbox())  # 0 and 2 are led by site-0
+    job, tours = a_job(0, 0, 0), RoundTours(Outbox())  # 0 and 2 are led by site-0
     tours.ask_all(job, 0.0)
     tours.fetch(job.tours[0], toured(job, 0, MODEL))
     tours.heard_from("site-0", 60.0)
@@ -68,7 +69,7 @@ def test_a_site_that_speaks_renews_the_tours_whose_results_it_sends_and_no_other
 
 
 def test_a_result_is_complete_with_its_last_blob_and_fetched_again_where_one_could_not_be_had() -> None:
-    job, tours = a_job(0, 0), Tours(Outbox())
+    job, tours = a_job(0, 0), RoundTours(Outbox())
     first, second = toured(job, 0, MODEL), toured(job, 1, MODEL, OTHER)
     site = Address("edge", "site-1")
     assert tours.fetch(job.tours[1], second) == [Pull(MODEL, site), Pull(OTHER, site), Pull(REPORTS, site)]
@@ -85,7 +86,7 @@ def test_a_result_is_complete_with_its_last_blob_and_fetched_again_where_one_cou
 
 @pytest.mark.parametrize("legs", [(0, 0, 0), (0, 0, 1), (0, 1, 2)])
 def test_a_leg_is_gathered_when_the_job_says_so_whatever_is_missing(legs) -> None:
-    job, tours = a_job(*legs), Tours(Outbox())
+    job, tours = a_job(*legs), RoundTours(Outbox())
     assert not tours.gathered(job)
     for number, leg in enumerate(legs):
         job.leg = leg
@@ -98,7 +99,7 @@ def test_a_leg_is_gathered_when_the_job_says_so_whatever_is_missing(legs) -> Non
 
 
 def test_tours_are_those_of_the_present_plan() -> None:
-    job, tours = a_job(0, 0), Tours(Outbox())
+    job, tours = a_job(0, 0), RoundTours(Outbox())
     assert tours.plan(job, 1) == job.tours[1]
     assert tours.plan(job, 2) is None
     moved = TourPlan(1, "site-9", ("d",), attempt=2)

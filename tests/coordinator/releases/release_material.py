@@ -13,9 +13,10 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from coordinator.jobs.data import digits_split
-from coordinator.records import CoordinatorState, JobState, JobSubmitted
-from coordinator.rounds.kit_cache import Shelf
+from coordinator.records import JobSubmitted
+from coordinator.rounds.kit_cache import KitCache
 from coordinator.rounds.preparing import PrepareJob, prepare
+from coordinator.state import CoordinatorState, JobState
 from sojourn.model import vectors
 from sojourn.model.exemplars import Exemplars
 from sojourn.model.graphs import Graphs
@@ -56,7 +57,7 @@ def text(model: str = "mlp", options: dict[str, Any] | None = None, **data: Any)
 def compiled(job: str, steps: int = 0) -> Trained:
     """The job after so many steps of plain SGD on the digits that nobody is tested with."""
     blobs, state = MemoryBlobs(), CoordinatorState()
-    outcome = prepare(PrepareJob("job", job), blobs, Shelf())
+    outcome = prepare(PrepareJob("job", job), blobs, KitCache())
     state.apply(JobSubmitted("job", job, "ticket"))
     state.apply(outcome)
     mine = state.jobs["job"]

@@ -15,7 +15,7 @@ import pytest
 from onnx import numpy_helper
 
 from coordinator.compiling import baking
-from coordinator.machine.work import Bench, BuildRelease, ReleaseBuilt
+from coordinator.machine.work import BuildRelease, CoordinatorWorker, ReleaseBuilt
 from coordinator.releases import quantising
 from coordinator.releases.file import put_together, release_of
 from coordinator.releases.making import INT8_TOLERANCE, TOLERANCE, from_job
@@ -238,7 +238,7 @@ def test_the_bench_makes_it_in_a_process_of_its_own(tmp_path: Path) -> None:
     job, blobs = trained("mlp"), FolderBlobs(tmp_path)
     for digest in job.state.live():
         blobs.put(job.blobs.read(digest), digest)
-    bench = Bench(blobs, tmp_path)
+    bench = CoordinatorWorker(blobs, tmp_path)
     built = bench(BuildRelease("t", "me", job.state, ASKED))
     assert isinstance(built, ReleaseBuilt)
     assert (built.ticket, built.operator) == ("t", "me")

@@ -1,4 +1,4 @@
-"""Kits that were compiled before are taken from the shelf, and a shelf in any state costs no more than compiling."""
+"""Kits that were compiled before are taken from the cache, and a cache in any state costs no more than compiling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from coordinator.jobs.data import public_data
 from coordinator.jobs.settings import read_job
 from coordinator.rounds import kit_cache, preparing
-from coordinator.rounds.kit_cache import Shelf
+from coordinator.rounds.kit_cache import KitCache
 from coordinator.rounds.preparing import PrepareJob, prepare, recipe_of
 from sojourn.errors import Fault
 from sojourn.protocol.spec import InputSpec, ModelSpec, TensorSpec
@@ -26,48 +26,48 @@ JOB = 'name = "a"\nstrategy = "fedavg"\nrounds = 1\nseed = {seed}\ndata.test = "
 
 def test_what_was_kept_is_found_again(tmp_path: Path) -> None:
     kit, initial = KIT, np.arange(3, dtype=np.float32)
-    Shelf(tmp_path / "a").keep("recipe", kit, initial)
-    found = Shelf(tmp_path / "a").find("recipe")
+    KitCache(tmp_path / "a").keep("recipe", kit, initial)
+    found = KitCache(tmp_path / "a").find("recipe")
     assert found is not None
     assert found[0] == kit
     np.testing.assert_array_equal(found[1], initial)
-    assert Shelf(tmp_path / "a").find("another") is None
+    assert KitCache(tmp_path / "a").find("another") is None
 
 
 @pytest.mark.parametrize(
     "damage", [lambda data: data[:-1], lambda data: b"", lambda data: data[:50] + b"x" + data[51:]]
 )
 def test_a_damaged_kit_is_no_kit(tmp_path: Path, damage: object) -> None:
-    Shelf(tmp_path).keep("recipe", KIT, np.zeros(3, np.float32))
+    KitCache(tmp_path).keep("recipe", KIT, np.zeros(3, np.float32))
     path = tmp_path / "recipe"
     path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
-    assert Shelf(tmp_path).find("recipe") is None
+    assert KitCache(tmp_path).find("recipe") is None
 
 
 def test_a_folder_that_cannot_be_written_is_no_trouble(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    there = Shelf(tmp_path / "file" / "kits")
+    there = KitCache(tmp_path / "file" / "kits")
     there.keep("recipe", KIT, np.zeros(3, np.float32))
     assert there.find("recipe") is None
 
 
-def test_the_shelf_holds_so_many_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_holds_so_many_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kit_cache, "MOST", 2)
     for number in range(4):
-        Shelf(tmp_path).keep(f"recipe-{number}", KIT, np.zeros(3, np.float32))
+        KitCache(tmp_path).keep(f"recipe-{number}", KIT, np.zeros(3, np.float32))
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_job_is_compiled_once_for_all_simulations_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = prepare(PrepareJob("a", JOB.format(seed=1)), MemoryBlobs(), Shelf(tmp_path))
+    first = prepare(PrepareJob("a", JOB.format(seed=1)), MemoryBlobs(), KitCache(tmp_path))
 
     def never(*_: object) -> None:
         raise Fault("compiled again")
 
     monkeypatch.setattr(preparing, "_compiled", never)
-    assert prepare(PrepareJob("a", JOB.format(seed=1)), MemoryBlobs(), Shelf(tmp_path)) == first
+    assert prepare(PrepareJob("a", JOB.format(seed=1)), MemoryBlobs(), KitCache(tmp_path)) == first
     with pytest.raises(Fault, match="compiled again"):
-        prepare(PrepareJob("a", JOB.format(seed=2)), MemoryBlobs(), Shelf(tmp_path))
+        prepare(PrepareJob("a", JOB.format(seed=2)), MemoryBlobs(), KitCache(tmp_path))
     with pytest.raises(Fault, match="compiled again"):
         prepare(PrepareJob("a", JOB.format(seed=1)), MemoryBlobs())
 

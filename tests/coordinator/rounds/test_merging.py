@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from coordinator.rounds.merging import Result, Stand, departs_from, merged
+from coordinator.rounds.merging import JobVectors, TourResult, departs_from, next_vectors
 from coordinator.strategies.strategy import Strategy
 from sojourn.parts import AvgM, Scaffold, ScaffoldServer, SingleArranger, UniformMean, WeightedMean
 
@@ -17,77 +17,81 @@ def told(stand):
 
 
 def test_without_slots_the_results_are_merged_at_once():
-    results = [Result(vector(1, 2), 1), Result(vector(4, 8), 2)]
-    stand = merged(MEAN, Stand({"model": vector(0, 0)}), results, 2, due=True)
+    results = [TourResult(vector(1, 2), 1), TourResult(vector(4, 8), 2)]
+    stand = next_vectors(MEAN, JobVectors({"model": vector(0, 0)}), results, 2, due=True)
     assert told(stand) == {"model": [3, 6]}
     assert stand.slots == {}
 
 
 def test_slots_keep_their_models_and_samples_and_the_mean_is_what_is_evaluated():
-    stand = Stand({"model": vector(0, 0)})
-    stand = merged(MEAN, stand, [Result(vector(2, 2), 10, "slot-0"), Result(vector(8, 8), 30, "slot-1")], 4, due=False)
+    stand = JobVectors({"model": vector(0, 0)})
+    stand = next_vectors(
+        MEAN, stand, [TourResult(vector(2, 2), 10, "slot-0"), TourResult(vector(8, 8), 30, "slot-1")], 4, due=False
+    )
     assert stand.slots == {"slot-0": 10, "slot-1": 30}
     assert told(stand) == {"anchor": [0, 0], "slot-0": [2, 2], "slot-1": [8, 8], "model": [6.5, 6.5]}
-    stand = merged(MEAN, stand, [Result(vector(4, 0), 20, "slot-0")], 4, due=False)
+    stand = next_vectors(MEAN, stand, [TourResult(vector(4, 0), 20, "slot-0")], 4, due=False)
     assert stand.slots == {"slot-0": 30, "slot-1": 30}
     assert told(stand) == {"anchor": [0, 0], "slot-0": [4, 0], "slot-1": [8, 8], "model": [6, 4]}
-    stand = merged(MEAN, stand, [Result(vector(1, 1), 30, "slot-1")], 4, due=True)
+    stand = next_vectors(MEAN, stand, [TourResult(vector(1, 1), 30, "slot-1")], 4, due=True)
     assert told(stand) == {"model": [2, pytest.approx(2 / 3)]}
     assert stand.slots == {}
 
 
 def test_a_round_that_lost_every_tour_leaves_slots_models_and_samples():
-    before = merged(MEAN, Stand({"model": vector(0)}), [Result(vector(2), 5, "slot-0")], 2, due=False)
-    after = merged(MEAN, before, [], 2, due=False)
+    before = next_vectors(MEAN, JobVectors({"model": vector(0)}), [TourResult(vector(2), 5, "slot-0")], 2, due=False)
+    after = next_vectors(MEAN, before, [], 2, due=False)
     assert (told(after), after.slots) == (told(before), before.slots)
 
 
 def test_a_cycle_in_which_nothing_came_home_leaves_the_model():
-    lost = merged(MEAN, Stand({"model": vector(3)}), [], 2, due=False)
+    lost = next_vectors(MEAN, JobVectors({"model": vector(3)}), [], 2, due=False)
     assert told(lost) == {"anchor": [3], "model": [3]}
-    assert told(merged(MEAN, lost, [], 2, due=True)) == {"model": [3]}
+    assert told(next_vectors(MEAN, lost, [], 2, due=True)) == {"model": [3]}
 
 
 def test_a_slot_that_came_late_merges_with_what_it_has_seen():
-    stand = merged(MEAN, Stand({"model": vector(0)}), [Result(vector(2), 1, "slot-0")], 2, due=False)
-    stand = merged(MEAN, stand, [Result(vector(4), 3, "slot-2")], 2, due=True)
+    stand = next_vectors(MEAN, JobVectors({"model": vector(0)}), [TourResult(vector(2), 1, "slot-0")], 2, due=False)
+    stand = next_vectors(MEAN, stand, [TourResult(vector(4), 3, "slot-2")], 2, due=True)
     assert told(stand) == {"model": [3.5]}
 
 
 def test_the_aggregator_sees_the_model_of_the_last_merge_not_the_mean_in_between():
     momentum = Strategy(arranger=SingleArranger(), aggregator=AvgM(momentum=0.5, lr=1.0))
-    stand = merged(momentum, Stand({"model": vector(1)}), [Result(vector(3), 1, "slot-0")], 1, due=False)
+    stand = next_vectors(momentum, JobVectors({"model": vector(1)}), [TourResult(vector(3), 1, "slot-0")], 1, due=False)
     assert told(stand)["model"] == [3]
-    stand = merged(momentum, stand, [Result(vector(5), 1, "slot-0")], 1, due=True)
+    stand = next_vectors(momentum, stand, [TourResult(vector(5), 1, "slot-0")], 1, due=True)
     assert told(stand) == {"model": [5], "momentum": [4]}
-    stand = merged(momentum, stand, [Result(vector(5), 1)], 1, due=True)
+    stand = next_vectors(momentum, stand, [TourResult(vector(5), 1)], 1, due=True)
     assert told(stand) == {"model": [7], "momentum": [2]}
 
 
 def test_slots_merge_in_the_order_of_their_numbers():
     uniform = Strategy(arranger=SingleArranger(), aggregator=UniformMean())
     numbers = [1e8, 1.0, -1e8, 3.0, 7.0, 1e-3, 2.5, -4.0, 0.1, 11.0, 1e7]
-    results = [Result(vector(x), 1, f"slot-{n}") for n, x in enumerate(numbers)]
+    results = [TourResult(vector(x), 1, f"slot-{n}") for n, x in enumerate(numbers)]
     shuffled = [results[n] for n in (10, 2, 5, 1, 0, 9, 3, 8, 4, 7, 6)]
-    ends = [merged(uniform, Stand({"model": vector(0)}), given, 11, due=True) for given in (results, shuffled)]
+    ends = [
+        next_vectors(uniform, JobVectors({"model": vector(0)}), given, 11, due=True) for given in (results, shuffled)
+    ]
     assert told(ends[0]) == told(ends[1])
 
 
 def test_what_devices_return_adds_up_until_the_merge():
     scaffold = Strategy(arranger=SingleArranger(), objective=Scaffold(), aggregator=ScaffoldServer())
-    stand = Stand({"model": vector(0), "control": vector(0)})
-    one = Result(vector(1), 1, "slot-0", {"control_delta": vector(2)})
-    two = Result(vector(3), 1, "slot-1", {"control_delta": vector(4)})
-    stand = merged(scaffold, stand, [one, two], 4, due=False)
+    stand = JobVectors({"model": vector(0), "control": vector(0)})
+    one = TourResult(vector(1), 1, "slot-0", {"control_delta": vector(2)})
+    two = TourResult(vector(3), 1, "slot-1", {"control_delta": vector(4)})
+    stand = next_vectors(scaffold, stand, [one, two], 4, due=False)
     assert told(stand) == {
         "model": [2], "anchor": [0], "slot-0": [1], "slot-1": [3], "control": [0], "sum-control_delta": [6]
     }  # fmt: skip
-    stand = merged(scaffold, stand, [one], 4, due=True)
+    stand = next_vectors(scaffold, stand, [one], 4, due=True)
     assert told(stand) == {"model": [2], "control": [2]}
 
 
 def test_a_model_without_a_slot_forces_the_merge():
-    stand = merged(MEAN, Stand({"model": vector(0)}), [Result(vector(2), 1)], 1, due=False)
+    stand = next_vectors(MEAN, JobVectors({"model": vector(0)}), [TourResult(vector(2), 1)], 1, due=False)
     assert told(stand) == {"model": [2]}
 
 

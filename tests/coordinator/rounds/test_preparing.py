@@ -11,9 +11,10 @@ import pytest
 
 from coordinator.jobs.data import public_data
 from coordinator.jobs.settings import read_job
-from coordinator.records import CoordinatorState, JobSubmitted
+from coordinator.records import JobSubmitted
 from coordinator.rounds import preparing
 from coordinator.rounds.preparing import PrepareJob, prepare, recipe_of, recipes
+from coordinator.state import CoordinatorState
 from sojourn.errors import DataError
 from sojourn.model import vectors
 from sojourn.protocol.envelope import unpack_blob

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from coordinator.console.following import Course
+    from coordinator.console.following import JobProgress
     from sojourn.protocol.wire import TourView
 
 LEAST = 0.5
@@ -21,24 +21,24 @@ def share(tours: Sequence[TourView]) -> float:
     return done / hops if hops else 0.0
 
 
-def progress(course: Course) -> float:
+def rounds_done(progress: JobProgress) -> float:
     """How many rounds are done, with the part of the one under way."""
-    view = course.view
+    view = progress.view
     return view.round + share(view.tours) * (view.phase == "train")
 
 
-class Pace:
+class TimeLeft:
     """Looks at a job now and then. What comes before training does not count: it says nothing of the rounds."""
 
     def __init__(self) -> None:
         self._first: tuple[float, float] | None = None
 
-    def left(self, course: Course, now: float) -> float | None:
+    def seconds(self, progress: JobProgress, now: float) -> float | None:
         """Seconds until the last round is done, at the pace of the rounds seen; None while it cannot be told."""
-        view = course.view
-        if view.status != "running" or (view.phase != "train" and not course.history):
+        view = progress.view
+        if view.status != "running" or (view.phase != "train" and not progress.history):
             return None
-        done = progress(course)
+        done = rounds_done(progress)
         if self._first is None:
             self._first = now, done
         since, before = self._first
@@ -47,7 +47,7 @@ class Pace:
         return (now - since) / (done - before) * max(0.0, view.rounds - done)
 
 
-def told(seconds: float | None) -> str:
+def describe_time_left(seconds: float | None) -> str:
     """The time left, for people; nothing where nothing is known."""
     if seconds is None:
         return ""

@@ -1,0 +1,38 @@
+"""What people read about a job in the coordinator's log: a plan, a round, and why the job is complete."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from coordinator.records import RoundClosed, RoundPlanned
+    from coordinator.state import JobState
+
+
+def plan_line(state: JobState, plan: RoundPlanned) -> str:
+    """A plan in a line."""
+    if plan.phase == "estimate":
+        return f"job {state.name}: estimating {len(plan.tours)} devices"
+    quality = ", ".join(f"{name} {value:.3f}" for name, value in plan.quality.items())
+    visits = sum(len(tour.hops) for tour in plan.tours)
+    text = f"job {state.name} round {state.round}: {len(plan.tours)} tours, {visits} visits"
+    return f"{text} ({quality})" if quality else text
+
+
+def round_line(state: JobState, closed: RoundClosed) -> str:
+    """A round in a line."""
+    it = closed.report
+    return (
+        f"job {state.name} round {it.round}: accuracy {it.accuracy:.2%}, loss {it.loss:.4f}, {it.visits} visits, "
+        f"{it.lost} failed, {it.traffic / 1e6:.2f} MB, {it.seconds:.1f} s"
+    )
+
+
+def why_complete(state: JobState) -> str | None:
+    """Why the job needs no further round; None while it does."""
+    if not state.history:
+        return None
+    settings, accuracy, rounds = state.settings, state.history[-1].accuracy, len(state.history)
+    if settings.target is not None and accuracy >= settings.target:
+        return f"the target accuracy {settings.target:.2%} was reached in round {rounds}"
+    return f"{rounds} rounds are done" if rounds >= settings.all_rounds else None

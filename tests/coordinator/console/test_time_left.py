@@ -1,0 +1,44 @@
+"""The time that is left, from the rounds that were seen."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.console.following import JobProgress
+from coordinator.console.time_left import TimeLeft, describe_time_left, rounds_done
+from sojourn.protocol.wire import JobView, TourView
+
+
+def at(rounds: int, *, phase: str = "train", hop: int = 0, status: str = "running") -> JobProgress:
+    tour = TourView(0, "site", ("a", "b"), hop, "a", 0, 0, 0, False)
+    return JobProgress(JobView("first", "visit", "mlp", status, "", rounds, 10, phase, 0.5, 2, (tour,)), ())
+
+
+def test_what_is_left_is_the_pace_of_the_rounds_seen_times_their_number() -> None:
+    time_left = TimeLeft()
+    assert time_left.seconds(at(0, phase="estimate"), 0.0) is None
+    assert time_left.seconds(at(0), 100.0) is None
+    assert time_left.seconds(at(2), 110.0) == pytest.approx(40.0)
+    assert time_left.seconds(at(2, hop=1), 115.0) == pytest.approx(15 / 2.5 * 7.5)
+
+
+def test_one_that_was_begun_earlier_is_not_taken_for_fast() -> None:
+    time_left = TimeLeft()
+    assert time_left.seconds(at(8), 0.0) is None
+    assert time_left.seconds(at(9), 20.0) == pytest.approx(20.0)
+
+
+def test_a_job_that_does_not_run_has_no_time_left() -> None:
+    assert TimeLeft().seconds(at(3, status="done"), 0.0) is None
+
+
+def test_progress_counts_hops_of_the_round_under_way() -> None:
+    assert rounds_done(at(3, hop=1)) == 3.5
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(None, ""), (4.4, "4 s left"), (61.0, "1 min 01 s left"), (3725.0, "1 h 02 min left"), (59.7, "1 min 00 s left")],
+)
+def test_time_left_is_told_in_words(seconds, words) -> None:
+    assert describe_time_left(seconds) == words
