@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from coordinator import records as cloud_records
+from coordinator.state import CoordinatorState
 from edge_agent import records as agent_records
 from fleet_sim.world.checkpoint import Checkpoint
 from hierarchy.edge import records as edge_records
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORMS: dict[str, tuple[Any, Any]] = {
-    "coordinator": (cloud_records.Record, cloud_records.CoordinatorState),
+    "coordinator": (cloud_records.Record, CoordinatorState),
     "edge": (edge_records.Record, edge_records.EdgeState),
     "agent": (agent_records.Record, agent_records.AgentState),
 }
