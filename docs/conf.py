@@ -55,7 +55,7 @@ CONTENTS = {
             "docs/releases", "Rollouts <docs/rollouts>", "Inference <docs/inference>", "SECURITY",
         ),
         "How it is built": (
-            "docs/architecture", "docs/protocol", "Decisions <docs/decisions/README>",
+            "docs/architecture", "docs/a-round", "docs/protocol", "Decisions <docs/decisions/README>",
             "Benchmarks <benchmarks/README>", "CONTRIBUTING", "CHANGELOG",
         ),
     },

@@ -66,10 +66,14 @@ class Table:
         return "\n".join(lines) + "\n"
 
     def mermaid(self) -> str:
-        """The rows as a Mermaid state diagram: one arrow between two states, with all events that go along it."""
+        """The rows as a Mermaid state diagram: one arrow between two states, with all events that go along it.
+
+        Rows that lead back to the same state are left out: most are what peers repeat, and they hide the way.
+        """
         arrows: dict[tuple[str, str], list[str]] = {}
         for (state, event), following in self.rows.items():
-            arrows.setdefault((state, following), []).append(event)
+            if following != state:
+                arrows.setdefault((state, following), []).append(event)
         lines = ["stateDiagram-v2"]
         lines += [f'    state "{state!s}" as {_id(state)}' for state in self.states if _id(state) != state]
         lines.append(f"    [*] --> {_id(self.start)}")

@@ -74,10 +74,8 @@ def test_a_table_is_drawn_for_people():
         '    state "burnt-down" as burnt_down\n'
         "    [*] --> closed\n"
         "    closed --> open: push\n"
-        "    open --> open: push\n"
         "    open --> closed: pull\n"
         "    open --> burnt_down: burn\n"
         "    closed --> burnt_down: burn\n"
-        "    burnt_down --> burnt_down: push\n"
         "    burnt_down --> [*]\n"
     )

@@ -1,0 +1,44 @@
+"""Draws the state machines in docs/architecture.md from the tables that the code steps through.
+
+python -m docs.make_tables            write the page
+python -m docs.make_tables --check    say whether it is current
+"""
+# ruff: noqa: INP001  # a script beside the page that it serves
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from coordinator.machine.job_table import JOB
+from coordinator.machine.rollout_table import ROLLOUT
+from edge_agent.releases.table import DEVICE_RELEASE
+from edge_agent.visit_table import DEVICE_VISIT
+from hierarchy.edge.tour_table import TOUR
+from hierarchy.edge.visit_table import VISIT
+
+PAGE = Path(__file__).parent / "architecture.md"
+TABLES = {table.name: table for table in (JOB, TOUR, VISIT, DEVICE_VISIT, ROLLOUT, DEVICE_RELEASE)}
+_PLACE = re.compile(r"(<!-- table: ([\w ]+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
+
+
+def with_tables(page: str) -> str:
+    """The page with every table drawn in its place."""
+    return _PLACE.sub(lambda found: f"{found[1]}```mermaid\n{TABLES[found[2]].mermaid()}```\n{found[3]}", page)
+
+
+def main(arguments: list[str]) -> int:
+    """Write, or check."""
+    page = PAGE.read_text(encoding="utf-8")
+    drawn = with_tables(page)
+    if "--check" in arguments:
+        if page != drawn:
+            sys.stdout.write(f"{PAGE.name} is not current: run python -m docs.make_tables\n")
+        return int(page != drawn)
+    PAGE.write_text(drawn, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
