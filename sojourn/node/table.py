@@ -16,6 +16,9 @@ from sojourn.errors import Fault, UnexpectedEvent
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+ANY = "any state"
+"""How a drawing calls the state that one is in, whichever it is."""
+
 
 @dataclass(frozen=True, eq=False)
 class Table:
@@ -68,18 +71,31 @@ class Table:
     def mermaid(self) -> str:
         """The rows as a Mermaid state diagram: one arrow between two states, with all events that go along it.
 
-        Rows that lead back to the same state are left out: most are what peers repeat, and they hide the way.
+        Rows that lead back to the same state are left out, and an event that leads from wherever one is to the same
+        state is drawn once, from "any state": both hide the way.
         """
+        everywhere = self._everywhere()
         arrows: dict[tuple[str, str], list[str]] = {}
         for (state, event), following in self.rows.items():
             if following != state:
-                arrows.setdefault((state, following), []).append(event)
+                arrows.setdefault((ANY if event in everywhere else state, following), []).append(event)
         lines = ["stateDiagram-v2"]
-        lines += [f'    state "{state!s}" as {_id(state)}' for state in self.states if _id(state) != state]
+        named = [*self.states, *([ANY] if everywhere else ())]
+        lines += [f'    state "{state!s}" as {_id(state)}' for state in named if _id(state) != state]
         lines.append(f"    [*] --> {_id(self.start)}")
-        lines += [f"    {_id(a)} --> {_id(b)}: {', '.join(events)}" for (a, b), events in arrows.items()]
+        lines += [f"    {_id(a)} --> {_id(b)}: {', '.join(dict.fromkeys(to))}" for (a, b), to in arrows.items()]
         lines += [f"    {_id(state)} --> [*]" for state in self.states if state in self.ends]
         return "\n".join(lines) + "\n"
+
+    def _everywhere(self) -> set[str]:
+        """The events that lead from every state, but the start and the ends, to one and the same."""
+        between = set(self.states) - self.ends - {self.start}
+        found = set()
+        for event in self.events if len(between) > 2 else ():
+            targets = {state: to for (state, known), to in self.rows.items() if known == event and to != state}
+            if between <= set(targets) and len(set(targets.values())) == 1:
+                found.add(event)
+        return found
 
     def _reachable(self) -> set[str]:
         reached = {self.start}

@@ -79,3 +79,10 @@ def test_a_table_is_drawn_for_people():
         "    closed --> burnt_down: burn\n"
         "    burnt_down --> [*]\n"
     )
+
+
+def test_what_leads_out_of_every_state_is_drawn_once():
+    steps = {("a", "on"): "b", ("b", "on"): "c", ("c", "on"): "d", ("d", "on"): "e"}
+    lamp = Table("lamp", steps | {(state, "cut"): "e" for state in "abcd"}, start="a", ends=frozenset({"e"}))
+    assert lamp.mermaid().count("cut") == 1
+    assert "any_state --> e: cut" in lamp.mermaid()
