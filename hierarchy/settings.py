@@ -12,8 +12,8 @@ class EdgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """A site.
 
     broker: the site's own, where its devices are.
-    cloud, cloud_broker: the coordinator's name, and where it is reached; unless told, at the site's broker.
-    store: the folder for journal and blobs; unless told, `~/.local/share/sojourn/<fleet>/<name>`.
+    cloud, cloud_broker: the coordinator's name, and where it is reached; if left out, at the site's broker.
+    store: the folder for journal and blobs; if left out, `~/.local/share/sojourn/<fleet>/<name>`.
     """
 
     name: Name

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hierarchy.arranging.metrics import OF_DISTRIBUTIONS, as_distributions, tau
+from hierarchy.arranging.metrics import as_distributions, tau
 from hierarchy.arranging.pools import level
 from sojourn.errors import Fault
 from sojourn.randomness import derive, generator
@@ -124,7 +124,7 @@ def _k_means(rows: Rows, classes: int, seed: int) -> list[list[int]]:
 
 def _greedy(settings: FedSeqArranger, known: KnownDevices, rows: Rows, seed: int) -> Picker:
     """Algorithm 3: a random first device, then the one farthest from the superclient's estimate."""
-    if settings.tau in OF_DISTRIBUTIONS:
+    if settings.distributions:
         rows = as_distributions(rows)
     draw = generator(seed, "fedseq")
     free = np.ones(len(rows), bool)

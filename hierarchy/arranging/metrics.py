@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sojourn.parts.arrangers import OF_DISTRIBUTIONS
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -18,9 +20,10 @@ if TYPE_CHECKING:
 
     Rows = NDArray[np.float64]
 
-OF_DISTRIBUTIONS = frozenset({"wasserstein", "kl", "gini"})
-"""The metrics that are defined for distributions alone."""
+__all__ = ["OF_DISTRIBUTIONS", "as_distributions", "tau"]
+
 RARE = 1e-12
+"""The least share of a class in a divergence."""
 
 
 def as_distributions(rows: Rows) -> Rows:

@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hierarchy.arranging.metrics import OF_DISTRIBUTIONS
 from sojourn.parts import (
     ChainArranger,
-    CluSampArranger,
     FedSeqArranger,
     HierClusterArranger,
     OwnArranger,
@@ -58,7 +56,8 @@ def check(settings: Arranger, candidates: Candidates, context: ArrangeContext) -
 
 
 def _contradiction(settings: Arranger) -> str | None:
-    if isinstance(settings, FedSeqArranger) and bool(settings.sets) != bool(settings.size):
+    """What the settings say that cannot be true at once."""
+    if isinstance(settings, FedSeqArranger) and settings.half_sized:
         return f"fedseq needs both sets and size, or neither; sets is {settings.sets} and size is {settings.size}"
     return None
 
@@ -66,37 +65,30 @@ def _contradiction(settings: Arranger) -> str | None:
 def _unknown_rows(settings: Arranger, candidates: Candidates) -> str | None:
     """What is missing in the devices' rows."""
     name, rows = name_of(settings), candidates.signatures
-    if settings.needs == "nothing" or (isinstance(settings, FedSeqArranger) and settings.grouping == "random"):
+    if settings.needs == "nothing":
         return None
     if rows is None:
         return f"{name} needs a signature of every device; choose an estimator"
     odd = np.flatnonzero(~np.isfinite(rows).all(axis=1))
     if len(odd):
         return f"{name} needs finite signatures; that of {candidates.devices[odd[0]]} is not ({len(odd)} in all)"
-    tau = f" with {settings.tau}" if isinstance(settings, FedSeqArranger) and _of_distributions(settings) else ""
-    if (settings.needs == "classes" or tau) and not candidates.by_class:
-        return f"{name}{tau} needs one number for each class of every device; these rows are of another kind"
-    if tau and (low := np.flatnonzero((rows < 0).any(axis=1))).size:
-        return f"{name}{tau} needs rows without numbers below 0; that of {candidates.devices[low[0]]} has some"
+    if isinstance(settings, FedSeqArranger) and settings.distributions:
+        name += f" with {settings.tau}"
+    if (settings.needs == "classes" or settings.distributions) and not candidates.by_class:
+        return f"{name} needs one number for each class of every device; these rows are of another kind"
+    if settings.distributions and (low := np.flatnonzero((rows < 0).any(axis=1))).size:
+        return f"{name} needs rows without numbers below 0; that of {candidates.devices[low[0]]} has some"
     return None
-
-
-def _of_distributions(settings: FedSeqArranger) -> bool:
-    return settings.grouping == "greedy" and settings.tau in OF_DISTRIBUTIONS
 
 
 def _unknown_samples(settings: Arranger, candidates: Candidates) -> str | None:
     """What is missing in the devices' numbers of samples."""
-    needed = settings.weighs
-    if isinstance(settings, FedSeqArranger):
-        weighted = settings.grouping == "greedy" and settings.estimate == "weighted-mean"
-        needed = weighted or not settings.size
-    if not needed:
+    if not settings.weighs:
         return None
     if candidates.samples is None:
         return f"{name_of(settings)} needs to know how many samples each device has; choose an estimator that asks"
-    if isinstance(settings, CluSampArranger) and not candidates.samples[candidates.here].any():
-        return "clusamp needs devices with samples; none of those that are here has any"
+    if settings.draws_by_samples and not candidates.samples[candidates.here].any():
+        return f"{name_of(settings)} needs devices with samples; none of those that are here has any"
     return None
 
 

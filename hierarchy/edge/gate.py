@@ -26,14 +26,18 @@ if TYPE_CHECKING:
 
 
 KITS = 16
-"""So many kits' models are remembered."""
+"""The shapes of the models of so many kits are remembered."""
 _SPECS: dict[bytes, ModelSpec] = {}
+"""By the digest of the kit."""
 _BYTES = {"float32": 1, "float16": 2, "int8": 4, "raw": 1}
-"""How many bytes in float32 a byte of a model stands for: of int8 at most, since its scales take some too."""
+"""How many bytes in float32 one byte of a model in this encoding stands for (int8: at most, as it has scales too)."""
 
 
 class Check(msgspec.Struct, frozen=True):
-    """Check a result against the checkpoint that it grew from, and make it the next checkpoint."""
+    """Check a result against the checkpoint that it grew from, and make it the next checkpoint.
+
+    result, checkpoint: vectors by name. norms: how far models moved in earlier visits. metrics: of the device.
+    """
 
     kit: Ref
     result: dict[str, Ref]
@@ -64,7 +68,11 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Wrap(msgspec.Struct, frozen=True):
-    """Make the end of a tour ready to travel: as a difference to its start, if the job compresses."""
+    """Make the result of a tour ready for its way to the coordinator.
+
+    start: the model that the tour began with; if the job compresses, the difference to it travels. checkpoint: the
+    vectors that the tour ended with.
+    """
 
     kit: Ref
     start: Ref
@@ -73,7 +81,7 @@ class Wrap(msgspec.Struct, frozen=True):
 
 
 class Wrapped(msgspec.Struct, frozen=True):
-    """The vectors as they travel upward."""
+    """The vectors as they travel to the coordinator."""
 
     vectors: dict[str, Ref]
 
@@ -110,7 +118,7 @@ def unfit(result: Mapping[str, Ref], task: Task, model: Ref) -> str | None:
 
 
 def spec_of(kit: Ref, blobs: BlobStore) -> ModelSpec:
-    """The model that a kit is for: every check needs it, and a kit has much more in it."""
+    """The shape of the model that a kit is for, remembered: every check needs it, and a kit is large."""
     known = _SPECS.get(kit.digest)
     if known is None:
         if len(_SPECS) >= KITS:
@@ -120,7 +128,7 @@ def spec_of(kit: Ref, blobs: BlobStore) -> ModelSpec:
 
 
 def check(work: Check, blobs: BlobStore) -> Passed | Failed:
-    """Finite, its norm in line, its loss on the exemplars not a leap: then it is the next checkpoint."""
+    """A result with finite numbers, a norm near the usual and no leap of the loss is the next checkpoint."""
     if "model" not in work.result:
         # An estimate may be made on the device: then there is no model to hand on.
         return Passed({}, {}, 0.0) if work.task.kind == "estimate" else Failed("no model came back")
@@ -163,28 +171,41 @@ def _added(name: str, work: Check, blobs: BlobStore, spec: ModelSpec) -> Ref:
 def _refusal(
     work: Check, blobs: BlobStore, before: NDArray[np.float32], after: NDArray[np.float32], norm: float
 ) -> str | None:
+    """Why a model is not handed on: numbers that are not finite, too long a way, or a leap of the loss."""
     if not math.isfinite(norm) and not np.isfinite(after).all():  # a finite norm is of finite numbers
         return f"{int((~np.isfinite(after)).sum())} of {len(after)} numbers are not finite"
-    gate = work.gate
-    went, usual = stride(norm, work.metrics), median(work.norms) if work.norms else math.inf
-    if gate.norm_factor is not None and went > gate.norm_factor * usual:
-        return f"the update's norm, {went:.3g} for its steps, is over {gate.norm_factor:g} times the usual {usual:.3g}"
-    if gate.loss_factor is not None and work.exemplars is not None:
-        # Imported here: onnxruntime only on an edge server that is asked to predict.
-        from sojourn.model.exemplars import Exemplars  # noqa: PLC0415
-        from sojourn.model.graphs import Graphs  # noqa: PLC0415
-        from sojourn.model.scoring import accuracy_and_loss  # noqa: PLC0415
+    return _norm_refusal(work, norm) or _loss_refusal(work, blobs, before, after)
 
-        exemplars = unpack_blob(blobs.read(work.exemplars.digest), Exemplars)
-        graphs = Graphs(unpack_blob(blobs.read(work.kit.digest), Kit), 1)
-        old, new = (accuracy_and_loss(graphs, vector, exemplars)[1] for vector in (before, after))
-        if not new <= gate.loss_factor * max(old, 1e-9):
-            return f"the loss on the exemplars went from {old:.3g} to {new:.3g}"
+
+def _norm_refusal(work: Check, norm: float) -> str | None:
+    """Whether a model moved much farther, for the steps it made, than models usually do; never without a factor."""
+    factor, usual = work.gate.norm_factor, median(work.norms) if work.norms else math.inf
+    moved = stride(norm, work.metrics)
+    if factor is not None and moved > factor * usual:
+        return f"the update's norm, {moved:.3g} for its steps, is over {factor:g} times the usual {usual:.3g}"
     return None
 
 
+def _loss_refusal(work: Check, blobs: BlobStore, before: NDArray[np.float32], after: NDArray[np.float32]) -> str | None:
+    """Whether the loss on the coordinator's exemplars leapt; never without a factor or without exemplars."""
+    factor = work.gate.loss_factor
+    if factor is None or work.exemplars is None:
+        return None
+    # Imported here: onnxruntime only on an edge server that is asked to predict.
+    from sojourn.model.exemplars import Exemplars  # noqa: PLC0415
+    from sojourn.model.graphs import Graphs  # noqa: PLC0415
+    from sojourn.model.scoring import accuracy_and_loss  # noqa: PLC0415
+
+    exemplars = unpack_blob(blobs.read(work.exemplars.digest), Exemplars)
+    graphs = Graphs(unpack_blob(blobs.read(work.kit.digest), Kit), 1)
+    old, new = (accuracy_and_loss(graphs, vector, exemplars)[1] for vector in (before, after))
+    if new <= factor * max(old, 1e-9):
+        return None
+    return f"the loss on the exemplars went from {old:.3g} to {new:.3g}"
+
+
 def wrap(work: Wrap, blobs: BlobStore) -> Wrapped:
-    """The tour's end as it travels upward."""
+    """The tour's result as it travels to the coordinator: as it is, or as a compressed difference to its start."""
     model = work.checkpoint["model"]
     if work.task.encoding == "float32" or model == work.start:
         return Wrapped(work.checkpoint)

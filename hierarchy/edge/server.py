@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class EdgeServer:
-    """The state machine of a site."""
+    """The state machine of a site: sorts what happens to tours, visits, the roster and releases."""
 
     def __init__(self, name: str, cloud: str) -> None:
         self.address = Address("edge", name)
@@ -97,7 +97,7 @@ class EdgeServer:
         return self._tours.resume(now)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """React."""
+        """Change by one event; the effects are to be performed in their order."""
         match event:
             case Received():
                 return self._receive(event.sender, event.message, now)

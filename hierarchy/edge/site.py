@@ -30,7 +30,7 @@ class Site:
         self.state = EdgeState()
         self.outbox = Outbox()
         self.running: dict[Key, RunningTour] = {}
-        """The volatile side of each tour of the state."""
+        """The volatile side of each tour in the state."""
         self.at: dict[str, Where] = {}
         """The visit that a device was asked for, or was asked for before a restart."""
         self.waiting: dict[str, dict[Where, None]] = {}
@@ -38,6 +38,7 @@ class Site:
         self.fetches: Fetches[Who] = Fetches()
         self.alarm: Alarm[Who] = Alarm()
         self._works: dict[str, Who] = {}
+        """For whom each piece of work is done, by the work's key."""
 
     def visit(self, where: Where) -> RunningVisit | None:
         """A visit whose device was asked; None before and after."""
@@ -55,7 +56,7 @@ class Site:
         return Append(record, sync=sync, blobs=blobs)
 
     def do(self, who: Who, number: int, work: Any) -> list[Effect]:
-        """Have work done, under a key of its own: what comes of it after it was undone is nobody's."""
+        """Have work done for a visit or a tour, under a key of its own, so that what comes late is nobody's."""
         key, _ = who
         word = f"{key}/{self.state.tours[key].order.id.attempt}.{number} {type(work).__name__}"
         self._busy(who).working = word
@@ -63,7 +64,7 @@ class Site:
         return [Do(word, work)]
 
     def undo(self, who: Who) -> list[Effect]:
-        """Work is no longer wanted."""
+        """The work for a visit or a tour, if there is any, is no longer wanted."""
         busy = self._busy(who)
         word, busy.working = busy.working, None
         if word is None:
@@ -72,14 +73,14 @@ class Site:
         return [Undo(word)]
 
     def worked(self, word: str) -> Who | None:
-        """Whose work has ended."""
+        """Whose work has ended; None if it is no longer wanted."""
         who = self._works.pop(word, None)
         if who is not None:
             self._busy(who).working = None
         return who
 
     def live(self) -> set[bytes]:
-        """All that a tour or a result on its way refers to."""
+        """The blobs that a tour, or a result on its way, refers to."""
         live: set[bytes] = set()
         for tour in self.state.tours.values():
             live |= tour.live()

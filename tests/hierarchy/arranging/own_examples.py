@@ -39,7 +39,7 @@ class Counting(msgspec.Struct, frozen=True):
 
 
 class Saying(msgspec.Struct, frozen=True):
-    """Says what it is told to."""
+    """Returns what its settings say."""
 
     sets: Any = None
     memo: Any = None

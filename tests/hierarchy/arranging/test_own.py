@@ -1,4 +1,4 @@
-"""Arrangers that users wrote: what they may say, and what they are told when it cannot be."""
+"""Arrangers that users wrote: what they may return, and the error when it cannot be followed."""
 
 from __future__ import annotations
 
