@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Literal, Self
 
-from coordinator.console.asking import PATIENCE, Conversation
+from coordinator.console.coordinator_client import PATIENCE, CoordinatorClient
 from sojourn.errors import LinkError
 from sojourn.protocol.messages import Export, Exported, Inspect, Jobs, Stop, Submit
 from sojourn.protocol.release_messages import InspectReleases, MakeRelease, ReleaseMade, Releases, Rollout, Steer
@@ -38,14 +38,14 @@ class Operator:
     def __init__(
         self, broker: BrokerSettings, *, fleet: str, cloud: str, name: str = "operator", link: Link | None = None
     ) -> None:
-        self._conversation = Conversation(broker, fleet, cloud, name, link)
-        self.fleet = self._conversation.fleet
+        self._client = CoordinatorClient(broker, fleet, cloud, name, link)
+        self.fleet = self._client.fleet
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._conversation.close()
+        self._client.close()
 
     def jobs(self, patience: float = PATIENCE) -> tuple[JobView, ...]:
         """All jobs, without their history."""
@@ -66,8 +66,8 @@ class Operator:
     def export(self, name: str) -> tuple[bytes, float]:
         """The newest model of a job as ONNX, and its accuracy."""
         self.job(name)  # whether it is there is known at once; an export takes its time
-        answer = self._conversation.ask(Export(_ticket(), name), Exported, EXPORT_PATIENCE)
-        return self._conversation.fetch(answer.model), answer.accuracy
+        answer = self._client.ask(Export(_ticket(), name), Exported, EXPORT_PATIENCE)
+        return self._client.fetch(answer.model), answer.accuracy
 
     def make_release(self, job: str, wanted: Wanted) -> ReleaseFile:
         """A release of a job's newest model, as the coordinator makes it."""
@@ -77,14 +77,13 @@ class Operator:
         question = MakeRelease(
             _ticket(), job, wanted.line, wanted.version, wanted.encoding, wanted.notes, wanted.max_loss
         )
-        answer = self._conversation.ask(question, ReleaseMade, RELEASE_PATIENCE)
-        return put_together(
-            self._conversation.fetch(answer.card), self._conversation.fetch(answer.graph), f"the release of {job}"
-        )
+        answer = self._client.ask(question, ReleaseMade, RELEASE_PATIENCE)
+        card, graph = self._client.fetch(answer.card), self._client.fetch(answer.graph)
+        return put_together(card, graph, f"the release of {job}")
 
     def releases(self, line: str | None = None) -> tuple[LineView, ...]:
         """All model lines, or one with its devices if there is one of that name."""
-        return self._conversation.ask(InspectReleases(_ticket(), line), Releases, PATIENCE).lines
+        return self._client.ask(InspectReleases(_ticket(), line), Releases, PATIENCE).lines
 
     def steer(self, line: str, action: Literal["pause", "resume", "rollback"]) -> LineView:
         """Pause, resume or undo the rollout of a line."""
@@ -101,20 +100,20 @@ class Operator:
         undo: bool = True,
     ) -> LineView:
         """Begin to bring a release to the fleet; until the coordinator has all of it, it is served from here."""
-        graph, card = self._conversation.offer(release.graph, release.card_bytes)
+        graph, card = self._client.offer(release.graph, release.card_bytes)
         question = Rollout(_ticket(), forward, back, graph, card, tuple(stages), rules, undo)
         return self._ask_line(question, ROLLOUT_PATIENCE)
 
     def _ask_jobs(self, question: Inspect | Submit | Stop, patience: float) -> tuple[JobView, ...]:
-        answer = self._conversation.ask(question, Jobs, patience)
+        answer = self._client.ask(question, Jobs, patience)
         if not (answer.jobs or isinstance(question, Inspect)):
-            raise LinkError(f"coordinator {self._conversation.cloud.name!r} answered without a job")
+            raise LinkError(f"coordinator {self._client.cloud.name!r} answered without a job")
         return answer.jobs
 
     def _ask_line(self, question: Rollout | Steer, patience: float) -> LineView:
-        answer = self._conversation.ask(question, Releases, patience)
+        answer = self._client.ask(question, Releases, patience)
         if not answer.lines:
-            raise LinkError(f"coordinator {self._conversation.cloud.name!r} answered without a model line")
+            raise LinkError(f"coordinator {self._client.cloud.name!r} answered without a model line")
         return answer.lines[0]
 
 

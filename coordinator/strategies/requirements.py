@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sojourn.parts import Estimator
 
 
-def asks(strategy: Strategy) -> list[str]:
+def requirements_of(strategy: Strategy) -> list[str]:
     """What devices must tell, do and keep besides training the model that they are handed."""
     return [*_estimation(strategy.estimator), *_training(strategy), *_telling(strategy)]
 

@@ -45,7 +45,7 @@ _ANSWERS = (Jobs, Exported, ReleaseMade, Releases, Refused)
 log = logging.getLogger(__name__)
 
 
-class Conversation:
+class CoordinatorClient:
     """A person's questions to one coordinator, and its answers; the link opens with the first question."""
 
     def __init__(self, broker: BrokerSettings, fleet: str, cloud: str, name: str, link: Link | None) -> None:
