@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Cargo(msgspec.Struct, frozen=True):
-    """An order and where its goods are."""
+    """A signed order, and the blobs that it brings."""
 
     order: SignedOrder
     graph: Ref | None
@@ -143,7 +143,7 @@ class LineState(msgspec.Struct):
 
 
 def apply(lines: dict[str, LineState], record: RolloutRecord) -> None:
-    """Change one line by one record; what devices said of an earlier rollout still tells what they serve."""
+    """Change one line by one record; reports of an earlier rollout stay, for they say what devices serve."""
     if isinstance(record, RolloutBegun):
         known = lines.get(record.line)
         lines[record.line] = LineState(

@@ -85,7 +85,7 @@ class JobState(msgspec.Struct):
     weights: dict[str, Ref] = {}
     """What a device is known by where that is a vector of weights: its classifier, or its last update."""
     samples: dict[str, int] = {}
-    """How many samples each device said it has."""
+    """How many samples each device has, as it reported."""
     visits: dict[str, int] = {}
     """How many visits of each device have counted."""
     silent: dict[str, int] = {}

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.model.vectors import blocks, wide_mean
-from sojourn.parts import DynServer, UniformMean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -50,8 +49,6 @@ class MergeContext:
 
 def weighting_of(aggregator: Aggregator) -> Weighting:
     """How an aggregator weighs models: edge servers, and the mean between two merges, do as it does."""
-    if isinstance(aggregator, UniformMean | DynServer):
-        return "uniform"
     weighting: Weighting = getattr(aggregator, "weighting", "samples")
     return weighting
 

@@ -39,20 +39,20 @@ def show(name: Annotated[str, typer.Argument(metavar="STRATEGY", help="The strat
     from rich.console import Console
 
     from coordinator.strategies import find
-    from coordinator.strategies.requirements import asks
+    from coordinator.strategies.requirements import requirements_of
 
     each, console = find(name, "the command line"), Console()
 
-    def tell(text: str, style: str = "") -> None:
+    def write(text: str, style: str = "") -> None:
         console.print(text, style=style, markup=False, highlight=False)
 
-    tell(each.title, "bold")
+    write(each.title, "bold")
     for paragraph in f"{each.summary}\n\n{each.paper}\n\n{each.text}".split("\n\n"):
-        tell("\n" + " ".join(paragraph.split()))
-    tell("\nIt asks of devices", "bold")
-    tell("\n".join(f"- {line}" for line in asks(each.strategy)) or "- nothing but training")
-    tell("\nIts parts, as a job file has them", "bold")
-    tell("\n" + snippet(each))
+        write("\n" + " ".join(paragraph.split()))
+    write("\nIt asks of devices", "bold")
+    write("\n".join(f"- {line}" for line in requirements_of(each.strategy)) or "- nothing but training")
+    write("\nIts parts, as a job file has them", "bold")
+    write("\n" + snippet(each))
 
 
 def snippet(named: Named) -> str:

@@ -66,7 +66,7 @@ class OperatorRequests:
         return [record, answer, Say(f"job {job.name} submitted"), *self._queue.submitted(job.name)]
 
     def stop(self, operator: Address, message: Stop, now: float) -> list[Effect]:
-        """End a job, unless it has ended; who stops a job that is not there is told so."""
+        """End a job, unless it has ended; the answer shows it, or says that there is none of that name."""
         state = self._queue.durable.jobs.get(message.job)
         effects = self._queue.end(state, "stop", "stopped by an operator", now) if state else []
         return [*effects, self._view_for(operator, message.ticket, message.job)]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 FIRST = 1.0
 LONGEST = 15.0
-"""Seconds until devices that did not answer are told again: more each time, up to this."""
+"""Seconds until devices that did not answer get the order again: more each time, up to this."""
 
 
 class RolloutProgress:
@@ -36,11 +36,11 @@ class RolloutProgress:
         """Whether the next stage waits for any device to be there: the fleet changes then, no time is set for it."""
 
     def fleet_changed(self, now: float) -> None:
-        """Devices came or went: those that owe an answer are told at once, and there may be newcomers."""
+        """Devices came or went: those that owe an answer get the order at once, and there may be newcomers."""
         self.pause, self.ship_at, self.changed, self.alone = FIRST, now, True, False
 
     def shipped(self, now: float) -> None:
-        """Devices were told just now: whoever does not answer is told again, later each time."""
+        """An order was sent just now: whoever does not answer gets it again, later each time."""
         self.ship_at, self.pause = now + self.pause, min(2 * self.pause, LONGEST)
 
     def note_answer(self, device: str, *, ended: bool) -> None:
@@ -58,7 +58,7 @@ class RolloutProgress:
             self.ill.pop(device, None)
 
     def answered(self, line: LineState, now: float) -> bool:
-        """Whether every device that was told has ended with it, or was waited for long enough."""
+        """Whether every member has ended with its order, or was waited for long enough."""
         return not self.owing or now >= self.begun + line.rules.patience
 
     def too_ill(self, line: LineState) -> bool:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ROLLOUT = Table(
     "rollout",
     {
-        # The devices of a stage are told, and install the release.
+        # The devices of a stage get the order, and install the release.
         ("staging", "next stage"): "staging",
         ("staging", "stage answered"): "soaking",
         ("staging", "nobody answered"): "paused",

@@ -89,7 +89,7 @@ class Rollouts:
         return self.woke(now)
 
     def reported(self, message: DeviceReport, now: float) -> list[Effect]:
-        """A device says where it is."""
+        """A device reports how far it is with an order, and how it serves."""
         device, report = message.device, message.report
         line = self.durable.lines.get(report.line)
         if line is None:
@@ -229,7 +229,7 @@ class Rollouts:
             progress.note_illness(device, illness(line, self._newest(line, device)))
 
     def _ship(self, line: LineState, now: float) -> list[Effect]:
-        """Tell the devices that owe an answer, now and again."""
+        """Send the order to the devices that owe an answer, now and again."""
         progress = self._progress[line.line]
         if progress.ship_at is None or now < progress.ship_at:
             return []

@@ -66,7 +66,7 @@ class Sites:
         return False
 
     def roster(self, sender: Address, epoch: Epoch, message: Roster) -> list[Effect]:
-        """A site tells its roster, until it hears that it was seen: fetch it, unless it is old news."""
+        """A site announces its roster, until it hears that it was seen: fetch it, unless it is old news."""
         site, revision = sender.name, message.revision
         known, coming = self._rosters.get(site), self._coming.get(site)
         if known and known.epoch == epoch and known.revision >= revision:
@@ -81,7 +81,7 @@ class Sites:
         return [Do(f"roster {work.site} {work.epoch.count}.{work.revision}", work) for work in found]
 
     def pull_failed(self, digest: bytes) -> None:
-        """A roster cannot be had; its site tells again."""
+        """A roster cannot be had; its site announces it again."""
         self._coming = {site: work for site, work in self._coming.items() if work.members.digest != digest}
 
     def take(self, read: RosterRead) -> list[Effect]:

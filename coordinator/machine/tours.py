@@ -28,8 +28,9 @@ class RoundTours:
         self.progress: dict[int, TourProgress] = {}
         self._outbox = outbox
         self._leases: dict[int, float] = {}
-        """When each ends, unless its site has spoken since; and how long they are."""
+        """When each tour's lease ends, unless its site has spoken since."""
         self._terms: dict[int, float] = {}
+        """How many seconds each lease is long."""
         self._alarm: Alarm[int] = Alarm()
         self._coming: dict[int, tuple[str, Toured]] = {}
         """The results that are being fetched, and from which site."""
@@ -46,7 +47,7 @@ class RoundTours:
         return self._plans.get(number)
 
     def gathered(self, state: JobState) -> bool:
-        """As the job says; but while too few are home, that is told without looking for each."""
+        """Whether every tour of the present leg is home or given up; mostly their number alone tells that it is not."""
         self._number_tours(state)
         out = sum(count for leg, count in self._legs.items() if leg <= state.leg)
         return len(state.arrived) + len(state.given_up) >= out and state.gathered
@@ -152,7 +153,7 @@ class RoundTours:
         self.progress.pop(number, None)
 
     def overdue(self, now: float) -> list[int]:
-        """The tours whose sites gave no sign of life for too long; each is told once, until it is asked for again."""
+        """The tours whose sites were silent for too long; each is returned once, until it is asked for again."""
         found = []
         for number in self._alarm.due(now):
             ends = self._leases[number] = self._ends(number)

@@ -14,10 +14,8 @@ from sojourn.model.classifier import classifier_weights
 from sojourn.parts import (
     ClassifierEstimator,
     ConfidenceEstimator,
-    NoEstimator,
     OwnEstimator,
     SignatureEstimator,
-    SizeEstimator,
     UpdateEstimator,
 )
 from sojourn.parts.own import load
@@ -42,7 +40,7 @@ TRIES = 2
 
 def unknown(estimator: Estimator, state: JobState, here: Sequence[str], *, again: bool) -> list[str]:
     """The devices that are still to be asked; `again`, also those that gave no answer so far."""
-    if isinstance(estimator, NoEstimator):
+    if not estimator.sizes:
         return []
     asked = [device for device in here if again or state.silent.get(device, 0) < TRIES]
     return [device for device in asked if not _is_known(estimator, state, device)]
@@ -50,31 +48,26 @@ def unknown(estimator: Estimator, state: JobState, here: Sequence[str], *, again
 
 def known(estimator: Estimator, state: JobState, here: Sequence[str]) -> list[str]:
     """The devices that can be arranged."""
-    return [device for device in here if isinstance(estimator, NoEstimator) or _is_known(estimator, state, device)]
+    return [device for device in here if not estimator.sizes or _is_known(estimator, state, device)]
 
 
 def _is_known(estimator: Estimator, state: JobState, device: str) -> bool:
-    match estimator:
-        case _ if _samples_only(estimator):
-            return device in state.samples
-        case UpdateEstimator() | ClassifierEstimator():
-            return device in state.weights
-        case _:
-            return device in state.signatures
+    if _samples_only(estimator):
+        return device in state.samples
+    return device in (state.weights if estimator.weights else state.signatures)
 
 
 def rows_of(estimator: Estimator, state: JobState, here: Sequence[str], blobs: BlobStore) -> NDArray[np.float64] | None:
     """What the arranger sees of each device; None where nothing was asked."""
-    match estimator:
-        case NoEstimator() | SizeEstimator():
-            return None
-        case UpdateEstimator() | ClassifierEstimator():
-            found = [_weights(state.weights.get(device), blobs) for device in here]
-            width = max(1, *(len(row) for row in found)) if found else 1
-            # A device that was not visited yet is a zero.
-            raw = np.array([row if len(row) else np.zeros(width) for row in found], np.float64)
-        case _:
-            raw = np.array([state.signatures[device] for device in here], np.float64)
+    if not estimator.rows:
+        return None
+    if estimator.weights:
+        found = [_weights(state.weights.get(device), blobs) for device in here]
+        width = max(1, *(len(row) for row in found)) if found else 1
+        # A device that was not visited yet is a zero.
+        raw = np.array([row if len(row) else np.zeros(width) for row in found], np.float64)
+    else:
+        raw = np.array([state.signatures[device] for device in here], np.float64)
     return rows(estimator, raw) if here else np.empty((0, 1))
 
 
@@ -108,7 +101,7 @@ def estimated(work: CloseRound, blobs: BlobStore, evaluator: Evaluator) -> Devic
             continue
         if not np.isfinite(answer).all() or (estimator.by_class and len(answer) != len(evaluator.kit(state).classes)):
             failures.append(f"{device}: its answer is not {len(evaluator.kit(state).classes)} finite numbers")
-        elif isinstance(estimator, UpdateEstimator | ClassifierEstimator):
+        elif estimator.weights:
             weights[device] = keep_weights(answer.astype(np.float32), blobs)
         else:
             signatures[device] = tuple(float(number) for number in answer)
@@ -143,4 +136,5 @@ def _answer(
 
 
 def _samples_only(estimator: Estimator) -> bool:
-    return isinstance(estimator, SizeEstimator) or (isinstance(estimator, UpdateEstimator) and not estimator.epochs)
+    """Whether a device is known as soon as it has said how many samples it has."""
+    return estimator.from_visits or not estimator.rows

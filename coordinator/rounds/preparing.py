@@ -154,7 +154,7 @@ def first_vectors(
 
 
 def check_classifier(estimator: Estimator, kit: Kit) -> None:
-    """Whether devices can be told apart by this model's fully connected layers, before they are asked to."""
+    """Whether this model's fully connected layers can describe a device; JobError if they cannot."""
     if not isinstance(estimator, ClassifierEstimator):
         return
     numbers = len(classifier_weights(kit, np.zeros(kit.model.size, np.float32), estimator.layers))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LISTED = 8
 """So many failures of a round are listed one by one."""
 LINE = 200
-"""Characters of each."""
+"""Characters of each failure."""
 
 
 class CloseRound(msgspec.Struct, frozen=True):

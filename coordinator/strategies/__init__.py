@@ -81,7 +81,7 @@ STRATEGIES: dict[str, Named] = {
 
 
 def find(name: str, where: str) -> Named:
-    """The strategy of this name, with what is told of it."""
+    """The strategy of this name, with its title, its text and its summary."""
     try:
         return STRATEGIES[name]
     except KeyError:

@@ -9,12 +9,10 @@ from sojourn.parts import (
     Elmy,
     NoEstimator,
     OwnObjective,
-    Ring,
     Sam,
     Scaffold,
     SizeEstimator,
     UpdateEstimator,
-    WeightedMean,
 )
 
 if TYPE_CHECKING:
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from sojourn.parts import Estimator
 
 
-def asks(strategy: Strategy) -> list[str]:
+def requirements_of(strategy: Strategy) -> list[str]:
     """What devices must tell, do and keep besides training the model that they are handed."""
     return [*_estimation(strategy.estimator), *_training(strategy), *_telling(strategy)]
 
@@ -37,7 +35,7 @@ def _estimation(estimator: Estimator) -> Iterator[str]:
             yield "samples told: how many each device has, before the first round; nothing is trained for it"
         case ClassCountEstimator():
             yield "class counts: each device tells its label histogram, if its owner shares it"
-        case UpdateEstimator() if not estimator.epochs:
+        case UpdateEstimator() if estimator.from_visits:
             yield "samples told: how many each device has, before the first round; nothing is trained for it"
             yield "updates: the server keeps each device's last one"
         case _:
@@ -67,5 +65,5 @@ def _training(strategy: Strategy) -> Iterator[str]:
 def _telling(strategy: Strategy) -> Iterator[str]:
     """Where one model travels alone there is nothing to weigh."""
     by_samples = getattr(strategy.aggregator, "weighting", None) == "samples"
-    if (by_samples or isinstance(strategy.aggregator, WeightedMean)) and not isinstance(strategy.schedule, Ring):
+    if by_samples and not strategy.schedule.in_turn:
         yield "samples told: how many a model has seen is its weight"

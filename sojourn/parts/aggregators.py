@@ -12,14 +12,24 @@ class AggregatorPart(Part, frozen=True):
 
     sends: ClassVar[tuple[str, ...]] = ()
     """The vectors it keeps that travel to the devices."""
+    device_half: ClassVar[str | None] = None
+    """The name of the objective that it means nothing without."""
+    steps: ClassVar[bool] = False
+    """Whether a merge moves each number by about its learning rate, however far devices went."""
+    compares: ClassVar[bool] = False
+    """Whether it compares models, and so does nothing with one."""
 
 
 class WeightedMean(AggregatorPart, frozen=True, tag="weighted-mean"):
     """The mean of the tours' models, weighted by the samples each has seen."""
 
+    weighting: ClassVar[Weighting] = "samples"
+
 
 class UniformMean(AggregatorPart, frozen=True, tag="uniform-mean"):
     """The plain mean of the tours' models: devices need not tell how much data they have."""
+
+    weighting: ClassVar[Weighting] = "uniform"
 
 
 class AvgM(AggregatorPart, frozen=True, tag="avgm"):
@@ -33,6 +43,7 @@ class AvgM(AggregatorPart, frozen=True, tag="avgm"):
 class Adagrad(AggregatorPart, frozen=True, tag="adagrad"):
     """FedAdagrad: v <- v + d^2; w <- w + lr m / (sqrt(v) + tau)."""
 
+    steps: ClassVar[bool] = True
     lr: Positive = 0.1
     beta1: BelowOne = 0.0
     tau: Positive = 1e-3
@@ -42,6 +53,7 @@ class Adagrad(AggregatorPart, frozen=True, tag="adagrad"):
 class Adam(AggregatorPart, frozen=True, tag="adam"):
     """FedAdam: v <- beta2 v + (1 - beta2) d^2; w <- w + lr m / (sqrt(v) + tau)."""
 
+    steps: ClassVar[bool] = True
     lr: Positive = 0.1
     beta1: BelowOne = 0.9
     beta2: BelowOne = 0.99
@@ -52,6 +64,7 @@ class Adam(AggregatorPart, frozen=True, tag="adam"):
 class Yogi(AggregatorPart, frozen=True, tag="yogi"):
     """FedYogi: v <- v - (1 - beta2) d^2 sign(v - d^2); w <- w + lr m / (sqrt(v) + tau)."""
 
+    steps: ClassVar[bool] = True
     lr: Positive = 0.1
     beta1: BelowOne = 0.9
     beta2: BelowOne = 0.99
@@ -62,6 +75,7 @@ class Yogi(AggregatorPart, frozen=True, tag="yogi"):
 class Ida(AggregatorPart, frozen=True, tag="ida"):
     """Inverse distance: each model weighs 1 / (epsilon + its distance to the mean model)."""
 
+    compares: ClassVar[bool] = True
     epsilon: Positive = 1e-6
     weighting: Weighting = "samples"
 
@@ -69,11 +83,15 @@ class Ida(AggregatorPart, frozen=True, tag="ida"):
 class DynServer(AggregatorPart, frozen=True, tag="dyn"):
     """FedDyn's server half: h <- h - a / N sum(w_k - w_prev); w = mean(w_k) - h / a, with the objective's a."""
 
+    device_half: ClassVar[str | None] = "dyn"
+    weighting: ClassVar[Weighting] = "uniform"
+
 
 class ScaffoldServer(AggregatorPart, frozen=True, tag="scaffold"):
     """SCAFFOLD's server half: c <- c + 1 / N sum(delta c_k); w <- w + lr (mean - w)."""
 
     sends: ClassVar[tuple[str, ...]] = ("control",)
+    device_half: ClassVar[str | None] = "scaffold"
     lr: Positive = 1.0
     weighting: Weighting = "uniform"
 
@@ -82,6 +100,9 @@ class OwnAggregator(Own, frozen=True, tag="own"):
     """An aggregator of one's own."""
 
     sends: ClassVar[tuple[str, ...]] = ()
+    device_half: ClassVar[str | None] = None
+    steps: ClassVar[bool] = False
+    compares: ClassVar[bool] = False
 
 
 Aggregator = (

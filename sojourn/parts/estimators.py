@@ -14,14 +14,30 @@ class EstimatorPart(Part, frozen=True):
     """Whether what is known of a device is one number for each class."""
     exemplars: ClassVar[bool] = False
     """Whether exemplars are needed."""
+    rows: ClassVar[bool] = True
+    """Whether it finds out anything about a device's data besides how much there is."""
+    sizes: ClassVar[bool] = True
+    """Whether it asks how many samples a device has."""
+    weights: ClassVar[bool] = False
+    """Whether a device is known by a vector of weights."""
+
+    @property
+    def from_visits(self) -> bool:
+        """Whether it knows a device only by the visits of rounds, and so nothing before the first."""
+        return False
 
 
 class NoEstimator(EstimatorPart, frozen=True, tag="none"):
     """The arranger asks for nothing."""
 
+    rows: ClassVar[bool] = False
+    sizes: ClassVar[bool] = False
+
 
 class SizeEstimator(EstimatorPart, frozen=True, tag="sizes"):
     """How many samples each device has; nothing is trained."""
+
+    rows: ClassVar[bool] = False
 
 
 class SignatureEstimator(EstimatorPart, frozen=True, tag="signature"):
@@ -46,6 +62,7 @@ class ConfidenceEstimator(EstimatorPart, frozen=True, tag="confidence"):
 class ClassifierEstimator(EstimatorPart, frozen=True, tag="classifier"):
     """FedSeq's classifier: weights of the fully connected layers after a few epochs, less by a PCA."""
 
+    weights: ClassVar[bool] = True
     epochs: Count = 10
     where: Where = "server"
     layers: Literal["all", "last-two", "last"] = "last"
@@ -68,7 +85,13 @@ class UpdateEstimator(EstimatorPart, frozen=True, tag="updates"):
     epochs: train so long from the same model before the first round; 0: a device that was not visited yet is a zero.
     """
 
+    weights: ClassVar[bool] = True
     epochs: Natural = 1
+
+    @property
+    def from_visits(self) -> bool:
+        """With 0 epochs nothing is trained before the first round."""
+        return not self.epochs
 
 
 class OwnEstimator(Own, frozen=True, tag="own"):
@@ -78,6 +101,10 @@ class OwnEstimator(Own, frozen=True, tag="own"):
     """
 
     exemplars: ClassVar[bool] = True
+    rows: ClassVar[bool] = True
+    sizes: ClassVar[bool] = True
+    weights: ClassVar[bool] = False
+    from_visits: ClassVar[bool] = False
     by_class: bool = False
     epochs: Count = 10
 

@@ -16,6 +16,10 @@ class ObjectivePart(Part, frozen=True):
     """The vectors that a device sends back besides its model; an edge server sums them over a tour."""
     keeps: ClassVar[bool] = False
     """Whether a device remembers vectors from one visit to the next."""
+    server_half: ClassVar[str | None] = None
+    """The name of the aggregator that it means nothing without."""
+    plain_sgd: ClassVar[bool] = False
+    """Whether it is right for plain SGD alone: no momentum, no other optimiser."""
 
 
 class Sgd(ObjectivePart, frozen=True, tag="sgd"):
@@ -41,6 +45,8 @@ class Scaffold(ObjectivePart, frozen=True, tag="scaffold"):
     receives: ClassVar[tuple[str, ...]] = ("control",)
     returns: ClassVar[tuple[str, ...]] = ("control_delta",)
     keeps: ClassVar[bool] = True
+    server_half: ClassVar[str | None] = "scaffold"
+    plain_sgd: ClassVar[bool] = True
 
 
 class Sam(ObjectivePart, frozen=True, tag="sam"):
@@ -74,6 +80,8 @@ class OwnObjective(Own, frozen=True, tag="own"):
 
     receives: ClassVar[tuple[str, ...]] = ()
     returns: ClassVar[tuple[str, ...]] = ()
+    server_half: ClassVar[str | None] = None
+    plain_sgd: ClassVar[bool] = False
     keeps: bool = True
 
 

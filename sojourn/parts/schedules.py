@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from sojourn.parts.part import Count, Natural, NotNegative, Own, Part, Share
 
 Order = Literal["arranged", "shuffled"]
 
 
-class EveryRound(Part, frozen=True, tag="every-round"):
+class SchedulePart(Part, frozen=True):
+    """What others must know of a schedule."""
+
+    in_turn: ClassVar[bool] = False
+    """Whether tours follow one another with one model, so that a device is never on two at once."""
+    at_edge: ClassVar[bool] = False
+    """Whether models merge at the edge servers before they come home."""
+    counts_sets: ClassVar[bool] = False
+    """Whether it asks the arranger for a number of sets."""
+
+    @property
+    def fixed_rounds(self) -> int | None:
+        """How many rounds it has, if it says so itself."""
+        return None
+
+    @property
+    def arranges_once(self) -> bool:
+        """Whether devices are arranged before the first round and never again."""
+        return getattr(self, "rearrange_every", 1) == 0
+
+
+class EveryRound(SchedulePart, frozen=True, tag="every-round"):
     """All tours start from the global model and merge after the round.
 
     rearrange_every: arrange anew every so many rounds; 0: never. fraction: the share of the sets that trains in a
@@ -22,7 +43,7 @@ class EveryRound(Part, frozen=True, tag="every-round"):
     passes: Count = 1
 
 
-class Slots(Part, frozen=True, tag="slots"):
+class Slots(SchedulePart, frozen=True, tag="slots"):
     """Several models travel for some rounds before they merge.
 
     As many slots as sets train in a round; the i-th set's tour starts from slot i and leaves its model there
@@ -38,12 +59,13 @@ class Slots(Part, frozen=True, tag="slots"):
     passes: Count = 1
 
 
-class SequentialToParallel(Part, frozen=True, tag="stp"):
+class SequentialToParallel(SchedulePart, frozen=True, tag="stp"):
     """FedGSP: round r asks for f(r) groups, more and more; a share kappa of them trains, the rest waits.
 
     linear: beta floor(alpha (r - 1) + 1); log: beta floor(alpha ln r + 1); exp: beta floor((1 + alpha)^(r - 1)).
     """
 
+    counts_sets: ClassVar[bool] = True
     growth: Literal["linear", "log", "exp"] = "log"
     alpha: NotNegative = 2.0
     beta: Count = 10
@@ -52,27 +74,49 @@ class SequentialToParallel(Part, frozen=True, tag="stp"):
     passes: Count = 1
 
 
-class Ring(Part, frozen=True, tag="ring"):
+class Ring(SchedulePart, frozen=True, tag="ring"):
     """One model goes through all sets, one after another, `trips` times; a trip is a round (FedELMY's few shots)."""
 
+    in_turn: ClassVar[bool] = True
     trips: Count = 1
     order: Order = "arranged"
     passes: Count = 1
 
+    @property
+    def fixed_rounds(self) -> int:
+        """A round for each trip."""
+        return self.trips
 
-class OneShot(Part, frozen=True, tag="one-shot"):
+    @property
+    def arranges_once(self) -> bool:
+        """Every trip goes the same way."""
+        return True
+
+
+class OneShot(SchedulePart, frozen=True, tag="one-shot"):
     """One round of parallel tours, merged once."""
 
     order: Order = "arranged"
     passes: Count = 1
 
+    @property
+    def fixed_rounds(self) -> int:
+        """The one."""
+        return 1
 
-class EdgeCloud(Part, frozen=True, tag="edge-cloud"):
+    @property
+    def arranges_once(self) -> bool:
+        """There is no second round."""
+        return True
+
+
+class EdgeCloud(SchedulePart, frozen=True, tag="edge-cloud"):
     """Client-edge-cloud: the devices of a set train in parallel and merge at their edge server.
 
     edge_merges: so many times before the cloud merges (the paper's kappa_2, VISIT's j).
     """
 
+    at_edge: ClassVar[bool] = True
     edge_merges: Count = 2
     rearrange_every: Natural = 1
 
@@ -80,16 +124,16 @@ class EdgeCloud(Part, frozen=True, tag="edge-cloud"):
 class OwnSchedule(Own, frozen=True, tag="own"):
     """A schedule of one's own."""
 
+    in_turn: ClassVar[bool] = False
+    at_edge: ClassVar[bool] = False
+    counts_sets: ClassVar[bool] = False
+    fixed_rounds: ClassVar[int | None] = None
+    arranges_once: ClassVar[bool] = False
+
 
 Schedule = EveryRound | Slots | SequentialToParallel | Ring | OneShot | EdgeCloud | OwnSchedule
 
 
 def fixed_rounds(schedule: Schedule) -> int | None:
     """How many rounds the schedule has, if it says so itself."""
-    match schedule:
-        case Ring():
-            return schedule.trips
-        case OneShot():
-            return 1
-        case _:
-            return None
+    return schedule.fixed_rounds

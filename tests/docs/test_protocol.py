@@ -412,7 +412,7 @@ def test_limits_and_settings_are_told_as_they_are():
         f"as low as {LEAF + exchange.OVERHEAD:,} bytes": True,
         f"The {records.KEPT} newest": True,
         f"of the {records.REMEMBERED} jobs whose memory changed last": True,
-        f"the first {results.SAID}; among them": True,
+        f"the first {results.LISTED}; among them": True,
         f"in batches of {scoring.BATCH}, in order": True,
         f"Predict in batches of {exemplars.BATCH}, in order": True,
         f"{BrokerSettings().keepalive} s by default": True,

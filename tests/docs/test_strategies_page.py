@@ -18,7 +18,7 @@ from coordinator.jobs import settings as job_file
 from coordinator.jobs.compatibility import objections
 from coordinator.rounds.schedules import Departure, Moment, depart, merges
 from coordinator.strategies import STRATEGIES, Named
-from coordinator.strategies.requirements import asks
+from coordinator.strategies.requirements import requirements_of
 from coordinator.strategies.strategy import FORMS
 from edge_agent.settings import AgentSettings
 from edge_agent.training import objectives
@@ -66,7 +66,7 @@ def test_every_strategy_has_a_row(each: Named) -> None:
     assert good_for == each.summary
     assert re.search(r"\(.+\)", visits)
     assert volume.count(", ") == 1
-    said = " ".join(asks(each.strategy))
+    said = " ".join(requirements_of(each.strategy))
     for word in ("samples told", "class counts", "memory", "gradients"):
         assert (word in asked) == (word in said), f"{word}: {said}"
     assert ("estimation of 10 epochs" in asked) == ("visit for each device, of 10 epochs" in said)

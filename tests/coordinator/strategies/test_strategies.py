@@ -13,7 +13,7 @@ from coordinator import strategies
 from coordinator.console.strategy_commands import KINDS, snippet
 from coordinator.jobs.compatibility import objections
 from coordinator.strategies import STRATEGIES, Named, Strategy, find, named
-from coordinator.strategies.requirements import asks
+from coordinator.strategies.requirements import requirements_of
 from coordinator.strategies.strategy import FORMS
 from sojourn import parts
 from sojourn.errors import ConfigError
@@ -217,15 +217,17 @@ def test_own_parts_are_named_by_their_class_with_their_settings_beside() -> None
     ],
 )
 def test_what_is_asked_of_devices(name: str, asked: list[str]) -> None:
-    told = asks(named(name, "here"))
+    told = requirements_of(named(name, "here"))
     assert len(told) == len(asked)
     assert all(line.startswith(start) for line, start in zip(told, asked, strict=True))
 
 
 def test_an_own_objective_must_be_installed_and_exemplars_can_be_sent() -> None:
     changes = {"objective": {"name": "mine.parts:Pull"}, "estimator": {"where": "device"}}
-    told = asks(named("visit", "here").changed(changes, "it"))
+    told = requirements_of(named("visit", "here").changed(changes, "it"))
     assert "mine.parts:Pull installed on each device, and its owner's leave to run it" in told
     assert "exemplars: a few public labelled samples of each class, sent to devices" in told
     sizes = named("naive-gsp", "here").changed({"estimator": {"name": "sizes"}}, "it")
-    assert asks(sizes) == ["samples told: how many each device has, before the first round; nothing is trained for it"]
+    assert requirements_of(sizes) == [
+        "samples told: how many each device has, before the first round; nothing is trained for it"
+    ]
