@@ -14,13 +14,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_agent.training.work import Warm, Warmed
 from fleet_sim.engines import ProcessPoolEngine, SerialEngine, process_pool, visit_queue
 from fleet_sim.engines.frames import VisitRequest
 from fleet_sim.engines.visit_queue import QueuedVisit
 from sojourn.node.machine import Did, DidNot
 from sojourn.store.memory_blobs import MemoryBlobs
-from tests.fleet_sim.engines.shares import KINDS, assert_same, result, shards, train, visit
+from tests.fleet_sim.engines.shares import KINDS, assert_same, assert_warms_and_refuses, result, shards, train, visit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,16 +60,7 @@ def test_the_pool_gives_the_bits_of_the_serial_engine(engine: ProcessPoolEngine,
 
 
 def test_warming_and_devices_without_data(engine: ProcessPoolEngine) -> None:
-    blobs = MemoryBlobs()
-    work = visit("sgd", blobs)
-    assert engine.start("dev-0", "a", Warm(work.visit.kit, work.visit.task), blobs).result().event == Did(
-        "a", Warmed(18)
-    )
-    for device, word in {"none": "holds no sample", "dev-9": "no share for a device 'dev-9'"}.items():
-        event = engine.start(device, "b", work, blobs).result().event
-        assert isinstance(event, DidNot)
-        assert event.reason == "data"
-        assert word in event.detail
+    assert_warms_and_refuses(engine)
 
 
 def test_what_is_gone_fails_its_visit_and_no_other(engine: ProcessPoolEngine) -> None:
