@@ -44,7 +44,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One of them; runs of one group differ in their seeds alone."""
+    """One simulation of a comparison; runs of one group differ in their seeds alone."""
 
     group: str
     seed: int | None
@@ -52,12 +52,12 @@ class ComparedRun:
 
     @property
     def name(self) -> str:
-        """Its name among the others, and that of its folder."""
+        """The name of the run among the others, and that of its folder."""
         return self.group if self.seed is None else f"{self.group} seed {self.seed}"
 
 
 def compare(comparison: Comparison, console: Console) -> None:
-    """ComparedRun them all, and draw them together."""
+    """Run all simulations of a comparison, and show them in one table, one picture and one page."""
     runs = _runs(comparison)
     folder = comparison.resume or comparison.output or free(HOME / "compare")
     found: dict[str, list[Rows]] = {}

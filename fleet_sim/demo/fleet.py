@@ -43,7 +43,7 @@ SHOWN = 12
 
 
 class Demo(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be chosen."""
+    """What a person can choose of the demo."""
 
     devices: int
     edges: int

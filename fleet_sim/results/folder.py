@@ -31,7 +31,7 @@ PACKAGES = ("numpy", "onnxruntime", "torch", "msgspec", "paho-mqtt", "scikit-lea
 
 
 class ResultFolder:
-    """Writes as it goes, so that what was done is there whenever the simulation ends."""
+    """A simulation's tables, written as it runs, so that they are there however it ends."""
 
     def __init__(self, path: Path, *, resume: bool = False) -> None:
         if path.exists() and not path.is_dir():
@@ -93,7 +93,7 @@ class ResultFolder:
             writer.writerows(rows)
 
     def close(self) -> None:
-        """Nothing more is added."""
+        """Close the tables; what was added is on the disk."""
         for file in self._files.values():
             file.close()
         self._files.clear()

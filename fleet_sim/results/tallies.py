@@ -54,7 +54,7 @@ class VisitTally:
 
     @property
     def shared(self) -> tuple[object, ...]:
-        """What sites and devices have in common."""
+        """The columns that the tables of sites and devices share."""
         return self.visits, self.lost, self.seconds, self.down, self.up
 
 

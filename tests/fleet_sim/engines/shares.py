@@ -159,6 +159,14 @@ def assert_close(ours: TrainedVectors, theirs: TrainedVectors) -> None:
     np.testing.assert_allclose(ours_told, theirs_told, atol=1e-5)
 
 
+def long_visit(blobs: MemoryBlobs) -> Train:
+    """A visit that is not over before somebody ends it."""
+    work = visit("sgd", blobs)
+    training = msgspec.structs.replace(work.visit.task.training, epochs=10**6)
+    task = msgspec.structs.replace(work.visit.task, training=training)
+    return msgspec.structs.replace(work, visit=msgspec.structs.replace(work.visit, task=task))
+
+
 def assert_warms_and_refuses(engine: Engine) -> None:
     """A device with samples warms up; one without samples or without a share is refused for its data."""
     blobs = MemoryBlobs()

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -19,12 +18,20 @@ from fleet_sim.engines.frames import VisitRequest
 from fleet_sim.engines.visit_queue import QueuedVisit
 from sojourn.node.machine import Did, DidNot
 from sojourn.store.memory_blobs import MemoryBlobs
-from tests.fleet_sim.engines.shares import KINDS, assert_same, assert_warms_and_refuses, result, shards, train, visit
+from tests.fleet_sim.engines.shares import (
+    KINDS,
+    assert_same,
+    assert_warms_and_refuses,
+    long_visit,
+    result,
+    shards,
+    train,
+    visit,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from edge_agent.training.work import Train
 
 DEVICES = ("dev-0", "dev-1", "dev-2", "dev-3")
 
@@ -43,14 +50,6 @@ def alive(process: int) -> bool:
         return False
     stat = Path(f"/proc/{process}/stat")  # where nobody buries an orphan, it stays as a zombie
     return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-def long_visit(blobs: MemoryBlobs) -> Train:
-    """A visit that is not over before somebody ends it."""
-    work = visit("sgd", blobs)
-    training = msgspec.structs.replace(work.visit.task.training, epochs=10**6)
-    task = msgspec.structs.replace(work.visit.task, training=training)
-    return msgspec.structs.replace(work, visit=msgspec.structs.replace(work.visit, task=task))
 
 
 @pytest.mark.parametrize("kind", KINDS)

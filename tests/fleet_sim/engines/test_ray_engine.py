@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.fleet_sim.engines.test_pool import long_visit
 
 from fleet_sim.engines import SerialEngine, choose, ray_cluster, ray_engine, visit_queue
 from fleet_sim.engines.choosing import Hardware, pick
@@ -25,7 +24,16 @@ from fleet_sim.settings import read_simulation
 from sojourn.errors import ConfigError, MachineError
 from sojourn.node.machine import Did, DidNot
 from sojourn.store.memory_blobs import MemoryBlobs
-from tests.fleet_sim.engines.shares import KINDS, assert_same, assert_warms_and_refuses, result, shards, train, visit
+from tests.fleet_sim.engines.shares import (
+    KINDS,
+    assert_same,
+    assert_warms_and_refuses,
+    long_visit,
+    result,
+    shards,
+    train,
+    visit,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
