@@ -17,7 +17,7 @@ from fleet_sim.console.comparing import rounds_to, row
 from fleet_sim.results.folder import ROUNDS, ResultFolder
 
 if TYPE_CHECKING:
-    from fleet_sim.results.plots import Rows
+    from fleet_sim.results.folder import Rows
 
 LAST = 10
 """Rounds go up and down; so many together say more than one."""

@@ -13,11 +13,14 @@ from sojourn.errors import ConfigError
 from sojourn.toml import dumps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from fleet_sim.world.virtual_fleet import EndedVisit
     from sojourn.protocol.wire import RoundReport
+
+    Rows = Sequence[Mapping[str, str]]
+    """A table as it is read back: each row by its columns' names."""
 
 ROUNDS, VISITS, CONFIG = "rounds.csv", "visits.csv", "config.toml"
 COLUMNS = {

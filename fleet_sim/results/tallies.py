@@ -11,9 +11,7 @@ from fleet_sim.results.folder import VISITS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fleet_sim.results.folder import ResultFolder
-
-    Rows = Sequence[Mapping[str, str]]
+    from fleet_sim.results.folder import ResultFolder, Rows
 
 DEVICES, SITES = "devices.csv", "sites.csv"
 _SHARED = ("visits", "lost", "seconds", "down", "up")
