@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.site import CLASSES, FLEET, Model, Site
+from benchmarks.site import CLASSES, FLEET, CompiledModel, MeasuredSite
 from sojourn.parts import Training
 
 PROC = Path("/proc")
@@ -69,7 +69,7 @@ def alone(pids: list[int]) -> int:
     return private + sum(shared.values())
 
 
-class Watch:
+class MemoryWatch:
     """Takes samples for as long as the `with` block lasts; a moment in which a process ends is left out."""
 
     def __init__(self, pid: int) -> None:
@@ -94,7 +94,7 @@ class Watch:
         self._thread.join()
 
 
-def agent(site: Site, samples: int) -> subprocess.Popen[bytes]:
+def agent(site: MeasuredSite, samples: int) -> subprocess.Popen[bytes]:
     """Start an agent as a person does, with a shorter patience for its idle child."""
     draw = np.random.default_rng(1)
     x = draw.integers(0, 256, (samples, *SHAPE[1:]), np.uint8)
@@ -123,23 +123,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=1000)
     arguments = parser.parse_args()
-    model = Model("cnn", SHAPE)
+    model = CompiledModel("cnn", SHAPE)
     print(f"MB{'':32}{'processes':>10}{'PSS median':>12}{'PSS max':>10}{'alone median':>14}{'max':>10}")
-    with tempfile.TemporaryDirectory() as name, Site(Path(name)) as site:
+    with tempfile.TemporaryDirectory() as name, MeasuredSite(Path(name)) as site:
         process = agent(site, arguments.samples)
         try:
             time.sleep(2)
-            with Watch(process.pid) as idle:
+            with MemoryWatch(process.pid) as idle:
                 time.sleep(2)
             row("connected, before any visit", idle)
-            with Watch(process.pid) as training:
+            with MemoryWatch(process.pid) as training:
                 site.lead(model, model.initial, ["one"], training=Training(epochs=8), threads=None)()
             row("during a visit", [each for each in training if each.processes > 1])
-            with Watch(process.pid) as warm:
+            with MemoryWatch(process.pid) as warm:
                 time.sleep(1)
             row("after it, the child still waits", [each for each in warm if each.processes > 1])
             time.sleep(IDLE_SECONDS + 2)
-            with Watch(process.pid) as after:
+            with MemoryWatch(process.pid) as after:
                 time.sleep(2)
             row("the child has gone", after)
         finally:

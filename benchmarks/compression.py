@@ -19,7 +19,7 @@ import numpy as np
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from benchmarks.site import CLASSES, EDGE, FLEET, PATIENCE, Model, Site
+from benchmarks.site import CLASSES, EDGE, FLEET, PATIENCE, CompiledModel, MeasuredSite
 from coordinator.jobs.data import digits_split
 from fleet_sim.datasets.partition import dirichlet
 from fleet_sim.world.memory_fleet import MemoryFleet
@@ -80,14 +80,14 @@ class Tap:
 
 def count_bytes(folder: Path) -> None:
     """One visit in each encoding, after one that fetches the kit."""
-    model = Model("cnn", SHAPE, hidden=256)
+    model = CompiledModel("cnn", SHAPE, hidden=256)
     draw = np.random.default_rng(1)
     x = draw.integers(0, 256, (SAMPLES, *SHAPE[1:]), np.uint8)
     np.savez(folder / "data.npz", x=x, y=draw.integers(0, len(CLASSES), SAMPLES))
     size = len(model.initial)
     print(f"one visit of cnn(hidden = 256), {size} numbers, {4 * size / 1e6:.2f} MB in float32")
     print(f"{'':10}{'down':>10}{'up':>10}{'bytes':>10}{'messages':>10}{'/ float32':>11}")
-    with Site(folder) as site:
+    with MeasuredSite(folder) as site:
         tap = Tap(site.broker.settings)
         process = subprocess.Popen([
             sys.executable, "-m", "sojourn.cli", "agent", "run", "--name", DEVICE.name, "--fleet", FLEET,

@@ -3,7 +3,7 @@
 python -m benchmarks.disk_writes [--visits 20] [--folder a folder on a disk; a tmpfs counts nothing]
 
 `write_bytes` of /proc/<pid>/io: pages that became dirty, whether or not the file was deleted before they left for the
-disk. The first visit also brings the kit, and is told apart.
+disk. The first visit also brings the kit, and is listed apart.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.agent_memory import PROC, agent, tree
-from benchmarks.site import Model, Site
+from benchmarks.site import CompiledModel, MeasuredSite
 from sojourn.parts import Training
 
 if TYPE_CHECKING:
@@ -49,7 +49,9 @@ def settled(pid: int) -> int:
     return now
 
 
-def measure(site: Site, process: subprocess.Popen[bytes], model: Model, visits: int) -> tuple[int, float]:
+def measure(
+    site: MeasuredSite, process: subprocess.Popen[bytes], model: CompiledModel, visits: int
+) -> tuple[int, float]:
     """Bytes of the first visit, and of each that follows."""
     training = Training(epochs=1)
     start = settled(process.pid)
@@ -68,9 +70,9 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     print(f"{'KB':24}{'model':>10}{'first visit':>14}{'each visit':>12}{'x model':>9}{'allowed':>10}")
     for name, options in MODELS:
-        model = Model(name, SHAPE, **options)
+        model = CompiledModel(name, SHAPE, **options)
         size = model.initial.nbytes
-        with tempfile.TemporaryDirectory(dir=arguments.folder) as folder, Site(Path(folder)) as site:
+        with tempfile.TemporaryDirectory(dir=arguments.folder) as folder, MeasuredSite(Path(folder)) as site:
             process = agent(site, 200)
             try:
                 first, each = measure(site, process, model, arguments.visits)
@@ -78,9 +80,9 @@ def main() -> None:
                 process.terminate()
                 process.wait()
         allowed = 3 * size + ALLOWED
-        told = f"{name} {options.get('hidden', '')}"
+        label = f"{name} {options.get('hidden', '')}"
         print(
-            f"{told:24}{size / 1e3:>10.0f}{first / 1e3:>14.0f}{each / 1e3:>12.0f}{each / size:>9.2f}"
+            f"{label:24}{size / 1e3:>10.0f}{first / 1e3:>14.0f}{each / 1e3:>12.0f}{each / size:>9.2f}"
             f"{allowed / 1e3:>10.0f}{'' if each <= allowed else '  too much'}",
             flush=True,
         )

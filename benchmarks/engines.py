@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 PAUSE = 0.2
 
 
-class Fleet:
+class SimulatedUsers:
     """Visits of a round at an engine, and their mean."""
 
     def __init__(self, name: str, workload: Workload, processes: int) -> None:
@@ -98,7 +98,7 @@ def _engine(name: str, workload: Workload, processes: int) -> Engine:
             return BatchedEngine(shards, network)
 
 
-def seconds(side: Fleet | PlainLoop, users: list[int]) -> float:
+def seconds(side: SimulatedUsers | PlainLoop, users: list[int]) -> float:
     time.sleep(PAUSE)
     began = time.perf_counter()
     side.round(users)
@@ -119,7 +119,7 @@ def main() -> None:
     draw = np.random.default_rng(1)
     print("engine    visits/s  plain loop  ratio   load")
     for name in arguments.engines:
-        fleet, times, load = Fleet(name, workload, arguments.processes), [], os.getloadavg()[0]
+        fleet, times, load = SimulatedUsers(name, workload, arguments.processes), [], os.getloadavg()[0]
         for _ in range(arguments.rounds + 1):
             users = draw.choice(workload.users, workload.cohort, replace=False).tolist()
             times.append((seconds(plain, users), seconds(fleet, users)))

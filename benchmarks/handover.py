@@ -19,7 +19,7 @@ import numpy as np
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from benchmarks.site import CLASSES, FLEET, PATIENCE, Model, Site
+from benchmarks.site import CLASSES, FLEET, PATIENCE, CompiledModel, MeasuredSite
 from edge_agent.agent import Agent
 from edge_agent.training.objectives import NAMES
 from edge_agent.training.process import TrainingProcess
@@ -46,12 +46,12 @@ TRIPS = 200
 class Watched(TrainingProcess):
     """A training process that tells when training begins: the worker says so before its first step."""
 
-    told: Callable[[], object]
+    began: Callable[[], object]
 
     def start(self, key: str, work: Any, report: Callable[[Any], None]) -> None:
         def watch(event: Any) -> None:
             if isinstance(event, Doing) and event.step == 0:
-                self.told()
+                self.began()
             report(event)
 
         super().start(key, work, watch)
@@ -62,14 +62,14 @@ def device(settings: BrokerSettings, folder: Path, name: str, pipe: Connection) 
     offer = Offer("", "", "", 1, 0, NAMES, "")
     store = FolderStore(folder / name)
     training = Watched(folder / name / "blobs", DataSettings(path=str(folder / "data.npz")))
-    training.told = lambda: pipe.send(time.monotonic())
+    training.began = lambda: pipe.send(time.monotonic())
     driver = Driver(Node(FLEET, Agent(name, offer), store, {"edge": MqttLink(settings, name)}, training))
     threading.Thread(target=lambda: (pipe.recv(), driver.stop())).start()
     driver.run()
 
 
 def echo(settings: BrokerSettings, pipe: Connection) -> None:
-    """Sends back what comes, with nothing but paho, until told to stop."""
+    """Sends back what comes, with nothing but paho, until it is asked to stop."""
     client = raw_client(settings, "echo", lambda client, payload: client.publish("raw/here", payload, 1))
     pipe.send("ready")
     pipe.recv()
@@ -113,10 +113,10 @@ def two_trips(settings: BrokerSettings, size: int) -> float:
     return statistics.median(times)
 
 
-def handovers(folder: Path, model: Model, hops: int) -> tuple[list[float], float]:
+def handovers(folder: Path, model: CompiledModel, hops: int) -> tuple[list[float], float]:
     """Seconds of every hand-over of a tour back and forth between two devices, and of two raw trips."""
     kept: list[float] = []
-    with Site(folder, lambda record: isinstance(record, VisitKept) and kept.append(time.monotonic())) as site:
+    with MeasuredSite(folder, lambda record: isinstance(record, VisitKept) and kept.append(time.monotonic())) as site:
         names, pipes, processes = ["one", "two"], [], []
         for name in names:
             ours, theirs = multiprocessing.Pipe()
@@ -162,7 +162,7 @@ def main() -> None:
             draw = np.random.default_rng(1)
             y = draw.integers(0, len(CLASSES), SAMPLES)
             np.savez(folder / "data.npz", x=draw.random((SAMPLES, 1, 8, 8), np.float32), y=y)
-            model = Model("mlp", (1, 8, 8), hidden=hidden)
+            model = CompiledModel("mlp", (1, 8, 8), hidden=hidden)
             seconds, raw = handovers(folder, model, arguments.hops)
         times, trips = sorted(1e3 * each for each in seconds), 1e3 * raw
         median, late = statistics.median(times), times[int(0.9 * len(times))]

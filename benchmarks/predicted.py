@@ -66,8 +66,8 @@ class Heard:
 
 
 @dataclass(frozen=True)
-class JobProgress:
-    """How the job went: its rounds, what was said, and the brokers' count."""
+class JobTrace:
+    """How the job went: its rounds, which messages were sent, and the brokers' count."""
 
     rounds: list[RoundReport]
     heard: Heard
@@ -87,7 +87,7 @@ def simulation_of(strategy: str, encoding: str, rounds: int, epochs: int, profil
     return read_simulation(dumps({**job, "simulation": fleet, "split": {"alpha": ALPHA}}), "the benchmark")
 
 
-def simulated(simulation: Simulation, folder: Path) -> JobProgress:
+def simulated(simulation: Simulation, folder: Path) -> JobTrace:
     heard = Heard()
     running = SimulationRun(simulation, folder)
     try:
@@ -96,10 +96,10 @@ def simulated(simulation: Simulation, folder: Path) -> JobProgress:
         *_, course = running.courses()
     finally:
         running.close()
-    return JobProgress(list(course.history), heard, running.fleet.traffic)
+    return JobTrace(list(course.history), heard, running.fleet.traffic)
 
 
-def lived(simulation: Simulation, folder: Path, test: Path) -> JobProgress:
+def lived(simulation: Simulation, folder: Path, test: Path) -> JobTrace:
     """The same job on a fleet of processes whose devices have the same samples."""
     samples, data = load(simulation.fleet.data), {}
     parts = split(simulation.split, samples, DEVICES, simulation.read().seed)
@@ -115,7 +115,7 @@ def lived(simulation: Simulation, folder: Path, test: Path) -> JobProgress:
         heard = Heard(live.witness.bytes.copy(), live.witness.messages.copy())
     finally:
         live.stop()
-    return JobProgress(list(view.history), heard, total)
+    return JobTrace(list(view.history), heard, total)
 
 
 def measured(path: Path) -> str:
@@ -130,7 +130,7 @@ def row(what: str, predicted: float, counted: float, digits: int = 0) -> str:
     return f"{what:24}{predicted:12,.{digits}f}{counted:12,.{digits}f}{beside}"
 
 
-def show(ours: JobProgress, theirs: JobProgress) -> None:
+def show(ours: JobTrace, theirs: JobTrace) -> None:
     print(f"{'':24}{'predicted':>12}{'counted':>12}")
     for one, other in zip_longest(ours.rounds, theirs.rounds):
         print(row(f"round {one.round}, bytes", one.traffic, other.traffic))
@@ -151,16 +151,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--profile", help="a board or a file; without one this machine is measured")
-    told = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        profile = told.profile or measured(folder / "here.toml")
+        profile = arguments.profile or measured(folder / "here.toml")
         device = find_profile(profile).device
-        simulation = simulation_of(told.strategy, told.encoding, told.rounds, told.epochs, profile)
+        simulation = simulation_of(arguments.strategy, arguments.encoding, arguments.rounds, arguments.epochs, profile)
         ours = simulated(simulation, folder / "simulation")
         theirs = lived(simulation, folder, folder / "simulation" / "test.npz")
     print(
-        f"{told.strategy}, {told.encoding}, mlp({HIDDEN[0]}), {DEVICES} agents at {SITES} sites, {Path(profile).name}"
+        f"{arguments.strategy}, {arguments.encoding}, mlp({HIDDEN[0]}), "
+        f"{DEVICES} agents at {SITES} sites, {Path(profile).name}"
     )
     print(
         f"{device.flops / 1e9:.1f} GFLOP/s and {1e3 * device.step_seconds:.2f} ms a step on {device.cores} cores; "

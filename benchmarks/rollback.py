@@ -68,9 +68,9 @@ class FirstComplaint:
         route = read(FLEET, message.topic)
         if route is None or route.node.role != "edge" or route.sender not in DEVICES or self.heard.is_set():
             return
-        said = unpack(message.payload, Address("device", route.sender), route.node).message
-        ours = isinstance(said, ReleaseReport) and said.version == self.version
-        if ours and said.health and complaint(said.health, RULES):
+        report = unpack(message.payload, Address("device", route.sender), route.node).message
+        ours = isinstance(report, ReleaseReport) and report.version == self.version
+        if ours and report.health and complaint(report.health, RULES):
             self.at = time.monotonic()
             self.heard.set()
 

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.agent_memory import Watch
+from benchmarks.agent_memory import MemoryWatch
 from fleet_sim.datasets import load
 
 
@@ -34,7 +34,7 @@ def main() -> None:
             *(word for each in settings for word in ("--set", each)),
         ]  # fmt: skip
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        with Watch(process.pid) as samples:
+        with MemoryWatch(process.pid) as samples:
             process.wait()
     if process.returncode:
         sys.exit(f"the simulation ended with exit code {process.returncode}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from benchmarks.bare_machine import BareMachine
 from hierarchy.edge.gate import perform
 from hierarchy.edge.records import Record
 from hierarchy.edge.server import EdgeServer
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
     from sojourn.node.machine import Effect
     from sojourn.parts import Encoding
-    from sojourn.protocol.topics import Role
 
 FLEET, EDGE, CLOUD = "benchmark", Address("edge", "edge"), Address("cloud", "cloud")
 CLASSES = tuple(str(digit) for digit in range(10))
@@ -52,24 +52,13 @@ class Lead(msgspec.Struct, frozen=True):
     tour: Tour
 
 
-class Leader:
-    """The smallest coordinator: gives tours, and thanks for them."""
-
-    offer = None
-    watches: tuple[Role, ...] = ()
-    record_form: Any = None
-    address = CLOUD
+class TourGiver(BareMachine):
+    """The smallest coordinator: gives tours to its edge server, and accepts what they bring home."""
 
     def __init__(self) -> None:
+        super().__init__(CLOUD, EDGE)
         self.toured: queue.SimpleQueue[Toured] = queue.SimpleQueue()
-        self._live: set[bytes] = set()
         self._ended: Toured | None = None
-
-    def role_of(self, _sender: str) -> Role:
-        return "edge"
-
-    def start(self, _now: float) -> list[Effect]:
-        return []
 
     def handle(self, event: Any, _now: float) -> list[Effect]:
         match event:
@@ -88,45 +77,33 @@ class Leader:
                 return [Send(EDGE, TourAccepted(ended.tour))]
         return []
 
-    def heard(self, peer: Address, traffic: int, now: float, *, spoke: bool) -> None:
-        pass
-
-    def wake_at(self) -> None:
-        return None
-
-    def live(self) -> set[bytes]:
-        return self._live
-
-    def snapshot(self) -> bytes:
-        return b""
-
 
 class Journal(FolderStore):
-    """A store that tells what was written to it, once it is written."""
+    """A store that calls `written` with each record, once it is on the disk."""
 
-    def __init__(self, folder: Path, told: Callable[[Any], object]) -> None:
+    def __init__(self, folder: Path, written: Callable[[Any], object]) -> None:
         super().__init__(folder)
-        self._told = told
+        self._written = written
 
     def append(self, record: bytes, *, sync: bool) -> None:
         super().append(record, sync=sync)
-        self._told(msgspec.msgpack.decode(record, type=Record))
+        self._written(msgspec.msgpack.decode(record, type=Record))
 
 
-class Site:
+class MeasuredSite:
     """A broker, an edge server and a coordinator, the latter two on threads of this process."""
 
-    def __init__(self, folder: Path, told: Callable[[Any], object] = lambda _record: None) -> None:
+    def __init__(self, folder: Path, written: Callable[[Any], object] = lambda _record: None) -> None:
         self.folder = folder
         self.broker = start_broker(LocalBroker(kind="mosquitto"), folder / "broker")
         self.server = EdgeServer(EDGE.name, CLOUD.name)
-        self.leader = Leader()
-        journal, cloud = Journal(folder / "edge", told), FolderStore(folder / "cloud")
+        self.coordinator = TourGiver()
+        journal, cloud = Journal(folder / "edge", written), FolderStore(folder / "cloud")
         link = MqttLink(self.broker.settings, EDGE.name)
         workers = ThreadWorkers(lambda work: perform(work, journal.blobs))
         above = MqttLink(self.broker.settings, CLOUD.name)
         self._edge = Driver(Node(FLEET, self.server, journal, {"device": link, "cloud": link}, workers))
-        self._cloud = Driver(Node(FLEET, self.leader, cloud, {"edge": above}, InlineWorkers(lambda work: work)))
+        self._cloud = Driver(Node(FLEET, self.coordinator, cloud, {"edge": above}, InlineWorkers(lambda work: work)))
         self.blobs = cloud.blobs
         self._threads = [threading.Thread(target=driver.run) for driver in (self._edge, self._cloud)]
         for thread in self._threads:
@@ -144,7 +121,7 @@ class Site:
         self.broker.stop()
 
     def await_devices(self, count: int) -> None:
-        """Until so many devices have said that they are here."""
+        """Wait until so many devices have announced themselves."""
         deadline = time.monotonic() + PATIENCE
         while len(self.server.roster.members) < count:
             if time.monotonic() > deadline:
@@ -153,7 +130,7 @@ class Site:
 
     def lead(
         self,
-        model: Model,
+        model: CompiledModel,
         vector: NDArray[np.float32],
         hops: list[str],
         *,
@@ -171,10 +148,10 @@ class Site:
             Task("train", training, Sgd(), encoding, threads), self._tours, TourPolicy(), Gate(norm_factor=None), (),
         )  # fmt: skip
         self._cloud.call(lambda now: self._cloud.node.inject(Lead(tour), now))  # type: ignore[arg-type]
-        return lambda: self.leader.toured.get(timeout=PATIENCE)
+        return lambda: self.coordinator.toured.get(timeout=PATIENCE)
 
 
-class Model:
+class CompiledModel:
     """A built-in model, compiled."""
 
     def __init__(self, name: str, shape: tuple[int, ...], **options: Any) -> None:

@@ -41,7 +41,7 @@ PAUSE = 0.2
 SPAWN = multiprocessing.get_context("spawn")
 
 
-class JobProgress(NamedTuple):
+class TrainingCase(NamedTuple):
     """What both engines are given."""
 
     kit: Kit
@@ -50,7 +50,7 @@ class JobProgress(NamedTuple):
     threads: int
 
 
-class Comparison(NamedTuple):
+class SpeedComparison(NamedTuple):
     """Milliseconds of a step, torch's over onnxruntime's, and the peak memory of onnxruntime's process in MB."""
 
     torch_ms: float
@@ -72,7 +72,7 @@ def main() -> None:
             kit, vector = compiler.submit(compiled, model).result()
         for threads in arguments.threads:
             load = os.getloadavg()[0]
-            torch_ms, onnx_ms, ratio, peak = compare(JobProgress(kit, vector, model, threads), arguments.blocks)
+            torch_ms, onnx_ms, ratio, peak = compare(TrainingCase(kit, vector, model, threads), arguments.blocks)
             print(f"{model:10} {threads:7} {torch_ms:9.2f} {onnx_ms:9.2f} {ratio:15.2f} {peak:8.1f} {load:6.1f}")
 
 
@@ -87,9 +87,9 @@ def compiled(model: str) -> tuple[Kit, NDArray[np.float32]]:
     return made.kit, made.initial
 
 
-def compare(course: JobProgress, blocks: int) -> Comparison:
+def compare(case: TrainingCase, blocks: int) -> SpeedComparison:
     """Both engines in turns; of every turn its median step counts."""
-    ends = [start(engine, course) for engine in (torch_step, graph_step)]
+    ends = [start(engine, case) for engine in (torch_step, graph_step)]
     times = []
     for _ in range(blocks):
         pair = []
@@ -105,20 +105,20 @@ def compare(course: JobProgress, blocks: int) -> Comparison:
     by_torch, by_graph = (1000 * statistics.median(taken) for taken in zip(*times, strict=True))
     # From turns that stood side by side: between them a busy machine changes least.
     ratio = statistics.median(first / second for first, second in times)
-    return Comparison(by_torch, by_graph, ratio, peaks[1])
+    return SpeedComparison(by_torch, by_graph, ratio, peaks[1])
 
 
-def start(engine: Callable[[JobProgress], Callable[[], None]], course: JobProgress) -> Connection:
+def start(engine: Callable[[TrainingCase], Callable[[], None]], case: TrainingCase) -> Connection:
     """The parent's end of a process that has warmed up and waits for its turns."""
     end, far = SPAWN.Pipe()
-    SPAWN.Process(target=work, args=(far, engine, course), daemon=True).start()
+    SPAWN.Process(target=work, args=(far, engine, case), daemon=True).start()
     end.recv()
     return end
 
 
-def work(turns: Connection, engine: Callable[[JobProgress], Callable[[], None]], course: JobProgress) -> None:
+def work(turns: Connection, engine: Callable[[TrainingCase], Callable[[], None]], case: TrainingCase) -> None:
     """Step for as long as each turn lasts and tell the time of every step; at the end, the peak memory."""
-    step = engine(course)
+    step = engine(case)
     turn(step, SECONDS)
     turns.send(None)
     while (seconds := turns.recv()) is not None:
@@ -136,16 +136,16 @@ def turn(step: Callable[[], None], seconds: float) -> list[float]:
     return [end - begin for begin, end in pairwise(times)]
 
 
-def torch_step(course: JobProgress) -> Callable[[], None]:
+def torch_step(case: TrainingCase) -> Callable[[], None]:
     """One step of SGD as anyone would write it in torch."""
     import torch  # noqa: PLC0415 - only where torch belongs
     from torch.nn import functional  # noqa: PLC0415
 
     from coordinator.models import build  # noqa: PLC0415
 
-    torch.set_num_threads(course.threads)
-    module = build(course.model, course.kit.input, len(CLASSES), {}, seed=1)
-    images, labels = batch(course.kit.input)
+    torch.set_num_threads(case.threads)
+    module = build(case.model, case.kit.input, len(CLASSES), {}, seed=1)
+    images, labels = batch(case.kit.input)
     x, y = torch.from_numpy(images), torch.from_numpy(labels)
     optimiser = torch.optim.SGD(module.parameters(), lr=float(RATE))
     module.train()
@@ -158,11 +158,11 @@ def torch_step(course: JobProgress) -> Callable[[], None]:
     return step
 
 
-def graph_step(course: JobProgress) -> Callable[[], None]:
+def graph_step(case: TrainingCase) -> Callable[[], None]:
     """One step of SGD as a device does it."""
-    x, y = batch(course.kit.input)
-    graphs = Graphs(course.kit, course.threads)
-    vector = course.vector.copy()
+    x, y = batch(case.kit.input)
+    graphs = Graphs(case.kit, case.threads)
+    vector = case.vector.copy()
 
     def step() -> None:
         _, gradient = graphs.loss_and_gradient(vector, x, y)

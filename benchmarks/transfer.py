@@ -19,6 +19,7 @@ import msgspec
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
+from benchmarks.bare_machine import BareMachine
 from sojourn.brokers.run import start_broker
 from sojourn.links.link import PORTABLE_PAYLOAD
 from sojourn.links.mqtt import MqttLink
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
     from sojourn.brokers.run import Broker
     from sojourn.node.machine import Effect
-    from sojourn.protocol.topics import Role
 
 TOPIC = "benchmark/raw"
 SENDER, RECEIVER = Address("edge", "sender"), Address("device", "receiver")
@@ -54,24 +54,12 @@ class Offered(msgspec.Struct, frozen=True):
     ref: Ref
 
 
-class Mover:
+class Mover(BareMachine):
     """The smallest machine that can hand a blob over, and take one."""
 
-    offer = None
-    watches: tuple[Role, ...] = ()
-    record_form: Any = None
-
     def __init__(self, address: Address, peer: Address, kept: Callable[[], object]) -> None:
-        self.address = address
-        self._peer = peer
+        super().__init__(address, peer)
         self._kept = kept
-        self._live: set[bytes] = set()
-
-    def role_of(self, _sender: str) -> Role:
-        return self._peer.role
-
-    def start(self, _now: float) -> list[Effect]:
-        return []
 
     def handle(self, event: Any, _now: float) -> list[Effect]:
         match event:
@@ -84,18 +72,6 @@ class Mover:
             case Pulled():
                 self._kept()
         return []
-
-    def heard(self, peer: Address, traffic: int, now: float, *, spoke: bool) -> None:
-        pass
-
-    def wake_at(self) -> None:
-        return None
-
-    def live(self) -> set[bytes]:
-        return self._live
-
-    def snapshot(self) -> bytes:
-        return b""
 
 
 class Raw:
@@ -154,7 +130,7 @@ def receive(settings: BrokerSettings, folder: Path, pipe: Connection) -> None:
     ends.close()
 
 
-class Lane:
+class TransferLane:
     """A broker with a sender, here, and a receiver in a process of its own."""
 
     def __init__(self, broker: Broker, folder: Path, max_payload: int | None) -> None:
@@ -226,7 +202,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with start_broker(LocalBroker(kind="mosquitto", max_packet=size + 1_000_000), folder / "wide") as broker:
-            lane = Lane(broker, folder / "wide", PORTABLE_PAYLOAD)
+            lane = TransferLane(broker, folder / "wide", PORTABLE_PAYLOAD)
             lane.pulled(os.urandom(1_000_000)), lane.published(os.urandom(1_000_000))
             ours, raw = [], []
             for _ in range(arguments.repeats):
@@ -237,7 +213,7 @@ def main() -> None:
             row(f"pulled, payloads <= {lane.payload}", size, ours, base)
             lane.close()
         with start_broker(LocalBroker(kind="mosquitto", max_packet=128 << 10), folder / "narrow") as broker:
-            lane = Lane(broker, folder / "narrow", None)
+            lane = TransferLane(broker, folder / "narrow", None)
             row(
                 f"broker of 128 KB, <= {lane.payload}", size,
                 [lane.peak(lane.pulled, os.urandom(size)) for _ in range(arguments.repeats)], base,

@@ -180,8 +180,8 @@ def main() -> None:
         runs = [measured(count, profile) for _ in range(options.repeats)]
         start, seconds, busy = (statistics.median(run[part] for run in runs) for part in (0, 1, 2))
         sites = -(-count // PER_SITE)
-        told = f"{count:8,} {sites:6} {start:8.2f} {seconds:8.2f} {busy:8.2f} {runs[0][3]:9,} {count / seconds:9,.0f}"
-        print(told, flush=True)
+        line = f"{count:8,} {sites:6} {start:8.2f} {seconds:8.2f} {busy:8.2f} {runs[0][3]:9,} {count / seconds:9,.0f}"
+        print(line, flush=True)
         if profile:
             pstats.Stats(profile).sort_stats(options.sort).print_stats(45)
 

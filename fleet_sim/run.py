@@ -38,7 +38,7 @@ LOOKING = 10
 
 @dataclass(frozen=True)
 class Simulated:
-    """How a simulation ended."""
+    """How a simulation ended: its folder, how the job went, and the fleet's clock at the end."""
 
     folder: Path
     course: JobProgress

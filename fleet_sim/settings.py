@@ -23,11 +23,11 @@ OneOrMore = str | Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
 
 
 class SimulationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The fleet that is not there.
+    """`[simulation]` of a job file: the fleet that is simulated, and who trains for it.
 
     data: the name of a set, or an NPZ file. reach: a device reaches `one` site, or `all`. engine, trainer, device,
     workers, ray: how visits are trained (fleet_sim/engines), and the address of a cluster for it. profile, link: what
-    the devices and their lines are like; of several, each site's devices take one after another in turn; no link: the
+    the devices and their links are like; of several, each site's devices take one after another in turn; no link: the
     profile's own.
     """
 
@@ -62,7 +62,7 @@ class SimulationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class Simulation(msgspec.Struct, frozen=True):
-    """All of it, checked; `job` is the job file as TOML tables, without its data."""
+    """A whole simulation, checked; `job` is the job file as TOML tables, without its data."""
 
     job: dict[str, Any]
     fleet: SimulationSettings
@@ -88,7 +88,7 @@ class Simulation(msgspec.Struct, frozen=True):
         return dumps({**self.job, "data": data, "fleet": fleet})
 
     def read(self) -> JobSettings:
-        """The job's settings."""
+        """The settings of the job that is simulated."""
         return read_job(self.job_text("digits"), "the simulation")
 
 

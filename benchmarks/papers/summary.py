@@ -17,7 +17,7 @@ from fleet_sim.console.comparing import rounds_to, row
 from fleet_sim.results.folder import ROUNDS, ResultFolder
 
 if TYPE_CHECKING:
-    from fleet_sim.results.plots import Rows
+    from fleet_sim.results.folder import Rows
 
 LAST = 10
 """Rounds go up and down; so many together say more than one."""
@@ -31,10 +31,10 @@ def main(folder: str) -> None:
         for run in sorted(path for path in paper.iterdir() if path.is_dir()):
             if found := re.fullmatch(r"(.+)-seed-\d+", run.name):
                 methods[found[1]].append(ResultFolder(run, resume=True).rows(ROUNDS))
-        tell(paper.name, {name: runs for name, runs in methods.items() if any(runs)})
+        show(paper.name, {name: runs for name, runs in methods.items() if any(runs)})
 
 
-def tell(paper: str, methods: dict[str, list[Rows]]) -> None:
+def show(paper: str, methods: dict[str, list[Rows]]) -> None:
     """One table, and how the methods stand at the last round that all of them have reached."""
     print(f"\n### {paper}\n")
     common = min((len(rows) for runs in methods.values() for rows in runs if rows), default=0)

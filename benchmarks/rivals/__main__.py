@@ -65,8 +65,8 @@ def compared(workload: str, commands: dict[str, list[str]], repeats: int, rounds
     for name, taken in times.items():
         ratio = statistics.median(theirs / ours for theirs, ours in zip(taken, times[OURS], strict=True))
         middle = statistics.median(taken)
-        told = f"{name:11} {middle * 1e3:15.1f} {min(taken) * 1e3:6.1f} {max(taken) * 1e3:8.1f} {cohort / middle:8.1f}"
-        print(f"{told} {ratio:12.2f}   ({versions[name]})")
+        line = f"{name:11} {middle * 1e3:15.1f} {min(taken) * 1e3:6.1f} {max(taken) * 1e3:8.1f} {cohort / middle:8.1f}"
+        print(f"{line} {ratio:12.2f}   ({versions[name]})")
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
 from benchmarks.rivals.plain_loop import train_user
-from benchmarks.rivals.workloads import WARM, WORKLOADS, data, told
+from benchmarks.rivals.workloads import WARM, WORKLOADS, data, print_rounds
 
 WORKLOAD = "RIVALS_WORKLOAD"
 """The environment reaches the actors."""
@@ -73,7 +73,7 @@ def main(name: str, rounds: str) -> None:
 
     resources = {"init_args": {"num_cpus": 2, "log_to_driver": False}, "client_resources": {"num_cpus": 1}}
     run_simulation(server, client, workload.users, backend_config=resources)
-    told(marks, f"flwr {flwr.__version__}")
+    print_rounds(marks, f"flwr {flwr.__version__}")
 
 
 if __name__ == "__main__":

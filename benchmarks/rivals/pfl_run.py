@@ -1,6 +1,6 @@
 """pfl-research's simulation, in its own venv: FederatedAveraging in two processes that reduce over gloo.
 
-Users' tensors are made beforehand, as float32; nothing is evaluated, and no metric is told.
+Users' tensors are made beforehand, as float32; nothing is evaluated, and no metric is reported.
 
 python -m benchmarks.rivals.pfl_run cnn 5
 """
@@ -16,7 +16,7 @@ import time
 from importlib.metadata import version
 from typing import Any
 
-from benchmarks.rivals.workloads import BATCH, RATE, WARM, WORKLOADS, Workload, data, told
+from benchmarks.rivals.workloads import BATCH, RATE, WARM, WORKLOADS, Workload, data, print_rounds
 
 RANK, ADDRESSES = "PFL_WORKER_RANK", "PFL_WORKER_ADDRESSES"
 
@@ -103,7 +103,7 @@ def main(name: str, rounds: str) -> None:
     if RANK in os.environ:
         marks = run(name, WARM + int(rounds))
         if os.environ[RANK] == "0":
-            told(marks, f"pfl {version('pfl')}")
+            print_rounds(marks, f"pfl {version('pfl')}")
         return
     both = ",".join(f"127.0.0.1:{free_port()}" for _ in range(2))
     started = [

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from benchmarks.rivals.workloads import BATCH, RATE, WARM, WORKLOADS, data, told
+from benchmarks.rivals.workloads import BATCH, RATE, WARM, WORKLOADS, data, print_rounds
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -86,7 +86,7 @@ def main(name: str, rounds: str) -> None:
         loop.round(draw.choice(workload.users, workload.cohort, replace=False).tolist())
         marks.append(time.perf_counter())
     loop.close()
-    told(marks, f"torch {torch.__version__}")
+    print_rounds(marks, f"torch {torch.__version__}")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.console import Console
 
-from benchmarks.rivals.workloads import BATCH, CLASSES, RATE, WARM, WORKLOADS, data, told
+from benchmarks.rivals.workloads import BATCH, CLASSES, RATE, WARM, WORKLOADS, data, print_rounds
 from coordinator.console.watching import show
 from fleet_sim.console.setting_options import changes
 from fleet_sim.run import SimulationRun
@@ -73,7 +73,7 @@ def main(name: str, rounds: str, *settings: str) -> None:
             show(running.courses(), Console(file=nowhere, force_terminal=True, width=120))
         finally:
             running.close()
-    told(marks, __version__)
+    print_rounds(marks, __version__)
 
 
 if __name__ == "__main__":

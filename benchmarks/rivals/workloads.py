@@ -59,7 +59,7 @@ def data(workload: Workload) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     return draw.integers(0, 2, (total, *workload.shape), dtype=np.uint8), draw.integers(0, len(CLASSES), total)
 
 
-def told(marks: list[float], version: str) -> None:
+def print_rounds(marks: list[float], version: str) -> None:
     """Print the seconds of each counted round; `marks` are the moments when a round ended, the first one's first."""
     seconds = [after - before for before, after in zip(marks[WARM - 1 :], marks[WARM:], strict=False)]
     print(json.dumps({"version": version, "seconds": seconds}), flush=True)

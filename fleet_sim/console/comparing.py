@@ -9,10 +9,9 @@ from math import isfinite, nan
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
 from coordinator.console.watching import percent
 from fleet_sim.console.simulating import HOME, clock_of, free, read, run
+from fleet_sim.console.tables import plain_table
 from fleet_sim.results.folder import CONFIG, ROUNDS, ResultFolder
 from fleet_sim.results.plots import accuracy_plot
 from fleet_sim.results.report import MODEL, write_page
@@ -24,8 +23,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import Console
+    from rich.table import Table
 
-    from fleet_sim.results.plots import Rows
+    from fleet_sim.results.folder import Rows
     from fleet_sim.settings import Simulation
 
 
@@ -44,7 +44,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One of them; runs of one group differ in their seeds alone."""
+    """One simulation of a comparison; runs of one group differ in their seeds alone."""
 
     group: str
     seed: int | None
@@ -52,12 +52,12 @@ class ComparedRun:
 
     @property
     def name(self) -> str:
-        """Its name among the others, and that of its folder."""
+        """The name of the run among the others, and that of its folder."""
         return self.group if self.seed is None else f"{self.group} seed {self.seed}"
 
 
 def compare(comparison: Comparison, console: Console) -> None:
-    """ComparedRun them all, and draw them together."""
+    """Run all simulations of a comparison, and show them in one table, one picture and one page."""
     runs = _runs(comparison)
     folder = comparison.resume or comparison.output or free(HOME / "compare")
     found: dict[str, list[Rows]] = {}
@@ -143,12 +143,7 @@ def _mean(numbers: Sequence[float], shown: Callable[[float], str]) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, str]]) -> Table:
-    table = Table(
-        title="\nside by side", title_justify="left", title_style="bold", header_style="dim", box=None, pad_edge=False,
-        padding=(0, 2, 0, 0),
-    )  # fmt: skip
-    for heading in rows[0]:
-        table.add_column(heading, justify="left" if heading == "run" else "right", no_wrap=True)
+    table = plain_table("side by side", *rows[0])
     for each in rows:
         table.add_row(*each.values())
     return table

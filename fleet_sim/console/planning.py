@@ -8,10 +8,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from rich.progress import Progress
-from rich.table import Table
 
 from coordinator.console.time_left import rounds_done
 from fleet_sim.console.simulating import clock_of, read
+from fleet_sim.console.tables import plain_table
 from fleet_sim.results.folder import ROUNDS
 from fleet_sim.results.tallies import DEVICES, SITES
 from fleet_sim.run import SimulationRun
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from rich.console import Console
+    from rich.table import Table
 
     from coordinator.console.following import JobProgress
     from fleet_sim.results.tallies import VisitTally
@@ -71,7 +72,7 @@ def _shown(courses: Iterator[JobProgress], console: Console) -> JobProgress:
 def _rounds(rows: Sequence[Mapping[str, str]], clock: float, traffic: int) -> Table:
     """A line for each phase, and one for all. What is not of a round (estimates, kits, presence) came before it."""
     times, sizes = [float(row["seconds"]) for row in rows], [float(row["bytes"]) / 1e6 for row in rows]
-    table = _table("time and bytes", "phase", "time", "shortest", "longest", "MB")
+    table = plain_table("time and bytes", "phase", "time", "shortest", "longest", "MB")
     table.add_row("before the first round", clock_of(clock - sum(times)), "", "", _mb(traffic / 1e6 - sum(sizes)))
     spread = [clock_of(each) for each in (fmean(times), min(times), max(times))]
     table.add_row("a round, mean", *spread, _mb(fmean(sizes)))
@@ -80,7 +81,7 @@ def _rounds(rows: Sequence[Mapping[str, str]], clock: float, traffic: int) -> Ta
 
 
 def _sites(sites: Mapping[str, VisitTally]) -> Table:
-    table = _table("sites, busiest first", "site", "devices", "visits", "lost", "busy", "MB down", "MB up")
+    table = plain_table("sites, busiest first", "site", "devices", "visits", "lost", "busy", "MB down", "MB up")
     ranked = sorted(sites.items(), key=lambda each: (-each[1].busy, each[0]))
     for name, it in ranked[:MOST]:
         counts = str(len(it.devices)), str(it.visits), str(it.lost)
@@ -90,23 +91,13 @@ def _sites(sites: Mapping[str, VisitTally]) -> Table:
 
 def _devices(devices: Mapping[str, VisitTally], samples: Mapping[str, int], profiles: Mapping[str, str]) -> Table:
     headings = "device", "profile", "samples", "visits", "busy", "a visit", "MB"
-    table = _table("devices, busiest first", *headings)
+    table = plain_table("devices, busiest first", *headings)
     ranked = sorted(devices.items(), key=lambda each: (-each[1].seconds, each[0]))
     for name, it in ranked[:MOST]:
         ended = it.visits + it.lost
         times = clock_of(it.seconds), clock_of(it.seconds / ended)
         table.add_row(name, profiles[name], str(samples[name]), str(it.visits), *times, _mb((it.down + it.up) / 1e6))
     return _with_rest(table, len(ranked))
-
-
-def _table(title: str, *headings: str) -> Table:
-    table = Table(
-        title=f"\n{title}", title_justify="left", title_style="bold", caption_justify="left", box=None, pad_edge=False,
-        padding=(0, 2, 0, 0), header_style="dim",
-    )  # fmt: skip
-    for at, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if at else "left", no_wrap=True)
-    return table
 
 
 def _with_rest(table: Table, all_of_them: int) -> Table:

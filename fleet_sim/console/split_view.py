@@ -90,8 +90,8 @@ def _table(counts: NDArray[np.int64], signs: _Signs, width: int) -> Table:
         table.add_column(Text(" ".join(f"{at:>{digits}}" for at in range(classes))), no_wrap=True)
     for device, row in enumerate(counts, 1):
         numbers = [" ".join(f"{count or signs.nothing:>{digits}}" for count in row.tolist())] if numbered else []
-        bars = Text(_bars(row, signs.bars, together), style="cyan")
-        table.add_row(str(device), f"{row.sum():,}", bars, *numbers, style="" if row.any() else "yellow")
+        shown = Text(bars(row, signs.bars, together), style="cyan")
+        table.add_row(str(device), f"{row.sum():,}", shown, *numbers, style="" if row.any() else "yellow")
     return table
 
 
@@ -102,11 +102,11 @@ def _ruler(classes: int, together: int) -> Text:
     return Text("".join(str(at % 10) for at in range(classes)))
 
 
-def _bars(row: NDArray[np.int64], bars: str, together: int) -> str:
-    """One bar for each class, or for some neighbouring ones; the device's largest is full, nothing is blank."""
+def bars(row: NDArray[np.int64], signs: str = BARS, together: int = 1) -> str:
+    """One bar for each class, or for so many neighbours; the device's largest is full, an empty class blank."""
     sums = np.add.reduceat(row, np.arange(0, len(row), together))
     most = max(1, int(sums.max()))
-    return "".join(bars[round(7 * int(count) / most)] if count else " " for count in sums)
+    return "".join(signs[round(7 * int(count) / most)] if count else " " for count in sums)
 
 
 def write_csv(data: DataSet, counts: NDArray[np.int64], path: Path) -> None:

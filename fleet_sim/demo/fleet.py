@@ -15,8 +15,9 @@ from rich.text import Text
 
 from coordinator.console.following import follow
 from coordinator.console.operator import Operator
-from coordinator.console.watching import BARS, percent, result_table, show
+from coordinator.console.watching import percent, result_table, show
 from coordinator.jobs.data import digits_split
+from fleet_sim.console.split_view import bars
 from fleet_sim.datasets.partition import dirichlet
 from fleet_sim.demo.job import demo_job
 from fleet_sim.demo.processes import Processes
@@ -43,7 +44,7 @@ SHOWN = 12
 
 
 class Demo(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be chosen."""
+    """What a person can choose of the demo."""
 
     devices: int
     edges: int
@@ -193,17 +194,11 @@ def _show_fleet(demo: Demo, brokers: dict[str, Broker], parts: list[NDArray[np.i
     table.add_column("images", justify="right")
     table.add_column("0123456789")
     for name, labels in zip(demo.device_names, parts, strict=True):
-        table.add_row(name, str(len(labels)), _bars(labels))
+        table.add_row(name, str(len(labels)), Text(bars(np.bincount(labels, minlength=10)), style="cyan"))
     console.print(table)
     if any(not len(labels) for labels in parts):
         console.print("A device without images declines its visits, and the tours go on without it.")
     console.print("The coordinator now compiles the model into graphs that small devices can train: a moment, please.")
-
-
-def _bars(labels: NDArray[np.int64]) -> Text:
-    counts = np.bincount(labels, minlength=10)
-    most = max(1, int(counts.max()))
-    return Text("".join(BARS[round(7 * int(count) / most)] if count else " " for count in counts), style="cyan")
 
 
 def _show_end(last: JobProgress, console: Console) -> None:

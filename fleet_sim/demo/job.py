@@ -29,7 +29,7 @@ MODEL_POOL = {"models": 3, "warmup": 5}
 
 
 def demo_job(name: str, demo: Demo) -> dict[str, Any]:
-    """The job file, as one would write it."""
+    """The demo's job file as tables."""
     strategy = named(demo.strategy, "--strategy")
     has_model_pool = isinstance(strategy.objective, Elmy)
     job: dict[str, Any] = {

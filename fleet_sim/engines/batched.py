@@ -107,7 +107,7 @@ class _LazyOutcome(Future[Outcome]):
         self._engine = engine
 
     def result(self, timeout: float | None = None) -> Outcome:
-        """The outcome."""
+        """The outcome; the engine trains all that wait if it is not there yet."""
         if not self.done():
             self._engine.run()
         return super().result(timeout)

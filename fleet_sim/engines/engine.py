@@ -81,7 +81,7 @@ class Engine(Protocol):
 
 
 def kit_of(work: Train | Warm) -> Ref:
-    """The kit that the work is done with."""
+    """The reference of the kit that a visit or a warm-up uses."""
     return work.visit.kit if isinstance(work, Train) else work.kit
 
 
@@ -105,7 +105,7 @@ def brought(work: Train | Warm, blobs: BlobStore) -> dict[bytes, bytes]:
 
 
 def outcome_of(event: Did | DidNot, blobs: BlobStore) -> Outcome:
-    """The event, with the blobs that it speaks of."""
+    """The event, with the blobs that it refers to."""
     made = event.outcome if isinstance(event, Did) else None
     refs = [*made.vectors.values(), *made.memory.values()] if isinstance(made, Trained) else []
     return Outcome(event, {ref.digest: blobs.read(ref.digest) for ref in refs})

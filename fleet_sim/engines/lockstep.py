@@ -57,7 +57,7 @@ class _Step:
 def descend_together(
     starts: Tensor, objective: Objective, graphs: TorchGraphs, kit: Kit, runners: Sequence[Runner], training: Training
 ) -> tuple[NDArray[np.float32], list[list[EpochResult]]]:
-    """Where each visit ends, and its epochs."""
+    """The vector with which each visit ends, and its epochs."""
     w, ends = starts.clone(), torch.empty_like(starts)
     optimiser = optimisers.begin(training)
     losses = []

@@ -115,7 +115,7 @@ class _WorkerThread(threading.Thread):
 
 
 class _Worker:
-    """A process and the connection to it."""
+    """A worker process and the connection to it."""
 
     def __init__(self, setup: bytes, data: int) -> None:
         ours, theirs = socket.socketpair()

@@ -60,7 +60,7 @@ class RayEngine:
 
     @property
     def where(self) -> str:
-        """Where it trains, in words."""
+        """How many actors train and on which cluster, as a sentence's end."""
         return f"{len(self._threads)} actor{'s' if len(self._threads) > 1 else ''} on {self._cluster}"
 
     def start(self, device: str, key: str, work: Train | Warm, blobs: BlobStore) -> Future[Outcome]:
@@ -134,7 +134,7 @@ class _Actor:
         self.born = time.monotonic()
 
     def there(self) -> bool:
-        """Whether it has begun, or has failed to."""
+        """Whether the actor has started, or has failed to start."""
         done, _ = self._ray.wait([self._about], timeout=TICK)
         return bool(done)
 
@@ -160,7 +160,7 @@ class _Actor:
         return Outcome(event_of(visit.key, answer), answer.blobs)
 
     def kill(self) -> None:
-        """End it at once."""
+        """End the actor at once."""
         self._ray.kill(self._actor)
 
 

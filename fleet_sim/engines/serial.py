@@ -23,10 +23,10 @@ class SerialEngine:
         self._shards, self._trainer = shards, VisitTrainer(make)
 
     def start(self, device: str, key: str, work: Train | Warm, blobs: BlobStore) -> Future[Outcome]:
-        """Train."""
+        """Train the visit now; the future is done when this returns."""
         done: Future[Outcome] = Future()
         done.set_result(self._trainer.train(self._shards, device, key, work, brought(work, blobs), blobs.read))
         return done
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: no visit outlives `start`."""

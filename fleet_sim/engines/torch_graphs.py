@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class TorchGraphs(Graphs):
-    """What a kit computes, by torch."""
+    """A kit's training and prediction, computed by torch instead of onnxruntime."""
 
     def __init__(self, kit: Kit, network: Network, device: str = "cpu") -> None:
         super().__init__(kit)

@@ -46,7 +46,7 @@ class UntrainedGraphs(Graphs):
     """Answers every sample alike: with the class mix that an untrained visit left in the model."""
 
     def logits(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
-        """The first numbers of the model, for each sample."""
+        """The class mix in the model's first numbers, for each sample."""
         answers = np.zeros(len(self._kit.classes), np.float32)
         mix = vector[: len(answers)]
         answers[: len(mix)] = mix
@@ -84,7 +84,7 @@ class UntrainedEngine:
         return done
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: no visit outlives `start`."""
 
     def _kit(self, digest: bytes, blobs: BlobStore) -> Kit:
         if digest not in self._kits:

@@ -49,7 +49,7 @@ class VisitTrainer:
         return outcome_of(attempt(key, work, visit, _no_progress), store)
 
     def prepare(self, shards: Shards, device: str, work: Train | Warm, read: ReadKit) -> Prepared:
-        """What the visit needs besides its vectors."""
+        """The kit, the graphs and the device's samples for a visit."""
         kit, graphs = self._ready(work, read)
         return Prepared(kit, graphs, shards.samples(device, kit))
 
@@ -74,7 +74,7 @@ class _DeviceTrainer:
         self._trainer, self._shards, self._device, self._blobs, self._kit = trainer, shards, device, blobs, kit
 
     def perform(self, work: Warm | Train, progress: Progress) -> Warmed | Trained:
-        """Do the work."""
+        """Warm up or train, with the graphs that all devices share."""
         prepared = self._trainer.prepare(self._shards, self._device, work, self._kit)
         if isinstance(work, Warm):
             return Warmed(len(prepared.samples))

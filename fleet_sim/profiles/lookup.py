@@ -24,7 +24,7 @@ def find_profile(name: str) -> Profile:
 
 
 def find_link(name: str) -> LinkProfile:
-    """A line of the table, or that of the profile in a TOML file."""
+    """A link of the table, or that of the profile in a TOML file."""
     if name in LINKS:
         return LINKS[name][0]
     if name.endswith(".toml"):

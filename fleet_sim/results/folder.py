@@ -13,11 +13,14 @@ from sojourn.errors import ConfigError
 from sojourn.toml import dumps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from fleet_sim.world.virtual_fleet import EndedVisit
     from sojourn.protocol.wire import RoundReport
+
+    Rows = Sequence[Mapping[str, str]]
+    """A table as it is read back: each row by its columns' names."""
 
 ROUNDS, VISITS, CONFIG = "rounds.csv", "visits.csv", "config.toml"
 COLUMNS = {
@@ -31,7 +34,7 @@ PACKAGES = ("numpy", "onnxruntime", "torch", "msgspec", "paho-mqtt", "scikit-lea
 
 
 class ResultFolder:
-    """Writes as it goes, so that what was done is there whenever the simulation ends."""
+    """A simulation's tables, written as it runs, so that they are there however it ends."""
 
     def __init__(self, path: Path, *, resume: bool = False) -> None:
         if path.exists() and not path.is_dir():
@@ -93,7 +96,7 @@ class ResultFolder:
             writer.writerows(rows)
 
     def close(self) -> None:
-        """Nothing more is added."""
+        """Close the tables; what was added is on the disk."""
         for file in self._files.values():
             file.close()
         self._files.clear()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    Rows = Sequence[Mapping[str, str]]
+    from fleet_sim.results.folder import Rows
 
 INK, PAPER, QUIET = "#1f2933", "#ffffff", "#9aa5b1"
 COLOURS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#0891b2", "#be185d", "#4d7c0f")

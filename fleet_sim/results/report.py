@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from fleet_sim.results.folder import ResultFolder
-    from fleet_sim.results.plots import Rows
+    from fleet_sim.results.folder import ResultFolder, Rows
     from fleet_sim.world.virtual_fleet import VirtualFleet
 
 MODEL = "model.onnx"

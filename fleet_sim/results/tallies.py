@@ -11,9 +11,7 @@ from fleet_sim.results.folder import VISITS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fleet_sim.results.folder import ResultFolder
-
-    Rows = Sequence[Mapping[str, str]]
+    from fleet_sim.results.folder import ResultFolder, Rows
 
 DEVICES, SITES = "devices.csv", "sites.csv"
 _SHARED = ("visits", "lost", "seconds", "down", "up")
@@ -54,7 +52,7 @@ class VisitTally:
 
     @property
     def shared(self) -> tuple[object, ...]:
-        """What sites and devices have in common."""
+        """The columns that the tables of sites and devices share."""
         return self.visits, self.lost, self.seconds, self.down, self.up
 
 

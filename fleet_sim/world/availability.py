@@ -106,7 +106,7 @@ class RestartableFleet(Protocol):
         """Start a node, with what its store holds."""
 
     def kill(self, name: str) -> None:
-        """End a node without a word."""
+        """End a node at once, without a farewell to its peers."""
 
 
 def follow(fleet: RestartableFleet, plan: Availability, devices: Iterable[str], seed: int) -> None:

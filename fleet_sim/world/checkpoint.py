@@ -68,7 +68,7 @@ class Resumed(msgspec.Struct, frozen=True):
 
 
 def load(folder: Path) -> Resumed:
-    """The fleet as it was."""
+    """Read the checkpoint of a result folder; ConfigError where there is none."""
     path = folder / FILE
     if not path.exists():
         raise ConfigError(f"{folder} has no {FILE}: no round was finished there, so begin again in another folder")
@@ -94,6 +94,6 @@ def _is_due(path: Path) -> bool:
 
 
 def _ended(fleet: VirtualFleet) -> bool:
-    """Whether no more checkpoint will come."""
+    """Whether all jobs have ended, so that this checkpoint is the last."""
     machine = fleet.nodes[CLOUD].node.machine
     return isinstance(machine, Coordinator) and all(job.status in ENDED for job in machine.state.jobs.values())

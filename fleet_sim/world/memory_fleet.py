@@ -43,7 +43,7 @@ CLOUD = "cloud"
 
 
 class MemoryFleet:
-    """Nodes by name, with stores that survive them: any node can be killed and started again."""
+    """All nodes by name, on brokers in memory; their stores survive them, so any can be killed and started again."""
 
     def __init__(
         self,

@@ -30,5 +30,5 @@ class WorkerStarts:
         return max(0.0, ready - now)
 
     def use(self, device: str, until: float) -> None:
-        """The device's process has work until then."""
+        """Note that the device's process has work until this time."""
         self.times[device] = self.times[device][0], until

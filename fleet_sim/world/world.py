@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from sojourn.node.node import Node
 
     Happening = tuple[float, int, Callable[[], None]]
-    """When, as which of all, and what."""
+    """When it happens, its number in the order in which things were asked for, and what is called."""
 
 OFTEN = (0.0, Faults().delay)
 """The delays of nearly all that happens: what a worker reports, and a message on its way."""
 
 NEW_OBJECTS = 50_000
-"""So many more objects than before, and Python looks for cycles among them. Without being asked it does after 700."""
+"""After so many new objects Python looks for cycles among them; its usual number is 700."""
 
 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
-    """What a fleet makes is given back at once or kept for long: looking through it again and again finds nothing."""
+    """Let Python look for cycles rarely: what a fleet makes is freed at once or kept for long, and cycles are few."""
     usual = gc.get_threshold()
     gc.set_threshold(NEW_OBJECTS, *usual[1:])
     try:
@@ -39,25 +39,25 @@ def _rare_collections() -> Iterator[None]:
 
 
 class World:
-    """A virtual clock with things that happen on it, at the same time in the order in which they were asked for."""
+    """A virtual clock, and what happens on it; at the same time, in the order in which it was asked for."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self._queue: list[Happening] = []
         self._soon: tuple[deque[Happening], ...] = tuple(deque() for _ in OFTEN)
-        """What happens after one of the usual delays: it comes up in the order in which it was asked for."""
-        self._lines = dict(zip(OFTEN, self._soon, strict=True))
+        """A queue for each of the usual delays: what is asked for first happens first, so no sorting is needed."""
+        self._queues = dict(zip(OFTEN, self._soon, strict=True))
         self._count = 0
 
     def later(self, delay: float, action: Callable[[], None]) -> None:
-        """Let something happen after a while."""
+        """Call `action` when so many seconds have passed on this clock."""
         self._count += 1
         happening = (self.now + delay, self._count, action)
-        line = self._lines.get(delay)
-        if line is None:
+        usual = self._queues.get(delay)
+        if usual is None:
             heapq.heappush(self._queue, happening)
         else:
-            line.append(happening)
+            usual.append(happening)
 
     def broker(self, faults: Faults | None = None) -> MemoryBroker:
         """A broker that lives by this clock."""
@@ -75,12 +75,12 @@ class World:
         return True
 
     def _next(self, limit: float) -> Happening | None:
-        """What happens next, if it does until then."""
+        """What happens next; None when nothing does before the limit."""
         queue, (at_once, soon) = self._queue, self._soon
-        line = at_once if at_once and not (soon and soon[0] < at_once[0]) else soon
-        if queue and not (line and line[0] < queue[0]):
+        first = at_once if at_once and not (soon and soon[0] < at_once[0]) else soon
+        if queue and not (first and first[0] < queue[0]):
             return heapq.heappop(queue) if queue[0][0] <= limit else None
-        return line.popleft() if line and line[0][0] <= limit else None
+        return first.popleft() if first and first[0][0] <= limit else None
 
 
 class SimulatedNode:

@@ -59,7 +59,7 @@ class Alternate(msgspec.Struct):
         return moment.since_merge == 1
 
 
-class Halfway(msgspec.Struct):
+class HalfwayAggregator(msgspec.Struct):
     """An aggregator: half of the way from the old model to the plain mean; counts its merges."""
 
     def aggregate(self, previous: Any, contributions: Any, state: Any, merge: Any) -> tuple[Any, dict[str, Any]]:

@@ -61,7 +61,7 @@ KINDS = ("fails", "does not load", *ILL, *ILL_IN_USE)
 FINE = Health(rows=9, pace=Pace(1.0, 10.0), pace_before=Pace(1.0, 10.0), accuracy=0.9, accuracy_before=0.9)
 
 
-class Disk:
+class DeviceDisk:
     """What a device serves, whatever becomes of its agent."""
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ class ReleaseFleet(MemoryFleet):
     """Ten devices on two sites. `bad` says of a version how it is, on which devices."""
 
     def __init__(self, faults: Faults | None = None, stores: Mapping[str, Store] | None = None) -> None:
-        self.disks: dict[str, Disk] = defaultdict(Disk)
+        self.disks: dict[str, DeviceDisk] = defaultdict(DeviceDisk)
         self.bad: dict[int, tuple[str, tuple[str, ...]]] = {}
         self.pace, self.lag = 1.0, 0.0
         self.orders: dict[str, list[int]] = defaultdict(list)
@@ -293,7 +293,7 @@ class ReleaseFleet(MemoryFleet):
 
 
 @cache
-def _served() -> tuple[dict[str, Store], dict[str, Disk]]:
+def _served() -> tuple[dict[str, Store], dict[str, DeviceDisk]]:
     fleet = ReleaseFleet()
     fleet.rollout(1, stages=(1.0,), rules=HealthRules(soak=0.0))
     fleet.settle()

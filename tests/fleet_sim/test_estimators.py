@@ -136,7 +136,7 @@ def test_parts_of_ones_own_work_together_and_each_makes_a_difference() -> None:
     objective = f"{OWN}:Shrink"
     parts = {
         "objective__name": objective, "arranger__name": f"{OWN}:OddAndEven", "schedule__name": f"{OWN}:Alternate",
-        "aggregator__name": f"{OWN}:Halfway",
+        "aggregator__name": f"{OWN}:HalfwayAggregator",
     }  # fmt: skip
     text = {"strategy": "fedavg", **PLAIN, "rounds": 4}
     whole = run(job(**text, **parts), SITES, also=(objective,))

@@ -20,6 +20,7 @@ from tests.fleet_sim.written_out import (
     check_agrees,
     ran,
     ready,
+    scaffold_round,
     size,
     start,
     tour,
@@ -44,16 +45,7 @@ def test_scaffold_with_half_of_the_devices_each_round() -> None:
     w, c = start(), np.zeros_like(start())
     mine: dict[str, np.ndarray] = {}
     for number, tours in enumerate(plans, 1):
-        ends, deltas = [], []
-        for t in tours:
-            k = t.hops[0]
-            c_k = mine.get(k, np.zeros_like(w))
-            w_k, steps = train(w, k, number, lambda v, g, c=c, c_k=c_k: g - c_k + c)
-            mine[k] = c_k - c + (w - w_k) / (steps * LR)
-            ends.append(w_k)
-            deltas.append(mine[k] - c_k)
-        c = c + sum(deltas) / N
-        w = uniform(ends)
+        w, c = scaffold_round(w, c, mine, number, [t.hops[0] for t in tours])
     check_agrees(done, w)
     assert len(mine) > 3
     np.testing.assert_allclose(c, sum(mine.values()) / N, rtol=0, atol=1e-12)

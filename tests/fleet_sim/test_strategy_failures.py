@@ -12,7 +12,7 @@ from fleet_sim.world.memory_fleet import CLOUD
 from sojourn.links.memory import Faults
 from sojourn.model import vectors
 from tests.fleet_sim.small_fleet import SmallFleet, job, kit_of_jobs
-from tests.fleet_sim.written_out import LR, PLAIN, SITES, N, size, start, tour, train, uniform, weighted
+from tests.fleet_sim.written_out import PLAIN, SITES, N, scaffold_round, size, start, tour, train, weighted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,15 +100,8 @@ def test_a_visit_that_was_lost_changes_no_control_variate() -> None:
     w, c = start(), np.zeros_like(start())
     mine: dict[str, np.ndarray] = {}
     for number, plan in rounds_of(fleet):
-        ends, deltas = [], []
-        for k in (t.hops[0] for t in plan.tours if (t.hops[0], number) not in lost):
-            c_k = mine.get(k, np.zeros_like(w))
-            w_k, steps = train(w, k, number, lambda v, g, c=c, c_k=c_k: g - c_k + c)
-            mine[k] = c_k - c + (w - w_k) / (steps * LR)
-            ends.append(w_k)
-            deltas.append(mine[k] - c_k)
-        c = c + sum(deltas) / N
-        w = uniform(ends)
+        there = [t.hops[0] for t in plan.tours if (t.hops[0], number) not in lost]
+        w, c = scaffold_round(w, c, mine, number, there)
     check_close(fleet, w)
     np.testing.assert_allclose(kept_vector(fleet, "control"), c, rtol=0, atol=1e-5)
     np.testing.assert_allclose(c, sum(mine.values()) / N, rtol=0, atol=1e-12)

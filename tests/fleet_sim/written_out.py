@@ -64,6 +64,20 @@ def uniform(models: list[np.ndarray]) -> np.ndarray:
     return weighted([(model, 1.0) for model in models])
 
 
+def scaffold_round(
+    w: np.ndarray, c: np.ndarray, mine: dict[str, np.ndarray], number: int, devices: list[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """SCAFFOLD's model and control after a round in which these devices train; their controls in `mine` change."""
+    ends, deltas = [], []
+    for k in devices:
+        c_k = mine.get(k, np.zeros_like(w))
+        w_k, steps = train(w, k, number, lambda v, g, c_k=c_k: g - c_k + c)
+        mine[k] = c_k - c + (w - w_k) / (steps * LR)
+        ends.append(w_k)
+        deltas.append(mine[k] - c_k)
+    return uniform(ends), c + sum(deltas) / N
+
+
 def start() -> np.ndarray:
     return initial_model().astype(np.float64)
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from edge_agent.training.work import Train, Trained
+from edge_agent.training.work import Train, Trained, Warm, Warmed
 from fleet_sim.engines import Network, Shards
 from sojourn.model.exemplars import Exemplars
 from sojourn.model.vectors import load, save
-from sojourn.node.machine import Did
+from sojourn.node.machine import Did, DidNot
 from sojourn.parts import (
     ClassCountEstimator,
     ClassifierEstimator,
@@ -104,7 +104,7 @@ def visit(kind: str, blobs: MemoryBlobs, seed: int = 11) -> Train:
 
 
 @dataclass(frozen=True)
-class Result:
+class TrainedVectors:
     """What a visit gave, in numbers."""
 
     trained: Trained
@@ -116,7 +116,7 @@ class Result:
         return {name: value for name, value in self.trained.metrics.items() if name != "seconds"}
 
 
-def result(outcome: Outcome) -> Result:
+def result(outcome: Outcome) -> TrainedVectors:
     assert isinstance(outcome.event, Did), outcome.event
     trained = outcome.event.outcome
     store = MemoryBlobs()
@@ -124,10 +124,10 @@ def result(outcome: Outcome) -> Result:
         store.put(data, digest)
     refs = {f"sent {name}": ref for name, ref in trained.vectors.items()}
     refs |= {f"kept {name}": ref for name, ref in trained.memory.items()}
-    return Result(trained, {name: load(store, ref, compiled().kit.model) for name, ref in refs.items()})
+    return TrainedVectors(trained, {name: load(store, ref, compiled().kit.model) for name, ref in refs.items()})
 
 
-def train(engine: Engine, kind: str, devices: tuple[str, ...] = ("dev-0",), **how: Any) -> list[Result]:
+def train(engine: Engine, kind: str, devices: tuple[str, ...] = ("dev-0",), **how: Any) -> list[TrainedVectors]:
     """Start this visit at several devices at once, each with its own seed, and wait for all."""
     futures = []
     for number, device in enumerate(devices):
@@ -136,7 +136,7 @@ def train(engine: Engine, kind: str, devices: tuple[str, ...] = ("dev-0",), **ho
     return [result(future.result()) for future in futures]
 
 
-def assert_same(ours: Result, theirs: Result) -> None:
+def assert_same(ours: TrainedVectors, theirs: TrainedVectors) -> None:
     """Bit for bit."""
     assert ours.trained.vectors == theirs.trained.vectors
     assert ours.trained.memory == theirs.trained.memory
@@ -145,7 +145,7 @@ def assert_same(ours: Result, theirs: Result) -> None:
     assert ours.metrics == theirs.metrics
 
 
-def assert_close(ours: Result, theirs: Result) -> None:
+def assert_close(ours: TrainedVectors, theirs: TrainedVectors) -> None:
     """Within the rounding of float32."""
     assert ours.numbers.keys() == theirs.numbers.keys()
     for name, vector in ours.numbers.items():
@@ -157,3 +157,25 @@ def assert_close(ours: Result, theirs: Result) -> None:
     assert (ours.trained.signature is None) == (theirs.trained.signature is None)
     ours_told, theirs_told = (np.array(each.trained.signature or ()) for each in (ours, theirs))
     np.testing.assert_allclose(ours_told, theirs_told, atol=1e-5)
+
+
+def long_visit(blobs: MemoryBlobs) -> Train:
+    """A visit that is not over before somebody ends it."""
+    work = visit("sgd", blobs)
+    training = msgspec.structs.replace(work.visit.task.training, epochs=10**6)
+    task = msgspec.structs.replace(work.visit.task, training=training)
+    return msgspec.structs.replace(work, visit=msgspec.structs.replace(work.visit, task=task))
+
+
+def assert_warms_and_refuses(engine: Engine) -> None:
+    """A device with samples warms up; one without samples or without a share is refused for its data."""
+    blobs = MemoryBlobs()
+    work = visit("sgd", blobs)
+    assert engine.start("dev-0", "a", Warm(work.visit.kit, work.visit.task), blobs).result().event == Did(
+        "a", Warmed(18)
+    )
+    for device, word in {"none": "holds no sample", "dev-9": "no share for a device 'dev-9'"}.items():
+        event = engine.start(device, "b", work, blobs).result().event
+        assert isinstance(event, DidNot)
+        assert event.reason == "data"
+        assert word in event.detail

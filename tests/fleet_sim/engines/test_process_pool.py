@@ -10,22 +10,28 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 import pytest
 
-from edge_agent.training.work import Warm, Warmed
 from fleet_sim.engines import ProcessPoolEngine, SerialEngine, process_pool, visit_queue
 from fleet_sim.engines.frames import VisitRequest
 from fleet_sim.engines.visit_queue import QueuedVisit
 from sojourn.node.machine import Did, DidNot
 from sojourn.store.memory_blobs import MemoryBlobs
-from tests.fleet_sim.engines.shares import KINDS, assert_same, result, shards, train, visit
+from tests.fleet_sim.engines.shares import (
+    KINDS,
+    assert_same,
+    assert_warms_and_refuses,
+    long_visit,
+    result,
+    shards,
+    train,
+    visit,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from edge_agent.training.work import Train
 
 DEVICES = ("dev-0", "dev-1", "dev-2", "dev-3")
 
@@ -46,14 +52,6 @@ def alive(process: int) -> bool:
     return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def long_visit(blobs: MemoryBlobs) -> Train:
-    """A visit that is not over before somebody ends it."""
-    work = visit("sgd", blobs)
-    training = msgspec.structs.replace(work.visit.task.training, epochs=10**6)
-    task = msgspec.structs.replace(work.visit.task, training=training)
-    return msgspec.structs.replace(work, visit=msgspec.structs.replace(work.visit, task=task))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_pool_gives_the_bits_of_the_serial_engine(engine: ProcessPoolEngine, kind: str) -> None:
     for ours, theirs in zip(train(engine, kind, DEVICES), train(SerialEngine(shards()), kind, DEVICES), strict=True):
@@ -61,16 +59,7 @@ def test_the_pool_gives_the_bits_of_the_serial_engine(engine: ProcessPoolEngine,
 
 
 def test_warming_and_devices_without_data(engine: ProcessPoolEngine) -> None:
-    blobs = MemoryBlobs()
-    work = visit("sgd", blobs)
-    assert engine.start("dev-0", "a", Warm(work.visit.kit, work.visit.task), blobs).result().event == Did(
-        "a", Warmed(18)
-    )
-    for device, word in {"none": "holds no sample", "dev-9": "no share for a device 'dev-9'"}.items():
-        event = engine.start(device, "b", work, blobs).result().event
-        assert isinstance(event, DidNot)
-        assert event.reason == "data"
-        assert word in event.detail
+    assert_warms_and_refuses(engine)
 
 
 def test_what_is_gone_fails_its_visit_and_no_other(engine: ProcessPoolEngine) -> None:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edge_agent.training.work import Warm, Warmed
 from fleet_sim.engines import SerialEngine, choose, ray_cluster, ray_engine, visit_queue
 from fleet_sim.engines.choosing import Hardware, pick
 from fleet_sim.engines.ray_engine import RayEngine
@@ -25,8 +24,16 @@ from fleet_sim.settings import read_simulation
 from sojourn.errors import ConfigError, MachineError
 from sojourn.node.machine import Did, DidNot
 from sojourn.store.memory_blobs import MemoryBlobs
-from tests.fleet_sim.engines.shares import KINDS, assert_same, result, shards, train, visit
-from tests.fleet_sim.engines.test_process_pool import long_visit
+from tests.fleet_sim.engines.shares import (
+    KINDS,
+    assert_same,
+    assert_warms_and_refuses,
+    long_visit,
+    result,
+    shards,
+    train,
+    visit,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -132,15 +139,9 @@ def test_both_nodes_train_at_once(engine: RayEngine) -> None:
 
 
 def test_warming_devices_without_data_and_blobs_that_are_gone(engine: RayEngine) -> None:
+    assert_warms_and_refuses(engine)
     blobs = MemoryBlobs()
     work = visit("sgd", blobs)
-    assert engine.start("dev-0", "a", Warm(work.visit.kit, work.visit.task), blobs).result().event == Did(
-        "a", Warmed(18)
-    )
-    for device, word in {"none": "holds no sample", "dev-9": "no share for a device 'dev-9'"}.items():
-        event = engine.start(device, "b", work, blobs).result().event
-        assert isinstance(event, DidNot)
-        assert (event.reason, word in event.detail) == ("data", True)
     gone = engine.start("dev-0", "c", visit("dyn", blobs, 99), MemoryBlobs()).result()
     assert isinstance(gone.event, DidNot)
     assert isinstance(engine.start("dev-0", "d", work, blobs).result().event, Did)

@@ -198,7 +198,7 @@ def test_an_agent_objects_outside_its_hours(share) -> None:
     assert agent._objection() == ("hours", "not at this time")
 
 
-class Roll:
+class StartsAndKills:
     """A fleet that writes down who comes and goes."""
 
     def __init__(self) -> None:
@@ -213,11 +213,13 @@ class Roll:
 
 
 def test_a_fleet_follows_the_plan() -> None:
-    roll = Roll()
-    follow(roll, HALF, DEVICES[:20], 7)
-    roll.world.run(lambda: False, limit=500)
+    fleet = StartsAndKills()
+    follow(fleet, HALF, DEVICES[:20], 7)
+    fleet.world.run(lambda: False, limit=500)
     for device in DEVICES[:20]:
-        times, words = zip(*((when, word == "start") for when, word, name in roll.heard if name == device), strict=True)
+        times, words = zip(
+            *((when, word == "start") for when, word, name in fleet.heard if name == device), strict=True
+        )
         expected = list(presence(HALF, device, 7, 500))
         assert times == pytest.approx([when for when, _ in expected], abs=1e-9)
         assert list(words) == [there for _, there in expected]
