@@ -15,8 +15,8 @@ import onnxruntime
 
 from coordinator.machine.tour_messages import settings_of
 from coordinator.releases.file import LARGEST_CARD, release_of
-from coordinator.releases.predicting import Predictor
 from sojourn.errors import DataError, ModelError
+from sojourn.model.predictor import Predictor
 from sojourn.protocol.release import Card, ProbeCheck
 
 if TYPE_CHECKING:
