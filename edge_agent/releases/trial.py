@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from math import nan
@@ -24,6 +25,7 @@ from edge_agent.releases.loading import load
 from edge_agent.training.frames import write_all
 from sojourn.data.source import load_data
 from sojourn.errors import DataError, InvalidBlob, ModelError, SojournError, StoreError
+from sojourn.model.class_mix import total_variation
 from sojourn.model.predictor import probe_rows
 from sojourn.protocol.release import Health, Pace
 
@@ -100,7 +102,7 @@ def measured(predictor: ReleasePredictor, before: ReleasePredictor | None, input
         health,
         pace_before=earlier.pace(),
         accuracy_before=_accuracy(same, inputs.y),
-        drift=_apart(course.classes, same),
+        drift=total_variation(Counter(course.classes.tolist()), Counter(same.tolist())),
     )
 
 
@@ -150,13 +152,6 @@ def _before(folder: ReleaseFolder, trial: Trial, card: Card) -> ReleasePredictor
 
 def _accuracy(classes: NDArray[np.int64], y: NDArray[np.int64] | None) -> float:
     return nan if y is None else float((classes == y[: len(classes)]).mean())
-
-
-def _apart(first: NDArray[np.int64], second: NDArray[np.int64]) -> float:
-    """Total variation distance of two mixes of classes."""
-    most = int(max(first.max(), second.max())) + 1
-    mixes = [np.bincount(each, minlength=most) / len(each) for each in (first, second)]
-    return float(np.abs(mixes[0] - mixes[1]).sum() / 2)
 
 
 def _say(text: str) -> None:
