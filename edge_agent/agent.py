@@ -328,7 +328,7 @@ class Agent:
         key = key_of(visit)
         held = self.state.held.get(key)
         if self._declined and self._declined.visit == visit:
-            self._outbox.settle(DECLINED)
+            self._outbox.answered(DECLINED)
         if held is None or held.order.id != visit or held.source != edge.name or (accepted and not held.answer):
             return []
         return self._end(key, accepted=accepted)
@@ -338,7 +338,7 @@ class Agent:
         held = self.state.held[key]
         record = VisitEnded(key, accepted)
         self.apply(record)
-        self._outbox.settle(key)
+        self._outbox.answered(key)
         effects: list[Effect] = [Append(record, sync=accepted)]
         if key == self._active:
             self._rest()

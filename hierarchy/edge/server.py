@@ -130,7 +130,7 @@ class EdgeServer:
             case RosterAsk():
                 self.roster.tell_soon(now)
             case RosterSeen() if message.revision == self.roster.revision:
-                self.site.outbox.settle("roster")
+                self.site.outbox.answered("roster")
             case Visited() | Progress() | Declined() if not self._visits.unready(message.visit):
                 return self._answered(sender, message, now)
             case Ship():

@@ -104,7 +104,7 @@ class Tours:
         for hop, device in visiting.items():
             self.visits.release((key, hop), device)
         del self._site.legs[key]
-        self._site.outbox.settle(("toured", key))
+        self._site.outbox.answered(("toured", key))
         self._site.fetches.forget((key, None))
         self._site.alarm.forget((key, None))
         effects.append(self._site.write(TourDropped(key)))

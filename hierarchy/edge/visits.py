@@ -100,7 +100,7 @@ class Visits:
         key, hop = where
         tour, leg = self._site.tour(key)
         stay = leg.stays[hop]
-        self._site.outbox.settle(("visit", key, hop))
+        self._site.outbox.answered(("visit", key, hop))
         stay.steps, leg.latest = (message.step, message.steps), hop
         if message.stage != "training" or stay.prepared:
             return []
@@ -120,7 +120,7 @@ class Visits:
                 return [Send(sender, Accepted(message.visit))]
             return [Send(sender, Discarded(message.visit, "this attempt is no longer wanted"))]
         key, hop = where
-        self._site.outbox.settle(("visit", key, hop))
+        self._site.outbox.answered(("visit", key, hop))
         tour, leg = self._site.tour(key)
         stay, it = leg.stays[hop], tour.order
         if stay.result is not None:
@@ -194,7 +194,7 @@ class Visits:
     def release(self, where: Where, device: str) -> None:
         """Nothing more is expected of a visit."""
         key, hop = where
-        self._site.outbox.settle(("visit", key, hop))
+        self._site.outbox.answered(("visit", key, hop))
         self._site.fetches.forget(where)
         self._site.alarm.forget(where)
         self._site.legs[key].stays.pop(hop, None)
