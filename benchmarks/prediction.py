@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edge_agent import Model
-from edge_agent.inference.predictor import made_of
 from edge_agent.inference.usage_listener import UsageListener
 from edge_agent.releases.folder import ReleaseFolder, Served
+from sojourn.model.predictor import ReleasePredictor
 from sojourn.protocol.envelope import pack_blob
 from sojourn.protocol.release import Card, Goods, Parcel, ProbeCheck
 from sojourn.protocol.spec import InputSpec
@@ -53,7 +53,7 @@ def compare(name: str, store: Path, blocks: int, calls: int) -> tuple[float, flo
     """Microseconds of a call on the session, on the model, of the difference, and the quotient: medians of blocks."""
     graph, card = release(name)
     serve(store, graph, card)
-    session = made_of(graph, card).session
+    session = ReleasePredictor(graph, card).session
     x = np.random.default_rng(0).standard_normal((1, *card.input.shape), dtype=np.float32)
     listener = UsageListener(store, lambda _: None)
     with Model(name, store) as model:

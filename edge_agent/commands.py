@@ -12,7 +12,7 @@ import typer
 from edge_agent.inference.commands import predict
 from edge_agent.setup.commands import init, preflight
 from sojourn import options
-from sojourn.overrides import broker_flags
+from sojourn.settings import broker_flags
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Run the agent of a device.")
 app.command()(init)

@@ -34,8 +34,8 @@ from sojourn.node.driver import Driver, run_until_signal
 from sojourn.node.machine import Told
 from sojourn.node.node import Node
 from sojourn.notify import Notifier
-from sojourn.overrides import read_settings, store_folder
 from sojourn.protocol.wire import Offer
+from sojourn.settings import read_settings, store_folder
 from sojourn.store.journal import FolderStore
 
 if TYPE_CHECKING:

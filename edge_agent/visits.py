@@ -131,7 +131,7 @@ class VisitMachine:
         event = DeviceVisitEvent.ACCEPTED if accepted else DeviceVisitEvent.DISCARDED
         before = self.state_of(visit)
         if before == DeviceVisitState.DECLINED:  # it has heard that
-            self._outbox.settle(DECLINED)
+            self._outbox.answered(DECLINED)
         held = self.state.held.get(key_of(visit))
         if held and held.order.id == visit and held.source != edge.name:  # only who asked for it has a say
             return []
@@ -262,7 +262,7 @@ class VisitMachine:
         DEVICE_VISIT.step(self._state_of_held(held), event)
         record = VisitEnded(key, event == DeviceVisitEvent.ACCEPTED)
         self.state.apply(record)
-        self._outbox.settle(key)
+        self._outbox.answered(key)
         effects: list[Effect] = [Append(record, sync=record.accepted)]
         if self.active and self.active.key == key:
             self.active = None

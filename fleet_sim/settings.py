@@ -11,7 +11,7 @@ from fleet_sim.datasets.partition import Split
 from fleet_sim.world.availability import Availability
 from sojourn.errors import ConfigError
 from sojourn.parts import Count, Natural
-from sojourn.settings import parse, settle
+from sojourn.settings import parse, validated
 from sojourn.toml import dumps
 
 if TYPE_CHECKING:
@@ -100,9 +100,9 @@ def read_simulation(text: str, where: str, changes: dict[str, Any] | None = None
         for key in keys[:-1]:
             place = place.setdefault(key, {})
         place[keys[-1]] = value
-    fleet = settle(tables.pop("simulation", {}), SimulationSettings, f"{where} [simulation]")
-    split = settle(tables.pop("split", {}), Split, f"{where} [split]")
-    there = settle(tables.pop("availability", {}), Availability, f"{where} [availability]")
+    fleet = validated(tables.pop("simulation", {}), SimulationSettings, f"{where} [simulation]")
+    split = validated(tables.pop("split", {}), Split, f"{where} [split]")
+    there = validated(tables.pop("availability", {}), Availability, f"{where} [availability]")
     if tables.get("data", {}).get("test"):
         raise ConfigError(f"{where}: a simulation takes its test set from simulation.data: leave data.test out")
     tables.setdefault("name", "simulation")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sojourn import logs, options
-from sojourn.overrides import broker_flags, read_settings, store_folder
+from sojourn.settings import broker_flags, read_settings, store_folder
 
 if TYPE_CHECKING:
     from hierarchy.settings import EdgeSettings

@@ -12,7 +12,7 @@ from sojourn.brokers.bundle import read_bundle
 from sojourn.brokers.fleet import Fleet
 from sojourn.errors import ConfigError
 from sojourn.protocol.signing import check_public
-from sojourn.settings import parse, settle
+from sojourn.settings import parse, validated
 from sojourn.store.files import private_folder, write_private
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def from_bundle(path: Path) -> Joined:
     if SETTINGS not in files or files.keys() - _FILES:
         raise ConfigError(f"{path} is not the bundle of an edge server: `sojourn fleet add-edge NAME` makes one")
     settings = parse(files.pop(SETTINGS).decode(errors="replace"), f"{path}: {SETTINGS}")
-    settle(settings, EdgeSettings, f"{path}: {SETTINGS}")
+    validated(settings, EdgeSettings, f"{path}: {SETTINGS}")
     release_key = files.get("edge.release.pub", b"").decode(errors="replace").strip()
     return Joined(settings, files, check_public(release_key, str(path)) if release_key else "")
 
@@ -54,7 +54,7 @@ def by_hand(name: str, fleet: str, broker: dict[str, Any], ca_file: str | None) 
         files["edge.ca.pem"] = _content(ca_file)
         tables["tls"] = {"ca_file": "edge.ca.pem"}
     settings = {"name": name, "fleet": fleet, "store": STORE, "broker": tables}
-    settle(settings, EdgeSettings, "the command line")
+    validated(settings, EdgeSettings, "the command line")
     return Joined(settings, files, "")
 
 
@@ -78,7 +78,7 @@ def with_own_broker(joined: Joined, folder: Path, hosts: list[str], listeners: L
 def write(folder: Path, settings: dict[str, Any], files: dict[str, bytes]) -> Path:
     """The settings, and the files that they name, for the edge server's user to read."""
     path = _check_new(folder)
-    settle(settings, EdgeSettings, str(path))
+    validated(settings, EdgeSettings, str(path))
     if not folder.exists():
         private_folder(folder, passable=True)
     for name, data in files.items():

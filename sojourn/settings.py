@@ -1,10 +1,15 @@
-"""TOML files as typed settings: closed, so that a misspelt key is an error that names the key and its nearest match."""
+"""Typed settings from TOML files, with what the command line says laid over them; either suffices.
+
+They are closed: a misspelt key is an error that names the key and its nearest match.
+"""
 
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -12,13 +17,21 @@ import msgspec
 from sojourn.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping
 
 _T = TypeVar("_T")
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<key>[^`]*)`(?: - at `(?P<path>[^`]*)`)?")
 _MISSING = re.compile(r"Object missing required field `(?P<key>[^`]*)`(?: - at `(?P<path>[^`]*)`)?")
 _OTHER = re.compile(r"(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
+_BROKER_PATHS = {"password_file": None, "tls": {"ca_file": None, "certificate_file": None, "key_file": None}}
+_PATHS: dict[str, Any] = {
+    "store": None,
+    "data": {"path": None},
+    "release": {"key_file": None},
+    "broker": _BROKER_PATHS,
+    "cloud_broker": _BROKER_PATHS,
+}
+"""The settings that are names of files: in a file they are meant relative to its folder."""
 
 
 def read_file(path: Path, form: type[_T]) -> _T:
@@ -34,7 +47,7 @@ def read_file(path: Path, form: type[_T]) -> _T:
 
 def read_text(text: str, form: type[_T], where: str) -> _T:
     """The settings in a TOML text; `where` names it in errors."""
-    return settle(parse(text, where), form, where)
+    return validated(parse(text, where), form, where)
 
 
 def parse(text: str, where: str) -> dict[str, Any]:
@@ -45,12 +58,43 @@ def parse(text: str, where: str) -> dict[str, Any]:
         raise ConfigError(f"{where}: not valid TOML: {error}") from error
 
 
-def settle(values: Any, form: type[_T], where: str) -> _T:
+def validated(values: Any, form: type[_T], where: str) -> _T:
     """Plain tables as typed settings."""
     try:
         return msgspec.convert(values, form)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {_told(str(error), form)}") from error
+        raise ConfigError(f"{where}: {_describe(str(error), form)}") from error
+
+
+def read_settings(file: str | None, flags: Mapping[str, Any], form: type[_T]) -> _T:
+    """The settings in a file, if one is named, with the flags that were given laid over them."""
+    where = file or "the command line"
+    values: dict[str, Any] = {}
+    if file is not None:
+        path = Path(file).expanduser()
+        values = _absolute(read_file(path, dict[str, Any]), _PATHS, path.resolve().parent)
+    return validated(_laid_over(values, flags), form, where)
+
+
+def broker_flags(address: str | None, username: str | None = None, password_file: str | None = None) -> dict[str, Any]:
+    """A `[broker]` table from what the command line says; `address` is `host` or `host:port`."""
+    flags: dict[str, Any] = {"username": username, "password_file": password_file}
+    if address is None:
+        return flags
+    host, colon, port = address.rpartition(":") if not address.endswith("]") else (address, "", "")
+    if not colon:
+        return {**flags, "host": address.strip("[]")}
+    if not port.isdecimal() or not host:
+        raise ConfigError(f"--broker {address!r} is not an address: write host or host:port, like localhost:1883")
+    return {**flags, "host": host.strip("[]"), "port": int(port)}
+
+
+def store_folder(store: str | None, fleet: str, name: str) -> Path:
+    """Where a node keeps what it must not forget: the folder named, or its own below the user's data folder."""
+    if store is not None:
+        return Path(store).expanduser()
+    home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(home).expanduser() / "sojourn" / fleet / name
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -60,7 +104,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"known are: {', '.join(sorted(known))}"
 
 
-def _told(error: str, form: Any) -> str:
+def _describe(error: str, form: Any) -> str:
+    """What msgspec found wrong, in the words of a TOML file."""
     if match := _UNKNOWN.match(error):
         table = _table(match["path"])
         return f"unknown key {match['key']!r}{_within(table)}; {nearest(match['key'], _keys(form, table))}"
@@ -105,3 +150,27 @@ def _at(form: Any, table: list[str]) -> list[Any]:
 
 def _options(known: Any) -> list[Any]:
     return list(known.types) if isinstance(known, msgspec.inspect.UnionType) else [known]
+
+
+def _laid_over(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags that were given, on top of the values."""
+    merged = dict(values)
+    for key, flag in flags.items():
+        if isinstance(flag, dict):
+            below = merged.get(key)
+            if given := _laid_over(below if isinstance(below, dict) else {}, flag):
+                merged[key] = given
+        elif flag is not None:
+            merged[key] = flag
+    return merged
+
+
+def _absolute(values: dict[str, Any], paths: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    made = dict(values)
+    for key, inner in paths.items():
+        value = made.get(key)
+        if isinstance(value, dict) and inner:
+            made[key] = _absolute(value, inner, folder)
+        elif isinstance(value, str) and inner is None:
+            made[key] = str(folder / Path(value).expanduser())
+    return made

@@ -9,7 +9,7 @@ import typer
 
 from sojourn import logs, options
 from sojourn.extras import need
-from sojourn.overrides import broker_flags, read_settings, store_folder
+from sojourn.settings import broker_flags, read_settings, store_folder
 
 if TYPE_CHECKING:
     from coordinator.admin.settings import CoordinatorSettings

@@ -48,12 +48,12 @@ def init(
     from sojourn.brokers import fleet as folders
     from sojourn.brokers.configuration import CONF
     from sojourn.brokers.fleet import BROKER, RELEASE_KEY, Fleet
-    from sojourn.settings import settle
+    from sojourn.settings import validated
 
     hosts = host or [_asked("Name or address at which nodes reach the broker", "--host")]
     listeners = {"password": port, "certificate": certificate_port, "local": local_port}
     values = {"fleet": fleet, "hosts": hosts, "listeners": listeners}
-    folders.create(fleet_folder, settle(values, Fleet, "the command line"), signed_here=True)
+    folders.create(fleet_folder, validated(values, Fleet, "the command line"), signed_here=True)
     with folders.alone(fleet_folder):
         for name in operator or ["operator"]:
             _, secret = folders.admit(fleet_folder, name, "operator", "password")

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from sojourn.errors import ModelError
-from sojourn.model.graphs import REFUSED, Graphs
+from sojourn.model.graphs import Graphs
+from sojourn.model.session import REFUSED
 from sojourn.randomness import generator
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sojourn.errors import ConfigError, JobError, MachineError
-from sojourn.overrides import broker_flags
+from sojourn.settings import broker_flags
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,12 +41,12 @@ def _connection(
 ) -> Operator:
     from coordinator.console.operator import Operator
     from sojourn.links.settings import BrokerSettings
-    from sojourn.settings import settle
+    from sojourn.settings import validated
 
     # What goes wrong with the broker is in the error that ends the command.
     logging.getLogger("sojourn").addHandler(logging.NullHandler())
     flags = broker_flags(broker, username, password_file) | {"tls": ca_file and {"ca_file": ca_file}}
-    settings = settle({key: value for key, value in flags.items() if value is not None}, BrokerSettings, "--broker")
+    settings = validated({key: value for key, value in flags.items() if value is not None}, BrokerSettings, "--broker")
     return Operator(settings, fleet=fleet, cloud=cloud, name=operator)
 
 

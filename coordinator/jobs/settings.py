@@ -13,7 +13,7 @@ from sojourn.errors import ConfigError
 from sojourn.parts import Count, Encoding, Gate, Natural, NotNegative, TourPolicy, fixed_rounds
 from sojourn.protocol.spec import Shape
 from sojourn.protocol.topics import check_name
-from sojourn.settings import parse, settle
+from sojourn.settings import parse, validated
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,7 +103,7 @@ class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 @lru_cache(64)
 def read_job(text: str, where: str, folder: Path | None = None) -> JobSettings:
     """The job in a TOML text, checked as far as it can be without data; file names are taken relative to `folder`."""
-    job = settle(parse(text, where), JobSettings, where)
+    job = validated(parse(text, where), JobSettings, where)
     check_name(job.name, f"{where}: the job's name")
     strategy = job.put_together(where)
     if reasons := objections(strategy, job):

@@ -125,7 +125,7 @@ class Coordinator:
     def _receive(self, sender: Address, epoch: Epoch, message: Message, now: float) -> list[Effect]:
         match message:
             case Roster():
-                self._outbox.settle(("roster", sender.name))
+                self._outbox.answered(("roster", sender.name))
                 return self.sites.roster(sender, epoch, message)
             case TourProgress():
                 return self._tours.progressed(self.state, sender, message, now)
@@ -162,7 +162,7 @@ class Coordinator:
         if isinstance(event.state, Birth):
             effects += self._outbox.ask(("roster", site), event.node, RosterAsk(), now)
         else:
-            self._outbox.settle(("roster", site))
+            self._outbox.answered(("roster", site))
         state = self.state.current
         if state and born:
             effects += self._tours.ask_again(state, site, now)

@@ -112,7 +112,7 @@ class RoundTours:
 
     def heard_of(self, state: JobState, tour: TourPlan, message: TourProgress, now: float) -> None:
         """A site gave a sign of life from a tour."""
-        self._outbox.settle(("tour", tour.number))
+        self._outbox.answered(("tour", tour.number))
         self.progress[tour.number] = message
         self._renew(state, tour.number, now)
 
@@ -122,7 +122,7 @@ class RoundTours:
 
     def fetch(self, tour: TourPlan, message: Toured) -> list[Effect]:
         """A tour has ended: get its result, unless that is under way."""
-        self._outbox.settle(("tour", tour.number))
+        self._outbox.answered(("tour", tour.number))
         if tour.number in self._coming:
             return []
         self._coming[tour.number] = tour.site, message
@@ -145,7 +145,7 @@ class RoundTours:
 
     def forget(self, number: int) -> None:
         """Nothing more is expected of a tour."""
-        self._outbox.settle(("tour", number))
+        self._outbox.answered(("tour", number))
         self._fetch_no_more(number)
         self._alarm.forget(number)
         self._leases.pop(number, None)

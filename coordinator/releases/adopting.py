@@ -12,8 +12,8 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import numpy_helper
 
 from coordinator.releases.file import LARGEST_GRAPH
-from coordinator.releases.predicting import Predictor
 from sojourn.errors import ModelError
+from sojourn.model.predictor import Predictor
 from sojourn.protocol.spec import InputSpec
 from sojourn.randomness import generator
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sojourn.errors import DataError, MachineError
+from sojourn.errors import DataError, MachineError, ModelError
 from sojourn.protocol.release import Card, Goods, Parcel
 from sojourn.store.blobs import digest_of
 from sojourn.store.files import write_atomically
@@ -89,24 +89,12 @@ def write_release(path: Path, release: ReleaseFile) -> None:
 
 def disagreement(release: ReleaseFile) -> str | None:
     """Why the graph is not the one that the card tells of, by running it on the card's probe; None if it is."""
-    import numpy as np  # noqa: PLC0415  # neither is needed to write a release
+    from sojourn.model.predictor import ReleasePredictor  # noqa: PLC0415  # onnxruntime is not needed to write one
 
-    from coordinator.releases.predicting import Predictor  # noqa: PLC0415
-    from sojourn.errors import ModelError  # noqa: PLC0415
-
-    card, probe = release.card, release.card.probe
-    dtype = np.dtype(card.input.dtype).newbyteorder("<")
-    x = np.frombuffer(probe.x, dtype).reshape(probe.rows, *card.input.shape).astype(card.input.dtype)
-    expected = np.frombuffer(probe.logits, "<f4").reshape(probe.rows, len(card.classes))
     try:
-        logits = Predictor(release.graph).logits(x)
+        ReleasePredictor(release.graph, release.card).check_probe()
     except ModelError as error:
         return str(error)
-    if logits.shape != expected.shape:
-        return f"it gives logits of shape {logits.shape}, the card {expected.shape}"
-    apart = float(np.abs(logits - expected).max())
-    if not apart <= probe.atol:  # a NaN is no agreement either
-        return f"the logits of its probe are off by {apart:.3g}, and {probe.atol:.3g} is allowed"
     return None
 
 

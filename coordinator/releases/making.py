@@ -14,8 +14,8 @@ import numpy as np
 import onnxruntime
 
 from coordinator.releases.file import LARGEST_CARD, release_of
-from coordinator.releases.predicting import Predictor
 from sojourn.errors import DataError, ModelError
+from sojourn.model.predictor import Predictor
 from sojourn.protocol.release import Card, ProbeCheck
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from onnxruntime.quantization.quant_utils import add_pre_process_metadata
 from coordinator.releases.adopting import check, graphs_within
 from sojourn.errors import ModelError
 from sojourn.model.exemplars import Exemplars
-from sojourn.model.graphs import REFUSED
+from sojourn.model.session import REFUSED, open_session, session_options
 from sojourn.randomness import generator
 
 if TYPE_CHECKING:
@@ -52,11 +52,10 @@ def quantised(graph: bytes, rows: NDArray[np.generic]) -> bytes:
 
 def _folded(graph: bytes, path: Path) -> onnx.ModelProto:
     """The graph with all folded that can be, a batch normalisation into its convolution above all."""
-    options = onnxruntime.SessionOptions()
+    options = session_options()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.optimized_model_filepath = str(path)
-    options.log_severity_level = 4
-    onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    open_session(graph, options)
     model = onnx.load_model(path, load_external_data=False)
     add_pre_process_metadata(model)  # or the quantiser complains that nobody did this
     return model

@@ -20,7 +20,7 @@ from sojourn.parts import (
     Training,
     WeightedMean,
 )
-from sojourn.settings import nearest, settle
+from sojourn.settings import nearest, validated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,7 +59,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             parts[part] = given if swapped else {**parts[part], **given}
             if part in FORMS:
                 _check(part, parts[part], where)
-        return settle(parts, Strategy, where)
+        return validated(parts, Strategy, where)
 
 
 def _own(part: str, fields: Mapping[str, Any]) -> dict[str, Any]:

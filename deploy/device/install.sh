@@ -209,7 +209,7 @@ check_config() {
 import sys
 from edge_agent.settings import AgentSettings
 from sojourn.errors import SojournError
-from sojourn.overrides import read_settings
+from sojourn.settings import read_settings
 try:
     read_settings(sys.argv[1], {}, AgentSettings)
 except SojournError as error:

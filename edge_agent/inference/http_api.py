@@ -11,8 +11,8 @@ import numpy as np
 
 from edge_agent.inference.inputs import of_image, of_npy, rows_of
 from edge_agent.inference.model import Model
-from edge_agent.inference.predictor import card_of
 from edge_agent.releases.folder import ReleaseFolder, lines
+from edge_agent.releases.loading import card_of
 from sojourn.errors import DataError, NoRelease, SojournError
 
 if TYPE_CHECKING:

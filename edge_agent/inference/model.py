@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from edge_agent.inference.predictor import load
 from edge_agent.inference.serving import Serving
 from edge_agent.inference.usage import UsageReport, UsageSender, UsageTally
 from edge_agent.releases.folder import ReleaseFolder
+from edge_agent.releases.loading import load
 from edge_agent.releases.places import no_release, store_of
 from sojourn.errors import InvalidBlob, ModelError, SojournError, StoreError
 from sojourn.protocol.topics import check_name

@@ -18,9 +18,9 @@ from sojourn.protocol.release import CLASSES
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edge_agent.inference.predictor import Predictor
     from edge_agent.inference.usage import UsageTally
     from edge_agent.releases.folder import Served
+    from sojourn.model.predictor import ReleasePredictor
 
 KEPT = 1024
 _SMALL = 1024
@@ -62,7 +62,7 @@ class Counts:
 class Serving:
     """A version in memory with its counts."""
 
-    def __init__(self, served: Served, predictor: Predictor) -> None:
+    def __init__(self, served: Served, predictor: ReleasePredictor) -> None:
         self.served, self.predictor = served, predictor
         self.counts = Counts(served.version)
 

@@ -90,14 +90,6 @@ def percentile(times: Counter[int], share: float) -> float:
     return float(_GROWTH ** (last + 0.5))
 
 
-def apart(first: Counter[int], second: Counter[int]) -> float:
-    """Total variation distance of two mixes of classes."""
-    ours, theirs = first.total(), second.total()
-    if not ours or not theirs:
-        return 0.0
-    return sum(abs(first[each] / ours - second[each] / theirs) for each in first.keys() | second.keys()) / 2
-
-
 class UsageSender:
     """A program's end of the socket: a report is sent at once or not at all, so that no prediction waits for it."""
 

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from edge_agent.inference.usage import LARGEST, UsageReport, UsageTally, address_of, apart
+from edge_agent.inference.usage import LARGEST, UsageReport, UsageTally, address_of
 from edge_agent.releases.folder import FOLDER, ReleaseFolder, shared_folder
 from edge_agent.releases.work import Usage
 from sojourn.errors import StoreError
+from sojourn.model.class_mix import total_variation
 from sojourn.protocol.release import ENOUGH, Health
 from sojourn.store.blobs import disk_errors
 
@@ -111,7 +112,7 @@ class LineUsage:
             predictions=min(tally.predictions, _MOST),
             live=tally.pace(),
             live_before=before.pace() if compared else None,
-            live_drift=apart(tally.classes, before.classes) if compared and enough else 0.0,
+            live_drift=total_variation(tally.classes, before.classes) if compared and enough else 0.0,
             errors=min(tally.errors, _MOST),
             mix=tuple(tally.classes[each] / counted for each in range(seen)) if counted else (),
         )

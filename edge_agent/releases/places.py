@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edge_agent.releases.folder import ReleaseFolder
 from sojourn.errors import ConfigError, NoRelease
-from sojourn.overrides import store_folder
+from sojourn.settings import store_folder
 
 VARIABLE = "SOJOURN_STORE"
 SERVICE = Path("/var/lib/sojourn-agent")

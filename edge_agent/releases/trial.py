@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from math import nan
@@ -18,19 +19,21 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from edge_agent.inference.predictor import load
 from edge_agent.releases.folder import ReleaseFolder
 from edge_agent.releases.installing import Trial, Tried
+from edge_agent.releases.loading import load
 from edge_agent.training.frames import write_all
 from sojourn.data.source import load_data
 from sojourn.errors import DataError, InvalidBlob, ModelError, SojournError, StoreError
+from sojourn.model.class_mix import total_variation
+from sojourn.model.predictor import probe_rows
 from sojourn.protocol.release import Health, Pace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edge_agent.inference.predictor import Predictor
     from sojourn.data.source import DataSettings
+    from sojourn.model.predictor import ReleasePredictor
     from sojourn.protocol.release import Card
 
 NICENESS = 10
@@ -66,31 +69,11 @@ def tried(trial: Trial) -> Tried:
     folder = ReleaseFolder(Path(trial.store), trial.served.line)
     try:
         predictor = load(folder, trial.served)
-        check_probe(predictor)
+        predictor.check_probe()
     except (ModelError, InvalidBlob) as error:
         return Tried(str(error), Health())
     inputs = inputs_for(predictor.card, trial.data)
     return Tried(None, measured(predictor, _before(folder, trial, predictor.card), inputs))
-
-
-def check_probe(predictor: Predictor) -> None:
-    """Refuse a release whose answers here are not those that came with it."""
-    card, probe = predictor.card, predictor.card.probe
-    name = f"release {card.version} of {card.line}"
-    there = np.frombuffer(probe.logits, dtype="<f4")
-    if probe.rows < 1 or there.size != probe.rows * len(card.classes):
-        raise ModelError(f"the card of {name} has no answers that could be compared")
-    here = predictor.logits(_probe_rows(card))
-    if here.shape != (probe.rows, len(card.classes)):
-        raise ModelError(f"{name} gives logits of shape {here.shape} instead of {(probe.rows, len(card.classes))}")
-    apart = np.abs(here.astype(np.float64) - there.reshape(here.shape))
-    # Written as "not within", so that a NaN disagrees too.
-    if not (apart <= probe.atol).all():
-        furthest = nan if np.isnan(apart).any() else float(apart.max())
-        raise ModelError(
-            f"the answers of {name} differ here by up to {furthest:.3g} from those that came with it, "
-            f"where {probe.atol:.3g} is allowed"
-        )
 
 
 def inputs_for(card: Card, data: DataSettings) -> Inputs:
@@ -99,12 +82,12 @@ def inputs_for(card: Card, data: DataSettings) -> Inputs:
         samples = load_data(data, card)
     except (DataError, MemoryError) as error:
         _say(f"tried on the card's own rows: {error or 'the data does not fit into the memory'}")
-        return Inputs(_probe_rows(card), None)
+        return Inputs(probe_rows(card), None)
     index = np.unique(np.linspace(0, len(samples) - 1, min(ROWS, len(samples))).astype(np.int64))
     return Inputs(*samples.batch(index, card.input.dtype))
 
 
-def measured(predictor: Predictor, before: Predictor | None, inputs: Inputs) -> Health:
+def measured(predictor: ReleasePredictor, before: ReleasePredictor | None, inputs: Inputs) -> Health:
     """How the release does on these inputs beside the one before it."""
     course, earlier = courses(predictor, before, inputs.x)
     rows = len(course.classes)
@@ -119,11 +102,13 @@ def measured(predictor: Predictor, before: Predictor | None, inputs: Inputs) -> 
         health,
         pace_before=earlier.pace(),
         accuracy_before=_accuracy(same, inputs.y),
-        drift=_apart(course.classes, same),
+        drift=total_variation(Counter(course.classes.tolist()), Counter(same.tolist())),
     )
 
 
-def courses(predictor: Predictor, before: Predictor | None, x: NDArray[np.generic]) -> tuple[Course, Course | None]:
+def courses(
+    predictor: ReleasePredictor, before: ReleasePredictor | None, x: NDArray[np.generic]
+) -> tuple[Course, Course | None]:
     """Predict row by row with both in turns, so that what else the machine does hits both."""
     both = [predictor] if before is None else [predictor, before]
     for each in both:
@@ -152,37 +137,21 @@ def _enough(turn: int, rows: int, seconds: float) -> bool:
     return turn >= _FEWEST_ROWS and (turn >= _TIMINGS or seconds > _ENOUGH_SECONDS)
 
 
-def _before(folder: ReleaseFolder, trial: Trial, card: Card) -> Predictor | None:
+def _before(folder: ReleaseFolder, trial: Trial, card: Card) -> ReleasePredictor | None:
     """The release that is served until now, if it can be compared; that it does not load is not the new one's fault."""
     if trial.before is None:
         return None
     try:
         before = load(folder, trial.before)
-        check_probe(before)
+        before.check_probe()
     except (ModelError, InvalidBlob, StoreError) as error:
         _say(f"not compared with release {trial.before.version}: {error}")
         return None
     return before if before.card.input == card.input else None
 
 
-def _probe_rows(card: Card) -> NDArray[np.generic]:
-    dtype = np.dtype(card.input.dtype)
-    flat = np.frombuffer(card.probe.x, dtype=dtype.newbyteorder("<")).astype(dtype)
-    try:
-        return flat.reshape(card.probe.rows, *card.input.shape)
-    except ValueError:
-        raise ModelError(f"the card of release {card.version} of {card.line} has inputs of another size") from None
-
-
 def _accuracy(classes: NDArray[np.int64], y: NDArray[np.int64] | None) -> float:
     return nan if y is None else float((classes == y[: len(classes)]).mean())
-
-
-def _apart(first: NDArray[np.int64], second: NDArray[np.int64]) -> float:
-    """Total variation distance of two mixes of classes."""
-    most = int(max(first.max(), second.max())) + 1
-    mixes = [np.bincount(each, minlength=most) / len(each) for each in (first, second)]
-    return float(np.abs(mixes[0] - mixes[1]).sum() / 2)
 
 
 def _say(text: str) -> None:

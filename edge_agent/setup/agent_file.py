@@ -13,8 +13,7 @@ from edge_agent.setup import training_trial
 from edge_agent.setup.broker_check import refusal_of
 from sojourn import toml
 from sojourn.errors import ConfigError, SojournError
-from sojourn.overrides import broker_flags
-from sojourn.settings import settle
+from sojourn.settings import broker_flags, validated
 
 HEAT = {"throttle_at": 70.0, "stop_at": 80.0}
 """Below the 80 degrees from which a Raspberry Pi slows itself, and a Jetson not much later."""
@@ -66,7 +65,7 @@ def table_of(answers: InitAnswers) -> dict[str, Any]:
 
 def settings_of(table: dict[str, Any]) -> AgentSettings:
     """The settings that the table means, checked as they are when the agent runs."""
-    return settle(table, AgentSettings, "the answers")
+    return validated(table, AgentSettings, "the answers")
 
 
 def objections(settings: AgentSettings) -> list[str]:

@@ -94,8 +94,7 @@ def preflight(
 
     from edge_agent.settings import AgentSettings
     from edge_agent.setup import preflight as checks
-    from sojourn.overrides import broker_flags, read_settings
-    from sojourn.settings import read_file
+    from sojourn.settings import broker_flags, read_file, read_settings
 
     flags = {
         "name": name, "fleet": fleet, "broker": broker_flags(broker, username, password_file), "data": {"path": data},

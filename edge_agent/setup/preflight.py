@@ -14,9 +14,8 @@ from edge_agent.limits import readings
 from edge_agent.limits.rules import Limits, look
 from edge_agent.setup import broker_check, clock_check, training_trial
 from sojourn.errors import MachineError, UserError
-from sojourn.overrides import store_folder
 from sojourn.parts import Training
-from sojourn.settings import settle
+from sojourn.settings import store_folder, validated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,7 +64,7 @@ def plan_of(job: Mapping[str, Any], parameters: int | None = None, where: str = 
         data: dict[str, Any] = {}
         tours: dict[str, Any] = {}
 
-    asked = settle(dict(job), JobRequest, where)
+    asked = validated(dict(job), JobRequest, where)
     classes = tuple(str(name) for name in asked.data.get("classes", ()))
     return Plan(asked.training, asked.threads, classes, float(asked.tours.get("lease", 60.0)), parameters)
 

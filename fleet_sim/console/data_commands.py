@@ -41,7 +41,7 @@ def show(
     from rich.console import Console
 
     from sojourn import extras
-    from sojourn.settings import settle
+    from sojourn.settings import validated
 
     extras.need("cloud", "a split")
     from fleet_sim.console.split_view import counts_of, draw, write_csv
@@ -49,7 +49,7 @@ def show(
     from fleet_sim.datasets.partition import Split, split
 
     values: dict[str, Any] = {"by": by, "alpha": alpha, "shards": shards, "samples": samples}
-    settings = settle(values, Split, "the command line")
+    settings = validated(values, Split, "the command line")
     found, console = load(data, folder), Console()
     parts = split(settings, found, devices, seed)
     counts = counts_of(found, parts)

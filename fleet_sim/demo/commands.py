@@ -29,7 +29,7 @@ def run(
     from rich.console import Console
 
     from sojourn import extras
-    from sojourn.settings import settle
+    from sojourn.settings import validated
 
     extras.need("cloud", "the demo")
     from coordinator.strategies import named
@@ -40,7 +40,7 @@ def run(
         "devices": devices, "edges": min(edges, devices), "rounds": rounds, "target": target or None,
         "strategy": strategy, "alpha": alpha, "seed": seed, "brokers": brokers,
     }  # fmt: skip
-    chosen = settle(values, it.Demo, "the command line")
+    chosen = validated(values, it.Demo, "the command line")
     folder, console = _folder(keep), Console(highlight=False)
     try:
         it.run(chosen, folder, console)

@@ -127,7 +127,7 @@ class EdgeServer:
             case RosterAsk():
                 self.roster.report_soon(now)
             case RosterSeen() if message.revision == self.roster.revision:
-                self.site.outbox.settle("roster")
+                self.site.outbox.answered("roster")
             case Visited():
                 return self._visits.visited(sender, message, now)
             case Progress():

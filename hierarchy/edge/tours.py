@@ -139,7 +139,7 @@ class TourLeader:
         devices = list(self._site.state.tours[key].visiting().values())
         effects = [*self._site.undo((key, None)), *self.visits.call_off(key)]
         del self._site.running[key]
-        self._site.outbox.settle(("toured", key))
+        self._site.outbox.answered(("toured", key))
         self._site.fetches.forget((key, None))
         self._site.alarm.forget((key, None))
         effects.append(self._site.write(TourDropped(key)))

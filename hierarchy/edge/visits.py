@@ -108,7 +108,7 @@ class Visits:
         tour, running = self._site.tour(key)
         visit = running.visits[hop]
         visit.step("progress")
-        self._site.outbox.settle(("visit", key, hop))
+        self._site.outbox.answered(("visit", key, hop))
         visit.steps, running.latest = (message.step, message.steps), hop
         if message.stage != "training" or visit.prepared:
             return []
@@ -130,7 +130,7 @@ class Visits:
             unwanted = Discarded(message.visit, "this attempt is no longer wanted")
             return self._answer_late(sender, message.visit, "result", unwanted)
         key, hop = where
-        self._site.outbox.settle(("visit", key, hop))
+        self._site.outbox.answered(("visit", key, hop))
         tour, running = self._site.tour(key)
         visit, it = running.visits[hop], tour.order
         if visit.state != HANDED:
@@ -253,7 +253,7 @@ class Visits:
     def _forget(self, where: Where, device: str) -> None:
         """Nothing more is expected of a visit."""
         key, hop = where
-        self._site.outbox.settle(("visit", key, hop))
+        self._site.outbox.answered(("visit", key, hop))
         self._site.fetches.forget(where)
         self._site.alarm.forget(where)
         self._site.running[key].visits.pop(hop, None)

@@ -34,14 +34,14 @@ def broker(
     from sojourn.brokers.run import acl_lines, start_broker
     from sojourn.errors import ConfigError
     from sojourn.links.settings import LocalBroker
-    from sojourn.settings import settle
+    from sojourn.settings import validated
 
     logs.set_up(verbose=verbose)
     if fleet is None and (edge or cloud or operator):
         raise ConfigError("--edge, --cloud and --operator say who may do what in a fleet: name it with --fleet")
     acl = None if fleet is None else acl_lines(fleet, edge or [], cloud or ["cloud"], operator or ["operator"])
     values = {"host": host, "port": port, "kind": kind, "max_packet": max_packet, "acl": acl}
-    with start_broker(settle(values, LocalBroker, "the command line"), folder) as running:
+    with start_broker(validated(values, LocalBroker, "the command line"), folder) as running:
         typer.echo(f"{running.kind} is listening on {running.host}:{running.port}; Ctrl-C ends it.")
         _wait_for_the_end()
 

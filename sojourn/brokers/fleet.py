@@ -155,7 +155,7 @@ def write(folder: Path, fleet: Fleet, hashes: dict[str, str]) -> None:
         configuration.PASSWORDS: passwords.lines(admitted),
         configuration.ACL: rules,
         configuration.REVOKED: authority_of(folder).revoked(list(fleet.revoked)),
-        configuration.CONF: configuration.mosquitto_conf(broker.resolve(), fleet.listeners),
+        configuration.CONF: configuration.fleet_conf(broker.resolve(), fleet.listeners),
     }
     for name, text in texts.items():
         write_private(broker / name, text, group=configuration.GROUP)

@@ -15,16 +15,18 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
 from sojourn.brokers.acl import acl_lines
+from sojourn.brokers.configuration import CONF, local_conf
 from sojourn.brokers.passwords import password_file
 from sojourn.errors import BrokerError
 from sojourn.links.settings import OWN_BROKER_PAYLOAD, BrokerSettings
+from sojourn.store.files import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
     from types import TracebackType
 
     from sojourn.links.settings import LocalBroker
@@ -128,70 +130,15 @@ def _choose(settings: LocalBroker) -> tuple[Kind, str | None]:
 def _command(settings: LocalBroker, folder: Path, port: int, mosquitto: str | None) -> list[str]:
     if mosquitto is None:
         return [sys.executable, "-m", "sojourn.brokers.amqtt", settings.host, str(port)]
-    config = folder / "mosquitto.conf"
-    _write_private(config, "\n".join(_mosquitto_conf(settings, folder, port)) + "\n")
+    passwords = folder / "mosquitto.passwords" if settings.users else None
+    if passwords is not None:
+        write_private(passwords, password_file(settings.users))
+    acl = folder / "mosquitto.acl" if settings.acl is not None else None
+    if acl is not None:
+        write_private(acl, settings.acl or "")
+    config = folder / CONF
+    write_private(config, local_conf(settings, port, passwords, acl))
     return [mosquitto, "-c", str(config)]
-
-
-def _mosquitto_conf(settings: LocalBroker, folder: Path, port: int) -> list[str]:
-    lines = [
-        f"listener {port} {settings.host}",
-        f"allow_anonymous {'false' if settings.users else 'true'}",
-        "persistence false",
-        "log_dest stderr",
-        *(f"log_type {level}" for level in ("error", "warning", "notice")),
-        "connection_messages false",
-        "set_tcp_nodelay true",
-        f"max_packet_size {settings.max_packet}",
-        # Receivers pull a window at a time; these limits are for when something goes wrong.
-        "max_inflight_messages 100",
-        "max_queued_messages 10000",
-        "max_queued_bytes 64000000",
-    ]
-    if settings.memory_limit:
-        lines.append(f"memory_limit {settings.memory_limit}")
-    if sys.platform != "win32" and os.geteuid() == 0:
-        # As root mosquitto becomes the user `mosquitto`, who may not read a private folder.
-        lines.append("user root")
-    return lines + _access(settings, folder) + _tls(settings)
-
-
-def _access(settings: LocalBroker, folder: Path) -> list[str]:
-    lines = []
-    if settings.users:
-        passwords = folder / "mosquitto.passwords"
-        _write_private(passwords, password_file(settings.users))
-        lines.append(f"password_file {passwords.resolve()}")
-    if settings.acl is not None:
-        rules = folder / "mosquitto.acl"
-        _write_private(rules, settings.acl)
-        lines.append(f"acl_file {rules.resolve()}")
-    if settings.users or (settings.tls is not None and settings.tls.ca_file is not None):
-        # Otherwise a client with a valid password could take another's client id and throw it out.
-        lines.append("use_username_as_clientid true")
-    return lines
-
-
-def _tls(settings: LocalBroker) -> list[str]:
-    if settings.tls is None:
-        return []
-    lines = [
-        f"certfile {Path(settings.tls.certificate_file).resolve()}",
-        f"keyfile {Path(settings.tls.key_file).resolve()}",
-    ]
-    if settings.tls.ca_file is not None:
-        lines += [
-            f"cafile {Path(settings.tls.ca_file).resolve()}",
-            "require_certificate true",
-            "use_identity_as_username true",
-        ]
-    return lines
-
-
-def _write_private(path: Path, text: str) -> None:
-    path.unlink(missing_ok=True)
-    path.touch(mode=0o600)
-    path.write_text(text, encoding="utf-8")
 
 
 def _free_port(settings: LocalBroker) -> int:

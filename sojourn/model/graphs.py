@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import onnxruntime
-from onnxruntime.capi import onnxruntime_pybind11_state as refusals
 
-from sojourn.errors import DataError
+from sojourn.errors import DataError, ModelError
+from sojourn.model.session import REFUSED, open_session, session_options
 from sojourn.randomness import noise as draw_noise
 
 if TYPE_CHECKING:
@@ -19,14 +19,6 @@ if TYPE_CHECKING:
 
     from sojourn.protocol.spec import Kit
 
-REFUSED = (
-    refusals.Fail,
-    refusals.InvalidArgument,
-    refusals.InvalidGraph,
-    refusals.InvalidProtobuf,
-    refusals.NotImplemented,
-    refusals.RuntimeException,
-)
 LOSS_TOLERANCE = 1e-4
 GRADIENT_TOLERANCE = 1e-3
 
@@ -80,7 +72,7 @@ def check_probe(kit: Kit, graphs: Graphs) -> str | None:
     noise = draw_noise(probe.noise_seed, 0, len(probe.y), kit.noise)
     try:
         loss, gradient = graphs.loss_and_gradient(probe_vector(kit.model.size), x, y, noise)
-    except REFUSED as error:
+    except (*REFUSED, ModelError) as error:
         return f"onnxruntime {onnxruntime.__version__} refuses the training graph: {error}"
     if gradient.shape != (kit.model.size,):
         return f"the gradient holds {gradient.size} numbers, the model {kit.model.size}"
@@ -114,16 +106,11 @@ def _disagreement(kit: Kit, loss: float, gradient: NDArray[np.float32]) -> str |
 
 
 def _session(graph: bytes, threads: int) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
+    # Threads that wait actively are a fifth faster on a device that does nothing else, slower beside other work (an
+    # owner then allows one thread less).
+    options = session_options(threads, spin=True)
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    # Threads that wait actively between operators: a fifth faster on a device that does nothing else, slower beside
-    # other work (an owner then allows one thread less). They rest as soon as a step is done.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if threads > 1 else "0")
-    options.add_session_config_entry("session.force_spinning_stop", "1")
     # The pattern would hold a whole step at once for every batch size; the arena alone is fast and lean.
     options.enable_mem_pattern = False
-    options.log_severity_level = 3
-    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    return open_session(graph, options)

@@ -18,6 +18,7 @@ import onnxruntime
 
 from sojourn.errors import MachineError
 from sojourn.model.graphs import Graphs, check_probe, probe_vector
+from sojourn.model.session import open_session, session_options
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit
 from sojourn.randomness import noise
@@ -84,7 +85,7 @@ def counted_cost(kit: Kit) -> float:
     (activations, pooling, the optimiser) is not counted: a machine's `flops` is measured on the same terms.
     """
     with tempfile.TemporaryDirectory(prefix="sojourn-count-") as folder:
-        session = onnxruntime.InferenceSession(kit.train, _counting(folder), providers=["CPUExecutionProvider"])
+        session = open_session(kit.train, _counting(folder), "the training graph")
         x, y = _samples(kit, COUNTED)
         drawn = noise(kit.probe.noise_seed, 0, COUNTED, kit.noise)
         feeds: dict[str, NDArray[np.generic]] = {"vector": probe_vector(kit.model.size), "x": x, "y": y}
@@ -95,10 +96,9 @@ def counted_cost(kit: Kit) -> float:
 
 
 def _counting(folder: str) -> onnxruntime.SessionOptions:
-    options = onnxruntime.SessionOptions()
+    options = session_options()
     options.enable_profiling = True
     options.profile_file_prefix = str(Path(folder) / "step")
-    options.log_severity_level = 3
     # Operators as the standard names them, with all their inputs: what a processor likes better has other shapes.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.add_session_config_entry("session.disable_prepacking", "1")

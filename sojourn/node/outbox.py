@@ -1,4 +1,4 @@
-"""Requests that are resent with back-off until they are settled."""
+"""Requests that are resent with back-off until they are answered."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Outbox:
         self._plan(key, request)
         return [request.send]
 
-    def settle(self, key: object) -> None:
+    def answered(self, key: object) -> None:
         """The request was answered or is no longer of interest."""
         self._requests.pop(key, None)
 

@@ -15,7 +15,7 @@ from sojourn.brokers.bundle import write_bundle
 from sojourn.brokers.fleet import Fleet
 from sojourn.errors import ConfigError
 from sojourn.links.settings import TlsSettings, read_password
-from sojourn.overrides import read_settings
+from sojourn.settings import read_settings
 
 
 @pytest.fixture

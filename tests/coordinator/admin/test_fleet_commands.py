@@ -17,8 +17,8 @@ from sojourn.brokers import fleet as folders
 from sojourn.brokers.bundle import read_bundle, write_bundle
 from sojourn.errors import ConfigError
 from sojourn.links.settings import TlsSettings, read_password
-from sojourn.overrides import read_settings
 from sojourn.protocol.signing import Signer
+from sojourn.settings import read_settings
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from coordinator.console import job_commands
 from coordinator.console.release_commands import app
 from coordinator.releases.file import ReleaseFile, read_release
-from coordinator.releases.predicting import Predictor
 from sojourn import extras
 from sojourn.errors import ConfigError, DataError, MachineError, ModelError
+from sojourn.model.predictor import Predictor
 from sojourn.protocol.release import LineView
 from tests.coordinator.releases.release_material import linear
 from tests.coordinator.releases.test_file import release

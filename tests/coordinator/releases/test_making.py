@@ -19,10 +19,10 @@ from coordinator.machine.work import BuildRelease, CoordinatorWorker, ReleaseBui
 from coordinator.releases import quantising
 from coordinator.releases.file import put_together, release_of
 from coordinator.releases.making import INT8_TOLERANCE, TOLERANCE, from_job
-from coordinator.releases.predicting import Predictor
 from coordinator.releases.quantising import halves, quantised
 from sojourn.errors import DataError, ModelError
 from sojourn.model.exemplars import Exemplars
+from sojourn.model.predictor import Predictor
 from sojourn.store.blobs import FolderBlobs
 from tests.coordinator.releases.release_material import ASKED, INT8, Trained, compiled, text, trained
 

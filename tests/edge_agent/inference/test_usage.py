@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 from edge_agent.inference import usage_listener
-from edge_agent.inference.usage import LARGEST, UsageReport, UsageSender, UsageTally, apart, bin_of, percentile
+from edge_agent.inference.usage import LARGEST, UsageReport, UsageSender, UsageTally, bin_of, percentile
 from edge_agent.inference.usage_listener import UsageListener
 from edge_agent.releases.work import Usage
+from sojourn.model.class_mix import total_variation
 from tests.edge_agent.releases.releases_made import LINE, Shop
 
 if TYPE_CHECKING:
@@ -90,9 +91,9 @@ def test_extreme_times_have_a_bin() -> None:
 
 
 def test_mixes_are_apart_by_total_variation() -> None:
-    assert apart(Counter({0: 1, 1: 3}), Counter({0: 30, 1: 10})) == 0.5
-    assert apart(Counter({0: 1}), Counter({5: 9})) == 1.0
-    assert apart(Counter({0: 1}), Counter()) == 0.0
+    assert total_variation(Counter({0: 1, 1: 3}), Counter({0: 30, 1: 10})) == 0.5
+    assert total_variation(Counter({0: 1}), Counter({5: 9})) == 1.0
+    assert total_variation(Counter({0: 1}), Counter()) == 0.0
 
 
 def test_reports_of_several_programs_are_added_up(desk: Desk) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.inference.predictor import load
 from edge_agent.releases.folder import ReleaseFolder, lines
+from edge_agent.releases.loading import load
 from sojourn.errors import InvalidBlob, StoreError
 from tests.edge_agent.releases.releases_made import LINE, Shop
 

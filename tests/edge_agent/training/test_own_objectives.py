@@ -15,8 +15,8 @@ from edge_agent.training.own_objectives import check
 from sojourn.errors import ConfigError
 from sojourn.model import vectors
 from sojourn.node.machine import Did, DidNot
-from sojourn.overrides import read_settings
 from sojourn.parts import OwnObjective, Prox
+from sojourn.settings import read_settings
 from tests.edge_agent.training.kits import Bench, compiled, visit_for
 from tests.edge_agent.training.test_process import Office
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fleet_sim.datasets import DataSet
 from fleet_sim.datasets.partition import Split, dirichlet, split
 from sojourn.errors import ConfigError, DataError, UserError
-from sojourn.settings import settle
+from sojourn.settings import validated
 
 LABELS = np.repeat(np.arange(10), 100)
 
@@ -251,4 +251,4 @@ def test_a_split_by_what_is_not_known_is_refused(by: str, what: str) -> None:
 @pytest.mark.parametrize("values", [{"alpha": -1.0}, {"by": "writer"}, {"shards": 0}, {"samples": -1}, {"beta": 1}])
 def test_a_simulation_file_cannot_ask_for_nonsense(values: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
-        settle(values, Split, "here")
+        validated(values, Split, "here")

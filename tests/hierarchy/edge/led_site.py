@@ -88,7 +88,7 @@ class Leader:
             case Received(message=Roster() as message):
                 return [Send(EDGE, RosterSeen(message.revision))]
             case Received(message=TourProgress()):
-                self._outbox.settle("tour")
+                self._outbox.answered("tour")
             case Received(message=Toured() as message) if self.toured:
                 assert message == self.toured
                 return [Send(EDGE, TourAccepted(message.tour))]

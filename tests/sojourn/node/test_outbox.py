@@ -1,4 +1,4 @@
-"""Requests that are resent until they are settled."""
+"""Requests that are resent until they are answered."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def test_what_is_settled_is_not_sent_again() -> None:
     box = Outbox()
     box.ask("key", A, RosterAsk(), 0.0)
     assert box.open("key")
-    box.settle("key")
-    box.settle("unknown")
+    box.answered("key")
+    box.answered("unknown")
     assert not box.open("key")
     assert box.wake_at() is None
     assert box.due(100.0) == []
@@ -68,9 +68,9 @@ def test_a_time_that_no_longer_holds_wakes_nobody() -> None:
     box.ask("key", A, RosterSeen(1), 0.0)
     box.ask("key", A, RosterSeen(2), 5.0)
     assert box.wake_at() == 6.0
-    box.settle("key")
+    box.answered("key")
     box.ask("key", B, RosterSeen(3), 5.0)
     assert box.due(6.0) == [Send(B, RosterSeen(3))]
     assert box.due(6.0) == []
-    box.settle("key")
+    box.answered("key")
     assert box.wake_at() is None

@@ -9,7 +9,7 @@ import pytest
 from edge_agent.settings import AgentSettings
 from hierarchy.settings import EdgeSettings
 from sojourn.errors import ConfigError
-from sojourn.overrides import broker_flags, read_settings, store_folder
+from sojourn.settings import broker_flags, read_settings, store_folder
 
 FILE = """
 name = "pi-1"
