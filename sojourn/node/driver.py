@@ -117,8 +117,8 @@ def run_until_signal(driver: Driver, notifier: Notifier | None = None) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    told = notifier or Notifier.from_environment()
+    service = notifier or Notifier.from_environment()
     try:
-        driver.run(told)
+        driver.run(service)
     finally:
-        told.close()
+        service.close()

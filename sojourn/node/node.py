@@ -283,14 +283,14 @@ class Node:
 
     def _patiently(self, write: Callable[..., object], *what: object) -> None:
         """Do not go on before it is written: nothing may leave that could be forgotten."""
-        said = False
+        reported = False
         while True:
             try:
                 write(*what)
             except DiskFull as error:
-                if not said:
+                if not reported:
                     log.error("%s", error)  # noqa: TRY400  # the disk is full, not the code wrong
-                said = True
+                reported = True
                 self._pause(2.0)
             else:
                 return
