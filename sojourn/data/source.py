@@ -28,7 +28,7 @@ class Form(Protocol):
 
     @property
     def input(self) -> InputSpec:
-        """One sample."""
+        """The shape and type of one sample."""
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -237,7 +237,7 @@ class _LastError(logging.Handler):
         self.logger.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Remember the newest."""
+        """Keep a log record as the newest one, to be named when a connection ends."""
         self.text = record.getMessage().removeprefix("failed to receive on socket: ")
 
 

@@ -145,7 +145,7 @@ class Node:
         self._run(now)
 
     def inject(self, event: Event, now: float) -> None:
-        """Something else happened: a worker reported."""
+        """Take an event that did not come over the link, such as a worker's report."""
         if isinstance(event, _OF_WORK):
             if event.key not in self._working:
                 return
@@ -155,7 +155,7 @@ class Node:
         self._run(now)
 
     def tick(self, now: float) -> None:
-        """Time has passed."""
+        """Do what has become due."""
         self._exchange.tick(now)
         wake = self.machine.wake_at()
         if wake is not None and wake <= now:

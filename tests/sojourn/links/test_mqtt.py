@@ -26,7 +26,7 @@ from tests.sojourn.brokers.brokers import Ear, Node, ScriptedBroker, expect, mak
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ACCEPTED_3 = b"\x20\x02\x00\x00"
 WRONG_VERSION_3 = b"\x20\x02\x00\x01"
 
