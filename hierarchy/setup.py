@@ -9,7 +9,7 @@ from hierarchy.settings import EdgeSettings
 from sojourn import toml
 from sojourn.brokers import fleet as folders
 from sojourn.brokers.bundle import read_bundle
-from sojourn.brokers.fleet import Fleet
+from sojourn.brokers.fleet import FleetFile
 from sojourn.errors import ConfigError
 from sojourn.protocol.signing import check_public
 from sojourn.settings import parse, validated
@@ -63,7 +63,7 @@ def with_own_broker(joined: Joined, folder: Path, hosts: list[str], listeners: L
     name, settings = joined.settings["name"], dict(joined.settings)
     site = folder / "fleet"
     _check_new(folder)
-    fleet = Fleet(
+    fleet = FleetFile(
         fleet=settings["fleet"], hosts=tuple(hosts), listeners=listeners, release_key=joined.release_key
     )  # fmt: skip
     folders.create(site, fleet, signed_here=False)

@@ -51,7 +51,7 @@ class LazyCommands(TyperGroup):
         return TyperCommand(cmd_name, help=TOLD.get(cmd_name, ""))
 
     def resolve_command(self, ctx: typer.Context, args: list[str]):  # type: ignore[no-untyped-def,override]  # noqa: ANN201  # typer's click has no public types
-        """Load what is called."""
+        """Load only the module of the command that was called."""
         for entry in entry_points(group=GROUP, name=args[0]):
             loaded = typer.main.get_command(entry.load())
             loaded.name = entry.name

@@ -40,7 +40,7 @@ class Notifier:
         return cls(address or None, watchdog or None)
 
     def ready(self) -> None:
-        """The service runs."""
+        """Tell systemd that the service runs."""
         self._say("READY=1")
 
     def stopping(self) -> None:

@@ -59,7 +59,7 @@ def parse(text: str, where: str) -> dict[str, Any]:
 
 
 def validated(values: Any, form: type[_T], where: str) -> _T:
-    """Plain tables as typed settings."""
+    """Plain tables as typed settings; ConfigError names the key that is wrong and the nearest valid one."""
     try:
         return msgspec.convert(values, form)
     except msgspec.ValidationError as error:

@@ -11,7 +11,7 @@ from sojourn.store.files import private_folder, write_private
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sojourn.brokers.fleet import Fleet, Secret
+    from sojourn.brokers.fleet import FleetFile, Secret
 
 AGENT_STORE = "/var/lib/sojourn-agent"
 EDGE_STORE = "/var/lib/sojourn-edge"
@@ -19,7 +19,7 @@ COORDINATOR_STORE = "/var/lib/sojourn-coordinator"
 COORDINATOR_GROUP = "sojourn-coordinator"
 
 
-def broker_table(fleet: Fleet, secret: Secret, stem: str) -> dict[str, Any]:
+def broker_table(fleet: FleetFile, secret: Secret, stem: str) -> dict[str, Any]:
     """The `[broker]` table of a node whose files lie beside its settings."""
     tls = {"ca_file": f"{stem}.ca.pem"}
     table: dict[str, Any] = {"host": fleet.hosts[0]}
@@ -29,7 +29,7 @@ def broker_table(fleet: Fleet, secret: Secret, stem: str) -> dict[str, Any]:
     return {**table, "port": fleet.listeners.certificate, "tls": tls}
 
 
-def agent_bundle(folder: Path, fleet: Fleet, name: str, secret: Secret, data: str) -> dict[str, bytes]:
+def agent_bundle(folder: Path, fleet: FleetFile, name: str, secret: Secret, data: str) -> dict[str, bytes]:
     """The files of a device."""
     settings: dict[str, Any] = {"name": name, "fleet": fleet.fleet, "store": AGENT_STORE}
     settings |= {"data": {"path": data}, "broker": broker_table(fleet, secret, "agent")}
@@ -38,7 +38,7 @@ def agent_bundle(folder: Path, fleet: Fleet, name: str, secret: Secret, data: st
     return _files(folder, fleet, "agent", settings, secret)
 
 
-def edge_bundle(folder: Path, fleet: Fleet, name: str, secret: Secret) -> dict[str, bytes]:
+def edge_bundle(folder: Path, fleet: FleetFile, name: str, secret: Secret) -> dict[str, bytes]:
     """The files of an edge server whose devices share the coordinator's broker; `sojourn edge init` reads them."""
     settings = {"name": name, "fleet": fleet.fleet, "store": EDGE_STORE, "broker": broker_table(fleet, secret, "edge")}
     if clouds := fleet.named("cloud"):
@@ -46,7 +46,7 @@ def edge_bundle(folder: Path, fleet: Fleet, name: str, secret: Secret) -> dict[s
     return _files(folder, fleet, "edge", settings, secret)
 
 
-def write_coordinator(folder: Path, fleet: Fleet, name: str, secret: Secret) -> Path:
+def write_coordinator(folder: Path, fleet: FleetFile, name: str, secret: Secret) -> Path:
     """The settings of the coordinator, which runs beside its broker; returns where they are."""
     settings: dict[str, Any] = {"name": name, "fleet": fleet.fleet, "store": COORDINATOR_STORE}
     settings["operators"] = fleet.named("operator")
@@ -64,7 +64,7 @@ def write_operator(folder: Path, name: str, secret: Secret) -> Path:
     return path
 
 
-def _files(folder: Path, fleet: Fleet, stem: str, settings: dict[str, Any], secret: Secret) -> dict[str, bytes]:
+def _files(folder: Path, fleet: FleetFile, stem: str, settings: dict[str, Any], secret: Secret) -> dict[str, bytes]:
     files = {f"{stem}.toml": toml.dumps(settings).encode(), f"{stem}.ca.pem": (folder / CA_FILE).read_bytes()}
     files |= {f"{stem}.{suffix}": data for suffix, data in secret.files.items()}
     if fleet.release_key:
@@ -72,7 +72,7 @@ def _files(folder: Path, fleet: Fleet, stem: str, settings: dict[str, Any], secr
     return files
 
 
-def _beside(fleet: Fleet, secret: Secret, stem: str) -> dict[str, Any]:
+def _beside(fleet: FleetFile, secret: Secret, stem: str) -> dict[str, Any]:
     """The `[broker]` table of a server on the broker's own machine: what stays there needs no encryption."""
     if not fleet.listeners.local:
         return broker_table(fleet, secret, stem)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from sojourn.brokers.fleet import Fleet, MemberRole, Secret
+    from sojourn.brokers.fleet import FleetFile, MemberRole, Secret
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Say who belongs to a fleet, and make credentials for them."
@@ -47,13 +47,13 @@ def init(
     from coordinator.admin import credentials
     from sojourn.brokers import fleet as folders
     from sojourn.brokers.configuration import CONF
-    from sojourn.brokers.fleet import BROKER, RELEASE_KEY, Fleet
+    from sojourn.brokers.fleet import BROKER, RELEASE_KEY, FleetFile
     from sojourn.settings import validated
 
     hosts = host or [_asked("Name or address at which nodes reach the broker", "--host")]
     listeners = {"password": port, "certificate": certificate_port, "local": local_port}
     values = {"fleet": fleet, "hosts": hosts, "listeners": listeners}
-    folders.create(fleet_folder, validated(values, Fleet, "the command line"), signed_here=True)
+    folders.create(fleet_folder, validated(values, FleetFile, "the command line"), signed_here=True)
     with folders.alone(fleet_folder):
         for name in operator or ["operator"]:
             _, secret = folders.admit(fleet_folder, name, "operator", "password")
@@ -154,7 +154,7 @@ def renew_broker(
     from sojourn.brokers import fleet as folders
 
     with folders.alone(fleet_folder):
-        fleet: Fleet = folders.renew_broker(fleet_folder, host or [])
+        fleet: FleetFile = folders.renew_broker(fleet_folder, host or [])
     typer.echo(f"the broker is known as {', '.join(fleet.hosts)}")
     _say_reload()
 
@@ -180,7 +180,7 @@ def _bundle_path(output: Path | None, name: str) -> Path:
     return path
 
 
-def _admitted(folder: Path, name: str, role: MemberRole, *, certificate: bool, renew: bool) -> tuple[Fleet, Secret]:
+def _admitted(folder: Path, name: str, role: MemberRole, *, certificate: bool, renew: bool) -> tuple[FleetFile, Secret]:
     from sojourn.brokers import fleet as folders
 
     with folders.alone(folder):

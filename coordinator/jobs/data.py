@@ -10,7 +10,7 @@ import numpy as np
 
 from coordinator.jobs.settings import DIGITS
 from sojourn.data.labels import classes_of
-from sojourn.data.samples import content_of, fit, natural_shape
+from sojourn.data.samples import SampleForm, content_of, fit, natural_shape
 from sojourn.data.source import DataSettings, read_content
 from sojourn.errors import DataError
 from sojourn.model.exemplars import Exemplars
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from coordinator.jobs.settings import JobData, JobSettings
     from sojourn.data.samples import Content, Samples
-    from sojourn.data.source import Part
+    from sojourn.data.source import Purpose
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,6 @@ class PublicData:
     skipped: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Form:
-    """What samples must fit."""
-
-    input: InputSpec
-    classes: tuple[str, ...]
-
-
 def public_data(job: JobSettings) -> PublicData:
     """Read what the job names; exemplars come from their own file, or are cut from the test set and never tested on."""
     data = job.data
@@ -56,7 +48,7 @@ def public_data(job: JobSettings) -> PublicData:
 def public_side(data: JobData, seed: int, tested: Content | None, shown: Content | None) -> PublicData:
     """The public side of a job's data in what its files hold."""
     files = [content for content in (tested, shown) if content is not None]
-    form = _Form(InputSpec(data.input or _shape(files, data), data.dtype), data.classes or classes_of(files))
+    form = SampleForm(InputSpec(data.input or _shape(files, data), data.dtype), data.classes or classes_of(files))
     test, exemplars = (None if content is None else fit(content, form) for content in (tested, shown))
     skipped = tuple(text for samples in (test, exemplars) if samples for text in samples.skipped)
     if tested and test and exemplars is None:
@@ -81,7 +73,7 @@ def digits_split(*, train: bool) -> tuple[NDArray[np.float32], NDArray[np.int64]
     return (x[~tested], y[~tested]) if train else (x[tested], y[tested])
 
 
-def _read(name: str, part: Part, data: JobData) -> Content:
+def _read(name: str, part: Purpose, data: JobData) -> Content:
     if name == DIGITS:
         return content_of(*digits_split(train=part == "train"), tuple(str(digit) for digit in range(10)), name)
     if not Path(name).exists():

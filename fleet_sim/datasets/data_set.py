@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from sojourn.data.labels import classes_of, distinct
-from sojourn.data.samples import fit, natural_shape
+from sojourn.data.samples import SampleForm, fit, natural_shape
 from sojourn.errors import DataError
 from sojourn.protocol.spec import InputSpec
 from sojourn.randomness import generator
@@ -51,14 +51,6 @@ class Found:
     domains: NDArray[np.generic] | None = None
 
 
-@dataclass(frozen=True)
-class _Form:
-    """What samples must fit."""
-
-    input: InputSpec
-    classes: tuple[str, ...]
-
-
 def in_order(name: str, found: Found, seed: int) -> DataSet:
     """The data set in what was found; `seed` decides which samples are for testing where the source does not say it."""
     samples, tested, classes = _fitted(found)
@@ -80,7 +72,7 @@ def _fitted(found: Found) -> tuple[Samples, Samples | None, tuple[str, ...]]:
     shape = natural_shape(train.x, dtype)
     if test is not None and (other := natural_shape(test.x, dtype)) != shape:
         raise DataError(f"{train.source}: training samples have the shape {shape}, those for testing {other}")
-    form = _Form(InputSpec(shape, dtype), classes_of([train] if test is None else [train, test]))
+    form = SampleForm(InputSpec(shape, dtype), classes_of([train] if test is None else [train, test]))
     return fit(train, form), None if test is None else fit(test, form), form.classes
 
 

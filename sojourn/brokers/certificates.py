@@ -35,7 +35,7 @@ class Issued(NamedTuple):
 
 
 class Authority:
-    """Who signs certificates."""
+    """A certificate authority of one fleet: it signs the certificates of its broker and its members."""
 
     def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
         self._certificate = certificate

@@ -1,4 +1,4 @@
-"""`sojourn broker`."""
+"""`sojourn broker`: a broker in the foreground, for development."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Listeners(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 @dataclass(frozen=True)
-class Limits:
+class BrokerLimits:
     """What a broker takes at most: bytes of a packet, messages and bytes that wait for one client, bytes of memory.
 
     Receivers pull a window at a time, about 1 MB: the limits are for when something goes wrong. memory: 0 is no limit.
@@ -48,7 +48,7 @@ class Limits:
     memory: int
 
 
-_OF_A_FLEET = Limits(OWN_BROKER_PAYLOAD + _ENVELOPE, 1000, 16 << 20, 256 << 20)
+_OF_A_FLEET = BrokerLimits(OWN_BROKER_PAYLOAD + _ENVELOPE, 1000, 16 << 20, 256 << 20)
 
 
 def fleet_conf(folder: Path, listeners: Listeners) -> str:
@@ -68,7 +68,7 @@ def local_conf(settings: LocalBroker, port: int, passwords: Path | None, acl: Pa
     lines = [
         f"listener {port} {settings.host}",
         f"allow_anonymous {'false' if settings.users else 'true'}",
-        *_bounded(Limits(settings.max_packet, 10_000, 64_000_000, settings.memory_limit)),
+        *_bounded(BrokerLimits(settings.max_packet, 10_000, 64_000_000, settings.memory_limit)),
         *(["user root"] if root else []),
         *([f"password_file {passwords.resolve()}"] if passwords is not None else []),
         *([f"acl_file {acl.resolve()}"] if acl is not None else []),
@@ -96,7 +96,7 @@ def _everywhere(folder: Path) -> list[str]:
     ]
 
 
-def _bounded(limits: Limits) -> list[str]:
+def _bounded(limits: BrokerLimits) -> list[str]:
     return [
         "# Every node keeps its own journal and says again what was not answered: nothing to keep on this disk.",
         "persistence false",

@@ -38,7 +38,7 @@ MemberRole = Literal["device", "edge", "cloud", "operator"]
 Kind = Literal["password", "certificate"]
 
 
-class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+class FleetMember(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """Who may connect, and with what."""
 
     role: MemberRole
@@ -50,7 +50,7 @@ class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Since when it may no longer connect."""
 
 
-class Fleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """The file `fleet.toml`."""
 
     fleet: Name
@@ -61,7 +61,7 @@ class Fleet(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     revoked: dict[str, Name] = {}
     """Whose certificates are no longer valid, by their serial numbers."""
     listeners: Listeners = Listeners()
-    members: dict[Name, Member] = {}
+    members: dict[Name, FleetMember] = {}
 
     @property
     def barred(self) -> list[str]:
@@ -81,7 +81,7 @@ class Secret(NamedTuple):
     files: dict[str, bytes]
 
 
-def create(folder: Path, fleet: Fleet, *, signed_here: bool) -> None:
+def create(folder: Path, fleet: FleetFile, *, signed_here: bool) -> None:
     """Make the folder of a fleet without members; with the key that signs its releases, if it is kept here."""
     if (folder / FLEET_FILE).exists():
         raise ConfigError(f"{folder} holds a fleet already: name another folder, or remove it to begin anew")
@@ -99,13 +99,13 @@ def create(folder: Path, fleet: Fleet, *, signed_here: bool) -> None:
     write(folder, fleet, {})
 
 
-def _certify(folder: Path, authority: Authority, fleet: Fleet) -> None:
+def _certify(folder: Path, authority: Authority, fleet: FleetFile) -> None:
     issued = authority.for_broker(list(dict.fromkeys((*fleet.hosts, "localhost", "127.0.0.1"))))
     for name, data in ((configuration.CERTIFICATE, issued.certificate), (configuration.KEY, issued.key)):
         write_private(folder / BROKER / name, data, group=configuration.GROUP)
 
 
-def renew_broker(folder: Path, hosts: Sequence[str]) -> Fleet:
+def renew_broker(folder: Path, hosts: Sequence[str]) -> FleetFile:
     """A new certificate for the broker, under other names if they are given."""
     fleet, hashes = read(folder), hashes_of(folder)
     fleet = msgspec.structs.replace(fleet, hosts=tuple(hosts) or fleet.hosts)
@@ -114,7 +114,7 @@ def renew_broker(folder: Path, hosts: Sequence[str]) -> Fleet:
     return fleet
 
 
-def read(folder: Path) -> Fleet:
+def read(folder: Path) -> FleetFile:
     """What the folder says of the fleet."""
     path = folder / FLEET_FILE
     try:
@@ -123,7 +123,7 @@ def read(folder: Path) -> Fleet:
         there = True
     if not there:
         raise ConfigError(f"{folder} holds no fleet: make one with `sojourn fleet init`, or name its --fleet-folder")
-    return read_file(path, Fleet)
+    return read_file(path, FleetFile)
 
 
 def hashes_of(folder: Path) -> dict[str, str]:
@@ -143,7 +143,7 @@ def authority_of(folder: Path) -> Authority:
         raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from error
 
 
-def write(folder: Path, fleet: Fleet, hashes: dict[str, str]) -> None:
+def write(folder: Path, fleet: FleetFile, hashes: dict[str, str]) -> None:
     """Write what mosquitto reads, then the fleet file: who is listed there can connect, and who is not cannot."""
     broker = folder / BROKER
     barred = fleet.barred
@@ -162,7 +162,7 @@ def write(folder: Path, fleet: Fleet, hashes: dict[str, str]) -> None:
     write_private(folder / FLEET_FILE, toml.dumps(msgspec.to_builtins(fleet)))
 
 
-def admit(folder: Path, name: str, role: MemberRole, kind: Kind, *, renew: bool = False) -> tuple[Fleet, Secret]:
+def admit(folder: Path, name: str, role: MemberRole, kind: Kind, *, renew: bool = False) -> tuple[FleetFile, Secret]:
     """Make a member, or new credentials for one; the old ones end. Returns what it needs to connect."""
     check_name(name, role)
     fleet, hashes = read(folder), hashes_of(folder)
@@ -180,7 +180,7 @@ def admit(folder: Path, name: str, role: MemberRole, kind: Kind, *, renew: bool 
         hashes.pop(name, None)
         issued = authority_of(folder).for_node(name)
         serial, files = issued.serial, {"pem": issued.certificate, "key": issued.key}
-    member = Member(role=role, kind=kind, added=_today(), serial=serial)
+    member = FleetMember(role=role, kind=kind, added=_today(), serial=serial)
     fleet = msgspec.structs.replace(
         fleet, members={**fleet.members, name: member}, revoked=_with_serial(fleet.revoked, name, old)
     )  # fmt: skip
@@ -188,7 +188,7 @@ def admit(folder: Path, name: str, role: MemberRole, kind: Kind, *, renew: bool 
     return fleet, Secret(kind, files)
 
 
-def revoke(folder: Path, name: str) -> Fleet:
+def revoke(folder: Path, name: str) -> FleetFile:
     """Let a member connect no more; it stays listed, and its name taken."""
     fleet, hashes = read(folder), hashes_of(folder)
     old = _member(fleet, name)
@@ -199,7 +199,7 @@ def revoke(folder: Path, name: str) -> Fleet:
     return fleet
 
 
-def remove(folder: Path, name: str) -> Fleet:
+def remove(folder: Path, name: str) -> FleetFile:
     """Forget a member; its credentials end too, and its name is free."""
     fleet, hashes = read(folder), hashes_of(folder)
     old = _member(fleet, name)
@@ -223,13 +223,13 @@ def alone(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _member(fleet: Fleet, name: str) -> Member:
+def _member(fleet: FleetFile, name: str) -> FleetMember:
     if name not in fleet.members:
         raise ConfigError(f"{name!r} is not a member of {fleet.fleet}: `sojourn fleet list` shows who is")
     return fleet.members[name]
 
 
-def _with_serial(revoked: dict[str, str], name: str, old: Member | None) -> dict[str, str]:
+def _with_serial(revoked: dict[str, str], name: str, old: FleetMember | None) -> dict[str, str]:
     return {**revoked, old.serial: name} if old is not None and old.serial else revoked
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from sojourn.data.samples import Content
-    from sojourn.data.source import DataSettings, Part
+    from sojourn.data.source import DataSettings, Purpose
 
     Arrays = Mapping[str, NDArray[np.generic]]
     Pair = tuple[str, str]
@@ -32,7 +32,7 @@ STRIPS = "_webp"
 last one ends, NAME_webp_shape the shape (images, height, width, 3) of what they unpack to."""
 TRAIN, TEST, WHOLE = ("x_train", "y_train"), ("x_test", "y_test"), ("x", "y")
 NEEDED = "an NPZ with arrays x and y is needed"
-_PAIRS: dict[Part, tuple[Pair, ...]] = {"train": (TRAIN, WHOLE, TEST), "test": (TEST, WHOLE, TRAIN)}
+_PAIRS: dict[Purpose, tuple[Pair, ...]] = {"train": (TRAIN, WHOLE, TEST), "test": (TEST, WHOLE, TRAIN)}
 _ROWS = ("x", "x_test", "x_train")
 _NAMES = ("classes", "class_names")
 _ADVICE = f"{NEEDED}; a device's settings `x` and `y` may name others"
@@ -41,7 +41,7 @@ _DAMAGED = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.er
 """What numpy raises for a file that is cut short, has flipped bytes, or holds what only pickle can read."""
 
 
-def read_npz(settings: DataSettings, part: Part = "train") -> Content:
+def read_npz(settings: DataSettings, part: Purpose = "train") -> Content:
     """What an NPZ file holds for training or for testing."""
     with open_npz(settings.path) as file:
         pair = pair_for(file, part)
@@ -75,7 +75,7 @@ def open_npz(path: str | Path) -> Iterator[Arrays]:
         raise DataError(f"{path} cannot be read as NPZ: {str(error) or type(error).__name__}") from error
 
 
-def pair_for(file: Arrays, part: Part) -> Pair:
+def pair_for(file: Arrays, part: Purpose) -> Pair:
     """The names of samples and labels: those that are called after the part, else x and y, else the other part's.
 
     A file is named by its owner for what it is used for, so whatever pair it holds is good; where it holds several,

@@ -24,6 +24,14 @@ _BLOCK = 1024
 
 
 @dataclass(frozen=True)
+class SampleForm:
+    """What samples must fit, where there is no kit or card yet that says it."""
+
+    input: InputSpec
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Content:
     """What a file or folder holds, as it holds it.
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sojourn.protocol.spec import InputSpec
 
 Format = Literal["npz", "images", "csv"]
-Part = Literal["train", "test"]
+Purpose = Literal["train", "test"]
 """What samples are for: it decides which arrays of an NPZ file are taken."""
 _ZIP = b"PK\x03\x04"
 _SUFFIXES: dict[str, Format] = {".npz": "npz", ".csv": "csv"}
@@ -28,7 +28,7 @@ class Form(Protocol):
 
     @property
     def input(self) -> InputSpec:
-        """One sample."""
+        """The shape and type of one sample."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -38,8 +38,8 @@ class Form(Protocol):
 class DataSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where the data is and how to read it.
 
-    x, y: the arrays of an NPZ file; unless told, `x_train` and `y_train`, else `x` and `y`, else `x_test` and `y_test`.
-    label: the label column of a CSV file; unless told, the column `label`, or the last one.
+    x, y: the arrays of an NPZ file; unless given, `x_train` and `y_train`, `x` and `y`, or `x_test` and `y_test`.
+    label: the label column of a CSV file; unless given, the column `label`, or the last one.
     class_names: what the integer labels 0, 1, ... of an NPZ or CSV file mean, if the file does not say it itself.
     """
 
@@ -86,7 +86,7 @@ def load_data(settings: DataSettings, form: Form) -> Samples:
 
 
 def read_content(
-    settings: DataSettings, part: Part, wanted: InputSpec | None = None, classes: tuple[str, ...] | None = None
+    settings: DataSettings, part: Purpose, wanted: InputSpec | None = None, classes: tuple[str, ...] | None = None
 ) -> Content:
     """Read what the data holds; images are brought to the size that is `wanted`, or else must all have one size.
 

@@ -30,7 +30,7 @@ class Listener(Protocol):
         """The link was lost; it reconnects by itself."""
 
     def arrived(self, link: Link, topic: str, payload: bytes) -> None:
-        """A message came."""
+        """A message arrived on a topic that is subscribed to."""
 
 
 class Link(Protocol):

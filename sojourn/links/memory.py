@@ -120,14 +120,14 @@ class MemoryLink:
         self._will: Will | None = None
 
     def open(self, listener: Listener, filters: Sequence[str], will: Will | None) -> None:
-        """Connect at once."""
+        """Connect, which takes no time in memory."""
         self._listener, self._will = listener, will
         self.filters = tuple(filters)
         self._broker.join(self)
         listener.link_up(self)
 
     def wants(self, topic: str) -> bool:
-        """Whether one of our filters fits."""
+        """Whether a topic fits one of the filters that are subscribed to."""
         parts = topic.split("/")
         return any(
             len(wanted) == len(parts) and all(w in ("+", p) for w, p in zip(wanted, parts, strict=True))
@@ -147,7 +147,7 @@ class MemoryLink:
             self._listener.arrived(self, topic, payload)
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
-        """Send, unless closed."""
+        """Send a message to all subscribers, unless the link is closed."""
         if self._listener and self._up is None:
             self._broker.publish(topic, payload, retain=retain)
         elif self._listener and self._up is not None:
@@ -165,6 +165,6 @@ class MemoryLink:
         self._broker.leave(self, self._will)
 
     def close(self) -> None:
-        """Disconnect in good order."""
+        """Disconnect in good order, so that no last will is published."""
         self._listener = None
         self._broker.leave(self, None)

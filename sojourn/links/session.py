@@ -165,7 +165,7 @@ class Session:
         for callback in _CALLBACKS:
             setattr(self._client, callback, None)
 
-    def _on_connect(self, _c: Client, _u: object, _f: ConnectFlags, code: ReasonCode, said: Properties | None) -> None:
+    def _on_connect(self, _c: Client, _u: object, _f: ConnectFlags, code: ReasonCode, given: Properties | None) -> None:
         if code.is_failure:
             reason = reasons.said_by_broker(code.value, code.getName())
             self._ending = Ending(
@@ -175,8 +175,8 @@ class Session:
             )
             return
         self._connected = True
-        self.payload_limit = self._limit(getattr(said, "MaximumPacketSize", None))
-        self._window.open(self._client.keepalive, getattr(said, "ReceiveMaximum", MAX_MESSAGES_IN_FLIGHT))
+        self.payload_limit = self._limit(getattr(given, "MaximumPacketSize", None))
+        self._window.open(self._client.keepalive, getattr(given, "ReceiveMaximum", MAX_MESSAGES_IN_FLIGHT))
         if self._identity.filters:
             self._client.subscribe([(name, 1) for name in self._identity.filters])
         else:
@@ -237,7 +237,7 @@ class _LastError(logging.Handler):
         self.logger.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Remember the newest."""
+        """Keep a log record as the newest one, to be named when a connection ends."""
         self.text = record.getMessage().removeprefix("failed to receive on socket: ")
 
 

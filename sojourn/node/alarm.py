@@ -1,4 +1,4 @@
-"""When to look after whom."""
+"""A timer for many keys: it tells which of them are due."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Alarm(Generic[Who]):
             heapq.heappush(self._heap, (when, self._count, who))
 
     def forget(self, who: Who) -> None:
-        """Nobody is to be looked after."""
+        """Drop the time of this key."""
         self._set.pop(who, None)
 
     def due(self, now: float) -> list[Who]:
@@ -37,7 +37,7 @@ class Alarm(Generic[Who]):
         return found
 
     def wake_at(self) -> float | None:
-        """When it goes off next."""
+        """The earliest time that is set, if any is."""
         while self._heap and self._set.get(self._heap[0][2]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None

@@ -33,7 +33,7 @@ class Driver:
         self._notifier = Notifier()
 
     def link_up(self, link: Link) -> None:
-        """The link is connected."""
+        """Take note that the link is connected."""
         self._queue.put(lambda now: self._now_up(link, now))
 
     def link_down(self, link: Link, reason: str) -> None:
@@ -41,11 +41,11 @@ class Driver:
         self._queue.put(lambda _: self._now_down(link, reason))
 
     def arrived(self, link: Link, topic: str, payload: bytes) -> None:
-        """A message came."""
+        """Take a message that the link received."""
         self._queue.put(lambda now: self.node.arrived(link, topic, payload, now))
 
     def report(self, event: Event) -> None:
-        """A worker says how it goes."""
+        """Take what a worker reports of its work."""
         self._queue.put(lambda now: self.node.inject(event, now))
 
     def call(self, action: Callable[[float], None]) -> None:
@@ -117,8 +117,8 @@ def run_until_signal(driver: Driver, notifier: Notifier | None = None) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    told = notifier or Notifier.from_environment()
+    service = notifier or Notifier.from_environment()
     try:
-        driver.run(told)
+        driver.run(service)
     finally:
-        told.close()
+        service.close()

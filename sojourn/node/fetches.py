@@ -1,4 +1,4 @@
-"""Who waits for which blobs."""
+"""Which keys (visits, tours, ...) wait for which blobs."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Fetches(Generic[Who]):
         return complete
 
     def waiting(self, digest: bytes) -> list[Who]:
-        """Those who need this blob."""
+        """The keys that wait for this blob."""
         return list(self._waiting.get(digest, ()))
 
     def forget(self, who: Who) -> None:
-        """Somebody needs nothing any more."""
+        """Drop a key and all that it waits for."""
         for digest in self._lacking.pop(who, ()):
             del self._waiting[digest][who]
             if not self._waiting[digest]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Received(msgspec.Struct, frozen=True):
-    """A valid message came."""
+    """A valid message arrived."""
 
     sender: Address
     epoch: Epoch
@@ -50,14 +50,14 @@ class PullFailed(msgspec.Struct, frozen=True):
 
 
 class Did(msgspec.Struct, frozen=True):
-    """Work is done."""
+    """A piece of work ended well."""
 
     key: str
     outcome: Any
 
 
 class Doing(msgspec.Struct, frozen=True):
-    """Work goes on."""
+    """A piece of work reports its progress."""
 
     key: str
     step: int
@@ -132,7 +132,7 @@ class Undo(msgspec.Struct, frozen=True):
 
 
 class Say(msgspec.Struct, frozen=True):
-    """Tell the person who watches."""
+    """Log a sentence for the person who watches the node."""
 
     text: str
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -174,7 +174,7 @@ class Machine(Protocol):
         """Take the durable state from a snapshot."""
 
     def snapshot(self) -> bytes:
-        """The durable state."""
+        """The durable state as bytes, from which `restore` goes on."""
 
     def apply(self, record: Any) -> None:
         """Change the durable state by one record."""
@@ -183,7 +183,7 @@ class Machine(Protocol):
         """Take up what the replayed state says was under way."""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """React."""
+        """Take one event; returns what is to be done about it, in order."""
 
     def heard(self, peer: Address, traffic: int, now: float, *, spoke: bool) -> None:
         """Bytes went to or came from a node: for counting and, when it spoke, a sign of life."""

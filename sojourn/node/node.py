@@ -145,7 +145,7 @@ class Node:
         self._run(now)
 
     def inject(self, event: Event, now: float) -> None:
-        """Something else happened: a worker reported."""
+        """Take an event that did not come over the link, such as a worker's report."""
         if isinstance(event, _OF_WORK):
             if event.key not in self._working:
                 return
@@ -155,7 +155,7 @@ class Node:
         self._run(now)
 
     def tick(self, now: float) -> None:
-        """Time has passed."""
+        """Do what has become due."""
         self._exchange.tick(now)
         wake = self.machine.wake_at()
         if wake is not None and wake <= now:
@@ -283,14 +283,14 @@ class Node:
 
     def _patiently(self, write: Callable[..., object], *what: object) -> None:
         """Do not go on before it is written: nothing may leave that could be forgotten."""
-        said = False
+        reported = False
         while True:
             try:
                 write(*what)
             except DiskFull as error:
-                if not said:
+                if not reported:
                     log.error("%s", error)  # noqa: TRY400  # the disk is full, not the code wrong
-                said = True
+                reported = True
                 self._pause(2.0)
             else:
                 return

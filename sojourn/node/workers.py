@@ -19,13 +19,13 @@ class Workers(Protocol):
     """Performs work and reports how it went, from any thread."""
 
     def start(self, key: str, work: Any, report: Callable[[Did | Doing | DidNot], None]) -> None:
-        """Begin; returns at once."""
+        """Begin a piece of work and return at once."""
 
     def stop(self, key: str) -> None:
-        """The work is no longer wanted."""
+        """End a piece of work that is no longer wanted."""
 
     def close(self) -> None:
-        """End everything."""
+        """End all work."""
 
 
 def attempt(key: str, work: Any, perform: Callable[[Any], Any]) -> Did | DidNot:
@@ -46,11 +46,11 @@ class InlineWorkers:
         self._perform = perform
 
     def start(self, key: str, work: Any, report: Callable[[Did | Doing | DidNot], None]) -> None:
-        """Perform and report."""
+        """Do the work at once, and report its end."""
         report(attempt(key, work, self._perform))
 
     def stop(self, key: str) -> None:
-        """There is never anything under way."""
+        """Do nothing: work here is over as soon as it began."""
 
     def close(self) -> None:
         """There is nothing to end."""

@@ -28,7 +28,7 @@ class EstimatorPart(Part, frozen=True):
 
 
 class NoEstimator(EstimatorPart, frozen=True, tag="none"):
-    """The arranger asks for nothing."""
+    """Devices are not asked about their data before they train."""
 
     rows: ClassVar[bool] = False
     sizes: ClassVar[bool] = False

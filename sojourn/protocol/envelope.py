@@ -47,7 +47,7 @@ def pack(packet: Packet) -> bytes:
 
 def unpack(data: bytes, sender: Address, to: Address) -> Packet:
     """The packet in these bytes, if it is one that this sender may send to this node."""
-    packet = _as_written_here(data, _MESSAGE) or _checked(data, _MESSAGES)
+    packet = _unpack_canonical(data, _MESSAGE) or _unpack_checked(data, _MESSAGES)
     if (sender.role, to.role) not in BETWEEN[type(packet.message)]:
         raise InvalidMessage(f"a {sender.role} may not send {kind(packet.message)!r} to a {to.role}")
     return packet
@@ -55,7 +55,7 @@ def unpack(data: bytes, sender: Address, to: Address) -> Packet:
 
 def unpack_presence(data: bytes) -> Packet:
     """The birth or death in these bytes."""
-    return _as_written_here(data, _PRESENCE) or _checked(data, _PRESENCES)
+    return _unpack_canonical(data, _PRESENCE) or _unpack_checked(data, _PRESENCES)
 
 
 def kind(message: Message | Presence | type[Message | Presence]) -> str:
@@ -78,20 +78,26 @@ _MESSAGE: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 _PRESENCE: msgspec.msgpack.Decoder[Presence] = msgspec.msgpack.Decoder(Presence)
 
 
-def _as_written_here(data: bytes, body: msgspec.msgpack.Decoder[Any]) -> Packet | None:
-    """The packet in bytes that are just what `pack` makes of it: there is nothing else in them to look for."""
-    at = data.find(_KIND)  # where the message's own map begins
-    if len(data) > MAX_ITEMS or at < 0 or data[0] < _SMALLEST_FIXMAP + 2:
-        return None  # one that is not longer has no room for a list or a text that is too long
+def _unpack_canonical(data: bytes, decoder: msgspec.msgpack.Decoder[Any]) -> Packet | None:
+    """The packet, if the bytes are exactly those that `pack` writes, and short; None for all others.
+
+    Most packets are, and this is the quicker way to read them. It is as strict: bytes that come out the same when they
+    are packed again hold nothing unknown, and short ones have no room for a list or a text beyond the limits.
+    """
+    start = data.find(_KIND)  # of the message's own entries, after `id` and `epoch`
+    if start < 0 or len(data) > MAX_ITEMS or data[0] < _SMALLEST_FIXMAP + 2:
+        return None
+    header_map, message_map = b"\x82" + data[1:start], b"%c%b" % (data[0] - 2, data[start:])
     try:
-        header = _HEADER.decode(b"\x82" + data[1:at])
-        packet = Packet(header.id, header.epoch, body.decode(b"%c%b" % (data[0] - 2, data[at:])))
+        header = _HEADER.decode(header_map)
+        packet = Packet(header.id, header.epoch, decoder.decode(message_map))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return packet if pack(packet) == data else None
 
 
-def _checked(data: bytes, kinds: Mapping[str, type[Message | Presence]]) -> Packet:
+def _unpack_checked(data: bytes, kinds: Mapping[str, type[Message | Presence]]) -> Packet:
+    """The packet in any msgpack that keeps to the limits; entries that this version does not know are passed over."""
     fields = bounded(data)
     if not isinstance(fields, dict):
         raise InvalidMessage("not a msgpack map")

@@ -72,14 +72,14 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Parcel(msgspec.Struct, frozen=True, array_like=True):
-    """A blob of a release."""
+    """A blob of a release, by its digest and size."""
 
     digest: Digest
     size: Number
 
 
 class Goods(msgspec.Struct, frozen=True, array_like=True):
-    """What a device fetches."""
+    """The two blobs of a release that a device fetches: its graph and its card."""
 
     graph: Parcel
     card: Parcel
@@ -119,7 +119,7 @@ class SignedOrder(msgspec.Struct, frozen=True, array_like=True):
 
 
 def sign(order: Order, signer: Signer) -> SignedOrder:
-    """The order as it travels."""
+    """The order with its signature, as it travels."""
     data = msgspec.msgpack.encode(order)
     return SignedOrder(data, signer.sign(data))
 
@@ -157,9 +157,9 @@ class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class HealthRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When a stage is ill.
+    """When a stage of a rollout counts as unhealthy.
 
-    failures: the share of a stage's devices that may be ill. latency: how many times as long as before the 95th
+    failures: the share of a stage's devices that may be unhealthy. latency: how many times as long as before the 95th
     percentile may take. accuracy: how far it may fall, in shares (0.02 is two points). drift: how far the mix of
     predicted classes may move. errors: how many errors programs may report on one device. soak: how many seconds all
     devices of a stage must have been well. patience: how many seconds to wait for devices that do not answer.

@@ -24,7 +24,7 @@ SIGNATURE_BYTES = 64
 
 
 class Signer:
-    """A private key."""
+    """A private key that signs orders."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key

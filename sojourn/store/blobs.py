@@ -152,7 +152,7 @@ class FolderPartial:
         self._hash_path.unlink(missing_ok=True)
 
     def known(self, leaf: int) -> None:
-        """Nothing is, before it is hashed."""
+        """Never known here: leaves in a file are hashed."""
 
     def write(self, leaf: int, data: bytes | memoryview) -> None:
         """Keep one verified leaf."""
@@ -206,7 +206,7 @@ class FolderBlobs:
         return self.path(digest).exists()
 
     def read(self, digest: bytes, start: int = 0, length: int | None = None) -> bytes:
-        """Its bytes, or some of them."""
+        """The bytes of a blob, or some of them."""
         try:
             with self.path(digest).open("rb", buffering=0) as file:
                 file.seek(start)
@@ -215,7 +215,7 @@ class FolderBlobs:
             raise KeyError(digest) from None
 
     def size(self, digest: bytes) -> int:
-        """Its size."""
+        """The size of a blob in bytes."""
         try:
             return self.path(digest).stat().st_size
         except FileNotFoundError:
@@ -243,7 +243,7 @@ class FolderBlobs:
         return self._partials[digest]
 
     def complete(self, digest: bytes) -> None:
-        """All leaves are here."""
+        """Make a blob of a partial one whose leaves are all here."""
         with disk_errors(f"keeping {self.path(digest)}"):
             path = self._partials.pop(digest).close()
             move_into_place(path, self.path(digest), sync=False)
@@ -256,7 +256,7 @@ class FolderBlobs:
                 sync_path(path)
 
     def sweep(self, live: AbstractSet[bytes]) -> int:
-        """Delete what is not live."""
+        """Delete the blobs that are not live; returns how many."""
         names = {digest.hex() for digest in live}
         dead = [
             path

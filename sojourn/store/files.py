@@ -38,7 +38,7 @@ def written_beside(
 def write_atomically(
     path: Path, data: bytes | memoryview, *, mode: int = 0o666, sync: bool = True, sync_folder: bool = False
 ) -> None:
-    """Write a whole file."""
+    """Write a file of these bytes in one step."""
     with written_beside(path, mode=mode, sync=sync, sync_folder=sync_folder) as file:
         file.write(data)
 

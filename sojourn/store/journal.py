@@ -33,7 +33,7 @@ class Store(Protocol):
 
     @property
     def blobs(self) -> BlobStore:
-        """The blobs."""
+        """The blobs that the records refer to."""
 
     def boot(self) -> Epoch:
         """Count one more start; returns the epoch of this one."""
@@ -51,7 +51,7 @@ class Store(Protocol):
         """Whether the records take so much room that a snapshot should take their place, however few they are."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the files of the store."""
 
 
 class MemoryStore:
@@ -70,7 +70,7 @@ class MemoryStore:
         return Epoch(self._boots, os.urandom(8))
 
     def load(self) -> tuple[bytes | None, list[bytes]]:
-        """What was kept."""
+        """The newest snapshot and the records after it."""
         return self._state, list(self._records)
 
     def append(self, record: bytes, *, sync: bool) -> None:  # noqa: ARG002  # memory is never synced
@@ -79,7 +79,7 @@ class MemoryStore:
         self._room -= len(record)
 
     def snapshot(self, state: bytes) -> None:
-        """Replace everything so far."""
+        """Let a snapshot take the place of all records so far."""
         self._state, self._records = state, []
         self._room = max(ROOM, len(state))
 
@@ -88,7 +88,7 @@ class MemoryStore:
         return self._room < 0
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: memory needs no closing."""
 
 
 @contextmanager
@@ -168,7 +168,7 @@ class FolderStore:
                 raise
 
     def crowded(self) -> bool:
-        """A disk has the room."""
+        """Never: a disk has room for many records."""
         return False
 
     def close(self) -> None:

@@ -95,12 +95,12 @@ class MemoryBlobs:
         return digest in self._blobs
 
     def read(self, digest: bytes, start: int = 0, length: int | None = None) -> bytes:
-        """Its bytes, or some of them."""
+        """The bytes of a blob, or some of them."""
         data = self._blobs[digest].data
         return data if length is None and not start else data[start : None if length is None else start + length]
 
     def size(self, digest: bytes) -> int:
-        """Its size."""
+        """The size of a blob in bytes."""
         return len(self._blobs[digest].data)
 
     def hashes(self, digest: bytes, first: int, stop: int) -> bytes:
@@ -118,14 +118,14 @@ class MemoryBlobs:
         return self._partials.setdefault(digest, MemoryPartial(digest, size))
 
     def complete(self, digest: bytes) -> None:
-        """All leaves are here."""
+        """Make a blob of a partial one whose leaves are all here."""
         self._blobs[digest] = self._partials.pop(digest).content()
 
     def sync(self, digest: bytes) -> None:
-        """Memory survives nothing."""
+        """Do nothing: memory survives no power cut."""
 
     def sweep(self, live: AbstractSet[bytes]) -> int:
-        """Delete what is not live."""
+        """Delete the blobs that are not live; returns how many."""
         dead = (self._blobs.keys() | self._partials.keys()) - live
         for digest in dead:
             self._blobs.pop(digest, None)

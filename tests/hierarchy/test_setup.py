@@ -12,7 +12,7 @@ from hierarchy.commands import app
 from hierarchy.settings import EdgeSettings
 from sojourn.brokers import fleet as folders
 from sojourn.brokers.bundle import write_bundle
-from sojourn.brokers.fleet import Fleet
+from sojourn.brokers.fleet import FleetFile
 from sojourn.errors import ConfigError
 from sojourn.links.settings import TlsSettings, read_password
 from sojourn.settings import read_settings
@@ -22,7 +22,7 @@ from sojourn.settings import read_settings
 def bundle(tmp_path: Path) -> Path:
     """Made where the coordinator is."""
     cloud = tmp_path / "cloud"
-    folders.create(cloud, Fleet(fleet="field", hosts=("cloud.example",)), signed_here=True)
+    folders.create(cloud, FleetFile(fleet="field", hosts=("cloud.example",)), signed_here=True)
     folders.admit(cloud, "hq", "cloud", "password")
     fleet, secret = folders.admit(cloud, "s1", "edge", "password")
     write_bundle(tmp_path / "s1.tar.gz", credentials.edge_bundle(cloud, fleet, "s1", secret))

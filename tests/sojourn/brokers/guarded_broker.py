@@ -11,7 +11,7 @@ from typing import Self
 
 from sojourn.brokers import fleet as folders
 from sojourn.brokers.configuration import CONF, Listeners
-from sojourn.brokers.fleet import Fleet, Kind, MemberRole
+from sojourn.brokers.fleet import FleetFile, Kind, MemberRole
 from sojourn.brokers.run import find_mosquitto
 from sojourn.links.settings import BrokerSettings, TlsSettings
 
@@ -35,7 +35,7 @@ class GuardedBroker:
         self.issued = 0
         ports = free_ports(3)
         self.listeners = Listeners(password=ports[0], certificate=ports[1], local=ports[2])
-        folders.create(folder, Fleet(fleet=FLEET, hosts=("localhost",), listeners=self.listeners), signed_here=True)
+        folders.create(folder, FleetFile(fleet=FLEET, hosts=("localhost",), listeners=self.listeners), signed_here=True)
 
     def add(self, name: str, role: MemberRole = "device", kind: Kind = "password", *, renew: bool = False):
         """A member's way to connect."""

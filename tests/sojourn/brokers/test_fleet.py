@@ -11,7 +11,7 @@ import pytest
 
 from sojourn.brokers import fleet as folders
 from sojourn.brokers.configuration import CONF
-from sojourn.brokers.fleet import Fleet
+from sojourn.brokers.fleet import FleetFile
 from sojourn.errors import ConfigError
 from sojourn.links.settings import BrokerSettings, TlsSettings
 from tests.sojourn.brokers.brokers import Node, expect, make_hasty
@@ -165,7 +165,7 @@ def test_a_packet_over_the_limit_is_refused_and_the_largest_chunk_passes(broker:
 
 
 def test_secrets_are_for_their_owner_and_the_broker_only(tmp_path: Path) -> None:
-    folders.create(tmp_path / "f", Fleet(fleet="f", hosts=("h",)), signed_here=True)
+    folders.create(tmp_path / "f", FleetFile(fleet="f", hosts=("h",)), signed_here=True)
     folders.admit(tmp_path / "f", "pi-1", "device", "password")
     modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in (tmp_path / "f").rglob("*") if each.is_file()}
     assert {"ca.key", "release.key", "passwords", "server.key", "fleet.toml"} <= modes.keys()
@@ -178,11 +178,11 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no fleet"):
         folders.read(folder)
     with pytest.raises(ConfigError, match="neither a host name nor an address"):
-        folders.create(folder, Fleet(fleet="f", hosts=("no host",)), signed_here=False)
-    folders.create(folder, Fleet(fleet="f", hosts=("192.0.2.7",)), signed_here=False)
+        folders.create(folder, FleetFile(fleet="f", hosts=("no host",)), signed_here=False)
+    folders.create(folder, FleetFile(fleet="f", hosts=("192.0.2.7",)), signed_here=False)
     assert not (folder / folders.RELEASE_KEY).exists()
     with pytest.raises(ConfigError, match="holds a fleet already"):
-        folders.create(folder, Fleet(fleet="f", hosts=("h",)), signed_here=False)
+        folders.create(folder, FleetFile(fleet="f", hosts=("h",)), signed_here=False)
     folders.admit(folder, "s1", "edge", "password")
     with pytest.raises(ConfigError, match="is a member already: --renew"):
         folders.admit(folder, "s1", "edge", "password")
@@ -196,7 +196,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
 
 def test_a_revoked_member_keeps_its_name_until_it_is_removed(tmp_path: Path) -> None:
     folder = tmp_path / "f"
-    folders.create(folder, Fleet(fleet="f", hosts=("h",)), signed_here=False)
+    folders.create(folder, FleetFile(fleet="f", hosts=("h",)), signed_here=False)
     folders.admit(folder, "pi-1", "device", "password")
     assert set(folders.hashes_of(folder)) == {"pi-1"}
     folders.revoke(folder, "pi-1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -13,6 +12,7 @@ from coordinator.jobs.data import public_data
 from coordinator.jobs.settings import JobData, JobSettings
 from edge_agent.inference.inputs import read_inputs
 from fleet_sim.datasets import load
+from sojourn.data.samples import SampleForm
 from sojourn.data.source import DataSettings, load_data
 from sojourn.errors import DataError
 from sojourn.protocol.spec import InputSpec
@@ -33,14 +33,6 @@ FLAT = np.arange(ROWS * 12, dtype=np.uint8).reshape(ROWS, 12)
 GREY = FLAT.reshape(ROWS, 4, 3)
 COLOURS = np.arange(ROWS * 36, dtype=np.uint16).astype(np.uint8).reshape(ROWS, 4, 3, 3)
 """Height 4, width 3, and 3 colours last."""
-
-
-@dataclass(frozen=True)
-class Form:
-    """What a job expects."""
-
-    input: InputSpec
-    classes: tuple[str, ...]
 
 
 def write_csv(path: Path, labels: Any, rows: NDArray[Any] = FLAT, head: str = "") -> str:
@@ -110,7 +102,7 @@ def sorted_rows(x: NDArray[np.generic], y: NDArray[np.int64]) -> list[tuple[int,
 
 
 def as_device(path: str, shape: tuple[int, ...], classes: tuple[str, ...], dtype: Any = "float32") -> Any:
-    samples = load_data(DataSettings(path=path), Form(InputSpec(shape, dtype), classes))
+    samples = load_data(DataSettings(path=path), SampleForm(InputSpec(shape, dtype), classes))
     assert samples.x.shape[1:] == shape
     return sorted_rows(samples.x, samples.y)
 
@@ -155,7 +147,7 @@ def test_a_shape_that_the_job_gives_is_reached_alike(
     public, coordinator = as_coordinator(path, "test", input=shape)
     assert public.input.shape == shape
     assert as_device(path, shape, CLASSES) == coordinator
-    rows = read_inputs(path, Form(InputSpec(shape), CLASSES))
+    rows = read_inputs(path, SampleForm(InputSpec(shape), CLASSES))
     assert sorted_rows(rows, Y) == coordinator
 
 
