@@ -361,7 +361,7 @@ def test_a_device_reborn_within_its_lease_resumes_the_same_attempt() -> None:
     wait(fleet, 15)
     fleet.start(second)
     held = fleet.nodes[second].node.machine.state.held
-    assert {key: it.visit.visit for key, it in held.items()} == {key: it.visit.visit for key, it in before.items()}
+    assert {key: it.order.id for key, it in held.items()} == {key: it.order.id for key, it in before.items()}
     state = fleet.run("job")
     assert state.history[0].failures == ()
     assert np.array_equal(fleet.model(), run(text, ONE_SITE).model)
