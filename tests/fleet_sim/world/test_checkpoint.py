@@ -63,8 +63,8 @@ def test_a_large_one_is_written_more_rarely(tmp_path, size, age, old) -> None:
     path.touch()
     os.truncate(path, size)
     os.utime(path, (time.time() - age,) * 2)
-    assert checkpoint._old(path) is old
+    assert checkpoint._is_due(path) is old
 
 
 def test_one_that_is_not_there_is_to_be_written(tmp_path) -> None:
-    assert checkpoint._old(tmp_path / "checkpoint.bin")
+    assert checkpoint._is_due(tmp_path / "checkpoint.bin")
