@@ -21,9 +21,9 @@ HEAVY = {"numpy", "onnxruntime", "PIL"}
 IN_THE_WORKER = {
     "edge_agent.training.trainer", "edge_agent.training.descent", "edge_agent.training.model_pool",
     "edge_agent.training.estimates", "edge_agent.training.handover", "edge_agent.releases.trial",
-    "edge_agent.inference.predictor", "edge_agent.inference.serving", "edge_agent.inference.model",
+    "edge_agent.releases.loading", "edge_agent.inference.serving", "edge_agent.inference.model",
     "edge_agent.inference.inputs", "edge_agent.inference.http_api", "edge_agent.inference.endpoint",
-    "sojourn.data.csv", "sojourn.data.images", "sojourn.data.npz", "sojourn.data.npz_arrays", "sojourn.data.samples",
+    "sojourn.data.csv", "sojourn.data.images", "sojourn.data.npz", "sojourn.data.labels", "sojourn.data.samples",
 }  # fmt: skip
 """The modules that only the training worker, the trial of a release, or a program that predicts loads."""
 EVERY = {
