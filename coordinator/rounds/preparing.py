@@ -111,7 +111,7 @@ def recipe_of(job: JobSettings, data: PublicData) -> str:
 @cache
 def _sources() -> bytes:
     """A hash of the code that kits come from: whoever changes it gets new ones."""
-    here = Path(__file__).parent
+    here = Path(__file__).parents[1]
     files = sorted((*(here / "compiling").glob("*.py"), *(here / "models").glob("*.py")))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).digest()
 
