@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 import shutil
 import signal
 import sys
 import tempfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -61,13 +62,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _operators_listed_once() -> Iterator[None]:
-    """Have torch's exporter list the operators that it knows once: it takes as long as half of what follows."""
+    """Have torch's exporter list the operators that it knows once, and not for every graph: it takes a second.
+
+    What is handed out is a copy, since each export adds translations of its own.
+    """
     if "coordinator.compiling.exporting" not in sys.modules:
         yield
         return
-    from torch.onnx._internal.exporter import _registration
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    listed = functools.cache(ONNXRegistry.from_torchlib)
+
+    def copied(*how: Any, **more: Any) -> ONNXRegistry:
+        registry = copy.copy(listed(*how, **more))
+        registry.functions = {operator: list(known) for operator, known in registry.functions.items()}
+        return registry
 
     with pytest.MonkeyPatch.context() as patch:
-        apis = _registration.onnxscript_apis
-        patch.setattr(apis, "get_torchlib_ops", functools.cache(apis.get_torchlib_ops))
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(copied))
         yield
