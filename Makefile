@@ -24,7 +24,8 @@ install: $(VENV)/dev.stamp  ## Install Sojourn and all that its tests and checks
 
 test: $(VENV)/dev.stamp  ## Run all tests
 	@.ci/install-packages mosquitto shellcheck systemd
-	@$(VENV)/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	@$(VENV)/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --cov --cov-report=
+	@$(VENV)/bin/coverage report --sort=cover | awk 'NR <= 12 { print } /^TOTAL/ { total = $$0 } END { print "...\n" total }'
 
 test-deploy: $(VENV)/dev.stamp  ## Try the install scripts in a clean Debian; needs root, takes minutes
 	@.ci/install-packages mmdebstrap systemd-container
@@ -42,7 +43,7 @@ docs: $(VENV)/dev.stamp  ## Make a site of the pages: build/site/index.html
 	@$(SITE)
 
 clean:  ## Remove all that was made, .venv too
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Torch first: it is most of the download, and what comes after it takes the build that is there.

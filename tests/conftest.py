@@ -1,33 +1,83 @@
-"""What all tests share: one new folder for compiled kits, so that a run compiles each once and inherits none."""
+"""What all tests share: one new folder for compiled kits, one thread for each computation, and an order of files."""
 
 from __future__ import annotations
 
+import copy
+import functools
 import os
 import shutil
 import signal
+import sys
 import tempfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import hypothesis
+import pytest
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Iterator
 
 _KITS: list[str] = []
 """The folder that this process made, and has to take away."""
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_LONG = (
+    "tests/live/",
+    "tests/fleet_sim/demo/",
+    "tests/fleet_sim/engines/",
+    "tests/coordinator/compiling/",
+    "tests/coordinator/releases/",
+    "tests/fleet_sim/",
+)
+"""Where files are that take longest: begun first, they leave no core idle at the end."""
+
+# The same examples in every run, however slow the machine, and none from a folder of the run before.
+hypothesis.settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
+hypothesis.settings.load_profile("repeatable")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make the folder before anything is imported that reads where it is; workers inherit it from the first process.
 
-    Ctrl-C means something again: a shell that starts a program in the background has it ignored, and so would all the
-    processes that tests start and interrupt.
+    Several tests run at once: each computes on one core, as a fleet on one machine would, and waits for no others'
+    threads. Ctrl-C means something again: a shell that starts a program in the background has it ignored, and so would
+    all the processes that tests start and interrupt.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):
         _KITS.append(tempfile.mkdtemp(prefix="sojourn-tests-"))
         os.environ["XDG_CACHE_HOME"] = _KITS[0]
+        os.environ.update(dict.fromkeys(_THREADS, "1"))
 
 
 def pytest_unconfigure() -> None:
     """Take the folder away."""
     for folder in _KITS:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest."""
+    items.sort(key=lambda item: next((at for at, long in enumerate(_LONG) if item.nodeid.startswith(long)), len(_LONG)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _operators_listed_once() -> Iterator[None]:
+    """Have torch's exporter list the operators that it knows once, and not for every graph: it takes a second.
+
+    What is handed out is a copy, since each export adds translations of its own.
+    """
+    if "coordinator.compiling.exporting" not in sys.modules:
+        yield
+        return
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    listed = functools.cache(ONNXRegistry.from_torchlib)
+
+    def copied(*how: Any, **more: Any) -> ONNXRegistry:
+        registry = copy.copy(listed(*how, **more))
+        registry.functions = {operator: list(known) for operator, known in registry.functions.items()}
+        return registry
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(copied))
+        yield

@@ -10,13 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from coordinator.console.operator import Operator
 from coordinator.jobs.data import digits_split
 from coordinator.records import ENDED
+from coordinator.rounds.kit_cache import Shelf
+from coordinator.rounds.preparing import PrepareJob, prepare
+from sojourn.brokers import run as brokers
 from sojourn.brokers.acl import acl_lines
 from sojourn.brokers.run import start_broker
 from sojourn.links.settings import LocalBroker
+from sojourn.store.memory_blobs import MemoryBlobs
 from tests.live import witness
 from tests.live.witness import Witness
 
@@ -95,7 +100,10 @@ class LiveFleet:
     def _broker(self, name: str, port: int):
         acl = acl_lines(FLEET, list(self.sites), ["cloud"], ["operator"]) + witness.RULES
         settings = LocalBroker(port=port, kind="mosquitto", acl=acl, max_packet=self._max_packet)
-        return start_broker(settings, self.folder / f"broker-{name}")
+        with pytest.MonkeyPatch.context() as patch:
+            plain = brokers._mosquitto_conf
+            patch.setattr(brokers, "_mosquitto_conf", lambda *how: [*plain(*how), witness.OFTEN])
+            return start_broker(settings, self.folder / f"broker-{name}")
 
     def _address(self, broker: str) -> str:
         return f"{self.brokers[broker].host}:{self.brokers[broker].port}"
@@ -148,6 +156,8 @@ class LiveFleet:
         return self.finish(name)
 
     def submit(self, text: str) -> None:
+        # Compiled here, where torch is loaded once for all tests, and not by the coordinator of each fleet.
+        prepare(PrepareJob("job", text), MemoryBlobs(), Shelf())
         with self.operator() as operator:
             operator.jobs(patience=PATIENCE)  # the coordinator may still be starting
             operator.submit(text)

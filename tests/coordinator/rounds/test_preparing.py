@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
+import coordinator
 from coordinator.jobs.data import public_data
 from coordinator.jobs.settings import read_job
 from coordinator.records import JobSubmitted
 from coordinator.rounds import preparing
+from coordinator.rounds.kit_cache import Shelf
 from coordinator.rounds.preparing import PrepareJob, prepare, recipe_of, recipes
 from coordinator.state import CoordinatorState
 from sojourn.errors import DataError
@@ -32,7 +36,7 @@ def recipe(**changes: object) -> str:
 def first() -> tuple[CoordinatorState, MemoryBlobs]:
     """A coordinator that has compiled one job."""
     blobs, state = MemoryBlobs(), CoordinatorState()
-    compiled = prepare(PrepareJob("job", job()), blobs)
+    compiled = prepare(PrepareJob("job", job()), blobs, Shelf())
     state.apply(JobSubmitted("job", job(), "ticket"))
     state.apply(compiled)
     return state, blobs
@@ -71,6 +75,17 @@ def test_what_a_kit_depends_on_makes_another(change) -> None:
 @pytest.mark.parametrize("change", [{"strategy": "fedcat"}, {"rounds": 9}, {"training__lr": 0.7}, {"encoding": "int8"}])
 def test_what_it_does_not_depend_on_makes_none(change) -> None:
     assert recipe(**change) == recipe() != ""
+
+
+def test_the_code_that_compiles_is_part_of_it(tmp_path, monkeypatch) -> None:
+    for folder in ("compiling", "models"):
+        shutil.copytree(Path(coordinator.__file__).parent / folder, tmp_path / folder)
+    monkeypatch.setattr(preparing, "__file__", str(tmp_path / "rounds" / "preparing.py"))
+    same = preparing._sources.__wrapped__()
+    assert same == preparing._sources()
+    with (tmp_path / "compiling" / "kits.py").open("a") as file:
+        file.write("\n")
+    assert preparing._sources.__wrapped__() != same
 
 
 def test_a_model_of_ones_own_is_always_compiled() -> None:

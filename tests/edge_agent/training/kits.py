@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from coordinator.compiling import Compiled, compile_kit
+from coordinator.rounds.kit_cache import Shelf
 from edge_agent.training.trainer import Trainer
 from edge_agent.training.work import Train, Trained
 from sojourn.data.source import DataSettings
@@ -42,7 +43,14 @@ def network() -> nn.Sequential:
 
 @cache
 def compiled() -> Compiled:
-    return compile_kit(network(), InputSpec((1, 8, 8)), CLASSES, mean=[MEAN], std=[STD], seed=3)
+    """Compiled once for all processes of a run."""
+    name = "tests-edge-agent-training"
+    found = Shelf().find(name)
+    if found:
+        return Compiled(*found)
+    made = compile_kit(network(), InputSpec((1, 8, 8)), CLASSES, mean=[MEAN], std=[STD], seed=3)
+    Shelf().keep(name, made.kit, made.initial)
+    return made
 
 
 def write_data(path: Path, samples: int = 50, classes: tuple[str, ...] = CLASSES) -> tuple[Any, Any]:
