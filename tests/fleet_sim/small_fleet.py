@@ -18,7 +18,7 @@ from coordinator.jobs.settings import read_job
 from coordinator.machine.coordinator import Coordinator
 from coordinator.machine.work import CoordinatorWorker
 from coordinator.records import JobCompiled, RoundPlanned
-from coordinator.rounds.kit_cache import Shelf
+from coordinator.rounds.kit_cache import KitCache
 from coordinator.rounds.preparing import PrepareJob, first_vectors, prepare
 from edge_agent.agent import Agent
 from edge_agent.records import VisitTrained
@@ -97,7 +97,7 @@ def shards(count: int) -> dict[str, DataSettings]:
 @cache
 def _compiled() -> tuple[JobCompiled, MemoryBlobs]:
     blobs = MemoryBlobs()
-    return prepare(PrepareJob("any", job("any")), blobs, Shelf()), blobs
+    return prepare(PrepareJob("any", job("any")), blobs, KitCache()), blobs
 
 
 class OnceBench(CoordinatorWorker):
