@@ -15,7 +15,7 @@ import pytest
 from coordinator.console.operator import Operator
 from coordinator.jobs.data import digits_split
 from coordinator.records import ENDED
-from coordinator.rounds.kit_cache import Shelf
+from coordinator.rounds.kit_cache import KitCache
 from coordinator.rounds.preparing import PrepareJob, prepare
 from sojourn.brokers import run as brokers
 from sojourn.brokers.acl import acl_lines
@@ -157,7 +157,7 @@ class LiveFleet:
 
     def submit(self, text: str) -> None:
         # Compiled here, where torch is loaded once for all tests, and not by the coordinator of each fleet.
-        prepare(PrepareJob("job", text), MemoryBlobs(), Shelf())
+        prepare(PrepareJob("job", text), MemoryBlobs(), KitCache())
         with self.operator() as operator:
             operator.jobs(patience=PATIENCE)  # the coordinator may still be starting
             operator.submit(text)
