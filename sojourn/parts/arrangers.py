@@ -1,4 +1,4 @@
-"""Which devices form which tours. The algorithms are in `hierarchy`."""
+"""Which devices form which tours, and what each arranger needs. The algorithms are in `hierarchy.arranging`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,36 @@ Needs = Literal["nothing", "rows", "classes"]
 """What an arranger must know of devices: nothing, a row of any kind, or a row with one number for each class."""
 
 
-class ArrangerPart(Part, frozen=True):
-    """What the coordinator knows of an arranger."""
+OF_DISTRIBUTIONS = frozenset({"wasserstein", "kl", "gini"})
+"""The metrics of FedSeq that are defined for distributions over classes alone."""
 
-    needs: ClassVar[Needs] = "nothing"
-    """What it must know of the devices."""
-    weighs: ClassVar[bool] = False
-    """Whether it must know how many samples each device has."""
+
+class ArrangerPart(Part, frozen=True):
+    """What others must know of an arranger, whatever its settings: what it needs, and what its sets are like."""
+
     counted: ClassVar[bool] = False
     """Whether a schedule can tell it how many sets to make."""
     once: ClassVar[bool] = True
     """Whether a device is in one set of a round at most."""
     alone: ClassVar[bool] = False
     """Whether every set is one device."""
+    draws_by_samples: ClassVar[bool] = False
+    """Whether a device without samples is never chosen, so that at least one must have some."""
+
+    @property
+    def needs(self) -> Needs:
+        """What it must know of the devices."""
+        return "nothing"
+
+    @property
+    def weighs(self) -> bool:
+        """Whether it must know how many samples each device has."""
+        return False
+
+    @property
+    def distributions(self) -> bool:
+        """Whether it takes the rows for distributions over classes: then no number in them may be below 0."""
+        return False
 
 
 class SingleArranger(ArrangerPart, frozen=True, tag="single"):
@@ -63,8 +80,6 @@ class FedSeqArranger(ArrangerPart, frozen=True, tag="fedseq"):
     `pairwise` is KL(D_j || D_S). sets, size: instead, exactly `sets` sets of `size` devices (VISIT's tables).
     """
 
-    needs: ClassVar[Needs] = "rows"
-    weighs: ClassVar[bool] = True
     grouping: Literal["random", "k-means", "greedy"] = "greedy"
     tau: Literal["cosine", "euclidean", "wasserstein", "kl", "gini"] = "kl"
     kl: Literal["balance", "pairwise"] = "balance"
@@ -73,6 +88,26 @@ class FedSeqArranger(ArrangerPart, frozen=True, tag="fedseq"):
     max_devices: Count = 11
     sets: Natural = 0
     size: Natural = 0
+
+    @property
+    def needs(self) -> Needs:
+        """Rows, to tell devices apart by; none for a random grouping."""
+        return "nothing" if self.grouping == "random" else "rows"
+
+    @property
+    def weighs(self) -> bool:
+        """Samples close a superclient, unless it has a size, and weigh its members where the estimate says so."""
+        return not (self.sets and self.size) or (self.grouping == "greedy" and self.estimate == "weighted-mean")
+
+    @property
+    def distributions(self) -> bool:
+        """Most metrics compare distributions; cosine and euclidean compare rows of any kind."""
+        return self.grouping == "greedy" and self.tau in OF_DISTRIBUTIONS
+
+    @property
+    def half_sized(self) -> bool:
+        """Whether only one of `sets` and `size` is given, which says nothing: both are needed, or neither."""
+        return bool(self.sets) != bool(self.size)
 
 
 class IcgArranger(ArrangerPart, frozen=True, tag="icg"):
@@ -121,6 +156,7 @@ class CluSampArranger(ArrangerPart, frozen=True, tag="clusamp"):
     weighs: ClassVar[bool] = True
     once: ClassVar[bool] = False
     alone: ClassVar[bool] = True
+    draws_by_samples: ClassVar[bool] = True
     sets: Count = 10
 
 
@@ -144,8 +180,10 @@ class OwnArranger(Own, frozen=True, tag="own"):
 
     needs: ClassVar[Needs] = "nothing"
     weighs: ClassVar[bool] = False
+    distributions: ClassVar[bool] = False
     counted: ClassVar[bool] = True
     alone: ClassVar[bool] = False
+    draws_by_samples: ClassVar[bool] = False
     once: bool = True
 
 
