@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hierarchy.arranging.metrics import OF_DISTRIBUTIONS
 from sojourn.parts import CluSampArranger, FedCatArranger, FedSeqArranger, SingleArranger, SiteArranger, name_of
 
 if TYPE_CHECKING:
@@ -21,8 +20,6 @@ def _rows(strategy: Strategy) -> Iterator[str]:
     """What the arranger must know of devices."""
     arranger, estimator = strategy.arranger, strategy.estimator
     what, given = name_of(arranger), name_of(estimator)
-    if isinstance(arranger, FedSeqArranger) and arranger.grouping == "random":
-        return
     if arranger.needs != "nothing" and not estimator.rows:
         yield (
             f"the arranger {what} goes by what is known of each device's data, and the estimator {given} asks for "
@@ -38,10 +35,7 @@ def _rows(strategy: Strategy) -> Iterator[str]:
 def _samples(strategy: Strategy) -> Iterator[str]:
     """Whether the arranger hears how many samples each device has; every estimator but `none` asks."""
     arranger = strategy.arranger
-    weighs = arranger.weighs
-    if isinstance(arranger, FedSeqArranger) and arranger.sets and arranger.size:
-        weighs = arranger.grouping == "greedy" and arranger.estimate == "weighted-mean"
-    if weighs and not strategy.estimator.sizes:
+    if arranger.weighs and not strategy.estimator.sizes:
         yield (
             f"the arranger {name_of(arranger)} must know how many samples each device has, and the estimator none does "
             f'not ask: set estimator.name = "sizes", or one that says more'
@@ -52,13 +46,12 @@ def _fedseq(strategy: Strategy) -> Iterator[str]:
     arranger = strategy.arranger
     if not isinstance(arranger, FedSeqArranger):
         return
-    if bool(arranger.sets) != bool(arranger.size):
+    if arranger.half_sized:
         yield (
             f"fedseq makes sets x size superclients or closes them by min_samples and max_devices, and sets = "
             f"{arranger.sets} with size = {arranger.size} says neither: set both, or neither"
         )
-    by_class = arranger.grouping == "greedy" and arranger.tau in OF_DISTRIBUTIONS
-    if by_class and strategy.estimator.rows and not strategy.estimator.by_class:
+    if arranger.distributions and strategy.estimator.rows and not strategy.estimator.by_class:
         yield (
             f"fedseq's tau = {arranger.tau} compares distributions over classes, and the estimator "
             f'{name_of(strategy.estimator)} gives other rows: set arranger.tau = "cosine" or "euclidean", or '

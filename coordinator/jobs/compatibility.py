@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from coordinator.jobs import arranger_compatibility
 from sojourn.errors import ConfigError
 from sojourn.parts import (
-    CluSampArranger,
     DynServer,
     Elmy,
     Own,
@@ -142,9 +141,9 @@ def _merge(strategy: Strategy) -> Iterator[str]:
         )
     plain = isinstance(aggregator, WeightedMean)
     way_out = 'aggregator.name = "uniform-mean"' if plain else 'aggregator.weighting = "uniform"'
-    if isinstance(arranger, CluSampArranger) and getattr(aggregator, "weighting", "") == "samples":
+    if arranger.draws_by_samples and getattr(aggregator, "weighting", "") == "samples":
         yield (
-            f"clusamp draws devices in proportion to their samples, and the aggregator {name_of(aggregator)} would "
+            f"{name_of(arranger)} draws devices in proportion to their samples, and the aggregator {name_of(aggregator)} would "
             f"weigh them by samples again: set {way_out}"
         )
     if schedule.fixed_rounds == 1 and aggregator.steps:
