@@ -20,8 +20,9 @@ install: $(VENV)/dev.stamp  ## Install Sojourn and all that its tests and checks
 
 test: $(VENV)/dev.stamp  ## Run all tests
 	@.ci/install-packages mosquitto shellcheck systemd
-	@$(VENV)/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --cov --cov-report=
-	@$(VENV)/bin/coverage report --sort=cover | awk 'NR <= 12 { print } /^TOTAL/ { total = $$0 } END { print "...\n" total }'
+	@$(VENV)/bin/python -m slipcover --json --out .coverage.json -m pytest \
+		--numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	@$(VENV)/bin/python .ci/least-covered .coverage.json
 
 test-deploy: $(VENV)/dev.stamp  ## Try the install scripts in a clean Debian; needs root, takes minutes
 	@.ci/install-packages mmdebstrap systemd-container
@@ -34,7 +35,7 @@ check: $(VENV)/dev.stamp  ## Look at the code: linter, types, and which package 
 	$(VENV)/bin/lint-imports
 
 clean:  ## Remove all that was made, .venv too
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage*
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage.json
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Torch first: it is most of the download, and what comes after it takes the build that is there.
