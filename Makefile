@@ -24,8 +24,9 @@ install: $(VENV)/dev.stamp  ## Install Sojourn and all that its tests and checks
 
 test: $(VENV)/dev.stamp  ## Run all tests
 	@.ci/install-packages mosquitto shellcheck systemd
-	@$(VENV)/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --cov --cov-report=
-	@$(VENV)/bin/coverage report --sort=cover | awk 'NR <= 12 { print } /^TOTAL/ { total = $$0 } END { print "...\n" total }'
+	@$(VENV)/bin/python -m slipcover --json --out .coverage.json -m pytest \
+		--numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	@$(VENV)/bin/python .ci/least-covered .coverage.json
 
 test-deploy: $(VENV)/dev.stamp  ## Try the install scripts in a clean Debian; needs root, takes minutes
 	@.ci/install-packages mmdebstrap systemd-container
@@ -43,7 +44,7 @@ docs: $(VENV)/dev.stamp  ## Make a site of the pages: build/site/index.html
 	@$(SITE)
 
 clean:  ## Remove all that was made, .venv too
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage*
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage.json
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Torch first: it is most of the download, and what comes after it takes the build that is there.
