@@ -143,8 +143,8 @@ def _merge(strategy: Strategy) -> Iterator[str]:
     way_out = 'aggregator.name = "uniform-mean"' if plain else 'aggregator.weighting = "uniform"'
     if arranger.draws_by_samples and getattr(aggregator, "weighting", "") == "samples":
         yield (
-            f"{name_of(arranger)} draws devices in proportion to their samples, and the aggregator {name_of(aggregator)} would "
-            f"weigh them by samples again: set {way_out}"
+            f"{name_of(arranger)} draws devices in proportion to their samples, and the aggregator "
+            f"{name_of(aggregator)} would weigh them by samples again: set {way_out}"
         )
     if schedule.fixed_rounds == 1 and aggregator.steps:
         yield (
