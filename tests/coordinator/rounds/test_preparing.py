@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,7 +17,7 @@ from coordinator.jobs.data import public_data
 from coordinator.jobs.settings import read_job
 from coordinator.records import JobSubmitted
 from coordinator.rounds import preparing
-from coordinator.rounds.kit_cache import Shelf
+from coordinator.rounds.kit_cache import KitCache
 from coordinator.rounds.preparing import PrepareJob, prepare, recipe_of, recipes
 from coordinator.state import CoordinatorState
 from sojourn.errors import DataError
@@ -27,7 +28,7 @@ from sojourn.store.memory_blobs import MemoryBlobs
 from tests.fleet_sim.small_fleet import job
 
 
-def recipe(**changes: object) -> str:
+def recipe(**changes: Any) -> str:
     read = read_job(job(**changes), "job")
     return recipe_of(read, public_data(read))
 
@@ -36,7 +37,7 @@ def recipe(**changes: object) -> str:
 def first() -> tuple[CoordinatorState, MemoryBlobs]:
     """A coordinator that has compiled one job."""
     blobs, state = MemoryBlobs(), CoordinatorState()
-    compiled = prepare(PrepareJob("job", job()), blobs, Shelf())
+    compiled = prepare(PrepareJob("job", job()), blobs, KitCache())
     state.apply(JobSubmitted("job", job(), "ticket"))
     state.apply(compiled)
     return state, blobs
