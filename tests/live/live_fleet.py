@@ -15,10 +15,11 @@ import pytest
 from coordinator.console.operator import Operator
 from coordinator.jobs.data import digits_split
 from coordinator.records import ENDED
-from coordinator.rounds.kit_cache import Shelf
+from coordinator.rounds.kit_cache import KitCache
 from coordinator.rounds.preparing import PrepareJob, prepare
 from sojourn.brokers import run as brokers
 from sojourn.brokers.acl import acl_lines
+from sojourn.brokers.configuration import local_conf
 from sojourn.brokers.run import start_broker
 from sojourn.links.settings import LocalBroker
 from sojourn.store.memory_blobs import MemoryBlobs
@@ -101,8 +102,7 @@ class LiveFleet:
         acl = acl_lines(FLEET, list(self.sites), ["cloud"], ["operator"]) + witness.RULES
         settings = LocalBroker(port=port, kind="mosquitto", acl=acl, max_packet=self._max_packet)
         with pytest.MonkeyPatch.context() as patch:
-            plain = brokers._mosquitto_conf
-            patch.setattr(brokers, "_mosquitto_conf", lambda *how: [*plain(*how), witness.OFTEN])
+            patch.setattr(brokers, "local_conf", lambda *how: f"{local_conf(*how)}{witness.OFTEN}\n")
             return start_broker(settings, self.folder / f"broker-{name}")
 
     def _address(self, broker: str) -> str:
@@ -157,7 +157,7 @@ class LiveFleet:
 
     def submit(self, text: str) -> None:
         # Compiled here, where torch is loaded once for all tests, and not by the coordinator of each fleet.
-        prepare(PrepareJob("job", text), MemoryBlobs(), Shelf())
+        prepare(PrepareJob("job", text), MemoryBlobs(), KitCache())
         with self.operator() as operator:
             operator.jobs(patience=PATIENCE)  # the coordinator may still be starting
             operator.submit(text)
