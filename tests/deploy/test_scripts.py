@@ -6,9 +6,10 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -16,12 +17,14 @@ SCRIPTS = [*sorted(DEPLOY.rglob("*.sh")), *sorted((ROOT / "tests" / "deploy").gl
 DOCKERFILES = sorted(DEPLOY.rglob("Dockerfile"))
 
 
-def cloud_init() -> dict:
-    return yaml.safe_load((DEPLOY / "coordinator" / "cloud-init.yaml").read_text())
+def cloud_init() -> dict[str, Any]:
+    made: dict[str, Any] = yaml.safe_load((DEPLOY / "coordinator" / "cloud-init.yaml").read_text())
+    return made
 
 
 def written(path: str) -> str:
-    return next(each["content"] for each in cloud_init()["write_files"] if each["path"] == path)
+    content: str = next(each["content"] for each in cloud_init()["write_files"] if each["path"] == path)
+    return content
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)

@@ -285,6 +285,12 @@ def test_every_structure_within_a_message_or_blob_is_described(name):
     assert rows(name) == wanted
 
 
+def fields_of(form: type) -> tuple[msgspec.inspect.Field, ...]:
+    info = msgspec.inspect.type_info(form)
+    assert isinstance(info, msgspec.inspect.StructType)
+    return info.fields
+
+
 def told_type(form: Any) -> str | None:
     """A setting's type and limits as the page words them; None for what it describes in words of its own."""
     match form:
@@ -304,14 +310,15 @@ def told_type(form: Any) -> str | None:
             return None
 
 
-def told_limit(number: float) -> str:
+def told_limit(number: float | None) -> str:
+    assert number is not None, "a setting without a limit"
     return "10^9" if number == 1e9 else f"{number:g}"
 
 
 @pytest.mark.parametrize("name", [name for name, it in STRUCTURES.items() if it.__module__.startswith("sojourn.parts")])
 def test_limits_of_settings_are_those_of_the_code(name):
     types = dict(re.findall(r"^\| `(\w+)` \| ([^|\n]*) \| [^|]+ \| [^|\n]*\|$", section(name), re.MULTILINE))
-    for field in msgspec.inspect.type_info(STRUCTURES[name]).fields:
+    for field in fields_of(STRUCTURES[name]):
         told = types[field.encode_name]
         if isinstance(field.type, msgspec.inspect.LiteralType):
             assert set(re.findall(r"`([^`]+)`", told)) == set(field.type.values)
@@ -358,8 +365,9 @@ def test_every_estimator_that_is_asked_of_a_device_by_name_is_in_the_table():
 
 def wire_limit(form: type, name: str) -> int:
     """The most elements that a field with a limit, or nil, may have."""
-    (field,) = [field for field in msgspec.inspect.type_info(form).fields if field.encode_name == name]  # type: ignore[attr-defined]
-    return next(option.max_length for option in field.type.types if hasattr(option, "max_length"))
+    (field,) = [field for field in fields_of(form) if field.encode_name == name]
+    assert isinstance(field.type, msgspec.inspect.UnionType)
+    return int(next(option.max_length for option in field.type.types if hasattr(option, "max_length")))
 
 
 def test_words_of_fixed_lists_are_described():

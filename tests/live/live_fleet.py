@@ -19,6 +19,7 @@ from coordinator.rounds.kit_cache import KitCache
 from coordinator.rounds.preparing import PrepareJob, prepare
 from sojourn.brokers import run as brokers
 from sojourn.brokers.acl import acl_lines
+from sojourn.brokers.configuration import local_conf
 from sojourn.brokers.run import start_broker
 from sojourn.links.settings import LocalBroker
 from sojourn.store.memory_blobs import MemoryBlobs
@@ -101,8 +102,7 @@ class LiveFleet:
         acl = acl_lines(FLEET, list(self.sites), ["cloud"], ["operator"]) + witness.RULES
         settings = LocalBroker(port=port, kind="mosquitto", acl=acl, max_packet=self._max_packet)
         with pytest.MonkeyPatch.context() as patch:
-            plain = brokers._mosquitto_conf
-            patch.setattr(brokers, "_mosquitto_conf", lambda *how: [*plain(*how), witness.OFTEN])
+            patch.setattr(brokers, "local_conf", lambda *how: f"{local_conf(*how)}{witness.OFTEN}\n")
             return start_broker(settings, self.folder / f"broker-{name}")
 
     def _address(self, broker: str) -> str:

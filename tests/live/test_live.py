@@ -51,6 +51,7 @@ def undisturbed(tmp_path_factory):
             memory.submit(job_text("job") + more)
             job, blobs = memory.run("job"), memory.stores[CLOUD].blobs
             assert job.status == "done"
+            assert job.kit is not None
             kit = unpack_blob(blobs.read(job.kit.digest), Kit)
             known[more] = weights(bake(kit, vectors.load(blobs, job.vectors["model"], kit.model)))
         return known[more]

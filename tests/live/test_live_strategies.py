@@ -1,6 +1,7 @@
 """The papers' own strategies as processes over a real Mosquitto: the same bits as in memory."""
 
 from itertools import count
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,7 +14,7 @@ from tests.live.live_fleet import LiveFleet
 
 NUMBERS = count(1)
 PLAIN = {"fleet__devices": 4, "training__epochs": 1, "training__batch": 32, "training__lr": 0.1}
-JOBS = {
+JOBS: dict[str, dict[str, Any]] = {
     "visit": {"estimator__epochs": 1, "arranger__size": 2, "estimator__where": "device"},
     "fedseq": {"estimator__epochs": 1, "arranger__max_devices": 2, "schedule__fraction": 1.0, "objective__name": "dyn"},
     "fedgsp": {"schedule__beta": 2, "schedule__kappa": 0.6},

@@ -30,7 +30,7 @@ def fleet(version: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Co
     live.stop()
 
 
-def served(fleet: CommandFleet) -> list[int | None]:
+def served(fleet: CommandFleet) -> list[int]:
     """The versions that programs on the devices are given; each predicts."""
     found = []
     for device in DEVICES:

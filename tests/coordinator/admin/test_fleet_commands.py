@@ -65,6 +65,7 @@ def test_a_bundle_with_a_password_is_all_that_an_agent_needs(fleet, tmp_path: Pa
     assert len(password) >= 32
     assert password not in said
     assert isinstance(made.broker.tls, TlsSettings)
+    assert made.broker.tls.ca_file is not None
     assert Path(made.broker.tls.ca_file).read_bytes() == (tmp_path / "fleet" / "ca.pem").read_bytes()
     signer = Signer.load(tmp_path / "fleet" / "release.key")
     assert (device / "agent.release.pub").read_text() == f"{signer.public}\n"

@@ -70,7 +70,7 @@ def test_dyn_depends_on_the_objectives_a_and_on_the_number_of_devices() -> None:
 @pytest.mark.parametrize("a", [0.1, 1.0])
 def test_the_drift_of_dyn_is_the_mean_of_the_devices(a: float) -> None:
     """Devices that minimise |w - target|^2 / 2 by some steps, tours of one and of several, never all devices."""
-    w, state = START, {}
+    w, state = START, dict[str, Any]()
     own = np.zeros((DEVICES, 7))
     plain_w, plain_h = START.astype(np.float64), np.zeros(7)
     for number in range(ROUNDS):

@@ -16,9 +16,10 @@ ZERO = np.zeros(7, np.float32)
 def plainly(contributions: list[Contribution], settings: Ida) -> np.ndarray:
     mean = plain_mean(contributions, settings.weighting)
     say = np.array([1 / (settings.epsilon + np.sqrt(((each.vector - mean) ** 2).sum())) for each in contributions])
-    return sum(
+    merged: np.ndarray = sum(
         share * each.vector.astype(np.float64) for share, each in zip(say / say.sum(), contributions, strict=True)
     )
+    return merged
 
 
 def test_by_hand() -> None:

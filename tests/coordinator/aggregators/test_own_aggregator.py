@@ -58,7 +58,7 @@ class Mute(msgspec.Struct, frozen=True):
 
 
 def test_an_aggregator_of_ones_own() -> None:
-    contributions, state = brought(([1, 3], 1), ([5, 5], 1)), {}
+    contributions, state = brought(([1, 3], 1), ([5, 5], 1)), dict[str, Any]()
     model, halfway = PREVIOUS, OwnAggregator(part=f"{HERE}:Halfway", settings={"share": 0.5})
     for _ in range(2):
         model, state = aggregate(halfway, model, contributions, state, about(devices=4))

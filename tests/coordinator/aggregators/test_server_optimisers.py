@@ -26,7 +26,7 @@ OPTIMISERS = [
 
 def after(settings: Any, rounds: list[Any] = ROUNDS) -> list[np.ndarray]:
     """The model after each round."""
-    models, state = [START], {}
+    models, state = [START], dict[str, Any]()
     for contributions in rounds:
         model, state = aggregate(settings, models[-1], contributions, state, about())
         models.append(model)

@@ -12,6 +12,7 @@ from torch import nn
 
 from coordinator.compiling import Compiled, compile_kit, exporting
 from coordinator.compiling.baking import bake
+from coordinator.compiling.translations import TRANSLATIONS
 from coordinator.models import build
 from sojourn.errors import ModelError
 from sojourn.model.graphs import Graphs, check_probe
@@ -79,8 +80,9 @@ def test_compiling_twice_gives_the_same_bytes(plain: Compiled) -> None:
 
 
 def test_a_wrong_gradient_is_never_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = exporting.TRANSLATIONS[torch.ops.aten.threshold_backward.default]
-    wrong = {**exporting.TRANSLATIONS, torch.ops.aten.threshold_backward.default: lambda g, x, t: right(g, g, t)}
+    right = TRANSLATIONS[torch.ops.aten.threshold_backward.default]
+    wrong = TRANSLATIONS.copy()
+    wrong[torch.ops.aten.threshold_backward.default] = lambda g, x, t: right(g, g, t)
     monkeypatch.setattr(exporting, "TRANSLATIONS", wrong)
     with pytest.raises(ModelError, match="off by"):
         compiled()

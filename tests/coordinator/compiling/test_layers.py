@@ -112,8 +112,9 @@ def test_embedding_layer_norm_residual_and_tied_weights_agree_with_torch() -> No
 
 
 def test_frozen_tensors_stay_out_of_the_vector() -> None:
-    module = head(conv())
-    module[0][0].weight.requires_grad_(False)
+    first = conv()
+    module = head(first)
+    first.weight.requires_grad_(False)
     result = compiled(module)
     assert [tensor.name for tensor in result.kit.model.tensors] == ["0.0.bias", "2.weight", "2.bias"]
 

@@ -24,6 +24,8 @@ def refusal(module: nn.Module, spec: InputSpec = FLAT, **options: list[float]) -
 class Inner(nn.Module):
     """A linear model whose forward pass is given."""
 
+    count: Tensor
+
     def __init__(self, forward: object) -> None:
         super().__init__()
         self.linear = nn.Linear(6, 2)
@@ -40,11 +42,13 @@ def counting(inner: Inner, x: Tensor) -> Tensor:
 
 
 def branching(inner: Inner, x: Tensor) -> Tensor:
-    return inner.linear(x) if x.sum() > 0 else inner.linear(-x)
+    logits: Tensor = inner.linear(x) if x.sum() > 0 else inner.linear(-x)
+    return logits
 
 
 def by_batch(inner: Inner, x: Tensor) -> Tensor:
-    return inner.linear(x) if x.shape[0] < 20 else inner.linear(x.abs())
+    logits: Tensor = inner.linear(x) if x.shape[0] < 20 else inner.linear(x.abs())
+    return logits
 
 
 def random(inner: Inner, x: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -26,6 +26,8 @@ from tests.coordinator.releases.test_file import release
 from tests.sojourn.store.replays import sends
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sojourn.protocol.messages import Message
 
 GRAPH, CARD = ref_of(b"graph"), ref_of(b"card")
@@ -91,7 +93,7 @@ def test_the_operator_fetches_graph_and_card_and_proves_them() -> None:
     inline = [msgspec.structs.replace(ref, inline=data) for ref, data in zip(refs, contents, strict=True)]
     asked: list[MakeRelease] = []
 
-    def answer(question: Message) -> list[Message]:
+    def answer(question: Any) -> list[Message]:
         if not isinstance(question, MakeRelease):
             return [Jobs(question.ticket, (VIEW,))]
         asked.append(question)
@@ -186,7 +188,7 @@ def test_patience_lasts_as_long_as_something_is_fetched(monkeypatch) -> None:
 
 
 def test_who_rolls_nothing_out_answers_no_fetch() -> None:
-    answers = iter([[Fetch(bytes(32), 0, 1), FetchHashes(bytes(32), 0)], []])
+    answers: Iterator[list[Message]] = iter([[Fetch(bytes(32), 0, 1), FetchHashes(bytes(32), 0)], []])
     link = FakeLink(lambda question: [*next(answers, []), Releases(question.ticket, (LINE,))])
     assert operator(link).releases() == (LINE,)
     assert not any(isinstance(message, Gone) for message in link.asked)

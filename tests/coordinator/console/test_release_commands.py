@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -169,7 +170,7 @@ class Known:
     """An operator whose coordinator knows some lines."""
 
     lines: tuple[LineView, ...]
-    asked: list = field(default_factory=list)
+    asked: list[tuple[str, Any]] = field(default_factory=list)
 
     def releases(self, line: str | None = None) -> tuple[LineView, ...]:
         return self.lines

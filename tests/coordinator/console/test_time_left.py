@@ -6,10 +6,10 @@ import pytest
 
 from coordinator.console.following import JobProgress
 from coordinator.console.time_left import TimeLeft, describe_time_left, rounds_done
-from sojourn.protocol.wire import JobView, TourView
+from sojourn.protocol.wire import JobStatus, JobView, TourView
 
 
-def at(rounds: int, *, phase: str = "train", hop: int = 0, status: str = "running") -> JobProgress:
+def at(rounds: int, *, phase: str = "train", hop: int = 0, status: JobStatus = "running") -> JobProgress:
     tour = TourView(0, "site", ("a", "b"), hop, "a", 0, 0, 0, False)
     return JobProgress(JobView("first", "visit", "mlp", status, "", rounds, 10, phase, 0.5, 2, (tour,)), ())
 

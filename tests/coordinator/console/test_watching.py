@@ -26,9 +26,10 @@ def before(**changes: object) -> JobProgress:
 
 
 def shown(thing: object, width: int = 80, *, terminal: bool = False) -> str:
-    console = Console(file=io.StringIO(), width=width, force_terminal=terminal, legacy_windows=False)
+    file = io.StringIO()
+    console = Console(file=file, width=width, force_terminal=terminal, legacy_windows=False)
     console.print(thing)
-    return console.file.getvalue()
+    return file.getvalue()
 
 
 def test_one_plain_line_for_each_round_and_each_failure() -> None:

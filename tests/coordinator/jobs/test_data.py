@@ -14,7 +14,7 @@ from coordinator.jobs.data import digits
 def test_digits_are_those_of_scikit_learn() -> None:
     x, y = digits()
     bunch = load_digits()
-    assert (x.dtype, y.dtype) == (np.float32, np.int64)
+    assert (x.dtype, y.dtype) == (np.dtype(np.float32), np.dtype(np.int64))
     np.testing.assert_array_equal(x, bunch.images[:, None])
     np.testing.assert_array_equal(y, bunch.target)
 

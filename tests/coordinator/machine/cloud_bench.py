@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from coordinator.machine.coordinator import Coordinator
@@ -11,7 +13,7 @@ from coordinator.rounds.planning import PlanRound, plan_round
 from coordinator.rounds.preparing import PrepareJob
 from coordinator.rounds.results import CloseRound
 from sojourn.node.machine import Append, Did, Do, Present, Pulled, Received, Undo
-from sojourn.protocol.messages import Birth, Roster, Submit, Toured
+from sojourn.protocol.messages import Birth, Death, Presence, Roster, Submit, Toured
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch, Member, Offer, RoundReport, TourId
 from sojourn.store.blobs import ref_of
@@ -23,6 +25,8 @@ BOOT = Epoch(1, b"12345678")
 KIT, MODEL, EXEMPLARS, TEST, REPORTS, MEMBERS = (
     ref_of(name.encode()) for name in ("kit", "model", "exemplars", "test", "reports", "members")
 )
+BORN: Presence = Birth()
+DEAD: Presence = Death()
 OFFER = Offer("1", "m", "r", 4, 0, ("sgd",), "npz")
 
 
@@ -47,12 +51,12 @@ class Bench:
     def __init__(self) -> None:
         self.cloud = Coordinator("c")
         self.records: list[bytes] = []
-        self.work: dict[str, object] = {}
+        self.work: dict[str, Any] = {}
 
-    def tell(self, event, now=0.0):
+    def tell(self, event, now=0.0) -> list[Any]:
         return self.note(self.cloud.handle(event, now))
 
-    def note(self, effects):
+    def note(self, effects: list[Any]) -> list[Any]:
         for effect in effects:
             match effect:
                 case Append():
@@ -67,16 +71,16 @@ class Bench:
     def replayed(self, cut=0) -> Coordinator:
         return replayed(Coordinator("c"), self.records, cut)
 
-    def hear(self, sender, message, now=0.0, epoch=BOOT):
+    def hear(self, sender, message, now=0.0, epoch=BOOT) -> list[Any]:
         return self.tell(Received(sender, epoch, message), now)
 
-    def did(self, form, outcome, now=0.0):
+    def did(self, form, outcome, now=0.0) -> list[Any]:
         """The piece of work of this kind is done."""
         key = next(key for key, work in self.work.items() if isinstance(work, form))
         work = self.work.pop(key)
         return self.tell(Did(key, outcome(work) if callable(outcome) else outcome), now)
 
-    def join(self, name: str, devices=(), epoch=BOOT, revision=1, now=0.0):
+    def join(self, name: str, devices=(), epoch=BOOT, revision=1, now=0.0) -> list[Any]:
         """A site is born and tells its roster."""
         self.tell(Present(site(name), epoch, Birth()), now)
         members = ref_of(f"{name} {devices} {revision}".encode())
@@ -85,14 +89,14 @@ class Bench:
         listed = tuple(Member(device, epoch, OFFER) for device in devices)
         return self.did(ReadRoster, lambda work: RosterRead(work.site, work.epoch, work.revision, listed), now)
 
-    def compile(self, now=0.0):
+    def compile(self, now=0.0) -> list[Any]:
         held = {"model": MODEL}
         return self.did(PrepareJob, lambda work: JobCompiled(work.name, KIT, held, held, EXEMPLARS, TEST), now)
 
-    def plan(self, now=0.0):
+    def plan(self, now=0.0) -> list[Any]:
         return self.did(PlanRound, lambda work: plan_round(work, MemoryBlobs()), now)
 
-    def running(self, **changes) -> list:
+    def running(self, **changes) -> list[Any]:
         """A job with one tour at each of two sites; returns the effects of its plan."""
         self.join("s1", ("a",))
         self.join("s2", ("b",))
@@ -100,14 +104,14 @@ class Bench:
         self.compile()
         return self.plan()
 
-    def toured(self, number: int, name: str, round_=1, now=0.0):
+    def toured(self, number: int, name: str, round_=1, now=0.0) -> list[Any]:
         """A site brings a tour's result, and it is fetched."""
         ref = result(number, round_)
         self.hear(site(name), Toured(TourId("job", round_, number, 1), {"model": ref}, 5, REPORTS, 0), now)
         self.tell(Pulled(ref.digest), now)
         return self.tell(Pulled(REPORTS.digest), now)
 
-    def close(self, now=0.0, accuracy=0.5):
+    def close(self, now=0.0, accuracy=0.5) -> list[Any]:
         def closed(work: CloseRound):
             report = RoundReport(work.state.round, accuracy, 1.0, 2, 2, 0, 0, 1.0, {})
             return RoundClosed(work.state.name, {"model": MODEL}, {"model": MODEL}, (), report)

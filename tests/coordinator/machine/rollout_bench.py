@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -46,12 +48,12 @@ class RolloutBench(Bench):
             self.join(f"s{number}", tuple(devices[number::sites]))
         self.devices = list(devices)
 
-    def tell(self, event, now=None):
+    def tell(self, event, now=None) -> list[Any]:
         if now is not None:
             self.now = max(self.now, now)
         return super().tell(event, self.now)
 
-    def begin(self, version=1, **how):
+    def begin(self, version=1, **how) -> list[Any]:
         """An operator begins a rollout, and its goods come."""
         self.hear(OPERATOR, rollout(version, **how))
         self.tell(Pulled(refs(version)[0].digest))
@@ -70,9 +72,10 @@ class RolloutBench(Bench):
             effects = self.report(device, serial, version)
         return effects
 
-    def wait(self, seconds: float) -> list:
+    def wait(self, seconds: float) -> list[Any]:
         """Time passes; it is woken when it asks for it."""
-        end, effects = self.now + seconds, []
+        end = self.now + seconds
+        effects: list[Any] = []
         while (wake := self.cloud.wake_at()) is not None and wake <= end:
             self.now = max(self.now, wake)
             effects += self.tell(Woke())
@@ -81,7 +84,7 @@ class RolloutBench(Bench):
         self.now = end
         return effects
 
-    def steer(self, action: str, ticket="s", line="l"):
+    def steer(self, action, ticket="s", line="l"):
         return self.hear(OPERATOR, Steer(ticket, line, action))
 
     def ask(self, line=None):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import msgspec
 import pytest
@@ -42,6 +43,8 @@ from sojourn.protocol.wire import Epoch, Member, RoundReport, TourId
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.coordinator.machine.cloud_bench import (
     BOOT,
+    BORN,
+    DEAD,
     EXEMPLARS,
     KIT,
     MEMBERS,
@@ -73,8 +76,8 @@ def test_a_job_from_beginning_to_end() -> None:
     assert set(effects[0].blobs) == {ref.digest for ref in (KIT, MODEL, EXEMPLARS, TEST)}
     effects = bench.plan()
     assert records(effects) == [RoundPlanned]
-    tours = [(e.to.name, e.message) for e in effects if isinstance(e, Send)]
-    assert [(name, tour.id, tour.hops) for name, tour in tours] == [
+    asked = zip([e.to.name for e in effects if isinstance(e, Send)], sends(effects, Tour), strict=True)
+    assert [(name, tour.id, tour.hops) for name, tour in asked] == [
         ("s1", TourId("job", 1, 0, 1), ("a",)), ("s2", TourId("job", 1, 1, 1), ("b",)),
     ]  # fmt: skip
     effects = bench.toured(1, "s2")
@@ -217,8 +220,8 @@ def test_a_site_without_a_sign_of_life(policy, others, record) -> None:
     bench.tell(Present(site(lost), BOOT, Death()), 25.0)
     effects = bench.tell(Woke(), 30.0)
     assert records(effects) == ([record] if record else [])
-    tours = [e for e in effects if isinstance(e, Send) and isinstance(e.message, Tour)]
-    asked = [(effect.to.name, effect.message.id.attempt) for effect in tours]
+    sent = [(e.to, e.message) for e in effects if isinstance(e, Send)]
+    asked = [(to.name, message.id.attempt) for to, message in sent if isinstance(message, Tour)]
     if record is TourMoved:
         assert asked[-1] == (({"s1", "s3"} - {lost}).pop(), 2)
         late = Toured(TourId("job", 1, first.number, 1), {}, 0, REPORTS, 0)
@@ -262,7 +265,8 @@ def test_a_restart_takes_the_job_up_where_it_was(stage) -> None:
     bench.hear(OPERATOR, Submit("t", text()))
     steps = [
         ("compiling", bench.compile), ("planning", bench.plan),
-        ("touring", lambda: bench.toured(0, "s1")), ("gathering", lambda: bench.toured(1, "s2")), ("closing", None),
+        ("touring", lambda: bench.toured(0, "s1")), ("gathering", lambda: bench.toured(1, "s2")),
+        ("closing", bench.close),
     ]  # fmt: skip
     for name, step in steps:
         if name == ("touring" if stage == "waiting" else stage):
@@ -297,15 +301,15 @@ def test_any_course_of_events_can_be_replayed(seed) -> None:  # noqa: C901  # on
                 bench.hear(OPERATOR, Submit("t", text(rounds=3, **{"tours.on_lost_site": "reassign"})), now)
             case 1 | 2 | 3 if bench.work:
                 key, work = bench.work.popitem()
-                outcome = {
+                outcomes: dict[type, Any] = {
                     PrepareJob: lambda w: JobCompiled(w.name, KIT, {"model": MODEL}, {"model": MODEL}, EXEMPLARS, TEST),
                     PlanRound: lambda w: draw.choice([plan_round(w, MemoryBlobs()), NotYet("not now")]),
                     ReadRoster: lambda w: RosterRead(w.site, w.epoch, w.revision, (Member(w.site, BOOT, OFFER),)),
                     CloseRound: lambda w: _closed(w) if w.state.phase == "train" else estimated,
-                }[type(work)](work)
-                bench.tell(Did(key, outcome), now)
+                }
+                bench.tell(Did(key, outcomes[type(work)](work)), now)
             case 4:
-                state, epoch = draw.choice([Birth(), Birth(), Death()]), Epoch(draw.randint(1, 2), bytes(8))
+                state, epoch = draw.choice([BORN, BORN, DEAD]), Epoch(draw.randint(1, 2), bytes(8))
                 bench.tell(Present(site(name), epoch, state), now)
             case 5:
                 bench.hear(site(name), Roster(draw.randint(1, 3), MEMBERS), now)

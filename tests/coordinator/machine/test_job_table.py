@@ -29,8 +29,6 @@ from sojourn.errors import Fault, UnexpectedEvent
 from sojourn.node.machine import Did, DidNot, Do, Present, Pulled, PullFailed, Undo, Woke
 from sojourn.node.table import Table
 from sojourn.protocol.messages import (
-    Birth,
-    Death,
     Export,
     Inspect,
     Roster,
@@ -44,6 +42,8 @@ from sojourn.protocol.wire import Epoch, Member, RoundReport, TourId
 from sojourn.store.blobs import ref_of
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.coordinator.machine.cloud_bench import (
+    BORN,
+    DEAD,
     EXEMPLARS,
     KIT,
     MODEL,
@@ -172,7 +172,7 @@ class Anything(Bench):
 
     def sites(self) -> None:
         epoch = Epoch(self.draw.randint(1, 2), bytes(8))
-        state = self.draw.choice([Birth(), Birth(), Birth(), Death()])
+        state = self.draw.choice([BORN, BORN, BORN, DEAD])
         self.tell(Present(site(self.draw.choice(["s1", "s2"])), epoch, state))
 
     def roster(self) -> None:

@@ -11,9 +11,8 @@ from coordinator.machine.rollout_table import ROLLOUT, STATUS, step_of
 from sojourn.errors import UnexpectedEvent
 from sojourn.node.machine import Present
 from sojourn.node.table import Table
-from sojourn.protocol.messages import Birth, Death
 from sojourn.protocol.release import HealthRules
-from tests.coordinator.machine.cloud_bench import BOOT, site
+from tests.coordinator.machine.cloud_bench import BOOT, BORN, DEAD, site
 from tests.coordinator.machine.rollout_bench import RolloutBench
 
 DEVICES = tuple(f"d{number}" for number in range(5))
@@ -83,7 +82,7 @@ class Anything(RolloutBench):
         self.join("s0", tuple(self.draw.sample(DEVICES, self.draw.randint(0, 4))), revision=self.revision)
 
     def went(self) -> None:
-        self.tell(Present(site("s0"), BOOT, self.draw.choice([Birth(), Death()])))
+        self.tell(Present(site("s0"), BOOT, self.draw.choice([BORN, DEAD])))
 
 
 RARE = {("soaking", "nobody answered")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import accumulate
+from typing import Any
 
 import msgspec
 import pytest
@@ -22,7 +23,7 @@ SLOW = Health(pace=Pace(1.0, 30.0), pace_before=Pace(1.0, 10.0))
 def test_what_a_line_serves_follows_its_rollout() -> None:
     it = bench(2)
 
-    def view() -> tuple:
+    def view() -> tuple[Any, ...]:
         (line,) = it.ask()
         return line.status, line.version, line.before, line.serves, line.goods, line.serial, line.stage
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from sojourn.node.machine import Append, Present, Woke
 from sojourn.protocol.messages import Birth, Death
 from sojourn.protocol.release import Health, HealthRules, Order, Pace
 from sojourn.protocol.wire import Epoch
-from tests.coordinator.machine.cloud_bench import BOOT, records, site
+from tests.coordinator.machine.cloud_bench import BOOT, BORN, DEAD, records, site
 from tests.coordinator.machine.rollout_bench import RULES, RolloutBench, goods, refs, shipped, told
 from tests.sojourn.store.replays import sends
 
@@ -62,7 +63,8 @@ def test_without_devices_it_waits_for_some() -> None:
 
 
 def max_ranked(it: RolloutBench, devices) -> str:
-    return it.line().chosen(1, devices)[0] if not it.line().members else next(iter(it.line().members))
+    first: str = it.line().chosen(1, devices)[0] if not it.line().members else next(iter(it.line().members))
+    return first
 
 
 def test_who_comes_first_depends_on_names_and_the_release_alone() -> None:
@@ -400,7 +402,7 @@ def test_after_the_first_release_was_undone_there_is_nothing_for_newcomers() -> 
 # --- the second release, and newcomers
 
 
-def second(it: RolloutBench, **how) -> list:
+def second(it: RolloutBench, **how) -> list[Any]:
     it.begin(stages=(1.0,))
     it.through()
     return it.begin(2, before=1, serial=3, ticket="t2", **how)
@@ -461,7 +463,7 @@ def test_a_newcomer_between_stages_is_part_of_the_next() -> None:
 # --- restarts
 
 
-def rejoin(it: RolloutBench, epoch: Epoch = BOOT) -> list:
+def rejoin(it: RolloutBench, epoch: Epoch = BOOT) -> list[Any]:
     effects = []
     for number in range(2):
         effects += it.join(f"s{number}", TEN[number::2], epoch)
@@ -577,7 +579,7 @@ def test_it_never_asks_to_be_woken_for_nothing(seed) -> None:
             case 6:
                 it.restart()
             case 7:
-                it.tell(Present(site("s0"), BOOT, draw.choice([Birth(), Death()])))
+                it.tell(Present(site("s0"), BOOT, draw.choice([BORN, DEAD])))
             case _:
                 pass
         it.wait(draw.choice([0.0, 0.5, 3.0, 20.0, 200.0]))

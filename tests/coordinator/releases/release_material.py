@@ -37,8 +37,8 @@ class Trained:
     blobs: MemoryBlobs
     kit: Kit
     vector: np.ndarray
-    shown: Exemplars | None
-    test: Exemplars | None
+    shown: Exemplars
+    test: Exemplars
 
     @property
     def parts(self) -> tuple[Any, ...]:
@@ -70,20 +70,20 @@ def compiled(job: str, steps: int = 0) -> Trained:
             at = np.arange(64 * step, 64 * (step + 1)) % len(y)
             vector -= np.float32(0.2) * graphs.loss_and_gradient(vector, x[at], y[at])[1]
         mine.vectors["model"] = vectors.save(blobs, vector, "float32", kit.model)
-    read = [unpack_blob(blobs.read(ref.digest), Exemplars) if ref else None for ref in (mine.exemplars, mine.test)]
-    return Trained(mine, blobs, kit, vector, read[0], read[1])
+    shown, test = (unpack_blob(blobs.read(ref.digest), Exemplars) for ref in (mine.exemplars, mine.test) if ref)
+    return Trained(mine, blobs, kit, vector, shown, test)
 
 
 @cache
 def trained(model: str) -> Trained:
-    options = {"mlp": {"hidden": [24]}, "cnn": {"channels": [8, 16], "hidden": 64}}[model]
-    return compiled(text(model, options), 150)
+    options: dict[str, dict[str, Any]] = {"mlp": {"hidden": [24]}, "cnn": {"channels": [8, 16], "hidden": 64}}
+    return compiled(text(model, options[model]), 150)
 
 
 def linear(**changes: Any) -> onnx.ModelProto:
     """`features` [n, 4] -> Gemm -> `scores` [n, 3], with parts changed as a test needs."""
     rng = np.random.default_rng(1)
-    given = {
+    given: dict[str, Any] = {
         "nodes": [helper.make_node("Gemm", ["features", "w", "b"], ["scores"])],
         "inputs": [helper.make_tensor_value_info("features", TensorProto.FLOAT, ["n", 4])],
         "outputs": [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["n", 3])],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -27,7 +29,8 @@ def answers(graph: bytes, x: np.ndarray) -> np.ndarray:
     session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
     assert [each.name for each in session.get_inputs()] == ["x"]
     assert [each.name for each in session.get_outputs()] == ["logits"]
-    return session.run(None, {"x": x})[0]
+    logits: np.ndarray = session.run(None, {"x": x})[0]
+    return logits
 
 
 def weights(model: onnx.ModelProto) -> list[np.ndarray]:
@@ -145,7 +148,7 @@ def foreign_operator() -> onnx.ModelProto:
     return model
 
 
-def after(kind: str, shape: list, **attributes: object) -> onnx.ModelProto:
+def after(kind: str, shape: list[int | str | None], **attributes: Any) -> onnx.ModelProto:
     """The linear model with one operator more."""
     nodes = [node("Gemm", ["features", "w", "b"], ["sum"]), node(kind, ["sum"], ["scores"], **attributes)]
     return linear(nodes=nodes, outputs=[shaped("scores", FLOAT, shape)])

@@ -47,11 +47,14 @@ def by_hand(job: Trained, x: np.ndarray) -> np.ndarray:
     shown = job.shown.arrays()[0].astype(np.float64)
     w1, b1, w2, b2 = (tensor.astype(np.float64) for tensor in job.kit.model.split(job.vector).values())
     flat = ((x - shown.mean()) / shown.std()).reshape(len(x), -1)
-    return np.maximum(flat @ w1.T + b1, 0) @ w2.T + b2
+    logits: np.ndarray = np.maximum(flat @ w1.T + b1, 0) @ w2.T + b2
+    return logits
 
 
 def run(graph: bytes, x: np.ndarray) -> np.ndarray:
-    return onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+    session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+    logits: np.ndarray = session.run(None, {"x": x})[0]
+    return logits
 
 
 def tampered(graph: bytes, factor: float) -> bytes:
@@ -60,7 +63,7 @@ def tampered(graph: bytes, factor: float) -> bytes:
     weight = max(model.graph.initializer, key=lambda tensor: len(tensor.raw_data))
     values = numpy_helper.to_array(weight)
     weight.CopyFrom(numpy_helper.from_array((values * np.float32(factor)).astype(values.dtype), weight.name))
-    return model.SerializeToString()
+    return bytes(model.SerializeToString())
 
 
 def test_the_card_tells_what_the_release_is() -> None:
@@ -196,8 +199,13 @@ def test_int8_that_costs_too_much_is_refused(monkeypatch) -> None:
 
 
 def test_rows_that_calibrate_are_not_tested_on(monkeypatch) -> None:
-    job, seen = trained("mlp"), []
-    monkeypatch.setattr(quantising, "quantised", lambda graph, rows: seen.append(rows) or quantised(graph, rows))
+    job, seen = trained("mlp"), list[np.ndarray]()
+
+    def watched(graph: bytes, rows: np.ndarray) -> bytes:
+        seen.append(rows)
+        return quantised(graph, rows)
+
+    monkeypatch.setattr(quantising, "quantised", watched)
     from_job(job.state, INT8, *job.parts)
     assert np.array_equal(seen[0], job.shown.arrays()[0])
     # Without a test set, half of the exemplars calibrates and the other half is tested with.

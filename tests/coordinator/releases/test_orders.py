@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
+import msgspec
 import pytest
 
+from coordinator.releases.file import ReleaseFile
 from coordinator.releases.orders import orders_for, shares_of
 from sojourn.errors import ConfigError
-from sojourn.protocol.release import Goods, LineView, Order, Parcel
+from sojourn.protocol.release import Goods, LineView, Order, Parcel, SignedOrder
 from sojourn.protocol.signing import Signer
+from tests.coordinator.releases.test_file import release
 
-GOODS, OLD = (Goods(Parcel(bytes([n]) * 32, n), Parcel(bytes([n + 1]) * 32, n)) for n in (1, 5))
-RELEASE = SimpleNamespace(card=SimpleNamespace(line="digits", version=4), goods=GOODS)
+OLD = Goods(Parcel(b"5" * 32, 5), Parcel(b"6" * 32, 5))
+RELEASE = ReleaseFile(msgspec.structs.replace(release().card, line="digits", version=4), b"graph", b"card")
+GOODS = RELEASE.goods
 KNOWN = LineView("digits", "done", "", 6, 3, 2, 3, OLD, (1.0,), 1, {})
 
 
 @pytest.fixture
 def signer(tmp_path) -> Signer:
     return Signer.generate(tmp_path / "key")
+
+
+def said(signed: SignedOrder) -> Order:
+    order = signed.read()
+    assert order is not None
+    return order
 
 
 def test_a_first_release_is_undone_by_serving_nothing(signer: Signer) -> None:
@@ -30,14 +38,14 @@ def test_a_first_release_is_undone_by_serving_nothing(signer: Signer) -> None:
 
 
 def test_a_later_release_is_undone_by_what_the_fleet_serves(signer: Signer) -> None:
-    forward, back = (each.read() for each in orders_for(RELEASE, KNOWN, "f", signer))
+    forward, back = (said(each) for each in orders_for(RELEASE, KNOWN, "f", signer))
     assert (forward.serial, forward.version, forward.goods) == (7, 4, GOODS)
     assert back == Order("f", "digits", 8, 3, OLD, rollback=True)
 
 
 @pytest.mark.parametrize(("after", "first"), [(3, 7), (6, 7), (20, 21)])
 def test_serials_follow_what_devices_have_seen(signer: Signer, after: int, first: int) -> None:
-    forward, back = (each.read() for each in orders_for(RELEASE, KNOWN, "f", signer, after=after))
+    forward, back = (said(each) for each in orders_for(RELEASE, KNOWN, "f", signer, after=after))
     assert (forward.serial, back.serial) == (first, first + 1)
 
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -27,7 +28,7 @@ from sojourn.store.memory_blobs import MemoryBlobs
 from tests.fleet_sim.small_fleet import job
 
 
-def recipe(**changes: object) -> str:
+def recipe(**changes: Any) -> str:
     read = read_job(job(**changes), "job")
     return recipe_of(read, public_data(read))
 
