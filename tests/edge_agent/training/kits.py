@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from coordinator.compiling import Compiled, compile_kit
-from coordinator.rounds.kit_cache import Shelf
+from coordinator.rounds.kit_cache import KitCache
 from edge_agent.training.trainer import Trainer
 from edge_agent.training.work import Train, Trained
 from sojourn.data.source import DataSettings
@@ -45,11 +45,11 @@ def network() -> nn.Sequential:
 def compiled() -> Compiled:
     """Compiled once for all processes of a run."""
     name = "tests-edge-agent-training"
-    found = Shelf().find(name)
+    found = KitCache().find(name)
     if found:
         return Compiled(*found)
     made = compile_kit(network(), InputSpec((1, 8, 8)), CLASSES, mean=[MEAN], std=[STD], seed=3)
-    Shelf().keep(name, made.kit, made.initial)
+    KitCache().keep(name, made.kit, made.initial)
     return made
 
 
