@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from edge_agent.agent import Agent
@@ -38,9 +40,9 @@ class Bench:
         self.offer, self.kwargs = offer, kwargs
         self.agent = Agent("d", offer, **kwargs)
         self.records: list[bytes] = []
-        self.work: str | None = None
+        self.work = "none yet"
 
-    def tell(self, event, now=0.0):
+    def tell(self, event, now=0.0) -> list[Any]:
         effects = self.agent.handle(event, now)
         self.note(effects)
         return effects
@@ -57,7 +59,7 @@ class Bench:
         """A twin from the journal: a snapshot after `cut` records, then the others."""
         return replayed(Agent("d", self.offer, **self.kwargs), self.records, cut)
 
-    def ask(self, message, now=0.0, sender=EDGE):
+    def ask(self, message, now=0.0, sender=EDGE) -> list[Any]:
         return self.tell(Received(sender, EPOCH, message), now)
 
     def take(self, message: Visit, now=0.0) -> None:
@@ -66,5 +68,5 @@ class Bench:
         self.tell(Pulled(KIT.digest), now)
         self.tell(Pulled(message.vectors["model"].digest), now)
 
-    def finish(self, now=0.0, **how):
+    def finish(self, now=0.0, **how) -> list[Any]:
         return self.tell(Did(self.work, trained(**how)), now)

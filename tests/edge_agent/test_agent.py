@@ -307,7 +307,7 @@ def test_any_course_of_events_can_be_replayed(seed) -> None:
     for cut in range(len(bench.records)):
         assert bench.replayed(cut).snapshot() == bench.agent.snapshot()
     taken = [msgspec.msgpack.decode(record, type=bench.agent.record_form) for record in bench.records]
-    attempts: dict[str, list] = {}
+    attempts: dict[str, list[tuple[int, int]]] = {}
     for record in taken:
         if isinstance(record, VisitTaken):
             it = record.order.id
@@ -319,7 +319,7 @@ def test_a_refusal_of_a_visit_that_was_begun_is_repeated_until_it_is_heard() -> 
     bench = Bench()
     bench.ask(visit())
     effects = bench.tell(PullFailed(visit().kit.digest, "gone"), 1.0)
-    (said,) = [e.message for e in effects if isinstance(e, Send)]
+    (said,) = sends(effects)
     assert (said.visit, said.reason) == (visit().id, "gone")
     assert [e.message for e in bench.tell(Woke(), 10.0) if isinstance(e, Send)] == [said]
     bench.ask(Cancel(visit().id))

@@ -208,7 +208,7 @@ def test_a_restart_in_the_middle_of_the_wait_waits_again(bench: Bench) -> None:
     answer = sends(finish(bench, "a", 0))[0]
     pulled(bench, visit(round_=2), 5.0)
     twin = bench.replayed()
-    effects = twin.start(100.0)
+    effects: list[Any] = twin.start(100.0)
     assert Send(effects[0].to, answer) == effects[0]
     assert [effect.ref for effect in effects if isinstance(effect, Pull)] == [KIT, MODEL]
     twin.handle(Pulled(KIT.digest), 100.0)

@@ -7,16 +7,17 @@ import random
 import msgspec
 import pytest
 
-from edge_agent import visit_table
 from edge_agent.agent import Agent
 from edge_agent.records import KEPT
 from edge_agent.visit_table import DEVICE_VISIT, DeviceVisitEvent, DeviceVisitState
 from sojourn import parts
 from sojourn.errors import UnexpectedEvent
 from sojourn.node.machine import Did, DidNot, Doing, Linked, Pulled, PullFailed, Received, Woke
+from sojourn.node.table import Table
 from sojourn.protocol.messages import Accepted, Cancel, Discarded, Prepare
 from tests.edge_agent.agent_bench import EDGE, EPOCH, KIT, MODEL, OFFER, Bench, trained, visit, visit_id
 from tests.sojourn.protocol.examples import TASK
+from tests.there import there
 
 At, On = DeviceVisitState, DeviceVisitEvent
 OFFERED = msgspec.structs.replace(OFFER, objectives=("sgd", "dyn"))
@@ -26,7 +27,7 @@ OFFERED = msgspec.structs.replace(OFFER, objectives=("sgd", "dyn"))
 def stepped(monkeypatch) -> set[tuple[str, str]]:
     """The rows that were used."""
     rows: set[tuple[str, str]] = set()
-    step = visit_table.Table.step
+    step = Table.step
 
     def note(table, state, event):
         following = step(table, state, event)
@@ -34,7 +35,7 @@ def stepped(monkeypatch) -> set[tuple[str, str]]:
             rows.add((state, event))
         return following
 
-    monkeypatch.setattr(visit_table.Table, "step", note)
+    monkeypatch.setattr(Table, "step", note)
     return rows
 
 
@@ -155,4 +156,4 @@ def test_no_course_of_events_leaves_the_table(seed) -> None:
 
 
 def state_of_active(bench: Bench) -> DeviceVisitState:
-    return bench.agent._visits.active.state
+    return there(bench.agent._visits.active).state

@@ -16,6 +16,7 @@ from sojourn.brokers.fleet import FleetFile
 from sojourn.errors import ConfigError
 from sojourn.links.settings import TlsSettings, read_password
 from sojourn.settings import read_settings
+from tests.there import there
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_a_site_with_its_own_broker_reaches_both(bundle: Path, tmp_path: Path) -
     assert far is not None
     assert (far.host, far.port) == ("cloud.example", 8883)
     assert isinstance(far.tls, TlsSettings)
-    assert Path(far.tls.ca_file).read_bytes() == (tmp_path / "cloud" / "ca.pem").read_bytes()
+    assert Path(there(far.tls.ca_file)).read_bytes() == (tmp_path / "cloud" / "ca.pem").read_bytes()
     assert None not in {read_password(far), read_password(made.broker)}
     assert read_password(far) != read_password(made.broker)
     # Devices of the site join here, and trust the same releases.
@@ -60,7 +61,7 @@ def test_without_a_local_port_the_edge_server_uses_tls_too(bundle: Path, tmp_pat
     made = read_settings(str(site / "edge.toml"), {}, EdgeSettings)
     assert (made.broker.host, made.broker.port) == ("localhost", 9883)
     assert isinstance(made.broker.tls, TlsSettings)
-    assert Path(made.broker.tls.ca_file).read_bytes() == (site / "fleet" / "ca.pem").read_bytes()
+    assert Path(there(made.broker.tls.ca_file)).read_bytes() == (site / "fleet" / "ca.pem").read_bytes()
 
 
 def test_a_site_that_shares_the_coordinators_broker_has_no_keys_of_its_own(bundle: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sojourn.extras import MODULES, bringing, install, need
+from tests.there import there
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -15,7 +16,7 @@ EXTRAS = PROJECT["optional-dependencies"]
 
 def named(requirement: str) -> str:
     """The package that a requirement names."""
-    return re.match(r"[\w.-]+", requirement)[0].lower().replace("_", "-")
+    return there(re.match(r"[\w.-]+", requirement))[0].lower().replace("_", "-")
 
 
 @pytest.mark.parametrize("extra", MODULES)

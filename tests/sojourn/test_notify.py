@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -134,7 +134,8 @@ class Idle:
 
 def test_a_loop_that_hangs_gives_no_sign_of_life(tmp_path) -> None:
     manager = Manager(str(tmp_path / "notify"))
-    driver = Driver(Idle())
+    idle: Any = Idle()
+    driver = Driver(idle)
     thread = threading.Thread(target=driver.run, args=(Notifier(manager.address, 0.2),))
     thread.start()
     hang, hangs = threading.Event(), threading.Event()
@@ -164,7 +165,8 @@ def test_an_agent_is_ready_before_its_broker_is_and_says_when_it_is_connected(tm
     manager = Manager(str(tmp_path / "notify"))
     np.savez(tmp_path / "data.npz", x=np.zeros((2, 4)), y=np.arange(2))
     broker = start_broker(LocalBroker(kind="mosquitto"), tmp_path / "broker")
-    port, _ = broker.port, broker.stop()
+    port = broker.port
+    broker.stop()
     command = [
         sys.executable, "-m", "sojourn.cli", "agent", "run", "--name", "pi", "--data", str(tmp_path / "data.npz"),
         "--store", str(tmp_path / "store"), "--broker", f"127.0.0.1:{port}",

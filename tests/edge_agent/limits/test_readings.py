@@ -9,6 +9,7 @@ import pytest
 
 from edge_agent.limits import readings
 from tests.edge_agent.limits.fake_root import FakeRoot
+from tests.there import there
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def test_free_disk_is_told_of_the_folder_that_will_be(tmp_path) -> None:
 
 
 def test_what_a_process_has_resident_grows_with_what_it_holds() -> None:
-    before = readings.resident(os.getpid())
+    before = there(readings.resident(os.getpid()))
     held = np.ones(64 << 20, np.uint8)
-    assert readings.resident(os.getpid()) - before == pytest.approx(len(held) / 2**20, abs=8)
+    assert there(readings.resident(os.getpid())) - before == pytest.approx(len(held) / 2**20, abs=8)
     assert readings.resident(2**22 + 1) is None

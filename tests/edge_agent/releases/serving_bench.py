@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from edge_agent.agent import Agent
@@ -62,21 +64,21 @@ def bench(key: str | None = None) -> ServingBench:
     return ServingBench(SIGNER.public if key is None else key)
 
 
-def arrive(it: Bench, version: int, now=0.0) -> list:
+def arrive(it: Bench, version: int, now=0.0) -> list[Any]:
     """Both goods of a version come."""
     parcels = (goods(version).graph, goods(version).card)
     return [effect for parcel in parcels for effect in it.tell(Pulled(parcel.digest), now)]
 
 
-def works(effects) -> list:
+def works(effects) -> list[Any]:
     return [effect.work for effect in effects if isinstance(effect, Do)]
 
 
-def reports(effects) -> list[tuple]:
+def reports(effects) -> list[tuple[int, int, str]]:
     return [(r.serial, r.version, r.state) for r in sends(effects, ReleaseReport)]
 
 
-def installed(it: Bench, health=FINE, now=0.0) -> list:
+def installed(it: Bench, health=FINE, now=0.0) -> list[Any]:
     return it.tell(Did(it.work, Installed(health)), now)
 
 

@@ -21,6 +21,7 @@ from sojourn.data.source import DataSettings
 from sojourn.errors import MachineError, ModelError, StoreError
 from sojourn.protocol.release import Health
 from tests.edge_agent.releases.releases_made import CLASSES, LINE, Shop, card_of, graph_of, weights_of
+from tests.there import there
 
 PATIENCE = 60.0
 
@@ -60,7 +61,7 @@ def test_a_release_is_tried_on_the_devices_data_beside_the_one_before(bench: Ben
     # Class 2's samples are taken for class 0: two thirds are right, and a third of the mix has moved.
     wrong = np.array([[1, 0, 0], [0, 1, 0], [2, 0, 1]], np.float32)
     second = bench.health(2, wrong)
-    assert (second.accuracy, second.accuracy_before) == (pytest.approx(2 / 3), 1.0)
+    assert [second.accuracy, second.accuracy_before] == [pytest.approx(2 / 3), 1.0]
     assert second.drift == pytest.approx(1 / 3)
     assert second.pace_before is not None
     assert bench.version() == 2
@@ -87,7 +88,7 @@ def test_what_was_swapped_in_before_a_power_cut_is_measured_against_the_one_befo
     again = bench.health(2, wrong)  # as an agent does that had no time to write down how it went
     assert (again.accuracy, again.accuracy_before, again.drift) == (asked.accuracy, asked.accuracy_before, asked.drift)
     assert bench.version() == 2
-    assert bench.shop.folder.previous().version == 1
+    assert there(bench.shop.folder.previous()).version == 1
 
 
 def test_an_older_release_is_not_measured_against_what_it_replaces(bench: Bench) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,6 +17,8 @@ from sojourn.node.machine import (
     Did,
     DidNot,
     Do,
+    Effect,
+    Event,
     Linked,
     Pull,
     Pulled,
@@ -327,7 +330,7 @@ def failing(version=2, why="no such operator") -> Told:
     return Told(Usage("l", version, Health(), why))
 
 
-def fallen() -> tuple[ServingBench, list]:
+def fallen() -> tuple[ServingBench, list[Any]]:
     it = serving(1)
     it.ask(release(2, 2))
     arrive(it, 2)
@@ -628,7 +631,7 @@ class Device:
                     pending += self._install(effect)
         return True
 
-    def _install(self, effect: Do) -> list:
+    def _install(self, effect: Do) -> list[Effect]:
         if isinstance(effect.work, Withdraw):
             self.current = 0
             return self.bench.agent.handle(Did(effect.key, Withdrawn()), 0.0)
@@ -641,7 +644,7 @@ class Device:
         return self.bench.agent.handle(Did(effect.key, Installed(FINE)), 0.0)
 
 
-def told(*messages) -> list:
+def told(*messages) -> list[Event]:
     return [
         Received(EDGE, EPOCH, message) if isinstance(message, Release) else message
         for message in messages
@@ -677,7 +680,7 @@ def test_power_lost_anywhere_changes_neither_what_is_served_nor_what_is_said(sto
     assert cuts > 10
 
 
-def records_of(it: Bench) -> list:
+def records_of(it: Bench) -> list[Any]:
     return [msgspec.msgpack.decode(record, type=it.agent.record_form) for record in it.records]
 
 
@@ -709,7 +712,7 @@ class Disk(ServingBench):
         self.under_way.clear()
         self.note(self.reborn().start(0.0))
 
-    def finish(self, key: str, *, well: bool, heard: bool = True) -> None:
+    def end(self, key: str, *, well: bool, heard: bool = True) -> None:
         """A piece of work is done, and perhaps the power fails before it is heard."""
         work = self.under_way.pop(key)
         said: Did | DidNot = DidNot(key, "failed", "bad")
@@ -735,7 +738,7 @@ class Disk(ServingBench):
                 self.tell(Pulled(digest))
             if not self.under_way:
                 return
-            self.finish(next(iter(self.under_way)), well=True)
+            self.end(next(iter(self.under_way)), well=True)
         raise AssertionError("it does not come to an end")
 
 
@@ -751,7 +754,7 @@ def happen(it: Disk, draw: random.Random, serial: int, now: float) -> int:
         case 4:
             it.tell(PullFailed(goods(version).graph.digest, draw.choice(["gone", "disk"])), now)
         case 5 | 6 if it.under_way:
-            it.finish(draw.choice(sorted(it.under_way)), well=draw.random() < 0.7, heard=draw.random() < 0.8)
+            it.end(draw.choice(sorted(it.under_way)), well=draw.random() < 0.7, heard=draw.random() < 0.8)
         case 7:
             it.take(visit(round_=1 + int(now)), now)
         case 8:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from edge_agent.releases import table
 from edge_agent.releases.table import DEVICE_RELEASE, REPORTED, DeviceReleaseEvent, DeviceReleaseState
 from edge_agent.releases.work import Usage, Withdrawn
 from sojourn.errors import UnexpectedEvent
 from sojourn.node.machine import Did, DidNot, PullFailed, Told
+from sojourn.node.table import Table
 from sojourn.protocol.release import Health
 from tests.edge_agent.agent_bench import Bench, visit
 from tests.edge_agent.releases.serving_bench import arrive, bench, goods, installed, line, release, serving
@@ -20,7 +20,7 @@ At, On = DeviceReleaseState, DeviceReleaseEvent
 def stepped(monkeypatch) -> set[tuple[str, str]]:
     """The rows that were used."""
     rows: set[tuple[str, str]] = set()
-    step = table.Table.step
+    step = Table.step
 
     def note(it, state, event):
         following = step(it, state, event)
@@ -28,7 +28,7 @@ def stepped(monkeypatch) -> set[tuple[str, str]]:
             rows.add((state, event))
         return following
 
-    monkeypatch.setattr(table.Table, "step", note)
+    monkeypatch.setattr(Table, "step", note)
     return rows
 
 

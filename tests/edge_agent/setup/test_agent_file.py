@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import tomllib
@@ -11,11 +12,10 @@ import numpy as np
 import pytest
 
 from edge_agent.settings import AgentSettings
-from edge_agent.setup import agent_file
 from edge_agent.setup.agent_file import InitAnswers, own_name, settings_of, table_of, write
 from sojourn.brokers.run import start_broker
 from sojourn.errors import ConfigError
-from sojourn.links.settings import LocalBroker
+from sojourn.links.settings import LocalBroker, TlsSettings
 from sojourn.settings import read_file
 
 
@@ -104,6 +104,7 @@ def test_a_ca_switches_tls_on_and_files_are_found_from_anywhere(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     found = settings_of(table_of(InitAnswers("pi", "data", ca_file="ca.pem", password_file="word", broker="host")))
     assert found.broker.address == "host:8883"
+    assert isinstance(found.broker.tls, TlsSettings)
     assert found.broker.tls.ca_file == str(tmp_path / "ca.pem")
     assert (found.broker.password_file, found.data.path) == (str(tmp_path / "word"), str(tmp_path / "data"))
     assert settings_of(table_of(InitAnswers("pi", "data"))).broker.tls is False
@@ -111,7 +112,7 @@ def test_a_ca_switches_tls_on_and_files_are_found_from_anywhere(tmp_path, monkey
 
 def test_a_hosts_name_becomes_a_device_name(monkeypatch) -> None:
     for host, expected in (("Pi_Zero.local", "pi-zero"), ("--", "device"), ("x" * 80, "x" * 63)):
-        monkeypatch.setattr(agent_file.socket, "gethostname", lambda host=host: host)
+        monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
         assert own_name() == expected
 
 

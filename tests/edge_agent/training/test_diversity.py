@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import floor, log10
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,9 @@ import torch
 
 from edge_agent.training.diversity import Diverse, distance_scale
 from sojourn.parts import Elmy
+
+if TYPE_CHECKING:
+    from edge_agent.training.objectives import Slope
 
 
 @pytest.mark.parametrize(
@@ -38,6 +42,11 @@ def test_the_example_of_the_paper() -> None:
     assert distance_scale(6.02, 45.0) * 45 == pytest.approx(0.45)
 
 
+def level(loss: Any) -> Slope:
+    """A loss that is the same everywhere."""
+    return lambda at: (loss, at * 0)
+
+
 def by_torch(w: np.ndarray, pool: list[np.ndarray], alpha: float, beta: float) -> np.ndarray:
     """The gradient of l - alpha s d1 + beta s d2 with l = |w - 1|^2 + 3, as the supplement writes it."""
     at = torch.tensor(w, dtype=torch.float64, requires_grad=True)
@@ -46,7 +55,7 @@ def by_torch(w: np.ndarray, pool: list[np.ndarray], alpha: float, beta: float) -
     d1 = torch.stack([((at - model) ** 2).sum() for model in models]).mean()
     d2 = ((at - models[0]) ** 2).sum()
     scale = min(1.0, 10.0 ** (floor(log10(loss.item())) - 1 - floor(log10(d2.item()))))
-    (loss - alpha * scale * d1 + beta * scale * d2).backward()  # type: ignore[no-untyped-call]
+    (loss - alpha * scale * d1 + beta * scale * d2).backward()
     assert at.grad is not None
     return at.grad.numpy()
 
@@ -71,8 +80,8 @@ def test_each_of_many_models_has_its_own_scale() -> None:
     settings = Elmy(alpha=0.5, beta=0.7)
     losses = np.array([2.0, 30.0], np.float32)
     both = Diverse(settings, *map(torch.from_numpy, (first, mean)))
-    _, many = both.direction(torch.from_numpy(w), lambda at: (torch.from_numpy(losses), at * 0))
+    _, many = both.direction(torch.from_numpy(w), level(torch.from_numpy(losses)))
     for number in range(2):
         alone = Diverse(settings, first[number], mean[number])
-        _, one = alone.direction(w[number], lambda at, number=number: (float(losses[number]), at * 0))
+        _, one = alone.direction(w[number], level(float(losses[number])))
         np.testing.assert_allclose(many[number].numpy(), one, rtol=1e-6)

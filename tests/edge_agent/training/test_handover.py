@@ -127,7 +127,8 @@ class Device:
     """An agent that really trains, with its journal; it can be started anew from it at any time."""
 
     def __init__(self, bench: Bench) -> None:
-        self.bench, self.records, self.now = bench, [], 0.0
+        self.bench, self.now = bench, 0.0
+        self.records: list[bytes] = []
         self.agent = self.born()
         self.remembered: list[float] = []
 

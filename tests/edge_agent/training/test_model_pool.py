@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Vector = NDArray[np.float32]
 
 SEED, BATCH, LR, EPOCHS = 11, 8, 0.05, 4
-SMALL = {"seed": SEED, "batch": BATCH, "lr": LR, "epochs": EPOCHS}
+SMALL: dict[str, Any] = {"seed": SEED, "batch": BATCH, "lr": LR, "epochs": EPOCHS}
 QUIET: dict[str, Any] = {"models": 2, "alpha": 0.06, "beta": 1.0, "warmup": 2, "validation": 0.2}
 
 
@@ -64,7 +64,7 @@ class Reading:
             first = self.epochs(first, "warm-up", settings.warmup, lambda w, _: 0 * w)[-1]
         pool = [first]
         for number in range(1, settings.models + 1):
-            middle = np.mean(pool, axis=0, dtype=np.float64).astype(np.float32)
+            middle: Vector = np.asarray(np.mean(pool, axis=0, dtype=np.float64), np.float32)
 
             def pull(w: Vector, loss: float, middle: Vector = middle) -> Vector:
                 d2 = float(np.sum((w - first) ** 2))
@@ -74,7 +74,7 @@ class Reading:
             after = self.epochs(middle, f"model {number}", EPOCHS, pull)
             self.chosen.append(int(np.argmax([self.accuracy(w) for w in after])) if len(self.held) else EPOCHS - 1)
             pool.append(after[self.chosen[-1]])
-        return np.mean(pool, axis=0, dtype=np.float64).astype(np.float32)
+        return np.asarray(np.mean(pool, axis=0, dtype=np.float64), np.float32)
 
 
 @pytest.mark.parametrize("earlier", [0, 3])
@@ -106,13 +106,13 @@ def test_among_equal_epochs_the_earlier_is_kept(bench: Bench, monkeypatch: pytes
 
 
 def test_every_knob_makes_a_difference(bench: Bench) -> None:
-    changes = [
+    changes: list[dict[str, Any]] = [
         {}, {"models": 3}, {"alpha": 0.5}, {"beta": 0.5}, {"warmup": 3}, {"warmup": 0}, {"validation": 0.3},
         {"validation": 0.0}, {"start": "own"}, {"start": "own", "warmup": 0},
     ]  # fmt: skip
     results = [bench.vector(**SMALL, objective=Elmy(**(QUIET | change))).tobytes() for change in changes]
     base = Elmy(**QUIET)
-    ways = [{"seed": 12}, {"optimiser": "adam"}, {"momentum": 0.5}, {"lr": 0.06}, {"batch": 9}]
+    ways: list[dict[str, Any]] = [{"seed": 12}, {"optimiser": "adam"}, {"momentum": 0.5}, {"lr": 0.06}, {"batch": 9}]
     results += [bench.vector(**(SMALL | how), objective=base).tobytes() for how in ways]
     last = Elmy(**(QUIET | {"validation": 0.0}))  # with a split, an epoch that is not kept makes no difference
     results += [bench.vector(**(SMALL | {"epochs": 5}), objective=last).tobytes()]

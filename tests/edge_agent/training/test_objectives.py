@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ def visit(
     how = Training(**({"lr": LR} | training))
     optimiser, w, losses = optimisers.begin(how), kind(w_in) + 0, []
     for step in range(STEPS):
-        loss, direction = objective.direction(w, lambda at, step=step: loss_and_gradient(at, step, kind))
+        loss, direction = objective.direction(w, partial(loss_and_gradient, step=step, kind=kind))
         losses.append(loss)
         optimiser.move(w, direction)
     return w, objective.end(w, STEPS, how.lr), losses
@@ -59,7 +60,7 @@ def reading(pull: Any, momentum: float = 0.0, decay: float = 0.0) -> tuple[np.nd
     return w, losses
 
 
-def sam_pull(g: np.ndarray, w: np.ndarray, step: int) -> np.ndarray:
+def sam_pull(g: np.ndarray, w: np.ndarray, step: int) -> Any:
     return loss_and_gradient(w + 0.3 * g / np.sqrt(np.sum(g**2)), step)[1]
 
 
@@ -154,7 +155,12 @@ def test_sam_asks_twice_and_stays_where_there_is_no_slope() -> None:
     assert loss == 1.5
     assert direction.tolist() == [0, 0, 0]
     assert [at.tolist() for at in asked] == [[1, 1, 1], [1, 1, 1]]
-    objective.direction(np.zeros(2, np.float32), lambda at: (asked.append(at), np.array([3, 4], np.float32)))
+
+    def sloping(at: np.ndarray) -> tuple[float, np.ndarray]:
+        asked.append(at)
+        return 0.0, np.array([3, 4], np.float32)
+
+    objective.direction(np.zeros(2, np.float32), sloping)
     np.testing.assert_allclose(asked[-1], [1.2, 1.6], rtol=1e-6)
 
 

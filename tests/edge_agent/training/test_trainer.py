@@ -50,7 +50,7 @@ def by_torch(
     for index in batches(seed, len(y), batch, epochs):
         stepping.zero_grad()
         loss = torch.nn.functional.cross_entropy(module(x[index]), y[index])
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         stepping.step()
         losses.append(loss.item())
     return torch.nn.utils.parameters_to_vector(module.parameters()).detach().numpy(), losses

@@ -21,9 +21,12 @@ from sojourn.node.machine import Did, DidNot
 from tests.edge_agent.limits.fake_root import FakeRoot
 from tests.edge_agent.training.kits import CLASSES, visit_for
 from tests.edge_agent.training.test_process import Office, gone, until
+from tests.there import there
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from edge_agent.limits.rules import Refusal
 
 
 class Owner:
@@ -121,10 +124,10 @@ def test_data_too_large_for_the_memory_fails_before_it_is_there(tmp_path, owner)
         outcome = office.outcome()
         assert isinstance(outcome, DidNot)
         assert outcome.reason == "memory"
-        pid = workers._child.process.pid  # the child itself has told it, and goes on
+        pid = there(workers._child).process.pid  # the child itself has told it, and goes on
         workers.start("warm", visit_for(office.blobs), office.heard.put)
         assert office.outcome().key == "warm"
-        assert workers._child.process.pid == pid
+        assert there(workers._child).process.pid == pid
     finally:
         workers.close()
 
@@ -136,15 +139,15 @@ def test_within_its_memory_a_visit_is_trained(owner) -> None:
     assert isinstance(office.outcome(), Did)
 
 
-class Meddler:
+class Meddler(Limits):
     """Limits that are broken; and the work is stopped while they are looked at."""
 
-    settings, idle = LimitSettings(stop_at=80), False
-
     def __init__(self) -> None:
+        super().__init__(LimitSettings(stop_at=80), Path())
         self.office: Office | None = None
 
-    def judge(self, _worker: int) -> tuple[float, tuple[str, str] | None]:
+    def judge(self, worker: int | None = None) -> tuple[float, Refusal | None]:
+        del worker
         if self.office is None:
             return 1.0, None
         office, self.office = self.office, None

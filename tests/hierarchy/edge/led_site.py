@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+import pytest
 
 from edge_agent.agent import Agent
 from edge_agent.records import VisitTrained
@@ -33,12 +34,15 @@ from sojourn.protocol.wire import Offer, TourId
 from sojourn.store.blobs import ref_of
 from sojourn.store.journal import MemoryStore
 from tests.sojourn.protocol.examples import TASK, kit_without_graphs
+from tests.there import there
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
+    from sojourn.links.link import Link
+    from sojourn.protocol.topics import Role
     from sojourn.store.blobs import BlobStore
 
 EDGE, CLOUD = Address("edge", "site"), Address("cloud", "cloud")
@@ -49,7 +53,7 @@ DEVICES = tuple(SAMPLES)
 SEED = 5
 SECONDS = 2.0
 """Virtual seconds that a visit takes."""
-START = (np.arange(SPEC.size, dtype=np.float32) - 100) / 7
+START: NDArray[np.float32] = (np.arange(SPEC.size, dtype=np.float32) - 100) / np.float32(7)
 
 
 def shift(device: str, seed: int) -> NDArray[np.float32]:
@@ -99,7 +103,7 @@ class Leader:
             case Pulled(digest=digest) if digest in self._lacking:
                 self._lacking.discard(digest)
                 if not self._lacking:
-                    self.toured = self._coming
+                    self.toured = there(self._coming)
                     return [Send(EDGE, TourAccepted(self.toured.tour))]
             case Woke():
                 return self._outbox.due(now)
@@ -117,6 +121,10 @@ class Leader:
 
     def snapshot(self) -> bytes:
         return b""
+
+    def restore(self, snapshot: bytes) -> None: ...
+
+    def apply(self, record: Any) -> None: ...
 
 
 class Shifting:
@@ -199,7 +207,7 @@ class LedSite:
         if name == CLOUD.name:
             node = Node("f", self.leader, store, {"edge": MemoryLink(self._above)}, InlineWorkers(lambda work: work))
         elif name == EDGE.name:
-            links = {"device": MemoryLink(self._below), "cloud": MemoryLink(self._above)}
+            links: dict[Role, Link] = {"device": MemoryLink(self._below), "cloud": MemoryLink(self._above)}
             workers = InlineWorkers(lambda work: perform(work, store.blobs))
             node = Node("f", EdgeServer(EDGE.name, CLOUD.name), store, links, workers)
         else:
@@ -223,7 +231,7 @@ class LedSite:
                 case VisitMissed(report=report):
                     self.missed.append(report.device)
 
-        node._append = seeing
+        pytest.MonkeyPatch().setattr(node, "_append", seeing)
 
     def kill(self, name: str) -> None:
         """End a node as kill -9 does."""
@@ -243,11 +251,11 @@ class LedSite:
     def run(self) -> Toured:
         """Let time pass until the tour is over."""
         assert self.world.run(lambda: self.leader.toured is not None, self.world.now + 20_000)
-        return self.leader.toured
+        return there(self.leader.toured)
 
     def vector(self, name: str = "model") -> NDArray[np.float32]:
         """A vector that the tour brought home."""
-        return vectors.load(self._store(CLOUD.name).blobs, self.leader.toured.vectors[name], SPEC)
+        return vectors.load(self._store(CLOUD.name).blobs, there(self.leader.toured).vectors[name], SPEC)
 
     @property
     def edge(self) -> EdgeServer:

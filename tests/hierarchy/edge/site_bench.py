@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from hierarchy.edge.gate import Passed
 from hierarchy.edge.server import EdgeServer
 from sojourn.node.machine import Append, Did, Do, Pulled, Received
 from sojourn.parts import Gate, TourPolicy
-from sojourn.protocol.messages import Tour, Visited
+from sojourn.protocol.messages import Birth, Death, Tour, TourAccepted, TourCancel, Visited
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch, TourId, VisitId
 from sojourn.store.blobs import ref_of
@@ -17,6 +19,8 @@ from tests.sojourn.store.replays import replayed
 
 CLOUD, EPOCH = Address("cloud", "c"), Epoch(1, bytes(8))
 KIT, MODEL = (ref_of(name.encode(), "float32") for name in ("kit", "model"))
+PRESENCES: list[Birth | Death] = [Birth(), Death()]
+DISMISSALS: list[type[TourCancel | TourAccepted]] = [TourCancel, TourAccepted]
 
 
 def device(name: str) -> Address:
@@ -81,5 +85,5 @@ class Bench:
         return self.tell(Did(self.work, Passed({"model": result(name)}, {"model": result(name)}, 1.0)), now)
 
 
-def records(effects) -> list:
+def records(effects) -> list[Any]:
     return [effect.record for effect in effects if isinstance(effect, Append)]

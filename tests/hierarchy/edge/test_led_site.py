@@ -14,7 +14,9 @@ from sojourn.parts import Scaffold, TourPolicy
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.wire import VisitReport
 from sojourn.randomness import derive
+from sojourn.store.memory_blobs import MemoryBlobs
 from tests.hierarchy.edge.led_site import CLOUD, DEVICES, EDGE, SAMPLES, SEED, START, LedSite, extra, shift, task_of
+from tests.there import there
 
 MERGES = 3
 BAD = Faults(loss=0.2, repeat=0.2, delay=0.01, spread=0.5, seed=3)
@@ -66,7 +68,7 @@ def check_waves(site: LedSite, expected: np.ndarray) -> None:
     assert np.array_equal(site.vector(), expected)
     visits = len(DEVICES) * MERGES
     assert sorted(report.hop for report in reports) == list(range(visits))
-    assert site.leader.toured.samples == sum(SAMPLES.values())
+    assert there(site.leader.toured).samples == sum(SAMPLES.values())
     assert site.kept == dict.fromkeys(range(visits), 1)
     assert site.finished == {(DEVICES[hop % len(DEVICES)], hop): 1 for hop in range(visits)}
 
@@ -102,7 +104,7 @@ def test_a_device_that_fails_in_one_wave_takes_part_in_the_next(faults) -> None:
     assert np.array_equal(site.vector(), merged(((0, "dev-1"), (0, "dev-3"), (1, "dev-3"))))
     assert sorted(site.missed) == ["dev-1", "dev-3", "dev-3"]
     assert len(reports) == len(DEVICES) * MERGES
-    assert site.leader.toured.samples == sum(SAMPLES.values())
+    assert there(site.leader.toured).samples == sum(SAMPLES.values())
 
 
 def test_a_wave_that_all_fail_leaves_the_model_as_it_was() -> None:
@@ -124,7 +126,7 @@ def test_a_device_that_is_gone_for_good_costs_its_visits() -> None:
     site.kill("dev-2")
     ended(site)
     assert np.array_equal(site.vector(), merged(tuple((wave, "dev-2") for wave in range(MERGES))))
-    assert site.leader.toured.samples == sum(SAMPLES.values()) - SAMPLES["dev-2"]
+    assert there(site.leader.toured).samples == sum(SAMPLES.values()) - SAMPLES["dev-2"]
 
 
 @cache
@@ -171,6 +173,7 @@ def test_what_a_wave_tour_needed_is_swept_in_the_end(monkeypatch) -> None:
     edge = site.nodes[EDGE.name].node
     edge.tick(site.world.now)
     assert site.edge.state.tours == {}
+    assert isinstance(edge.store.blobs, MemoryBlobs)
     assert set(edge.store.blobs._blobs) <= set(site.edge.live())
 
 
@@ -179,13 +182,14 @@ HOPS = ("dev-2", "dev-0", "dev-2", "dev-3")
 
 def led_along(hops=HOPS) -> tuple[np.ndarray, np.ndarray]:
     """The model after it was led along, and the sum of what came back besides it, rounded after every visit."""
-    w, total, seen = START, None, []
+    w, seen = START, list[str]()
+    total: np.ndarray | None = None
     for name in hops:
         seed = derive(SEED, name, seen.count(name))
         w, more = w + shift(name, seed), extra(name, seed)
         total = more if total is None else (total.astype(np.float64) + more.astype(np.float64)).astype(np.float32)
         seen.append(name)
-    return w, total
+    return w, there(total)
 
 
 @pytest.mark.parametrize("faults", [None, BAD], ids=["clean", "bad"])
@@ -195,7 +199,7 @@ def test_sums_of_what_visits_return_come_up_with_the_model(faults) -> None:
     w, total = led_along()
     assert np.array_equal(site.vector(), w)
     assert np.array_equal(site.vector("control_delta"), total)
-    assert site.leader.toured.vectors.keys() == {"model", "control_delta"}
+    assert there(site.leader.toured).vectors.keys() == {"model", "control_delta"}
 
 
 def test_a_visit_that_was_lost_has_no_part_in_the_sum() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import msgspec
 import pytest
@@ -33,7 +34,6 @@ from sojourn.protocol.messages import (
     Accepted,
     Birth,
     Cancel,
-    Death,
     Declined,
     Discarded,
     Prepare,
@@ -51,9 +51,11 @@ from sojourn.randomness import derive
 from sojourn.store.blobs import ref_of
 from tests.hierarchy.edge.site_bench import (
     CLOUD,
+    DISMISSALS,
     EPOCH,
     KIT,
     MODEL,
+    PRESENCES,
     Bench,
     device,
     records,
@@ -64,6 +66,7 @@ from tests.hierarchy.edge.site_bench import (
 )
 from tests.sojourn.protocol.examples import TASK
 from tests.sojourn.store.replays import sends
+from tests.there import there
 
 SAMPLES = {"a": 30, "b": 50, "c": 20, "s": 7}
 
@@ -79,6 +82,7 @@ class Waves(Bench):
         super().__init__()
         self.asked: dict[str, Visit] = {}
         self.works: list[Do] = []
+        self.restart: list[Any] = []
 
     def tell(self, event, now=0.0):
         effects = super().tell(event, now)
@@ -272,7 +276,7 @@ def test_leases_are_each_devices_own() -> None:
     lost = [it.report.device for it in records(bench.tell(Woke(), 60.0)) if isinstance(it, VisitMissed)]
     assert lost == ["a"]
     assert not any(isinstance(it, VisitMissed) for it in records(bench.tell(Woke(), 109.0)))
-    assert bench.edge.wake_at() <= 110
+    assert there(bench.edge.wake_at()) <= 110
     lost = [it.report.device for it in records(bench.tell(Woke(), 110.0)) if isinstance(it, VisitMissed)]
     assert lost == ["b"]
 
@@ -482,10 +486,10 @@ def test_any_course_of_waves_can_be_replayed(seed) -> None:
             Did(work.key, Failed("no")) if not merged else Linked(),
             DidNot(work.key, draw.choice(["Fault", "DiskFull"]), "no"), Woke(),
             PullFailed(result(f"{name}{where.hop}").digest, "gone"), PullFailed(MODEL.digest, "disk"),
-            Present(device(name), Epoch(draw.randint(1, 3), bytes(8)), draw.choice([Birth(), Death()])),
+            Present(device(name), Epoch(draw.randint(1, 3), bytes(8)), draw.choice(PRESENCES)),
         ]  # fmt: skip
         if draw.random() < 0.02:
-            events = [Received(CLOUD, EPOCH, draw.choice([TourCancel, TourAccepted])(tour_id(2, number)))]
+            events = [Received(CLOUD, EPOCH, draw.choice(DISMISSALS)(tour_id(2, number)))]
         bench.tell(draw.choice(events), step * 2.0)
         bench.edge.live()
         for key, held in bench.edge.state.tours.items():
@@ -495,6 +499,6 @@ def test_any_course_of_waves_can_be_replayed(seed) -> None:
             assert running.state == "gathering" or running.visits.keys() == held.visiting().keys()
             assert set(held.open_visits) | set(held.results) <= set(held.wave)
             for hop in running.visits:
-                assert bench.edge.site.at[held.open_visits[hop].device] == (key, hop)
+                assert bench.edge.site.at[there(held.open_visits[hop].device)] == (key, hop)
     for cut in range(0, len(bench.records), 3):
         assert bench.replayed(cut).snapshot() == bench.edge.snapshot()

@@ -53,9 +53,11 @@ from sojourn.protocol.wire import Epoch
 from sojourn.store.blobs import ref_of
 from tests.hierarchy.edge.site_bench import (
     CLOUD,
+    DISMISSALS,
     EPOCH,
     KIT,
     MODEL,
+    PRESENCES,
     Bench,
     device,
     records,
@@ -66,6 +68,7 @@ from tests.hierarchy.edge.site_bench import (
 )
 from tests.sojourn.protocol.examples import TASK
 from tests.sojourn.store.replays import sends
+from tests.there import there
 
 
 def test_a_tour_from_beginning_to_end() -> None:
@@ -294,7 +297,7 @@ def test_a_lost_visit(policy, spares, then, how) -> None:
     bench.take(tour(spares=spares, lease=60.0, **policy))
     match how:
         case "lease":
-            assert bench.edge.wake_at() <= 60
+            assert there(bench.edge.wake_at()) <= 60
             effects = bench.tell(Woke(), 60.0)
             assert Send(device("a"), Cancel(visit_id(0))) in effects
         case "declined":
@@ -489,7 +492,7 @@ def test_heartbeats_go_to_the_coordinator() -> None:
     bench.take(tour(site_lease=8.0))
     times = []
     for _ in range(3):
-        times.append(min(t for it in bench.edge.site.running.values() for t in [it.heartbeat_at]))
+        times.append(min(t for it in bench.edge.site.running.values() for t in [there(it.heartbeat_at)]))
         assert sends(bench.tell(Woke(), times[-1]), TourProgress)
     assert times == [1, 3, 5]  # that the model has set out is told a second after that the tour was taken
 
@@ -551,8 +554,8 @@ def test_any_course_of_events_can_be_replayed(seed) -> None:
                 Did(bench.work, Passed({"model": result(name)}, {"model": result(name)}, 1.0)),
                 Did(bench.work, Failed("no")), DidNot(bench.work, "Fault", "no"), Woke(), Linked(),
                 PullFailed(result(name).digest, "gone"), PullFailed(MODEL.digest, "disk"),
-                Present(device(name), Epoch(draw.randint(1, 3), bytes(8)), draw.choice([Birth(), Death()])),
-                Received(CLOUD, EPOCH, draw.choice([TourCancel, TourAccepted])(tour_id(attempt[0], number))),
+                Present(device(name), Epoch(draw.randint(1, 3), bytes(8)), draw.choice(PRESENCES)),
+                Received(CLOUD, EPOCH, draw.choice(DISMISSALS)(tour_id(attempt[0], number))),
             ]
         )  # fmt: skip
         bench.tell(event, step * 10.0)

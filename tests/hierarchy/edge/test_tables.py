@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -18,8 +19,8 @@ from sojourn.node.table import Table
 from sojourn.parts import TourPolicy
 from sojourn.protocol.messages import (
     Birth,
-    Death,
     Declined,
+    Message,
     Progress,
     Tour,
     TourAccepted,
@@ -28,12 +29,13 @@ from sojourn.protocol.messages import (
     Visit,
     Visited,
 )
-from sojourn.protocol.wire import Epoch
+from sojourn.protocol.wire import Epoch, TourId
 from tests.hierarchy.edge.site_bench import (
     CLOUD,
     EPOCH,
     KIT,
     MODEL,
+    PRESENCES,
     Bench,
     device,
     result,
@@ -44,6 +46,7 @@ from tests.hierarchy.edge.site_bench import (
 from tests.sojourn.protocol.examples import TASK
 
 Row = tuple[str, str]
+Dismissal = Callable[[TourId], TourCancel | TourAccepted | TourDiscarded]
 KEY = "job/1/0"
 
 
@@ -206,8 +209,8 @@ def test_every_row_is_one_that_the_machine_goes(passed_rows: dict[str, set[Row]]
             site.hear(CLOUD, message(site))
             assert (state, event) in passed_rows[TOUR.name]
     for state in (DUE, HANDED, FETCHING, CHECKING, KEPT, MISSED):
-        for event, message in FROM_DEVICE.items():
-            in_visit_state(state).hear(device("a"), message)
+        for event, answer in FROM_DEVICE.items():
+            in_visit_state(state).hear(device("a"), answer)
             assert (state, event) in passed_rows[VISIT.name]
     tours_and_merges()
     visits_and_their_devices()
@@ -259,10 +262,12 @@ class Peers:
         draw, number, attempt = self.draw, self.draw.randint(0, 1), self.draw.choice([0, 1, 1, 1, 1, 2])
         policy, encoding = draw.choice(["skip", "retry", "swap"]), "int8" if number else "float32"
         order = tour(("a", "b"), ("s",), attempt, number, encoding=encoding, on_lost_visit=policy)
-        dismissal = draw.choice([TourCancel, TourAccepted, lambda it: TourDiscarded(it, "late")])
-        messages = [msgspec.structs.replace(order, merges=merges) for merges in (0, 1, 2)] * 2
-        unfit = msgspec.structs.replace(order, vectors={})
-        return Received(CLOUD, EPOCH, draw.choice([*messages, unfit, dismissal(tour_id(attempt, number))]))
+        dismissals: list[Dismissal] = [TourCancel, TourAccepted, lambda it: TourDiscarded(it, "late")]
+        dismissal = draw.choice(dismissals)
+        tours = [msgspec.structs.replace(order, merges=merges) for merges in (0, 1, 2)] * 2
+        unfit, dismissed = msgspec.structs.replace(order, vectors={}), dismissal(tour_id(attempt, number))
+        messages: list[Message] = [*tours, unfit, dismissed]
+        return Received(CLOUD, EPOCH, draw.choice(messages))
 
     def _device(self) -> object:
         draw, name = self.draw, self.draw.choice("abs")
@@ -270,7 +275,7 @@ class Peers:
         visit = self.asked[name].id if name in self.asked and draw.random() < 0.8 else strange
         model = result(f"{name}{visit.hop}", "int8" if visit.tour else draw.choice(["float32"] * 5 + ["int8"]))
         good = Visited(visit, {"model": model}, 5, {})
-        others = [
+        others: list[Message] = [
             Visited(visit, {}, 5, {}), Progress(visit, draw.choice(["fetching", "training"]), 1, 2),
             Declined(visit, draw.choice(["hot", "stale"]), ""),
         ]  # fmt: skip
@@ -298,7 +303,7 @@ class Peers:
     def _node(self) -> object:
         draw = self.draw
         who, epoch = device(draw.choice("abs")), Epoch(draw.randint(1, 3), bytes(8))
-        return draw.choice([Present(who, epoch, draw.choice([Birth(), Death()])), Woke(), Linked()])
+        return draw.choice([Present(who, epoch, draw.choice(PRESENCES)), Woke(), Linked()])
 
 
 def check_sane(site: Site) -> None:

@@ -37,7 +37,9 @@ class GuardedBroker:
         self.listeners = Listeners(password=ports[0], certificate=ports[1], local=ports[2])
         folders.create(folder, FleetFile(fleet=FLEET, hosts=("localhost",), listeners=self.listeners), signed_here=True)
 
-    def add(self, name: str, role: MemberRole = "device", kind: Kind = "password", *, renew: bool = False):
+    def add(
+        self, name: str, role: MemberRole = "device", kind: Kind = "password", *, renew: bool = False
+    ) -> BrokerSettings:
         """A member's way to connect."""
         _, secret = folders.admit(self.folder, name, role, kind, renew=renew)
         self.issued += 1

@@ -25,13 +25,19 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     make_hasty(monkeypatch)
 
 
+class SmallSite(GuardedBroker):
+    """A broker with an edge server and two devices, one by password and one by certificate."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.edge = self.add("s1", "edge")
+        self.first = self.add("pi-1")
+        self.second = self.add("pi-2", kind="certificate")
+
+
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[GuardedBroker]:
-    made = GuardedBroker(tmp_path / "fleet")
-    made.edge = made.add("s1", "edge")
-    made.first = made.add("pi-1")
-    made.second = made.add("pi-2", kind="certificate")
-    with made:
+def broker(tmp_path: Path) -> Iterator[SmallSite]:
+    with SmallSite(tmp_path / "fleet") as made:
         yield made
 
 
@@ -41,7 +47,7 @@ def refused(settings: BrokerSettings, name: str, *words: str) -> None:
         assert node.ear.ups == 0
 
 
-def test_members_with_passwords_and_with_certificates_speak_over_tls(broker: GuardedBroker) -> None:
+def test_members_with_passwords_and_with_certificates_speak_over_tls(broker: SmallSite) -> None:
     with (
         Node(broker.edge, "s1", [f"{EDGE_INBOX}/+"]) as edge,
         Node(broker.first, "pi-1", [f"sojourn/1/{FLEET}/device/pi-1/in/+"]) as first,
@@ -56,7 +62,7 @@ def test_members_with_passwords_and_with_certificates_speak_over_tls(broker: Gua
 
 
 def test_nobody_connects_without_a_name_with_a_wrong_password_or_with_the_password_of_another(
-    broker: GuardedBroker,
+    broker: SmallSite,
 ) -> None:
     tls = TlsSettings(ca_file=str(broker.folder / folders.CA_FILE))
     port = broker.listeners.password
@@ -72,7 +78,7 @@ def test_nobody_connects_without_a_name_with_a_wrong_password_or_with_the_passwo
     refused(msgspec.structs.replace(broker.first, tls=False), "pi-1", "")
 
 
-def test_a_device_neither_writes_nor_reads_what_is_anothers(broker: GuardedBroker) -> None:
+def test_a_device_neither_writes_nor_reads_what_is_anothers(broker: SmallSite) -> None:
     """A connection is per name, so pi-1 listens here to all that it should not hear, and hears only its own."""
     everything = ["#", f"sojourn/1/{FLEET}/device/+/in/+", f"{EDGE_INBOX}/+", f"sojourn/1/{FLEET}/+/+/state"]
     with (
@@ -102,7 +108,7 @@ def test_a_device_neither_writes_nor_reads_what_is_anothers(broker: GuardedBroke
         assert set(first.ear.payloads) == {b"for the first"}
 
 
-def test_a_revoked_password_is_thrown_out_at_a_reload_and_refused_from_then_on(broker: GuardedBroker) -> None:
+def test_a_revoked_password_is_thrown_out_at_a_reload_and_refused_from_then_on(broker: SmallSite) -> None:
     with Node(broker.first, "pi-1") as first, Node(broker.second, "pi-2") as second:
         folders.revoke(broker.folder, "pi-1")
         broker.reload()
@@ -112,7 +118,7 @@ def test_a_revoked_password_is_thrown_out_at_a_reload_and_refused_from_then_on(b
     refused(broker.first, "pi-1", "not authorised")
 
 
-def test_a_revoked_certificate_is_silenced_at_a_reload_and_refused_from_then_on(broker: GuardedBroker) -> None:
+def test_a_revoked_certificate_is_silenced_at_a_reload_and_refused_from_then_on(broker: SmallSite) -> None:
     with Node(broker.edge, "s1", [f"{EDGE_INBOX}/+"]) as edge, Node(broker.second, "pi-2") as second:
         folders.revoke(broker.folder, "pi-2")
         broker.reload()
@@ -125,7 +131,7 @@ def test_a_revoked_certificate_is_silenced_at_a_reload_and_refused_from_then_on(
     assert "certificate verify failed" in broker.said()
 
 
-def test_a_removed_certificate_stays_barred_though_its_name_is_free(broker: GuardedBroker) -> None:
+def test_a_removed_certificate_stays_barred_though_its_name_is_free(broker: SmallSite) -> None:
     fleet = folders.remove(broker.folder, "pi-2")
     assert "pi-2" not in fleet.members
     assert fleet.barred == ["pi-2"]
@@ -139,7 +145,7 @@ def test_a_removed_certificate_stays_barred_though_its_name_is_free(broker: Guar
     refused(broker.second, "pi-2", "")
 
 
-def test_renewed_credentials_end_the_old_ones(broker: GuardedBroker) -> None:
+def test_renewed_credentials_end_the_old_ones(broker: SmallSite) -> None:
     fresh = broker.add("pi-1", renew=True)
     broker.reload()
     with Node(fresh, "pi-1", wait=False) as node:
@@ -147,13 +153,13 @@ def test_renewed_credentials_end_the_old_ones(broker: GuardedBroker) -> None:
     refused(broker.first, "pi-1", "not authorised")
 
 
-def test_a_node_cannot_take_the_client_id_of_another(broker: GuardedBroker) -> None:
+def test_a_node_cannot_take_the_client_id_of_another(broker: SmallSite) -> None:
     with Node(broker.first, "pi-1") as first, Node(broker.second, "pi-1") as second:
         assert second.ear.ups == 1
         assert first.ear.downs == []
 
 
-def test_a_packet_over_the_limit_is_refused_and_the_largest_chunk_passes(broker: GuardedBroker) -> None:
+def test_a_packet_over_the_limit_is_refused_and_the_largest_chunk_passes(broker: SmallSite) -> None:
     with Node(broker.edge, "s1", [f"{EDGE_INBOX}/+"]) as edge, Node(broker.first, "pi-1") as first:
         assert first.link.payload_limit == 256_000
         first.link.publish(f"{EDGE_INBOX}/pi-1", bytes(256_000))

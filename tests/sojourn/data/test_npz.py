@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from sojourn.errors import DataError
 X, Y = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([0, 1, 0])
 
 
-def npz(folder: Path, **arrays: object) -> Path:
+def npz(folder: Path, **arrays: Any) -> Path:
     path = folder / "data.npz"
     np.savez(path, **arrays)
     return path

@@ -46,7 +46,7 @@ def test_the_weights_of_the_fully_connected_layers_without_biases(layers: Any, n
 def test_a_model_with_one_layer_has_only_that_one() -> None:
     only = kit("two.weight")
     for layers in ("all", "last-two", "last"):
-        assert classifier_slices(only, layers) == (slice(10, 12),)  # type: ignore[arg-type]
+        assert classifier_slices(only, layers) == (slice(10, 12),)
 
 
 def test_a_model_without_one_is_refused() -> None:

@@ -4,33 +4,35 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from sojourn.errors import DataError
 from sojourn.model.graphs import Graphs, check_probe, probe_vector
 from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, Probe, TensorSpec
 
 FEATURES = 3
+Shape = Sequence[str | int]
 
 
-def graph(nodes: list[object], inputs: dict[str, tuple[int, list[object]]], outputs: dict[str, list[object]]) -> bytes:
+def graph(nodes: list[NodeProto], inputs: dict[str, tuple[int, Shape]], outputs: dict[str, Shape]) -> bytes:
     values = [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in inputs.items()]
     results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()]
     whole = helper.make_graph(
         nodes, "graph", values, results, [numpy_helper.from_array(np.array([FEATURES, 1]), "column")]
     )
     model = helper.make_model(whole, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    return model.SerializeToString()
+    return bytes(model.SerializeToString())
 
 
 def kit() -> Kit:
     """loss = mean((x w)^2) / 2 over two "classes", whose gradient by w is x^T x w / batch."""
     vector = (TensorProto.FLOAT, [FEATURES])
-    x = (TensorProto.FLOAT, ["batch", FEATURES])
+    x: tuple[int, Shape] = (TensorProto.FLOAT, ["batch", FEATURES])
     y = (TensorProto.INT64, ["batch"])
     answers = [
         helper.make_node("Reshape", ["vector", "column"], ["w"]),

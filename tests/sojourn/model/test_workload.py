@@ -76,7 +76,7 @@ def test_two_batch_sizes_give_the_speed_and_what_a_step_costs_besides(monkeypatc
 
 def test_what_a_step_costs_besides_is_never_negative(monkeypatch) -> None:
     monkeypatch.setattr(workload, "measure", lambda _kit, batch, **_how: 0.001 if batch == 1 else 1.0)
-    assert speed(1.0, 1) == Speed(pytest.approx(counted_cost(built_in()) / (0.999 / 31)), 0.0)
+    assert speed(1.0, 1) == Speed(pytest.approx(counted_cost(built_in()) / (0.999 / 31)), 0.0)  # type: ignore[arg-type]
 
 
 def test_a_machine_too_busy_to_measure_is_told_so(monkeypatch) -> None:

@@ -10,11 +10,12 @@ import pytest
 from sojourn.errors import DiskFull
 from sojourn.node.exchange import LARGEST, WINDOW, Exchange
 from sojourn.node.machine import Pulled, PullFailed
-from sojourn.protocol.messages import Chunk, Fetch, FetchHashes, Gone, Hashes
+from sojourn.protocol.messages import Chunk, Fetch, FetchHashes, Gone, Hashes, Message
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Ref
 from sojourn.store.blobs import LEAF, FolderBlobs, digest_of, leaf_hashes, ref_of
 from sojourn.store.memory_blobs import MemoryBlobs
+from tests.there import there
 
 EDGE, DEVICE, OTHER = Address("edge", "e"), Address("device", "d"), Address("device", "x")
 LIMIT = 100_000
@@ -24,7 +25,7 @@ class Pair:
     """Two exchanges and the messages between them, to be delivered by hand."""
 
     def __init__(self, giver=None, taker=None, limit: int = LIMIT) -> None:
-        self.wire: list[tuple[Address, object]] = []
+        self.wire: list[tuple[Address, Message]] = []
         self.giver_blobs = giver or MemoryBlobs()
         self.taker_blobs = taker or MemoryBlobs()
         self.giver = Exchange(self.giver_blobs, lambda to, m: self.wire.append((EDGE, m)), lambda _to: limit)
@@ -57,7 +58,7 @@ class Pair:
             if self.wire:
                 self.step(keep)
             elif self.taker.wake_at() is not None:
-                self.now = self.taker.wake_at()
+                self.now = there(self.taker.wake_at())
                 self.taker.tick(self.now)
             else:
                 return
@@ -308,7 +309,7 @@ def test_asking_again_slows_down() -> None:
     pair.pull(Ref(digest_of(b"never"), 5))
     pauses = []
     for _ in range(6):
-        due = pair.taker.wake_at()
+        due = there(pair.taker.wake_at())
         pauses.append(due - pair.now)
         pair.now = due
         pair.taker.tick(pair.now)

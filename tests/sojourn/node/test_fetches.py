@@ -13,7 +13,7 @@ def test_who_has_all_is_told_in_the_order_of_asking() -> None:
     assert fetches.arrived(b"1") == []
     assert fetches.arrived(b"2") == ["b", "a"]
     assert fetches.arrived(b"2") == []
-    assert fetches._waiting == fetches._lacking == {}
+    assert (fetches._waiting, fetches._lacking) == ({}, {})
 
 
 def test_who_asks_anew_or_is_forgotten_waits_for_nothing_else() -> None:
@@ -26,4 +26,4 @@ def test_who_asks_anew_or_is_forgotten_waits_for_nothing_else() -> None:
     fetches.forget("a")
     fetches.forget("a")
     assert fetches.arrived(b"3") == []
-    assert fetches._waiting == fetches._lacking == {}
+    assert (fetches._waiting, fetches._lacking) == ({}, {})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Callable
+from typing import Any
 
 import msgpack
 import pytest
@@ -14,6 +16,7 @@ from edge_agent.agent import Agent
 from edge_agent.training.work import Train
 from hierarchy.edge.server import EdgeServer
 from sojourn.errors import DiskFull, LinkError
+from sojourn.links.link import Link
 from sojourn.node.node import Node
 from sojourn.protocol import topics
 from sojourn.protocol.envelope import Packet, pack, unpack
@@ -39,6 +42,7 @@ from sojourn.protocol.wire import Epoch, Offer, Ref, VisitId
 from sojourn.store.blobs import digest_of, ref_of
 from sojourn.store.journal import FolderStore, MemoryStore
 from tests.sojourn.protocol.examples import EXAMPLES, TASK
+from tests.there import there
 
 FLEET = "f"
 EPOCH = Epoch(5, b"12345678")
@@ -53,6 +57,7 @@ class Wire:
     def __init__(self) -> None:
         self.published: list[tuple[str, bytes, bool]] = []
         self.broken = False
+        self.before_sending: Callable[[], None] = lambda: None
 
     def open(self, listener, filters, will) -> None: ...
 
@@ -60,11 +65,12 @@ class Wire:
         self.published.append(("closed", b"", False))
 
     def publish(self, topic, payload, *, retain=False) -> None:
+        self.before_sending()
         if self.broken:
             raise LinkError("too large")
         self.published.append((topic, payload, retain))
 
-    def messages(self, me: Address):
+    def messages(self, me: Address) -> list[Any]:
         found = []
         for topic, payload, _ in self.published:
             route = topics.read(FLEET, topic)
@@ -77,7 +83,7 @@ class Nobody:
     """Workers that never finish."""
 
     def __init__(self) -> None:
-        self.begun: list = []
+        self.begun: list[Any] = []
 
     def start(self, key, work, report) -> None:
         self.begun.append(work)
@@ -92,7 +98,8 @@ class Bed:
 
     def __init__(self, machine, store=None, pause=None) -> None:
         self.machine, self.wire, self.workers = machine, Wire(), Nobody()
-        self.links = dict.fromkeys(("device", "edge", "cloud"), self.wire)
+        self.kind = ""
+        self.links: dict[topics.Role, Link] = dict.fromkeys(("device", "edge", "cloud"), self.wire)
         del self.links[machine.address.role if machine.address.role != "cloud" else "device"]
         kwargs = {"pause": pause} if pause else {}
         self.node = Node(FLEET, machine, store or MemoryStore(), self.links, self.workers, **kwargs)
@@ -107,7 +114,7 @@ class Bed:
     def presence(self, who: Address, state, epoch=EPOCH) -> None:
         self.raw(topics.state(FLEET, who), pack(Packet(1, epoch, state)))
 
-    def sent(self) -> list:
+    def sent(self) -> list[Any]:
         return self.wire.messages(self.node.address)
 
 
@@ -222,7 +229,9 @@ def test_rubbish_at_every_inbox(bed) -> None:
 
 
 def test_fields_of_wrong_types_at_every_inbox(bed) -> None:
-    odd = [None, True, -1, 2**63, 1.5, float("nan"), "", "x" * 3000, b"", [], [[]], {}, {"a": {}}, [1, 2, 3], bytes(32)]
+    odd: list[Any] = [
+        None, True, -1, 2**63, 1.5, float("nan"), "", "x" * 3000, b"", [], [[]], {}, {"a": {}}, [1, 2, 3], bytes(32),
+    ]  # fmt: skip
     for message in EXAMPLES:
         plain = msgpack.unpackb(pack(Packet(1, EPOCH, message)))
         for field in plain:
@@ -316,14 +325,14 @@ def test_a_blob_rides_to_a_node_once_and_is_fetched_if_it_was_lost() -> None:
     bed = edge()
     for name in ("d1", "d2"):
         bed.presence(Address("device", name), Birth(OFFER))
-    goods = [Ref(ref.digest, ref.size, inline=data) for data in (b"graph", b"card") for ref in [ref_of(data)]]
+    graph, card = (Ref(ref.digest, ref.size, inline=data) for data in (b"graph", b"card") for ref in [ref_of(data)])
     order = sign(Order("f", "digits", 1, 1, None), Signer(Ed25519PrivateKey.generate()))
     for devices in (("d1",), ("d1", "d2")):
-        bed.say("c", Ship(order, *goods, devices))
-    rode = [(each.graph.inline, each.card.inline) for each in bed.sent() if isinstance(each, Release)]
+        bed.say("c", Ship(order, graph, card, devices))
+    rode = [(there(each.graph).inline, there(each.card).inline) for each in bed.sent() if isinstance(each, Release)]
     assert rode == [(b"graph", b"card"), (None, None), (b"graph", b"card")]
     bed.wire.published.clear()
-    bed.say("d1", Fetch(goods[0].digest, 0, 1))
+    bed.say("d1", Fetch(graph.digest, 0, 1))
     assert [message.data for message in bed.sent()] == [b"graph"]
 
 
@@ -339,19 +348,16 @@ def test_large_blobs_are_asked_for() -> None:
     assert [type(message).__name__ for message in bed.sent()] == ["FetchHashes", "Progress"]
 
 
-def test_a_device_without_room_declines() -> None:
-    class Full(MemoryStore):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blobs.put = self.full
+def test_a_device_without_room_declines(monkeypatch) -> None:
+    def full(*_args) -> bytes:
+        raise DiskFull("no space")
 
-        def full(self, *_args) -> bytes:
-            raise DiskFull("no space")
-
-    bed = agent(Full())
+    store = MemoryStore()
+    monkeypatch.setattr(store.blobs, "put", full)
+    bed = agent(store)
     kit = ref_of(b"kit")
     asked = visit()
-    bed.node.store.blobs.complete = bed.node.store.full
+    monkeypatch.setattr(store.blobs, "complete", full)
     bed.say("e", asked)
     bed.node.tick(1.0)
     assert isinstance(bed.sent()[-1], Progress)
@@ -377,9 +383,8 @@ def test_a_journal_on_a_full_disk_is_waited_for(tmp_path, caplog) -> None:
     store._db.execute("pragma wal_checkpoint(truncate)")
     (pages,) = store._db.execute("pragma page_count").fetchone()
     store._db.execute(f"pragma max_page_count = {pages}")
-    published = []
-    publish = bed.wire.publish
-    bed.wire.publish = lambda *args, **kwargs: (published.append(len(pauses)), publish(*args, **kwargs))
+    published: list[int] = []
+    bed.wire.before_sending = lambda: published.append(len(pauses))
     with caplog.at_level(logging.ERROR):
         for number in range(40):
             bed.say("e", Visit(VisitId("job", 1, number, 0, (1, 1)), *_rest(visit())))
@@ -392,7 +397,7 @@ def test_a_journal_on_a_full_disk_is_waited_for(tmp_path, caplog) -> None:
     assert again.machine.snapshot() == state
 
 
-def _rest(asked: Visit) -> tuple:
+def _rest(asked: Visit) -> tuple[Any, ...]:
     return asked.kit, asked.vectors, asked.task, asked.seed, asked.lease
 
 
@@ -403,7 +408,7 @@ def test_a_snapshot_without_room_leaves_the_journal(tmp_path, monkeypatch, caplo
     def full(_state: bytes) -> None:
         raise DiskFull("no space")
 
-    store.snapshot = full
+    monkeypatch.setattr(store, "snapshot", full)
     bed = agent(store)
     bed.say("e", visit())
     bed.say("e", visit((1, 2)))
@@ -430,8 +435,7 @@ def test_what_follows_a_record_leaves_after_it() -> None:
             super().append(record, sync=sync)
 
     bed = agent(Noting())
-    publish = bed.wire.publish
-    bed.wire.publish = lambda *args, **kwargs: (order.append("send"), publish(*args, **kwargs))
+    bed.wire.before_sending = lambda: order.append("send")
     bed.say("e", visit())
     bed.node.tick(1.0)
     assert order == ["record", "send"]

@@ -6,6 +6,7 @@ from sojourn.node.machine import Send
 from sojourn.node.outbox import Outbox
 from sojourn.protocol.messages import RosterAsk, RosterSeen
 from sojourn.protocol.topics import Address
+from tests.there import there
 
 A, B = Address("edge", "a"), Address("edge", "b")
 
@@ -15,7 +16,7 @@ def test_a_request_is_sent_at_once_and_again_with_growing_pauses() -> None:
     assert box.ask("key", A, RosterAsk(), 0.0) == [Send(A, RosterAsk())]
     times, now = [], 0.0
     for _ in range(7):
-        now = box.wake_at()
+        now = there(box.wake_at())
         assert box.due(now - 0.001) == []
         assert box.due(now) == [Send(A, RosterAsk())]
         times.append(now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import get_args
+from typing import Any, get_args
 
 import msgpack
 import msgspec
@@ -84,7 +84,7 @@ def test_messages_are_no_presence() -> None:
         unpack_presence(pack(Packet(1, EPOCH, Gone(bytes(32)))))
 
 
-def fields(message=Gone(bytes(32)), **changes) -> bytes:  # noqa: B008  # frozen
+def fields(message=Gone(bytes(32)), **changes) -> Any:  # noqa: B008  # frozen
     plain = msgpack.unpackb(pack(Packet(7, EPOCH, message)))
     plain.update(changes)
     return msgpack.packb({key: value for key, value in plain.items() if value != "absent"})
@@ -213,8 +213,8 @@ def test_bytes_that_we_would_write_otherwise_mean_the_same_and_are_looked_at_clo
     assert unpack(msgpack.packb(turned), DEVICE, EDGE) == gone
     for more in ({"x": 1}, {"x": {"y": [None]}}):
         assert unpack(msgpack.packb({**turned, **more}), DEVICE, EDGE) == gone
-    for more in ({"x": msgpack.ExtType(5, b"1")}, {"x": {1: 2}}, {"x": ["\ud800"]}):
-        data = msgpack.packb({**turned, **more}, unicode_errors="surrogatepass")
+    for bad in ({"x": msgpack.ExtType(5, b"1")}, {"x": {1: 2}}, {"x": ["\ud800"]}):
+        data = msgpack.packb({**turned, **bad}, unicode_errors="surrogatepass")
         with pytest.raises(InvalidMessage, match="not valid msgpack"):
             unpack(data, DEVICE, EDGE)
 

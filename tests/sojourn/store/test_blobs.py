@@ -215,7 +215,7 @@ def test_what_many_hold_in_memory_is_there_once() -> None:
     data = bytes(range(200)) * 10
     first, second, third = MemoryBlobs(), MemoryBlobs(), MemoryBlobs()
     digest = first.put(data)
-    second.put(bytearray(data), digest)
+    second.put(memoryview(bytearray(data)), digest)
     partial = third.partial(digest, len(data))
     partial.write(0, data)
     third.complete(digest)
