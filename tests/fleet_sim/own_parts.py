@@ -56,7 +56,7 @@ class Alternate(msgspec.Struct):
         return [Departure(each, f"slot-{number}") for number, each in enumerate(going)]
 
     def merges(self, moment: Any) -> bool:
-        return moment.since_merge == 1
+        return bool(moment.since_merge == 1)
 
 
 class HalfwayAggregator(msgspec.Struct):

@@ -177,7 +177,7 @@ class ReleaseFleet(MemoryFleet):
             return
         kind = self.kind_of(device, version)
         failure = "" if self.loads(device, version) else "no such operator"
-        node.report(Told(Usage("l", version, ILL_IN_USE.get(kind, Health(predictions=99)), failure)))  # type: ignore[arg-type]
+        node.report(Told(Usage("l", version, ILL_IN_USE.get(kind, Health(predictions=99)), failure)))
 
     def start(self, name: str) -> None:
         super().start(name)
@@ -193,7 +193,7 @@ class ReleaseFleet(MemoryFleet):
         """An operator asks, if the coordinator is there."""
         node = self.nodes[CLOUD]
         if node._alive:
-            node.report(Received(OPERATOR, Epoch(1, bytes(8)), message))  # type: ignore[arg-type]
+            node.report(Received(OPERATOR, Epoch(1, bytes(8)), message))
 
     def steer(self, action: Any) -> None:
         self._tickets += 1
@@ -212,7 +212,8 @@ class ReleaseFleet(MemoryFleet):
         serial = known.back.read.serial if known else 0
         forward = Order(FLEET, "l", serial + 1, version, goods)
         serves = known.serves.read if known else None
-        back = Order(FLEET, "l", serial + 2, serves.version if serves else 0, serves and serves.goods, rollback=True)
+        served = (serves.version, serves.goods) if serves else (0, None)
+        back = Order(FLEET, "l", serial + 2, *served, rollback=True)
         self.ask(Rollout(f"t-{version}", sign(forward, SIGNER), sign(back, SIGNER), graph, card, stages, rules, undo))
         lines = self.machine.state.lines
         self.world.run(lambda: "l" in lines and self.line.forward.read.version == version, self.world.now + 1)

@@ -36,6 +36,7 @@ from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit
 from sojourn.protocol.wire import Offer
 from sojourn.store.memory_blobs import MemoryBlobs
+from tests.there import there
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -113,7 +114,7 @@ class OnceBench(CoordinatorWorker):
         settings = read_job(work.text, work.name)
         compiled, kept = _compiled()
         for ref in (compiled.kit, compiled.exemplars, compiled.test):
-            self._mine.put(kept.read(ref.digest), ref.digest)
+            self._mine.put(kept.read(there(ref).digest), there(ref).digest)
         held, handout = first_vectors(initial_model(), settings, self._mine, kit_of_jobs())
         return msgspec.structs.replace(compiled, job=work.name, vectors=held, handout=handout)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +17,8 @@ from tests.fleet_sim.test_kills import after, wait
 
 SEEDS = int(os.environ.get("CHAOS_SEEDS", "50"))
 NODES = ("dev-0", "dev-1", "dev-2", "dev-3", "site-a", "site-b", "cloud")
-PATIENT = {"fleet__devices": 4, "tours__lease": 2000, "tours__site_lease": 2000}
-QUICK = {"training__epochs": 1, "training__batch": 32, "training__lr": 0.1, **PATIENT}
+PATIENT: dict[str, Any] = {"fleet__devices": 4, "tours__lease": 2000, "tours__site_lease": 2000}
+QUICK: dict[str, Any] = {"training__epochs": 1, "training__batch": 32, "training__lr": 0.1, **PATIENT}
 JOBS = (
     visit(**PATIENT), fedavg(**PATIENT), visit(schedule__passes=2, **PATIENT), visit(encoding="float16", **PATIENT),
     job(strategy="scaffold", arranger__fraction=0.75, rounds=3, **QUICK),

@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 
 from coordinator.rounds.estimation import rows_of
+from edge_agent.agent import Agent
 from edge_agent.training.trainer import prepare
 from fleet_sim.world.memory_fleet import CLOUD
 from sojourn.model import vectors
 from sojourn.parts import ClassifierEstimator, ConfidenceEstimator, UpdateEstimator
+from tests.fleet_sim.machines import machine_of
 from tests.fleet_sim.small_fleet import Run, SmallFleet, initial_model, job, kit_of_jobs, run, shards
 from tests.fleet_sim.written_out import PLAIN, SITES
 
 DEVICES = [f"dev-{number}" for number in range(6)]
-SETS = {"arranger__sets": 2, "arranger__size": 2, "rounds": 1, **PLAIN}
+SETS: dict[str, Any] = {"arranger__sets": 2, "arranger__size": 2, "rounds": 1, **PLAIN}
 
 
 def known(done: Run, estimator: Any) -> np.ndarray:
@@ -26,7 +28,7 @@ def known(done: Run, estimator: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("normalise", ["sum", "softmax"])
-def test_confidence_is_a_distribution_and_the_same_from_server_and_device(normalise: str) -> None:
+def test_confidence_is_a_distribution_and_the_same_from_server_and_device(normalise: Any) -> None:
     ask = {"estimator__name": "confidence", "estimator__epochs": 1, "estimator__normalise": normalise, **SETS}
     server, device = (
         run(job(strategy="visit", estimator__where=where, **ask), SITES) for where in ("server", "device")
@@ -45,7 +47,7 @@ def test_the_two_ways_to_make_a_distribution_differ() -> None:
 
 
 @pytest.mark.parametrize("layers", ["all", "last-two", "last"])
-def test_a_classifier_is_the_same_from_server_and_device(layers: str) -> None:
+def test_a_classifier_is_the_same_from_server_and_device(layers: Any) -> None:
     ask = {"estimator__name": "classifier", "estimator__epochs": 1, "estimator__layers": layers, **SETS}
     server, device = (
         run(job(strategy="hiercluster", estimator__where=where, **ask), SITES) for where in ("server", "device")
@@ -54,7 +56,7 @@ def test_a_classifier_is_the_same_from_server_and_device(layers: str) -> None:
         np.frombuffer(done.fleet.stores[CLOUD].blobs.read(done.state.weights["dev-2"].digest), "<f4")
         for done in (server, device)
     ]
-    assert np.array_equal(*raw)
+    assert np.array_equal(raw[0], raw[1])
     rows = known(server, ClassifierEstimator(layers=layers))
     assert np.array_equal(rows, known(device, ClassifierEstimator(layers=layers)))
     assert rows.shape[0] == 6
@@ -143,7 +145,7 @@ def test_parts_of_ones_own_work_together_and_each_makes_a_difference() -> None:
     assert whole.state.status == "done", whole.state.detail
     store = whole.fleet.stores[CLOUD].blobs
     assert set(vectors.load(store, whole.state.vectors["merges"], kit_of_jobs().model)) == {2.0}
-    agent = whole.fleet.nodes["dev-2"].node.machine
+    agent = machine_of(whole.fleet, "dev-2", Agent)
     assert set(agent.state.memory["job"].vectors) == {"visits"}
     for part in parts:
         fewer = {name: value for name, value in parts.items() if name != part}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -28,9 +30,10 @@ from tests.fleet_sim.small_fleet import (
     shards,
     visit,
 )  # fmt: skip
+from tests.there import there
 
 ONE_SITE = {"site-a": ("dev-0", "dev-1", "dev-2", "dev-3")}
-ALL = {"fleet__devices": 4}
+ALL: dict[str, Any] = {"fleet__devices": 4}
 
 
 def chain(devices: list[str], seed: int, round_number: int = 1) -> tuple[np.ndarray, int]:
@@ -93,7 +96,7 @@ def test_fedavg_is_the_mean_of_visits_written_out() -> None:
 
 
 def test_visit_with_sets_of_one_is_fedavg() -> None:
-    sets = {"arranger__sets": 4, "arranger__size": 1}
+    sets: dict[str, Any] = {"arranger__sets": 4, "arranger__size": 1}
     single, plain = run(visit(rounds=3, **sets, **ALL)), run(fedavg(rounds=3, **ALL))
     np.testing.assert_allclose(single.model, plain.model, rtol=0, atol=1e-6)
     with_sum = run(visit(rounds=1, **sets, **ALL))
@@ -188,10 +191,10 @@ def test_a_target_stops_early() -> None:
 
 
 def test_an_arrangement_is_kept_for_as_long_as_the_schedule_says() -> None:
-    def arrangements(every: int) -> list[tuple]:
+    def arrangements(every: int) -> list[tuple[tuple[str, ...], ...]]:
         fleet = SmallFleet(ONE_SITE)
         fleet.submit(visit(rounds=4, schedule__rearrange_every=every, **ALL))
-        seen: dict[int, tuple] = {}
+        seen: dict[int, tuple[tuple[str, ...], ...]] = {}
 
         def look() -> bool:
             job = fleet.job("job")
@@ -305,6 +308,6 @@ def test_reports_say_what_happened() -> None:
 def _accuracy_of_one_round() -> float:
     done = run(visit(rounds=1, **ALL))
     graphs = Graphs(kit_of_jobs(), 1)
-    test = unpack_blob(done.fleet.stores[CLOUD].blobs.read(done.state.test.digest), Exemplars)
+    test = unpack_blob(done.fleet.stores[CLOUD].blobs.read(there(done.state.test).digest), Exemplars)
     x, y = test.arrays()
     return float((graphs.logits(done.model, x).argmax(axis=1) == y).mean())

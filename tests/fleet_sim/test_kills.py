@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from sojourn.node import node as node_module
+from sojourn.store.memory_blobs import MemoryBlobs
 from tests.fleet_sim.small_fleet import TWO_SITES, Run, SmallFleet, fedavg, run, visit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from fleet_sim.world.memory_fleet import MemoryFleet
 
 JOB = visit(fleet__devices=4)
 NODES = ("dev-0", "dev-2", "site-a", "site-b", "cloud")
@@ -23,13 +26,13 @@ def undisturbed(text: str = JOB) -> Run:
     return run(text)
 
 
-def after(fleet: SmallFleet, events: int) -> None:
+def after(fleet: MemoryFleet, events: int) -> None:
     """Let so many things happen."""
     left = iter(range(events))
     fleet.world.run(lambda: next(left, None) is None)
 
 
-def wait(fleet: SmallFleet, seconds: float) -> None:
+def wait(fleet: MemoryFleet, seconds: float) -> None:
     """Let time pass."""
     passed: list[bool] = []
     fleet.world.later(seconds, lambda: passed.append(True))
@@ -153,6 +156,8 @@ def test_blobs_that_nothing_refers_to_are_swept(monkeypatch) -> None:
     wait(fleet, 60)
     for name, node in fleet.nodes.items():
         node.node.tick(fleet.world.now)
-        held = set(fleet.stores[name].blobs._blobs)
+        blobs = fleet.stores[name].blobs
+        assert isinstance(blobs, MemoryBlobs)
+        held = set(blobs._blobs)
         assert held <= set(node.node.machine.live()), name
         assert len(held) <= 8, name

@@ -10,7 +10,7 @@ import pytest
 from tests.fleet_sim.small_fleet import Run, job, run
 from tests.fleet_sim.written_out import PLAIN, SITES, start, tour, uniform
 
-CLOSE = {"rtol": 0, "atol": 2e-6}
+CLOSE: dict[str, Any] = {"rtol": 0, "atol": 2e-6}
 SEQ = {"estimator__epochs": 1, "arranger__sets": 3, "arranger__size": 2, "schedule__fraction": 0.7}
 ELMY = {"rounds": None, "objective__models": 2, "objective__warmup": 1, "training__optimiser": "adam",
         "training__lr": 0.01}  # fmt: skip

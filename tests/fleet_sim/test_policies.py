@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
 
+from coordinator.machine.coordinator import Coordinator
+from edge_agent.agent import Agent
 from edge_agent.training.work import Trained
 from fleet_sim.world.memory_fleet import CLOUD
 from sojourn.model import vectors
@@ -13,6 +17,7 @@ from sojourn.node import node as node_module
 from sojourn.node.machine import Did, DidNot
 from sojourn.store.blobs import ref_of
 from sojourn.store.journal import MemoryStore
+from tests.fleet_sim.machines import machine_of
 from tests.fleet_sim.small_fleet import TWO_SITES, SmallFleet, fedavg, initial_model, kit_of_jobs, run, visit
 from tests.fleet_sim.test_kills import after, events_of, undisturbed, wait
 
@@ -26,7 +31,7 @@ def chain(**changes) -> str:
 
 
 def training(work) -> bool:
-    return work.visit.task.kind == "train"
+    return bool(work.visit.task.kind == "train")
 
 
 def spoiled(change):
@@ -77,7 +82,7 @@ def leap(before, trained):
     return before + 1000 * (trained - before)
 
 
-def run_with(text: str, changes: dict, sites=ONE_SITE) -> tuple[SmallFleet, list[str]]:
+def run_with(text: str, changes: dict[str, Any], sites=ONE_SITE) -> tuple[SmallFleet, list[str]]:
     fleet = SmallFleet(sites)
     fleet.changes = changes
     fleet.submit(text)
@@ -244,7 +249,7 @@ def lose_site(text: str, *, one_broker: bool, back_after: float | None = None, k
     return fleet
 
 
-SITE = {"rounds": 1, "fleet__devices": 4, "tours__site_lease": 30}
+SITE: dict[str, Any] = {"rounds": 1, "fleet__devices": 4, "tours__site_lease": 30}
 
 
 def test_wait_waits_for_the_site() -> None:
@@ -318,7 +323,7 @@ def test_a_store_lost_at_any_moment_costs_no_visit(name) -> None:
 def test_a_site_that_dies_while_its_result_is_fetched_is_not_waited_for(monkeypatch) -> None:
     fleet = SmallFleet(TWO_SITES)
     fleet.submit(fedavg(tours__on_lost_site="drop", **SITE))
-    cloud = fleet.nodes[CLOUD].node.machine
+    cloud = machine_of(fleet, CLOUD, Coordinator)
     fleet.world.run(lambda: bool(fleet.job("job").tours))
     tours = {tour.number for tour in fleet.job("job").tours if tour.site == "site-a"}
     monkeypatch.setattr(node_module, "INLINE", 0)
@@ -344,7 +349,7 @@ def test_late_answers_of_an_old_attempt_are_discarded() -> None:
     state = fleet.run("job")
     assert [report.visits for report in state.history] == [4, 4]
     assert np.array_equal(fleet.model(), run(text, ONE_SITE).model)
-    agent = fleet.nodes[slow].node.machine
+    agent = machine_of(fleet, slow, Agent)
     wait(fleet, 60)
     assert agent.state.held == {}
 
@@ -356,11 +361,11 @@ def test_a_device_reborn_within_its_lease_resumes_the_same_attempt() -> None:
     fleet.world.run(lambda: fleet.job("job").phase == "train" and bool(fleet.job("job").tours))
     second = fleet.job("job").tours[0].hops[1]
     fleet.world.run(lambda: (second, "job/1/4/1/1.2") in fleet.ledger.begun)
-    before = dict(fleet.nodes[second].node.machine.state.held)
+    before = dict(machine_of(fleet, second, Agent).state.held)
     fleet.kill(second)
     wait(fleet, 15)
     fleet.start(second)
-    held = fleet.nodes[second].node.machine.state.held
+    held = machine_of(fleet, second, Agent).state.held
     assert {key: it.order.id for key, it in held.items()} == {key: it.order.id for key, it in before.items()}
     state = fleet.run("job")
     assert state.history[0].failures == ()
@@ -373,11 +378,11 @@ def test_a_device_reborn_after_its_lease_has_lost_its_hop() -> None:
     fleet.submit(text)
     fleet.world.run(lambda: fleet.job("job").phase == "train" and bool(fleet.job("job").tours))
     second = fleet.job("job").tours[0].hops[1]
-    fleet.world.run(lambda: fleet.nodes[second].node.machine.state.held != {})
+    fleet.world.run(lambda: machine_of(fleet, second, Agent).state.held != {})
     fleet.kill(second)
     wait(fleet, 60)
     fleet.start(second)
     state = fleet.run("job")
     assert state.history[0].failures == (f"{second}: lost, no sign of life for 20 s",)
     wait(fleet, 60)
-    assert fleet.nodes[second].node.machine.state.held == {}
+    assert machine_of(fleet, second, Agent).state.held == {}

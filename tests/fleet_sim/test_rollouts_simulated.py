@@ -35,7 +35,11 @@ def test_the_first_release_reaches_all_devices_stage_by_stage() -> None:
     while not fleet.line.over:
         stage = fleet.line.stage
         sizes.append(len(fleet.line.members))
-        assert fleet.world.run(lambda stage=stage: fleet.line.stage != stage or fleet.line.over)
+
+        def went_on(stage: int = stage) -> bool:
+            return fleet.line.stage != stage or fleet.line.over
+
+        assert fleet.world.run(went_on)
     assert sizes == [1, 5, 10]
     fleet.settle()
     assert fleet.line.status == "done"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+from coordinator.machine.coordinator import Coordinator
 from edge_agent.agent import Agent
 from fleet_sim.world.memory_fleet import CLOUD
 from sojourn.links.memory import Faults
 from sojourn.model import vectors
+from tests.fleet_sim.machines import machine_of
 from tests.fleet_sim.small_fleet import SmallFleet, job, kit_of_jobs
 from tests.fleet_sim.written_out import PLAIN, SITES, N, scaffold_round, size, start, tour, train, weighted
 
@@ -109,7 +112,7 @@ def test_a_visit_that_was_lost_changes_no_control_variate() -> None:
 
 @pytest.mark.parametrize("strategy", ["scaffold", "feddyn", "fedadam", "fedavgm"])
 def test_a_round_that_lost_everything_changes_nothing_on_the_server(strategy: str) -> None:
-    everybody = {f"dev-{n}": (2,) for n in range(6)}
+    everybody: dict[str, tuple[int, ...]] = {f"dev-{n}": (2,) for n in range(6)}
     fleet, short = led(strategy, everybody, rounds=2), led(strategy, {}, rounds=1)
     assert fleet.job("job").history[1].visits == 0
     assert fleet.job("job").vectors.keys() == short.job("job").vectors.keys()
@@ -169,13 +172,21 @@ def test_a_device_that_vanished_for_good_does_not_stop_the_job(strategy: str, ch
     assert len(fleet.job("job").history) == 3
 
 
+def is_planned(fleet: SmallFleet) -> bool:
+    return bool(fleet.ledger.plans)
+
+
+def first_round_is_over(fleet: SmallFleet) -> bool:
+    return len(fleet.job("job").history) == 1 and not fleet.job("job").tours
+
+
 @pytest.mark.parametrize("strategy", ["feddyn", "scaffold"])
 def test_memory_outlives_a_restart_and_a_device_that_lost_it_says_so(strategy: str) -> None:
     text = job(**{"strategy": strategy, **PLAIN, "rounds": 3})
     plain, restarted, robbed = (SmallFleet(SITES) for _ in range(3))
     for fleet in (plain, restarted, robbed):
         fleet.submit(text)
-        fleet.world.run(lambda fleet=fleet: len(fleet.job("job").history) == 1 and not fleet.job("job").tours)
+        fleet.world.run(partial(first_round_is_over, fleet))
         if fleet is not plain:
             fleet.kill("dev-3")
             if fleet is robbed:
@@ -196,7 +207,7 @@ def remembered(fleet: SmallFleet, name: str) -> dict[str, np.ndarray]:
     """What each device has in its memory for the job."""
     found = {}
     for device in (device for devices in SITES.values() for device in devices):
-        memory = fleet.nodes[device].node.machine.state.memory.get("job")
+        memory = machine_of(fleet, device, Agent).state.memory.get("job")
         if memory:
             found[device] = vectors.load(fleet.stores[device].blobs, memory.vectors[name], kit_of_jobs().model)
     return found
@@ -212,7 +223,7 @@ def test_the_servers_half_is_the_mean_of_the_devices_halves_whoever_comes_and_go
     if late == "joins":
         fleet.kill("dev-5")
     fleet.submit(job(**{"strategy": strategy, **PLAIN, **changes}))
-    fleet.world.run(lambda: len(fleet.job("job").history) == 1 and not fleet.job("job").tours)
+    fleet.world.run(partial(first_round_is_over, fleet))
     fleet.start("dev-5") if late == "joins" else fleet.kill("dev-5")
     fleet.world.run(lambda: len(fleet.job("job").history) == 3 and not fleet.job("job").tours)
     if late == "rests":
@@ -279,6 +290,6 @@ def test_nothing_is_arranged_before_every_site_has_said_whom_it_has() -> None:
     for seed in range(6):
         fleet = SmallFleet(SITES, Faults(loss=0.3, delay=0.05, spread=1.0, seed=seed))
         fleet.submit(job(**{"strategy": "chain", **PLAIN, "rounds": None, "fleet__devices": 1}))
-        fleet.world.run(lambda fleet=fleet: bool(fleet.ledger.plans))
-        born = set(fleet.nodes[CLOUD].node.machine.sites._epochs)
+        fleet.world.run(partial(is_planned, fleet))
+        born = set(machine_of(fleet, CLOUD, Coordinator).sites._epochs)
         assert {t.site for t in fleet.ledger.plans[0].tours} == born

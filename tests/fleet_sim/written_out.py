@@ -12,15 +12,17 @@ from sojourn.randomness import batches, derive
 from tests.fleet_sim.small_fleet import initial_model, job, kit_of_jobs, run, shards
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from coordinator.records import TourPlan
     from tests.fleet_sim.small_fleet import Run
 
 SITES = {"site-a": ("dev-0", "dev-1", "dev-2"), "site-b": ("dev-3", "dev-4", "dev-5")}
 LR, BATCH, EPOCHS, N = 0.1, 32, 2, 6
-PLAIN = {"training__lr": LR, "training__batch": BATCH, "training__epochs": EPOCHS, "training__momentum": 0.0,
-         "training__weight_decay": 0.0, "training__optimiser": "sgd", "fleet__devices": N}  # fmt: skip
+PLAIN: dict[str, Any] = {
+    "training__lr": LR, "training__batch": BATCH, "training__epochs": EPOCHS, "training__momentum": 0.0,
+    "training__weight_decay": 0.0, "training__optimiser": "sgd", "fleet__devices": N,
+}  # fmt: skip
 
 
 @cache
@@ -55,9 +57,9 @@ def tour(w: np.ndarray, devices: tuple[str, ...], number: int, **how: Any) -> tu
     return w, sum(size(device) * times for device, times in seen.items())
 
 
-def weighted(models: list[tuple[np.ndarray, float]]) -> np.ndarray:
+def weighted(models: Sequence[tuple[np.ndarray, float]]) -> np.ndarray:
     total = sum(weight for _, weight in models)
-    return sum(weight / total * model for model, weight in models)
+    return np.asarray(sum(weight / total * model for model, weight in models))
 
 
 def uniform(models: list[np.ndarray]) -> np.ndarray:

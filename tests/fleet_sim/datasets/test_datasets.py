@@ -133,7 +133,7 @@ def test_writers_and_packed_images_are_read_by_name_from_the_folder(
     folder = tmp_path / "sets"
     folder.mkdir()
     npz(folder / "office_caltech10_64.npz", class_names=list("abcde"), **arrays)
-    npz(folder / "mnist.npz", x_train=np.zeros((10, 28, 28), np.uint8), y_train=Y, w_train=np.int16([7] * 10))
+    npz(folder / "mnist.npz", x_train=np.zeros((10, 28, 28), np.uint8), y_train=Y, w_train=np.array([7] * 10, np.int16))
     monkeypatch.setenv(FOLDER, str(folder))
     office, mnist = load("office-caltech-10"), load("MNIST")
     assert np.array_equal(office.x_train, images.transpose(0, 3, 1, 2))

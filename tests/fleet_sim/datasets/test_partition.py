@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fleet_sim.datasets import DataSet
-from fleet_sim.datasets.partition import Split, dirichlet, split
+from fleet_sim.datasets.partition import By, Split, dirichlet, split
 from sojourn.errors import ConfigError, DataError, UserError
 from sojourn.settings import validated
 
@@ -49,7 +49,7 @@ def test_alpha_matters() -> None:
 
 # --- every way of splitting
 
-WAYS = ("iid", "dirichlet", "shards", "quantity", "user", "domain")
+WAYS: tuple[By, ...] = ("iid", "dirichlet", "shards", "quantity", "user", "domain")
 
 
 def data_set(labels: np.ndarray, users: np.ndarray | None = None, domains: np.ndarray | None = None) -> DataSet:
@@ -76,7 +76,7 @@ def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
 )
 @settings(max_examples=200, deadline=None)
 def test_whatever_the_split_no_sample_is_given_twice_and_none_is_lost(
-    by: str, devices: int, alpha: float, shards: int, seed: int
+    by: By, devices: int, alpha: float, shards: int, seed: int
 ) -> None:
     assume(alpha > 0 or by not in ("dirichlet", "quantity") or (by == "dirichlet" and devices >= 10))
     chosen = Split(by=by, alpha=alpha, shards=shards)
@@ -95,7 +95,7 @@ def test_whatever_the_split_no_sample_is_given_twice_and_none_is_lost(
 )
 @settings(max_examples=200, deadline=None)
 def test_small_and_lopsided_data_is_split_or_refused_with_a_reason(
-    labels: list[int], devices: int, by: str, alpha: float
+    labels: list[int], devices: int, by: By, alpha: float
 ) -> None:
     data = data_set(np.array(labels))
     try:
@@ -108,7 +108,7 @@ def test_small_and_lopsided_data_is_split_or_refused_with_a_reason(
 
 
 @pytest.mark.parametrize("by", WAYS[:5])
-def test_another_seed_is_another_split(by: str) -> None:
+def test_another_seed_is_another_split(by: By) -> None:
     one, other = (split(Split(by=by), MADE, 12, seed) for seed in (1, 2))
     assert not same(one, other)
 
@@ -200,7 +200,7 @@ def test_devices_and_domains_stand_side_by_side(devices: int, domains: list[set[
 
 
 @pytest.mark.parametrize("by", WAYS)
-def test_samples_cuts_every_device_to_the_same_number_of_its_own(by: str) -> None:
+def test_samples_cuts_every_device_to_the_same_number_of_its_own(by: By) -> None:
     whole = split(Split(by=by, alpha=5.0), MADE, 5, 1)
     cut, again, other = (split(Split(by=by, alpha=5.0, samples=20), MADE, 5, seed) for seed in (1, 1, 2))
     assert [len(part) for part in cut] == [20] * 5
@@ -243,7 +243,7 @@ def test_what_is_impossible_is_said(chosen: Split, devices: int, said: str) -> N
 
 
 @pytest.mark.parametrize(("by", "what"), [("user", "users"), ("domain", "domains")])
-def test_a_split_by_what_is_not_known_is_refused(by: str, what: str) -> None:
+def test_a_split_by_what_is_not_known_is_refused(by: By, what: str) -> None:
     with pytest.raises(DataError, match=f"a split by {by} needs {what}, in an NPZ file an array `{what}`"):
         split(Split(by=by), data_set(LABELS), 4, 1)
 

@@ -28,7 +28,7 @@ def test_visits_of_one_task_run_together_and_others_apart(monkeypatch: pytest.Mo
     groups: list[int] = []
     trained = batched._train
 
-    def watched(group: list[batched._Ready]) -> None:
+    def watched(group: list[batched._ReadyVisit]) -> None:
         groups.append(len(group))
         trained(group)
 

@@ -19,6 +19,7 @@ import pytest
 from fleet_sim.engines import SerialEngine, choose, ray_cluster, ray_engine, visit_queue
 from fleet_sim.engines.choosing import Hardware, pick
 from fleet_sim.engines.ray_engine import RayEngine
+from fleet_sim.engines.ray_visit_trainer import RayVisitTrainer, versions
 from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation
 from sojourn.errors import ConfigError, MachineError
@@ -93,7 +94,8 @@ def of_actors(engine: RayEngine, what: str) -> list[Any]:
     import ray
 
     call = {"node_id": lambda _: ray.get_runtime_context().get_node_id(), "pid": lambda _: os.getpid()}[what]
-    return ray.get([thread._actor._actor.__ray_call__.remote(call) for thread in engine._threads])
+    found: list[Any] = ray.get([thread._actor._actor.__ray_call__.remote(call) for thread in engine._threads])
+    return found
 
 
 def connected() -> bool:
@@ -167,9 +169,12 @@ def test_blobs_that_an_actor_has_are_not_sent_again_until_it_lets_them_go(
 ) -> None:
     sent: list[int] = []
     refs = ray_engine._StoredBlobs.refs
-    monkeypatch.setattr(
-        ray_engine._StoredBlobs, "refs", lambda stored, blobs: (sent.append(len(blobs)), refs(stored, blobs))[1]
-    )
+
+    def counted(stored: Any, blobs: Any) -> Any:
+        sent.append(len(blobs))
+        return refs(stored, blobs)
+
+    monkeypatch.setattr(ray_engine._StoredBlobs, "refs", counted)
     alone = RayEngine(shards(), 1, workers=1, address=cluster.address)
     try:
         first = train(alone, "dyn")[0]
@@ -200,7 +205,7 @@ def test_a_simulation_on_the_cluster_ends_with_the_model_of_a_serial_one(cluster
 
 
 def test_a_machine_with_another_version_is_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = ray_engine.versions()
+    ours = versions()
     monkeypatch.setattr(ray_engine, "versions", lambda: ours | {"onnxruntime": "1.0.0"})
     words = rf"of Ray's cluster has onnxruntime {ours['onnxruntime']} \(1.0.0 here\): install the same"
     with pytest.raises(MachineError, match=words):
@@ -209,7 +214,7 @@ def test_a_machine_with_another_version_is_refused(cluster: Any, monkeypatch: py
 
 
 def test_a_machine_without_sojourn_is_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Elsewhere(ray_engine.RayVisitTrainer):
+    class Elsewhere(RayVisitTrainer):
         def about(self) -> Any:
             raise ModuleNotFoundError("No module named 'sojourn'")
 
@@ -224,7 +229,7 @@ def others(cluster: Any) -> Iterator[Any]:
     import ray
 
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-    yield lambda: ray.remote(num_cpus=1)(ray_engine.RayVisitTrainer).remote((0, 0), ())
+    yield lambda: ray.remote(num_cpus=1)(RayVisitTrainer).remote((0, 0), ())
     ray.shutdown()
 
 
@@ -259,7 +264,7 @@ def test_while_nobody_can_train_visits_fail(cluster: Any, monkeypatch: pytest.Mo
     engine = RayEngine(shards(), 1, workers=1, address=cluster.address)
     try:
         (thread,) = engine._threads
-        nowhere = ray.remote(num_cpus=1, resources={"nowhere": 1})(ray_engine.RayVisitTrainer)
+        nowhere = ray.remote(num_cpus=1, resources={"nowhere": 1})(RayVisitTrainer)
         monkeypatch.setattr(ray_engine, "PATIENCE", 0.5)
         thread._make = lambda: ray_engine._Actor(ray, nowhere.remote((0, 0), ()), thread._actor._stored)
         thread._actor.kill()

@@ -27,8 +27,10 @@ from fleet_sim.world.availability import (
 )
 from fleet_sim.world.memory_fleet import MemoryFleet
 from fleet_sim.world.world import World
+from hierarchy.edge.server import EdgeServer
 from sojourn.data.source import DataSettings
 from sojourn.protocol.wire import Offer
+from tests.fleet_sim.machines import machine_of
 
 DEVICES = [f"dev-{number}" for number in range(200)]
 ALWAYS = Availability()
@@ -235,6 +237,6 @@ def test_nodes_are_dead_when_they_are_not_there() -> None:
         for name in devices:
             there = is_available(HALF, name, now, 3)
             assert fleet.nodes[name]._alive is there
-            assert (name in fleet.nodes["site"].node.machine.roster.members) is there
+            assert (name in machine_of(fleet, "site", EdgeServer).roster.members) is there
             seen.add(there)
     assert seen == {True, False}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from functools import partial
 
 import pytest
 
@@ -13,7 +14,9 @@ from sojourn.randomness import generator
 @pytest.mark.parametrize("seed", range(5))
 def test_things_happen_in_time_and_at_the_same_time_as_they_were_asked_for(seed: int) -> None:
     draw = generator(seed, "happenings")
-    world, happened, expected = World(), [], []
+    world = World()
+    happened: list[tuple[float, int, int]] = []
+    expected: list[tuple[float, int, int]] = []
     count = 0
 
     def ask(depth: int) -> None:
@@ -21,7 +24,7 @@ def test_things_happen_in_time_and_at_the_same_time_as_they_were_asked_for(seed:
         delay = float(draw.choice([*OFTEN, 2 * OFTEN[1], 0.0005]))
         count += 1
         heapq.heappush(expected, (world.now + delay, count, depth))
-        world.later(delay, lambda mine=(world.now + delay, count, depth): happen(mine))
+        world.later(delay, partial(happen, (world.now + delay, count, depth)))
 
     def happen(mine: tuple[float, int, int]) -> None:
         assert mine == heapq.heappop(expected)
