@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 
 SHAPE = (1, 28, 28)
 MODELS: list[tuple[str, dict[str, Any]]] = [
-    ("mlp", {"hidden": [16]}), ("cnn", {}), ("mlp", {"hidden": [1000]}), ("mlp", {"hidden": [2500, 2500]}),
-]  # fmt: skip
+    ("mlp", {"hidden": [16]}),
+    ("cnn", {}),
+    ("mlp", {"hidden": [1000]}),
+    ("mlp", {"hidden": [2500, 2500]}),
+]
 ALLOWED = 256 << 10
 
 

@@ -77,9 +77,15 @@ class JobTrace:
 def simulation_of(strategy: str, encoding: str, rounds: int, epochs: int, profile: str) -> Simulation:
     """The demo's job, for a model that does not fit into one message."""
     demo = Demo(
-        devices=DEVICES, edges=SITES, rounds=rounds, target=None, strategy=strategy, alpha=ALPHA, seed=0,
+        devices=DEVICES,
+        edges=SITES,
+        rounds=rounds,
+        target=None,
+        strategy=strategy,
+        alpha=ALPHA,
+        seed=0,
         brokers="per-site",
-    )  # fmt: skip
+    )
     job = {**demo_job(JOB, demo), "encoding": encoding, "model": {"name": "mlp", "options": {"hidden": HIDDEN}}}
     job["training"] = {**job["training"], "epochs": epochs}
     del job["data"]
@@ -139,8 +145,10 @@ def show(ours: JobTrace, theirs: JobTrace) -> None:
         print(row(f"  {kind} x {theirs.heard.messages[kind]}", ours.heard.sizes[kind], theirs.heard.sizes[kind]))
     for one, other in zip_longest(ours.rounds, theirs.rounds):
         print(row(f"round {one.round}, seconds", one.seconds, other.seconds, 2))
-    same = [one.accuracy == other.accuracy and one.visits == other.visits
-            for one, other in zip_longest(ours.rounds, theirs.rounds)]  # fmt: skip
+    same = [
+        one.accuracy == other.accuracy and one.visits == other.visits
+        for one, other in zip_longest(ours.rounds, theirs.rounds)
+    ]
     print(f"accuracy and visits are the same in {sum(same)} of {len(same)} rounds")
 
 

@@ -92,9 +92,14 @@ def release(name: str) -> tuple[bytes, Card]:
     module = build(name, spec, len(CLASSES), {}, seed=1).eval()
     example = torch.zeros(2, *spec.shape)
     program = torch.onnx.export(
-        module, (example,), dynamo=True, input_names=["x"], output_names=["logits"], verbose=False,
+        module,
+        (example,),
+        dynamo=True,
+        input_names=["x"],
+        output_names=["logits"],
+        verbose=False,
         dynamic_shapes=({0: torch.export.Dim("rows")},),
-    )  # fmt: skip
+    )
     assert program is not None
     with torch.no_grad():
         logits = module(example).numpy()

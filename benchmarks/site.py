@@ -143,10 +143,17 @@ class MeasuredSite:
         kit = ref_of(model.packed)
         self.blobs.put(model.packed, kit.digest)
         tour = Tour(
-            TourId("benchmark", self._tours, 0, 0), kit,
-            {"model": vectors.save(self.blobs, vector, encoding, model.kit.model)}, tuple(hops), (),
-            Task("train", training, Sgd(), encoding, threads), self._tours, TourPolicy(), Gate(norm_factor=None), (),
-        )  # fmt: skip
+            TourId("benchmark", self._tours, 0, 0),
+            kit,
+            {"model": vectors.save(self.blobs, vector, encoding, model.kit.model)},
+            tuple(hops),
+            (),
+            Task("train", training, Sgd(), encoding, threads),
+            self._tours,
+            TourPolicy(),
+            Gate(norm_factor=None),
+            (),
+        )
         self._cloud.call(lambda now: self._cloud.node.inject(Lead(tour), now))  # type: ignore[arg-type]
         return lambda: self.coordinator.toured.get(timeout=PATIENCE)
 

@@ -107,9 +107,12 @@ class Ends(NamedTuple):
 
 def open_ends(settings: BrokerSettings, folder: Path, address: Address, peer: Address, kept: Callable[[], Any]) -> Ends:
     node = Node(
-        "benchmark", Mover(address, peer, kept), FolderStore(folder), {peer.role: MqttLink(settings, address.name)},
+        "benchmark",
+        Mover(address, peer, kept),
+        FolderStore(folder),
+        {peer.role: MqttLink(settings, address.name)},
         InlineWorkers(lambda work: work),
-    )  # fmt: skip
+    )
     driver = Driver(node)
     thread = threading.Thread(target=driver.run)
     thread.start()
@@ -215,9 +218,11 @@ def main() -> None:
         with start_broker(LocalBroker(kind="mosquitto", max_packet=128 << 10), folder / "narrow") as broker:
             lane = TransferLane(broker, folder / "narrow", None)
             row(
-                f"broker of 128 KB, <= {lane.payload}", size,
-                [lane.peak(lane.pulled, os.urandom(size)) for _ in range(arguments.repeats)], base,
-            )  # fmt: skip
+                f"broker of 128 KB, <= {lane.payload}",
+                size,
+                [lane.peak(lane.pulled, os.urandom(size)) for _ in range(arguments.repeats)],
+                base,
+            )
             lane.close()
 
 

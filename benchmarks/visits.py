@@ -129,9 +129,10 @@ class ReadyFleet(MemoryFleet):
     def _coordinator(self, broker: MemoryBroker) -> Node:
         link = MemoryLink(broker)
         return self._node(
-            Coordinator(CLOUD), {"edge": link, "cloud": link},
+            Coordinator(CLOUD),
+            {"edge": link, "cloud": link},
             lambda store: InlineWorkers(GivenBench(store.blobs, self._signatures)),
-        )  # fmt: skip
+        )
 
     def _agent(self, name: str, _data: DataSettings, broker: MemoryBroker) -> Node:
         model = self._models[name]

@@ -164,9 +164,13 @@ def blobs_of(record: Record) -> tuple[bytes, ...]:
     match record:
         case JobCompiled():
             refs: list[Ref | None] = [
-                record.kit, record.initial, record.exemplars, record.test, *record.vectors.values(),
+                record.kit,
+                record.initial,
+                record.exemplars,
+                record.test,
+                *record.vectors.values(),
                 *record.handout.values(),
-            ]  # fmt: skip
+            ]
         case RoundClosed():
             refs = [*record.vectors.values(), *record.handout.values(), *record.weights.values()]
         case LegPassed():

@@ -147,8 +147,14 @@ def apply(lines: dict[str, LineState], record: RolloutRecord) -> None:
     if isinstance(record, RolloutBegun):
         known = lines.get(record.line)
         lines[record.line] = LineState(
-            record.line, record.ticket, record.forward, record.back, record.stages, record.rules, record.undo,
+            record.line,
+            record.ticket,
+            record.forward,
+            record.back,
+            record.stages,
+            record.rules,
+            record.undo,
             reports=known.reports if known else {},
-        )  # fmt: skip
+        )
     else:
         lines[record.line].apply(record)

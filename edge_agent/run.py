@@ -48,9 +48,7 @@ def offer(settings: AgentSettings, threads: int) -> Offer:
     """What this device says of itself."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     objectives, data = (*NAMES, *settings.objectives), describe(settings.data)
-    return Offer(
-        __version__, platform.machine(), _runtime(), threads, memory, objectives, data, shares=settings.shares
-    )  # fmt: skip
+    return Offer(__version__, platform.machine(), _runtime(), threads, memory, objectives, data, shares=settings.shares)
 
 
 def assemble(settings: AgentSettings, notifier: Notifier | None = None) -> Driver:

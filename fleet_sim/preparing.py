@@ -93,9 +93,14 @@ def _with_few_tests(data: DataSet, job: JobSettings) -> DataSet:
 
 def _choose_engine(shards: engines.Shards, fleet: SimulationSettings, job_text: str) -> tuple[engines.Engine, str]:
     return engines.choose(
-        shards, engine=fleet.engine, trainer=fleet.trainer, device=fleet.device, workers=fleet.workers,
-        network=_network(job_text) if fleet.trainer == "torch" else None, ray=fleet.ray,
-    )  # fmt: skip
+        shards,
+        engine=fleet.engine,
+        trainer=fleet.trainer,
+        device=fleet.device,
+        workers=fleet.workers,
+        network=_network(job_text) if fleet.trainer == "torch" else None,
+        ray=fleet.ray,
+    )
 
 
 def _network(job_text: str) -> engines.Network:

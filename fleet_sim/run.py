@@ -70,12 +70,18 @@ class SimulationRun:
         """All nodes, as they were `before`, and devices that come and go as the settings say."""
         settings, availability = self.simulation.fleet, self.simulation.availability
         fleet = VirtualFleet(
-            settings.reached, self.engine, Timing(devices.boards, self.samples),
+            settings.reached,
+            self.engine,
+            Timing(devices.boards, self.samples),
             WorkerStarts({name: board.visit_seconds for name, board in devices.boards.items()}, before.worker_times),
-            self.results.visit, one_broker=settings.reach == "all",
-            lost=lambda device, visit: fails(availability, device, visit, seed), links=devices.links,
-            clock=before.clock, stores=before.stores, make=Graphs if self._train else UntrainedGraphs,
-        )  # fmt: skip
+            self.results.visit,
+            one_broker=settings.reach == "all",
+            lost=lambda device, visit: fails(availability, device, visit, seed),
+            links=devices.links,
+            clock=before.clock,
+            stores=before.stores,
+            make=Graphs if self._train else UntrainedGraphs,
+        )
         follow(fleet, availability, settings.names, seed)
         return fleet
 
@@ -128,9 +134,12 @@ class SimulationRun:
 
 
 def simulate(
-    settings: Simulation | str | Path, folder: Path | str, *, resume: bool = False,
+    settings: Simulation | str | Path,
+    folder: Path | str,
+    *,
+    resume: bool = False,
     watch: Callable[[Iterator[JobProgress]], JobProgress] | None = None,
-) -> Simulated:  # fmt: skip
+) -> Simulated:
     """Run a simulation to its end. `settings` is a file, its text, or what `read_simulation` gave."""
     if isinstance(settings, Path):
         settings = settings.read_text(encoding="utf-8")

@@ -63,9 +63,7 @@ def with_own_broker(joined: Joined, folder: Path, hosts: list[str], listeners: L
     name, settings = joined.settings["name"], dict(joined.settings)
     site = folder / "fleet"
     _check_new(folder)
-    fleet = FleetFile(
-        fleet=settings["fleet"], hosts=tuple(hosts), listeners=listeners, release_key=joined.release_key
-    )  # fmt: skip
+    fleet = FleetFile(fleet=settings["fleet"], hosts=tuple(hosts), listeners=listeners, release_key=joined.release_key)
     folders.create(site, fleet, signed_here=False)
     _, secret = folders.admit(site, name, "edge", "password")
     settings["cloud_broker"] = _renamed(settings.pop("broker"))

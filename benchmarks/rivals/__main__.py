@@ -39,9 +39,14 @@ def one(command: list[str], workload: str, rounds: int) -> dict[str, Any]:
     """A run of one of them, in processes of its own: what its line says."""
     environment = os.environ | ALONE | QUIET | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [*command, workload, str(rounds)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE,
+        [*command, workload, str(rounds)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
         check=False,
-    )  # fmt: skip
+    )
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"version"')]
     if done.returncode or len(lines) != 1:
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-3000:]}")

@@ -68,8 +68,11 @@ def main(name: str, rounds: str) -> None:
                 marks.append(time.perf_counter())
 
         strategy.start(
-            grid, ArrayRecord(workload.build().state_dict()), num_rounds=WARM + int(rounds), evaluate_fn=mark,
-        )  # fmt: skip
+            grid,
+            ArrayRecord(workload.build().state_dict()),
+            num_rounds=WARM + int(rounds),
+            evaluate_fn=mark,
+        )
 
     resources = {"init_args": {"num_cpus": 2, "log_to_driver": False}, "client_resources": {"num_cpus": 1}}
     run_simulation(server, client, workload.users, backend_config=resources)

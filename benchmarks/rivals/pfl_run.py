@@ -51,16 +51,20 @@ def run(name: str, rounds: int) -> list[float]:
     )
     users = dataset(workload)
     params = NNAlgorithmParams(
-        central_num_iterations=rounds, evaluation_frequency=rounds * 2, train_cohort_size=workload.cohort,
+        central_num_iterations=rounds,
+        evaluation_frequency=rounds * 2,
+        train_cohort_size=workload.cohort,
         val_cohort_size=0,
-    )  # fmt: skip
+    )
     FederatedAveraging().run(
-        algorithm_params=params, backend=SimulatedBackend(users, users, [WeightByDatapoints()]), model=model,
-        model_train_params=NNTrainHyperParams(
-            local_num_epochs=1, local_learning_rate=RATE, local_batch_size=BATCH
-        ),
-        model_eval_params=NNEvalHyperParams(local_batch_size=None), callbacks=[Clock()], send_metrics_to_platform=False,
-    )  # fmt: skip
+        algorithm_params=params,
+        backend=SimulatedBackend(users, users, [WeightByDatapoints()]),
+        model=model,
+        model_train_params=NNTrainHyperParams(local_num_epochs=1, local_learning_rate=RATE, local_batch_size=BATCH),
+        model_eval_params=NNEvalHyperParams(local_batch_size=None),
+        callbacks=[Clock()],
+        send_metrics_to_platform=False,
+    )
     return marks
 
 

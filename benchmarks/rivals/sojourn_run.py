@@ -58,9 +58,14 @@ def main(name: str, rounds: str, *settings: str) -> None:
         tested = np.arange(2 * len(CLASSES))
         np.savez(file, x_train=x, y_train=y, x_test=x[tested], y_test=tested % len(CLASSES), classes=np.array(CLASSES))
         text = SIMULATION.format(
-            rounds=WARM + int(rounds), model=workload.build.__name__, fraction=workload.cohort / workload.users,
-            batch=BATCH, rate=RATE, file=file, devices=workload.users,
-        )  # fmt: skip
+            rounds=WARM + int(rounds),
+            model=workload.build.__name__,
+            fraction=workload.cohort / workload.users,
+            batch=BATCH,
+            rate=RATE,
+            file=file,
+            devices=workload.users,
+        )
         running = SimulationRun(read_simulation(text, name, changes({}, list(settings))), Path(folder) / "results")
         write = running.results.round
 

@@ -18,33 +18,37 @@ MOST_CLASSES = 12
 def summary(release: ReleaseFile) -> Table:
     """What who made it wants to see."""
     card = release.card
-    return _table({
-        "release": f"{card.line} {card.version}",
-        "graph": f"{len(release.graph):,} bytes, {card.encoding}",
-        "accuracy": _accuracy(card),
-        "classes": _classes(card),
-        "checked": card.checked,
-    })  # fmt: skip
+    return _table(
+        {
+            "release": f"{card.line} {card.version}",
+            "graph": f"{len(release.graph):,} bytes, {card.encoding}",
+            "accuracy": _accuracy(card),
+            "classes": _classes(card),
+            "checked": card.checked,
+        }
+    )
 
 
 def whole(release: ReleaseFile) -> Table:
     """All that the card says."""
     card = release.card
-    return _table({
-        "release": f"{card.line} {card.version}",
-        "created": card.created,
-        "graph": f"{len(release.graph):,} bytes, {card.encoding}",
-        "digest": release.goods.graph.digest.hex(),
-        "input": f"{card.input.dtype} {_shape(card)}",
-        "output": f"logits of {len(card.classes)} classes: {_classes(card)}",
-        "accuracy": _accuracy(card),
-        "model": card.model,
-        "job": card.job and f"{card.job}: {card.strategy}, {card.rounds} rounds, {card.devices} devices",
-        "data": card.data,
-        "checked": card.checked,
-        "probe": f"{card.probe.rows} rows, logits within {card.probe.atol:.2g}",
-        "notes": card.notes,
-    })  # fmt: skip
+    return _table(
+        {
+            "release": f"{card.line} {card.version}",
+            "created": card.created,
+            "graph": f"{len(release.graph):,} bytes, {card.encoding}",
+            "digest": release.goods.graph.digest.hex(),
+            "input": f"{card.input.dtype} {_shape(card)}",
+            "output": f"logits of {len(card.classes)} classes: {_classes(card)}",
+            "accuracy": _accuracy(card),
+            "model": card.model,
+            "job": card.job and f"{card.job}: {card.strategy}, {card.rounds} rounds, {card.devices} devices",
+            "data": card.data,
+            "checked": card.checked,
+            "probe": f"{card.probe.rows} rows, logits within {card.probe.atol:.2g}",
+            "notes": card.notes,
+        }
+    )
 
 
 def _table(fields: dict[str, str]) -> Table:

@@ -53,9 +53,14 @@ def rollout(
     release = read_release(file)
     signer = Signer.load(key)
     rules = HealthRules(
-        failures=max_failures, latency=max_latency, accuracy=max_accuracy_drop, drift=max_drift, errors=max_errors,
-        soak=soak, patience=patience,
-    )  # fmt: skip
+        failures=max_failures,
+        latency=max_latency,
+        accuracy=max_accuracy_drop,
+        drift=max_drift,
+        errors=max_errors,
+        soak=soak,
+        patience=patience,
+    )
     line = release.card.line
     known = next(iter(operator.releases(line)), None)
     forward, back = orders_for(release, known, operator.fleet, signer, after=after)

@@ -23,8 +23,13 @@ if TYPE_CHECKING:
     from sojourn.protocol.wire import JobView, RoundReport, TourView
 
 MEASURES = {
-    "vts": "VTS", "intra_cs": "intra", "inter_cs": "inter", "balance": "balance", "covered": "classes", "cpd": "CPD",
-}  # fmt: skip
+    "vts": "VTS",
+    "intra_cs": "intra",
+    "inter_cs": "inter",
+    "balance": "balance",
+    "covered": "classes",
+    "cpd": "CPD",
+}
 """The measures of an arrangement, by the names that people read."""
 MOST_TOURS = 10
 MOST_FAILURES = 3
@@ -165,9 +170,11 @@ def _figures(progress: JobProgress) -> Text:
     last = progress.history[-1]
     megabytes = sum(report.traffic for report in progress.history) / 1e6
     figures = [
-        ("accuracy", percent(last.accuracy)), ("loss", number(last.loss)),
-        *((name, _quality(last, measure)) for measure, name in MEASURES.items()), ("", f"{megabytes:.1f} MB"),
-    ]  # fmt: skip
+        ("accuracy", percent(last.accuracy)),
+        ("loss", number(last.loss)),
+        *((name, _quality(last, measure)) for measure, name in MEASURES.items()),
+        ("", f"{megabytes:.1f} MB"),
+    ]
     text = Text(no_wrap=True, overflow="ellipsis")
     for name, value in figures:
         if value != "-":
@@ -237,16 +244,25 @@ def _failures(history: tuple[RoundReport, ...]) -> list[RenderableType]:
 def result_table(progress: JobProgress) -> Table:
     """Every round of a job."""
     table = Table(
-        title=f"{progress.view.job}: {progress.view.status}", title_justify="left", title_style="bold",
-        caption=_arrangements(progress.history), caption_justify="left",
-    )  # fmt: skip
+        title=f"{progress.view.job}: {progress.view.status}",
+        title_justify="left",
+        title_style="bold",
+        caption=_arrangements(progress.history),
+        caption_justify="left",
+    )
     for name in ("round", "accuracy", "loss", "VTS", "visits", "failed", "MB", "seconds"):
         table.add_column(name, justify="right", no_wrap=True)
     for it in progress.history:
         table.add_row(
-            str(it.round), percent(it.accuracy), number(it.loss), _quality(it, "vts"), str(it.visits), str(it.lost),
-            f"{it.traffic / 1e6:.2f}", f"{it.seconds:.1f}",
-        )  # fmt: skip
+            str(it.round),
+            percent(it.accuracy),
+            number(it.loss),
+            _quality(it, "vts"),
+            str(it.visits),
+            str(it.lost),
+            f"{it.traffic / 1e6:.2f}",
+            f"{it.seconds:.1f}",
+        )
     return table
 
 

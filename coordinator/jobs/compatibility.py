@@ -42,9 +42,11 @@ def objections(strategy: Strategy, job: JobSettings | None = None) -> list[str]:
 def _own_parts(strategy: Strategy) -> Iterator[str]:
     """What a user wrote must be installed here; an objective of one's own runs on devices and is not looked for."""
     methods = {
-        OwnEstimator: ("estimate",), OwnArranger: ("arrange",), OwnSchedule: ("depart", "merges"),
+        OwnEstimator: ("estimate",),
+        OwnArranger: ("arrange",),
+        OwnSchedule: ("depart", "merges"),
         OwnAggregator: ("aggregate",),
-    }  # fmt: skip
+    }
     for part in (strategy.estimator, strategy.arranger, strategy.schedule, strategy.aggregator):
         if isinstance(part, Own):
             try:

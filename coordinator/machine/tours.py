@@ -68,9 +68,10 @@ class RoundTours:
     def ask_all(self, state: JobState, now: float) -> list[Effect]:
         """Ask for every tour that is still out."""
         out = [
-            tour for tour in state.tours
+            tour
+            for tour in state.tours
             if tour.leg == state.leg and tour.number not in state.arrived and tour.number not in state.given_up
-        ]  # fmt: skip
+        ]
         return [effect for tour in out for effect in self.ask(state, tour, now)]
 
     def ask_again(self, state: JobState, site: str, now: float) -> list[Effect]:

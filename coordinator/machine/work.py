@@ -159,9 +159,12 @@ def _elsewhere(work: TorchWork, folder: Path) -> JobCompiled | ModelExported | R
     """Do work with torch in another process: its memory goes back, and a user's model cannot take the service down."""
     done = subprocess.run(
         [sys.executable, "-m", "coordinator.machine.work", str(folder)],
-        input=msgspec.msgpack.encode(work), stdout=subprocess.PIPE, timeout=PATIENCE, check=False,
+        input=msgspec.msgpack.encode(work),
+        stdout=subprocess.PIPE,
+        timeout=PATIENCE,
+        check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-    )  # fmt: skip
+    )
     if done.returncode:
         raise JobError(f"the work on the model ended with exit code {done.returncode}: see the coordinator's log")
     outcome: JobCompiled | ModelExported | ReleaseBuilt | _Failure = msgspec.msgpack.decode(

@@ -57,7 +57,9 @@ def _read(path: Path, adopted: Adopted, names: tuple[str, ...] | None, numbers: 
     if samples < 2 * present or not present:
         raise DataError(f"{path} has {samples} samples of {present} classes: two of each are needed")
     data = JobData(
-        classes=classes, input=adopted.input.shape, dtype=adopted.input.dtype,
+        classes=classes,
+        input=adopted.input.shape,
+        dtype=adopted.input.dtype,
         exemplars_per_class=max(1, min(EXEMPLARS, samples // (2 * present))),
-    )  # fmt: skip
+    )
     return public_side(data, 0, content if by_name else replace(content, names=numbers), None)

@@ -90,10 +90,13 @@ def from_job(
     options = f" {json.dumps(job.model.options)}" if job.model.options else ""
     source = Path(job.data.test or job.data.exemplars or "").name
     about = {
-        "job": state.name, "strategy": job.strategy, "model": f"{job.model.name}{options}"[:2000],
-        "rounds": len(state.history), "devices": len(state.fleet),
+        "job": state.name,
+        "strategy": job.strategy,
+        "model": f"{job.model.name}{options}"[:2000],
+        "rounds": len(state.history),
+        "devices": len(state.fleet),
         "data": f"trained on the devices' own data; {_samples(material, source)}",
-    }  # fmt: skip
+    }
     return make(material, wanted, rows, reference.logits(rows), about)
 
 

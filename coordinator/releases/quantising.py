@@ -33,12 +33,17 @@ def quantised(graph: bytes, rows: NDArray[np.generic]) -> bytes:
         made = Path(folder) / "int8.onnx"
         try:
             quantize_static(
-                _folded(graph, Path(folder) / "folded.onnx"), made, _Rows(rows), quant_format=QuantFormat.QDQ,
-                op_types_to_quantize=list(KINDS), per_channel=True, activation_type=QuantType.QInt8,
+                _folded(graph, Path(folder) / "folded.onnx"),
+                made,
+                _Rows(rows),
+                quant_format=QuantFormat.QDQ,
+                op_types_to_quantize=list(KINDS),
+                per_channel=True,
+                activation_type=QuantType.QInt8,
                 weight_type=QuantType.QInt8,
                 # Weights of 7 bits: x86 without VNNI adds pairs of 8-bit products in 16 bits, and they overflow there.
                 reduce_range=True,
-            )  # fmt: skip
+            )
         except (*REFUSED, ValueError, KeyError, RuntimeError) as error:
             raise ModelError(f"the graph cannot be made int8: {error}") from error
         model = onnx.load_model(made, load_external_data=False)

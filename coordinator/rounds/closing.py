@@ -110,10 +110,17 @@ class _Closing:
         accuracy, loss = self._evaluator.evaluate(state, model)
         failures = [line for tour, each in self._reports for line in failures_of(state, tour, each)]
         return RoundReport(
-            state.round, accuracy, loss, tours, len(self._done), len(failures),
-            traffic_of(self._work) + state.estimation_traffic, self._work.seconds, state.quality,
+            state.round,
+            accuracy,
+            loss,
+            tours,
+            len(self._done),
+            len(failures),
+            traffic_of(self._work) + state.estimation_traffic,
+            self._work.seconds,
+            state.quality,
             (*state.notices, *failures[:LISTED], *forgetful(state, self._done)[:LISTED]),
-        )  # fmt: skip
+        )
 
     def _norms(self) -> tuple[float, ...]:
         """How far visits moved the model, from everywhere among them: what the gate compares the next round with."""

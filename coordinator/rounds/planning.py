@@ -102,9 +102,14 @@ def _candidates(
     samples = np.array([state.samples[device] for device in here], np.int64) if sized and here else None
     estimator = strategy.estimator
     return Candidates(
-        tuple(here), reach, rows_of(estimator, state, here, blobs), samples, by_class=estimator.by_class,
-        counts=isinstance(estimator, ClassCountEstimator), classes=state.classes or None,
-    )  # fmt: skip
+        tuple(here),
+        reach,
+        rows_of(estimator, state, here, blobs),
+        samples,
+        by_class=estimator.by_class,
+        counts=isinstance(estimator, ClassCountEstimator),
+        classes=state.classes or None,
+    )
 
 
 def _estimation(state: JobState, asked: list[str], reach: Mapping[str, frozenset[str]]) -> RoundPlanned:
@@ -139,9 +144,14 @@ def _training(
     tours = _tours(state, job, strategy, going, candidates)
     chosen = list(dict.fromkeys(each.set for each in going))
     return RoundPlanned(
-        state.name, "train", tours, quality_of(chosen, candidates),
-        tuple(d for d in candidates.devices if d not in state.fleet), arranged=arranged, memo=memo,
-    )  # fmt: skip
+        state.name,
+        "train",
+        tours,
+        quality_of(chosen, candidates),
+        tuple(d for d in candidates.devices if d not in state.fleet),
+        arranged=arranged,
+        memo=memo,
+    )
 
 
 def _left_out(arranged: tuple[ClientSet, ...], here: Sequence[str]) -> list[str]:
@@ -175,12 +185,16 @@ def _tours(
     received = {name: name for name in strategy.objective.receives}
     return tuple(
         TourPlan(
-            state.next_tour + number, each.set.site, each.set.devices, extra,
+            state.next_tour + number,
+            each.set.site,
+            each.set.devices,
+            extra,
             start={"model": RELAY if each.leg else departs_from(each.slot, state.vectors), **received},
-            slot=each.slot, leg=each.leg,
+            slot=each.slot,
+            leg=each.leg,
         )
         for number, (each, extra) in enumerate(zip(going, spares, strict=True))
-    )  # fmt: skip
+    )
 
 
 def _visits(departure: Departure) -> int:

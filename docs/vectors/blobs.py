@@ -15,9 +15,15 @@ from sojourn.protocol.spec import InputSpec, Kit, Probe
 from sojourn.store.blobs import LEAF, digest_of, leaf_hashes
 
 TINY_KIT = Kit(
-    SPEC, InputSpec((3,)), ("cat", "dog"), ((4,),), b"train graph", b"predict graph",
-    Probe(np.arange(6, dtype="<f4").tobytes(), (0, 1), 9, 0.6875, 1.5, (0, 7), (0.25, -0.5)), ("weight",),
-)  # fmt: skip
+    SPEC,
+    InputSpec((3,)),
+    ("cat", "dog"),
+    ((4,),),
+    b"train graph",
+    b"predict graph",
+    Probe(np.arange(6, dtype="<f4").tobytes(), (0, 1), 9, 0.6875, 1.5, (0, 7), (0.25, -0.5)),
+    ("weight",),
+)
 """Shows how a kit is packed; its graphs are not graphs."""
 
 
@@ -28,8 +34,11 @@ def make() -> dict[str, Any]:
 
 def _blobs() -> list[dict[str, Any]]:
     made: list[tuple[str, object]] = [
-        ("kit", TINY_KIT), ("exemplars", EXEMPLARS), ("members", MEMBERS), ("reports", REPORTS)
-    ]  # fmt: skip
+        ("kit", TINY_KIT),
+        ("exemplars", EXEMPLARS),
+        ("members", MEMBERS),
+        ("reports", REPORTS),
+    ]
     return [
         {"name": name, "fields": told(msgpack.unpackb(pack_blob(value))), "hex": pack_blob(value).hex()}
         for name, value in made
@@ -53,9 +62,7 @@ def _encodings() -> list[dict[str, Any]]:
     halves = np.array([127, 0.5, 1.5, -2.5, -127, 126.4, 0.0, 0.0], np.float32)  # ties go to the even number
     extreme = np.array([1e6, -1e6, 1e-8, 3.0, 2.0, -0.1, 1e-45, -1e-45], np.float32)
     broken = np.array([1, np.nan, 2, 3, 4, 1e6, np.inf, 1], np.float32)
-    named = {
-        "a model": START, "a difference": END - START, "halves": halves, "extreme": extreme, "not finite": broken
-    }  # fmt: skip
+    named = {"a model": START, "a difference": END - START, "halves": halves, "extreme": extreme, "not finite": broken}
     made: list[dict[str, Any]] = [
         {
             "name": f"{name}, {encoding}",

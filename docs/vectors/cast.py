@@ -15,8 +15,11 @@ from sojourn.store.blobs import ref_of
 
 FLEET = "bakery"
 DEVICE, EDGE, CLOUD, OPERATOR = (
-    Address("device", "pi-1"), Address("edge", "hall"), Address("cloud", "main"), Address("cloud", "operator")
-)  # fmt: skip
+    Address("device", "pi-1"),
+    Address("edge", "hall"),
+    Address("cloud", "main"),
+    Address("cloud", "operator"),
+)
 EPOCHS = {
     DEVICE: Epoch(3, bytes.fromhex("a1a2a3a4a5a6a7a8")),
     EDGE: Epoch(12, bytes.fromhex("e1e2e3e4e5e6e7e8")),
@@ -34,7 +37,7 @@ VISIT, TOUR = VisitId("digits", 1, 0, 0, (1, 1)), TourId("digits", 1, 0, 1)
 SEED = derive(derive(7, "train", 1), DEVICE.name, 0)
 OFFER = Offer(
     "0.1.0", "Raspberry Pi 4", "onnxruntime 1.31.1", 4, 3_900_000_000, NAMES, "npz shelf.npz", ("class-counts",)
-)  # fmt: skip
+)
 EXEMPLARS = Exemplars.of(np.array([[0, 8], [16, 4], [2, 2]], np.uint8), np.array([0, 1, 1]))
 MEMBERS = (Member("pi-1", EPOCHS[DEVICE], OFFER), Member("pi-2", Epoch(1, b"\x08" * 8), None))
 REPORTS = (

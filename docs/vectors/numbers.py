@@ -38,22 +38,28 @@ def make() -> dict[str, Any]:
 def _orders() -> list[dict[str, Any]]:
     return [
         {
-            "seed": seed, "samples": samples, "size": size, "epochs": epochs,
+            "seed": seed,
+            "samples": samples,
+            "size": size,
+            "epochs": epochs,
             "batches": [[int(at) for at in index] for index in batches(seed, samples, size, epochs)],
         }
         for seed, samples, size, epochs in ((0, 1, 4, 1), (SEED, 10, 4, 2), ((1 << 53) - 1, 100, 64, 1))
-    ]  # fmt: skip
+    ]
 
 
 def _noise() -> list[dict[str, Any]]:
     shapes: tuple[tuple[int, ...], ...] = ((3,), (2, 2))
     return [
         {
-            "seed": seed, "step": step, "batch": 2, "shapes": [list(shape) for shape in shapes],
+            "seed": seed,
+            "step": step,
+            "batch": 2,
+            "shapes": [list(shape) for shape in shapes],
             "float32": [drawn.astype("<f4").tobytes().hex() for drawn in noise(seed, step, 2, shapes)],
         }
         for seed, step in ((SEED, 0), (SEED, 1))
-    ]  # fmt: skip
+    ]
 
 
 class _FixedAnswers:

@@ -171,17 +171,21 @@ def _visits() -> list[Sent]:
         ("prepare", EDGE, DEVICE, Prepare("digits", KIT, TASK)),
         ("visit", EDGE, DEVICE, Visit(VISIT, KIT, {"model": MODEL}, TASK, SEED, 60.0)),
         (
-            "visit-to-estimate", EDGE, DEVICE,
+            "visit-to-estimate",
+            EDGE,
+            DEVICE,
             Visit(VISIT, KIT, {"model": MODEL, "exemplars": exemplars}, estimate, SEED, 60.0),
         ),
         ("visit-to-count-classes", EDGE, DEVICE, Visit(VISIT, KIT, {"model": MODEL}, counting, SEED, 60.0)),
         (
-            "visit-with-a-control", EDGE, DEVICE,
+            "visit-with-a-control",
+            EDGE,
+            DEVICE,
             Visit(VISIT, KIT, {"model": MODEL, "control": control}, steady, SEED, 60.0),
         ),
         ("visit-for-a-pool", EDGE, DEVICE, Visit(VISIT, KIT, {"model": MODEL}, pool, SEED, 60.0, 2)),
         ("visit-with-an-own-objective", EDGE, DEVICE, Visit(VISIT, KIT, {"model": MODEL}, foreign, SEED, 60.0)),
-    ]  # fmt: skip
+    ]
 
 
 def _pulls() -> list[Sent]:
@@ -208,13 +212,15 @@ def _answers() -> list[Sent]:
         ("visited-with-a-signature", DEVICE, EDGE, Visited(VISIT, {}, 60, metrics, (0.75, 0.125))),
         ("visited-with-class-counts", DEVICE, EDGE, Visited(VISIT, {}, 60, {"seconds": 0.5}, (45.0, 15.0))),
         (
-            "visited-with-a-control-delta", DEVICE, EDGE,
+            "visited-with-a-control-delta",
+            DEVICE,
+            EDGE,
             Visited(VISIT, {"model": RESULT, "control_delta": moved}, 60, {**metrics, "remembered": 4.0}),
         ),
         ("accepted", EDGE, DEVICE, Accepted(VISIT)),
         ("discarded", EDGE, DEVICE, Discarded(VISIT, "this attempt is no longer wanted")),
         ("cancel", EDGE, DEVICE, Cancel(VISIT)),
-    ]  # fmt: skip
+    ]
 
 
 def _tours() -> list[Sent]:
@@ -267,9 +273,16 @@ def _releases() -> list[Sent]:
     goods = Goods(Parcel(graph.digest, graph.size), Parcel(card.digest, card.size))
     forward, back = _order(1, 1, goods), _order(2, 0, None, rollback=True)
     health = Health(
-        rows=60, pace=Pace(81.5, 120.0), pace_before=Pace(80.0, 118.0), accuracy=0.9375, accuracy_before=0.875,
-        drift=0.0625, predictions=2, live=Pace(82.0, 121.0), mix=(0.5, 0.5),
-    )  # fmt: skip
+        rows=60,
+        pace=Pace(81.5, 120.0),
+        pace_before=Pace(80.0, 118.0),
+        accuracy=0.9375,
+        accuracy_before=0.875,
+        drift=0.0625,
+        predictions=2,
+        live=Pace(82.0, 121.0),
+        mix=(0.5, 0.5),
+    )
     report = ReleaseReport("digits", 1, 1, "serving", "", health)
     device = DeviceView("pi-1", 1, 1, 1, "serving", "", health)
     line = LineView(

@@ -73,9 +73,11 @@ def _optimiser(training: Training) -> dict[str, Any]:
         optimiser.move(w, direction.copy())
         moved.append(_hex(w))
     return {
-        "training": msgspec.to_builtins(training), "w": _hex(W_IN),
-        "directions": [_hex(each) for each in directions], "moved": moved,
-    }  # fmt: skip
+        "training": msgspec.to_builtins(training),
+        "w": _hex(W_IN),
+        "directions": [_hex(each) for each in directions],
+        "moved": moved,
+    }
 
 
 _OBJECTIVES: tuple[tuple[Objective, Training, dict[str, Vector], dict[str, Vector]], ...] = (
@@ -131,9 +133,17 @@ def _objective(
 
 
 _DISTANCES = (
-    (6.02, 45.0), (6.02, 0.45), (6.02, 0.045), (1.0, 1.0), (1.0, 0.5), (0.999, 10.0), (10.0, 100.0), (0.25, 1e6),
-    (0.0, 5.0), (2.0, 0.0),
-)  # fmt: skip
+    (6.02, 45.0),
+    (6.02, 0.45),
+    (6.02, 0.045),
+    (1.0, 1.0),
+    (1.0, 0.5),
+    (0.999, 10.0),
+    (10.0, 100.0),
+    (0.25, 1e6),
+    (0.0, 5.0),
+    (2.0, 0.0),
+)
 _SHARES = ((10, 0.1), (25, 0.1), (5, 0.1), (4, 0.1), (1, 0.9), (3, 0.99), (60, 0.25), (10, 0.0))
 
 

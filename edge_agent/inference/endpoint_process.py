@@ -77,9 +77,13 @@ class EndpointProcess:
             try:
                 # Its input is what it lives by: the pipe closes when this process is gone, however that ends.
                 child = self._child = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                    env=environment(), process_group=0,
-                )  # fmt: skip
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    env=environment(),
+                    process_group=0,
+                )
             except OSError as error:
                 log.warning("the endpoint cannot be started: %s", error)
                 return

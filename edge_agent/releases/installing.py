@@ -123,9 +123,12 @@ class Installer:
         try:
             child = subprocess.Popen(
                 [sys.executable, "-P", "-m", self._program],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                env=environment(), process_group=0,
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment(),
+                process_group=0,
+            )
         except OSError as error:
             raise MachineError(f"{name} cannot be tried: {error}") from error
         with self._lock:

@@ -270,9 +270,14 @@ class ReleaseMachine:
         if live and live[0] == version:
             used = live[1]
             health = msgspec.structs.replace(
-                health, predictions=used.predictions, live=used.live, live_before=used.live_before,
-                live_drift=used.live_drift, errors=used.errors, mix=used.mix,
-            )  # fmt: skip
+                health,
+                predictions=used.predictions,
+                live=used.live,
+                live_before=used.live_before,
+                live_drift=used.live_drift,
+                errors=used.errors,
+                mix=used.mix,
+            )
         report = ReleaseReport(name, order.serial, version, REPORTED[self._state_of(line)], line.detail, health)
         return Send(Address("edge", self._edge(line)), report)
 

@@ -52,14 +52,24 @@ def table_of(answers: InitAnswers) -> dict[str, Any]:
     if answers.ca_file:
         broker["tls"] = {"ca_file": _absolute(answers.ca_file)}
     limits: dict[str, Any] = {
-        **HEAT, **ROOM, "memory": answers.memory, "cpu_share": answers.cpu_share, "hours": list(answers.hours),
-        "metered_interfaces": list(answers.metered), "battery": answers.battery,
-    }  # fmt: skip
+        **HEAT,
+        **ROOM,
+        "memory": answers.memory,
+        "cpu_share": answers.cpu_share,
+        "hours": list(answers.hours),
+        "metered_interfaces": list(answers.metered),
+        "battery": answers.battery,
+    }
     table = {
-        "name": answers.name, "fleet": answers.fleet, "store": _absolute(answers.store), "threads": answers.threads,
-        "data": {"path": _absolute(answers.data)}, "broker": _given(broker), "limits": _given(limits),
+        "name": answers.name,
+        "fleet": answers.fleet,
+        "store": _absolute(answers.store),
+        "threads": answers.threads,
+        "data": {"path": _absolute(answers.data)},
+        "broker": _given(broker),
+        "limits": _given(limits),
         "release": _given({"key_file": _absolute(answers.release_key)}) or None,
-    }  # fmt: skip
+    }
     return _given(table)
 
 

@@ -61,9 +61,16 @@ def init(
         password_file=ask("The file with the broker's password (empty: none)", password_file, "", "--password-file")
         or None,
         data=ask("The data: an NPZ or CSV file, or a folder of images", data, None, "--data"),
-        username=username, store=store, threads=threads, memory=memory, cpu_share=cpu_share,
-        hours=tuple(hours or ()), metered=tuple(metered or ()), battery=battery, release_key=release_key,
-    )  # fmt: skip
+        username=username,
+        store=store,
+        threads=threads,
+        memory=memory,
+        cpu_share=cpu_share,
+        hours=tuple(hours or ()),
+        metered=tuple(metered or ()),
+        battery=battery,
+        release_key=release_key,
+    )
     table = agent_file.table_of(answers)
     wrong = agent_file.objections(agent_file.settings_of(table)) if check else []
     for objection in wrong:
@@ -97,9 +104,12 @@ def preflight(
     from sojourn.settings import broker_flags, read_file, read_settings
 
     flags = {
-        "name": name, "fleet": fleet, "broker": broker_flags(broker, username, password_file), "data": {"path": data},
+        "name": name,
+        "fleet": fleet,
+        "broker": broker_flags(broker, username, password_file),
+        "data": {"path": data},
         "store": store,
-    }  # fmt: skip
+    }
     settings = read_settings(file, flags, AgentSettings)
     plan = checks.plan_of(read_file(job, dict) if job else {}, parameters, str(job))
     findings = checks.preflight(settings, plan)

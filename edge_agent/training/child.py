@@ -47,9 +47,13 @@ class Child:
     def __init__(self, setup: WorkerSetup) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "edge_agent.training.worker"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            bufsize=0, env=environment(), process_group=0,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env=environment(),
+            process_group=0,
+        )
         self.item: WorkItem | None = None
         self.idle_since = monotonic()
         self.next_look = 0.0

@@ -55,8 +55,11 @@ def _run(running: SimulationRun, console: Console) -> None:
     console.print(_rounds(running.results.rows(ROUNDS), running.fleet.world.now, running.fleet.traffic))
     console.print(_sites(running.sites))
     console.print(_devices(running.devices, running.samples, running.profiles))
-    console.print("[dim]Nothing was trained: times come from the profiles, bytes from real messages, and devices are "
-                  "arranged by their class mix, as after good training.[/]", soft_wrap=True)  # fmt: skip
+    console.print(
+        "[dim]Nothing was trained: times come from the profiles, bytes from real messages, and devices are "
+        "arranged by their class mix, as after good training.[/]",
+        soft_wrap=True,
+    )
 
 
 def _shown(courses: Iterator[JobProgress], console: Console) -> JobProgress:

@@ -8,9 +8,15 @@ from rich.table import Table
 def plain_table(title: str, *headings: str) -> Table:
     """A table without lines under a bold title; the first column holds names, the others numbers."""
     table = Table(
-        title=f"\n{title}", title_justify="left", title_style="bold", caption_justify="left", box=None, pad_edge=False,
-        padding=(0, 2, 0, 0), header_style="dim",
-    )  # fmt: skip
+        title=f"\n{title}",
+        title_justify="left",
+        title_style="bold",
+        caption_justify="left",
+        box=None,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+        header_style="dim",
+    )
     for at, heading in enumerate(headings):
         table.add_column(heading, justify="right" if at else "left", no_wrap=True)
     return table

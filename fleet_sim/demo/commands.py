@@ -37,9 +37,15 @@ def run(
 
     named(strategy, "--strategy")
     values: dict[str, Any] = {
-        "devices": devices, "edges": min(edges, devices), "rounds": rounds, "target": target or None,
-        "strategy": strategy, "alpha": alpha, "seed": seed, "brokers": brokers,
-    }  # fmt: skip
+        "devices": devices,
+        "edges": min(edges, devices),
+        "rounds": rounds,
+        "target": target or None,
+        "strategy": strategy,
+        "alpha": alpha,
+        "seed": seed,
+        "brokers": brokers,
+    }
     chosen = validated(values, it.Demo, "the command line")
     folder, console = _folder(keep), Console(highlight=False)
     try:

@@ -33,12 +33,18 @@ def demo_job(name: str, demo: Demo) -> dict[str, Any]:
     strategy = named(demo.strategy, "--strategy")
     has_model_pool = isinstance(strategy.objective, Elmy)
     job: dict[str, Any] = {
-        "name": name, "strategy": demo.strategy, "seed": demo.seed, "threads": 1,
-        "model": {"name": "mlp"}, "data": {"test": "digits"}, "fleet": {"devices": demo.devices},
+        "name": name,
+        "strategy": demo.strategy,
+        "seed": demo.seed,
+        "threads": 1,
+        "model": {"name": "mlp"},
+        "data": {"test": "digits"},
+        "fleet": {"devices": demo.devices},
         "training": MODEL_POOL_TRAINING if has_model_pool else TRAINING,
         **({"objective": MODEL_POOL} if has_model_pool else {}),
-        **_arranger(strategy, demo), **_schedule(strategy, demo),
-    }  # fmt: skip
+        **_arranger(strategy, demo),
+        **_schedule(strategy, demo),
+    }
     if demo.target:
         job["target"] = demo.target
     return job

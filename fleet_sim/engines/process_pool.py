@@ -122,8 +122,11 @@ class _Worker:
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "fleet_sim.engines.worker", str(theirs.fileno()), str(data)],
-                stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(), data), env=_environment(), process_group=0,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), data),
+                env=_environment(),
+                process_group=0,
+            )
         self._connection: Connection[Any, Any] = Connection(ours.detach())
         self._cache = WorkerCache()
         self._connection.send_bytes(setup)

@@ -40,9 +40,13 @@ def accuracy_plot(groups: Mapping[str, Sequence[Rows]], path: Path) -> None:
         rounds = [[fmean(values) for values in step] for step in steps]
         for axis, at in zip(axes, (1, 2, 3), strict=True):
             axis.plot(
-                [step[at] for step in rounds], [step[0] for step in rounds], color=colour, label=name, linewidth=1.8,
+                [step[at] for step in rounds],
+                [step[0] for step in rounds],
+                color=colour,
+                label=name,
+                linewidth=1.8,
                 marker="o" if len(rounds) < 2 else None,
-            )  # fmt: skip
+            )
     for axis, words in zip(axes, ("round", f"simulated {unit}", "megabytes over MQTT"), strict=True):
         axis.set_xlabel(words)
     axes[0].set_ylabel("accuracy, %")
@@ -81,9 +85,13 @@ def participation_plot(visits: Rows, devices: Sequence[str], path: Path) -> None
     across = range(len(order))
     axis.bar(across, [done[device] for device in order], color=COLOURS[0], label="done", width=1.0)
     axis.bar(
-        across, [lost[device] for device in order], bottom=[done[device] for device in order], color=COLOURS[1],
-        label="lost", width=1.0,
-    )  # fmt: skip
+        across,
+        [lost[device] for device in order],
+        bottom=[done[device] for device in order],
+        color=COLOURS[1],
+        label="lost",
+        width=1.0,
+    )
     axis.set_xlabel("devices, most visited first")
     axis.set_ylabel("visits")
     axis.legend(frameon=False)

@@ -71,14 +71,17 @@ def write_tallies(
     visits = results.rows(VISITS)
     by_device, by_site = tally(visits, "device"), tally(visits, "site")
     results.table(
-        DEVICES, DEVICE_COLUMNS,
+        DEVICES,
+        DEVICE_COLUMNS,
         [(name, profiles[name], count, *by_device[name].shared) for name, count in samples.items()],
-    )  # fmt: skip
+    )
     results.table(
-        SITES, SITE_COLUMNS,
+        SITES,
+        SITE_COLUMNS,
         [
             (name, len(it.devices), len(it.spans), it.visits, it.lost, it.busy, it.down, it.up)
-            for name in sites for it in [by_site[name]]
+            for name in sites
+            for it in [by_site[name]]
         ],
-    )  # fmt: skip
+    )
     return by_site, by_device

@@ -261,9 +261,14 @@ class TourLeader:
         hop = running.latest if tour.order.merges else tour.hop
         asked, visit = (tour.open_visits.get(hop), running.visits.get(hop)) if hop is not None else (None, None)
         progress = TourProgress(
-            tour.order.id, tour.over, tour.visits, asked.device if asked else None, *(visit.steps if visit else (0, 0)),
-            tour.lost, running.traffic,
-        )  # fmt: skip
+            tour.order.id,
+            tour.over,
+            tour.visits,
+            asked.device if asked else None,
+            *(visit.steps if visit else (0, 0)),
+            tour.lost,
+            running.traffic,
+        )
         return [Send(self._site.cloud, progress)]
 
 

@@ -66,6 +66,4 @@ _DROPPED: dict[tuple[str, str], str] = {
     (state, "tour dropped"): MISSED for state in (DUE, WAITING, HANDED, FETCHING, CHECKING)
 }
 
-VISIT = Table(
-    "visit at an edge server", {**_WAY, **_DEVICE, **_DROPPED}, start=DUE, ends=frozenset({KEPT, MISSED})
-)  # fmt: skip
+VISIT = Table("visit at an edge server", {**_WAY, **_DEVICE, **_DROPPED}, start=DUE, ends=frozenset({KEPT, MISSED}))

@@ -212,9 +212,16 @@ class Visits:
         result = visit.result
         assert result is not None  # noqa: S101  # it was checked a moment ago
         report = VisitReport(
-            device.name, hop, "done", "", result.samples, passed.norm, result.metrics, result.signature,
+            device.name,
+            hop,
+            "done",
+            "",
+            result.samples,
+            passed.norm,
+            result.metrics,
+            result.signature,
             now - visit.began,
-        )  # fmt: skip
+        )
         handed_on = tour.order.task.kind == "train" and not tour.order.merges
         record = VisitKept(key, passed.vectors, passed.handout if handed_on else {}, report)
         blobs = tuple(dict.fromkeys(ref.digest for ref in [*record.vectors.values(), *record.handout.values()]))

@@ -46,9 +46,16 @@ class Authority:
         """A new authority with a new key."""
         key = ec.generate_private_key(ec.SECP256R1())
         usage = x509.KeyUsage(
-            digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False,
-            key_agreement=False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
-        )  # fmt: skip
+            digital_signature=False,
+            content_commitment=False,
+            key_encipherment=False,
+            data_encipherment=False,
+            key_agreement=False,
+            key_cert_sign=True,
+            crl_sign=True,
+            encipher_only=False,
+            decipher_only=False,
+        )
         certificate = (
             _builder(_named(name), _named(name), key, _YEARS_OF_AUTHORITY)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)

@@ -148,9 +148,7 @@ def write(folder: Path, fleet: FleetFile, hashes: dict[str, str]) -> None:
     broker = folder / BROKER
     barred = fleet.barred
     admitted = {name: hashes[name] for name in sorted(hashes) if name in fleet.members and name not in barred}
-    rules = acl_lines(
-        fleet.fleet, fleet.named("edge"), fleet.named("cloud"), fleet.named("operator"), barred
-    )  # fmt: skip
+    rules = acl_lines(fleet.fleet, fleet.named("edge"), fleet.named("cloud"), fleet.named("operator"), barred)
     texts: dict[str, str | bytes] = {
         configuration.PASSWORDS: passwords.lines(admitted),
         configuration.ACL: rules,
@@ -183,7 +181,7 @@ def admit(folder: Path, name: str, role: MemberRole, kind: Kind, *, renew: bool 
     member = FleetMember(role=role, kind=kind, added=_today(), serial=serial)
     fleet = msgspec.structs.replace(
         fleet, members={**fleet.members, name: member}, revoked=_with_serial(fleet.revoked, name, old)
-    )  # fmt: skip
+    )
     write(folder, fleet, hashes)
     return fleet, Secret(kind, files)
 

@@ -23,8 +23,15 @@ if TYPE_CHECKING:
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm"})
 _GREY = frozenset({"1", "L", "LA", "La", "I;16", "I;16L", "I;16B", "I;16N"})
 _BROKEN = (
-    OSError, SyntaxError, ValueError, TypeError, IndexError, EOFError, struct.error, Image.DecompressionBombError,
-)  # fmt: skip
+    OSError,
+    SyntaxError,
+    ValueError,
+    TypeError,
+    IndexError,
+    EOFError,
+    struct.error,
+    Image.DecompressionBombError,
+)
 """What Pillow's decoders raise on a file that is not the image it claims to be."""
 
 

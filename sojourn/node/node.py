@@ -31,7 +31,7 @@ from sojourn.node.machine import (
     Undo,
     Woke,
     soonest,
-)  # fmt: skip
+)
 from sojourn.protocol import topics
 from sojourn.protocol.envelope import Packet, kind, pack, unpack, unpack_presence
 from sojourn.protocol.messages import Birth, Chunk, Death, Fetch, FetchHashes, Gone, Hashes, map_refs, refs

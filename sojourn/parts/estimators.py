@@ -110,6 +110,12 @@ class OwnEstimator(Own, frozen=True, tag="own"):
 
 
 Estimator = (
-    NoEstimator | SizeEstimator | SignatureEstimator | ConfidenceEstimator | ClassifierEstimator
-    | ClassCountEstimator | UpdateEstimator | OwnEstimator
-)  # fmt: skip
+    NoEstimator
+    | SizeEstimator
+    | SignatureEstimator
+    | ConfidenceEstimator
+    | ClassifierEstimator
+    | ClassCountEstimator
+    | UpdateEstimator
+    | OwnEstimator
+)

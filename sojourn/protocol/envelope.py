@@ -41,8 +41,11 @@ def pack(packet: Packet) -> bytes:
     if body[0] + 2 > _LARGEST_FIXMAP:
         raise Fault(f"{kind(packet.message)!r} has more fields than a short msgpack map can hold")
     return b"%c\xa2id%b\xa5epoch%b%b" % (
-        body[0] + 2, _ENCODER.encode(packet.id), _ENCODER.encode(packet.epoch), body[1:],
-    )  # fmt: skip
+        body[0] + 2,
+        _ENCODER.encode(packet.id),
+        _ENCODER.encode(packet.epoch),
+        body[1:],
+    )
 
 
 def unpack(data: bytes, sender: Address, to: Address) -> Packet:
@@ -119,9 +122,15 @@ def bounded(data: bytes, largest: int = MAX_PACKET) -> Any:
         raise InvalidMessage(f"{len(data)} bytes are more than the limit of {largest}")
     try:
         return msgpack.unpackb(
-            data, raw=False, strict_map_key=True, max_str_len=MAX_STRING, max_bin_len=largest,
-            max_array_len=MAX_ITEMS, max_map_len=MAX_ITEMS, max_ext_len=0,
-        )  # fmt: skip
+            data,
+            raw=False,
+            strict_map_key=True,
+            max_str_len=MAX_STRING,
+            max_bin_len=largest,
+            max_array_len=MAX_ITEMS,
+            max_map_len=MAX_ITEMS,
+            max_ext_len=0,
+        )
     except (ValueError, msgpack.UnpackException, RecursionError) as error:
         raise InvalidMessage(f"not valid msgpack: {error or type(error).__name__}") from error
 

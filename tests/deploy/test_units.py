@@ -33,8 +33,10 @@ def settings(unit: Path) -> dict[str, list[str]]:
 
 def test_there_is_a_unit_for_each_role() -> None:
     assert [unit.name for unit in UNITS] == [
-        "sojourn-coordinator.service", "sojourn-agent.service", "sojourn-edge.service",
-    ]  # fmt: skip
+        "sojourn-coordinator.service",
+        "sojourn-agent.service",
+        "sojourn-edge.service",
+    ]
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)

@@ -201,8 +201,11 @@ def test_topics():
 def test_a_blob_decodes_to_its_structure_and_back(vector):
     data = bytes.fromhex(vector["hex"])
     form: Any = {
-        "kit": spec.Kit, "exemplars": Exemplars, "members": tuple[Member, ...], "reports": tuple[VisitReport, ...]
-    }[vector["name"]]  # fmt: skip
+        "kit": spec.Kit,
+        "exemplars": Exemplars,
+        "members": tuple[Member, ...],
+        "reports": tuple[VisitReport, ...],
+    }[vector["name"]]
     assert msgpack.unpackb(data) == untold(vector["fields"])
     assert pack_blob(unpack_blob(data, form)) == data
 

@@ -126,8 +126,16 @@ def known_words() -> set[str]:
     own_part = {"package.module:Class", 'arranger = { name = "mine:Neighbours", size = 3 }', "name", "[training]"}
     return (
         {*STRATEGIES, *FORMS, "training", *(name for _, name, _ in FORMS_OF), *MEASURES}
-        | fields | messages | picked | dotted | lists | seen | optional | told | own_part
-    )  # fmt: skip
+        | fields
+        | messages
+        | picked
+        | dotted
+        | lists
+        | seen
+        | optional
+        | told
+        | own_part
+    )
 
 
 def test_nothing_is_named_that_does_not_exist() -> None:

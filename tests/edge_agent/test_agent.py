@@ -294,12 +294,20 @@ def test_any_course_of_events_can_be_replayed(seed) -> None:
         names = visit_id(**where)
         event = draw.choice(
             [
-                Received(EDGE, EPOCH, visit(**where)), Received(EDGE, EPOCH, visit(**where)), Pulled(KIT.digest),
-                Pulled(MODEL.digest), Received(EDGE, EPOCH, Accepted(names)), Received(EDGE, EPOCH, Cancel(names)),
-                Received(EDGE, EPOCH, Discarded(names, "")), PullFailed(MODEL.digest, "gone"), Woke(), Linked(),
-                Did(bench.work, trained(memory=True)), DidNot(bench.work, "memory", ""),
+                Received(EDGE, EPOCH, visit(**where)),
+                Received(EDGE, EPOCH, visit(**where)),
+                Pulled(KIT.digest),
+                Pulled(MODEL.digest),
+                Received(EDGE, EPOCH, Accepted(names)),
+                Received(EDGE, EPOCH, Cancel(names)),
+                Received(EDGE, EPOCH, Discarded(names, "")),
+                PullFailed(MODEL.digest, "gone"),
+                Woke(),
+                Linked(),
+                Did(bench.work, trained(memory=True)),
+                DidNot(bench.work, "memory", ""),
             ]
-        )  # fmt: skip
+        )
         if isinstance(event, Did | DidNot) and not any(not it.answer for it in bench.agent.state.held.values()):
             continue
         bench.tell(event, float(step))

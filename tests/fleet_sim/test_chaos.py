@@ -20,14 +20,17 @@ NODES = ("dev-0", "dev-1", "dev-2", "dev-3", "site-a", "site-b", "cloud")
 PATIENT: dict[str, Any] = {"fleet__devices": 4, "tours__lease": 2000, "tours__site_lease": 2000}
 QUICK: dict[str, Any] = {"training__epochs": 1, "training__batch": 32, "training__lr": 0.1, **PATIENT}
 JOBS = (
-    visit(**PATIENT), fedavg(**PATIENT), visit(schedule__passes=2, **PATIENT), visit(encoding="float16", **PATIENT),
+    visit(**PATIENT),
+    fedavg(**PATIENT),
+    visit(schedule__passes=2, **PATIENT),
+    visit(encoding="float16", **PATIENT),
     job(strategy="scaffold", arranger__fraction=0.75, rounds=3, **QUICK),
     job(strategy="fedseq-dyn", estimator__epochs=1, arranger__sets=2, arranger__size=2, schedule__passes=2, **QUICK),
     job(strategy="fedcat", arranger__sets=2, rounds=3, objective__name="dyn", **QUICK),
     job(strategy="chain", rounds=None, encoding="int8", **QUICK),
     job(strategy="hierfavg", **QUICK),
     job(strategy="fedelmy-few-shot", schedule__trips=2, objective__models=1, objective__warmup=1, rounds=None, **QUICK),
-)  # fmt: skip
+)
 """All that is durable in another way: one device to a tour or several, memory, sums, slots, legs, edge merges."""
 
 

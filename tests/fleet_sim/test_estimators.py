@@ -122,10 +122,18 @@ def test_updates_are_those_of_the_last_visit() -> None:
 
 def test_sizes_ask_for_nothing_else() -> None:
     done = run(
-        job(strategy="fedseq", estimator__name="sizes", arranger__grouping="random", schedule__fraction=1.0,
-            arranger__min_samples=100, rounds=1, **PLAIN),
-        SITES, one_broker=True,
-    )  # fmt: skip
+        job(
+            strategy="fedseq",
+            estimator__name="sizes",
+            arranger__grouping="random",
+            schedule__fraction=1.0,
+            arranger__min_samples=100,
+            rounds=1,
+            **PLAIN,
+        ),
+        SITES,
+        one_broker=True,
+    )
     assert done.state.samples == {device: 30 + 10 * number for number, device in enumerate(DEVICES)}
     assert done.state.signatures == {}
     assert all(sum(done.state.samples[d] for d in each.devices) >= 100 for each in done.state.arranged)
@@ -137,9 +145,11 @@ OWN = "tests.fleet_sim.own_parts"
 def test_parts_of_ones_own_work_together_and_each_makes_a_difference() -> None:
     objective = f"{OWN}:Shrink"
     parts = {
-        "objective__name": objective, "arranger__name": f"{OWN}:OddAndEven", "schedule__name": f"{OWN}:Alternate",
+        "objective__name": objective,
+        "arranger__name": f"{OWN}:OddAndEven",
+        "schedule__name": f"{OWN}:Alternate",
         "aggregator__name": f"{OWN}:HalfwayAggregator",
-    }  # fmt: skip
+    }
     text = {"strategy": "fedavg", **PLAIN, "rounds": 4}
     whole = run(job(**text, **parts), SITES, also=(objective,))
     assert whole.state.status == "done", whole.state.detail

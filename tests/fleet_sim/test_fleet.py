@@ -29,7 +29,7 @@ from tests.fleet_sim.small_fleet import (
     run,
     shards,
     visit,
-)  # fmt: skip
+)
 from tests.there import there
 
 ONE_SITE = {"site-a": ("dev-0", "dev-1", "dev-2", "dev-3")}

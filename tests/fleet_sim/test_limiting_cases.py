@@ -12,8 +12,13 @@ from tests.fleet_sim.written_out import PLAIN, SITES, start, tour, uniform
 
 CLOSE: dict[str, Any] = {"rtol": 0, "atol": 2e-6}
 SEQ = {"estimator__epochs": 1, "arranger__sets": 3, "arranger__size": 2, "schedule__fraction": 0.7}
-ELMY = {"rounds": None, "objective__models": 2, "objective__warmup": 1, "training__optimiser": "adam",
-        "training__lr": 0.01}  # fmt: skip
+ELMY = {
+    "rounds": None,
+    "objective__models": 2,
+    "objective__warmup": 1,
+    "training__optimiser": "adam",
+    "training__lr": 0.01,
+}
 
 
 def done(strategy: str, **changes: Any) -> Run:

@@ -125,8 +125,14 @@ def test_one_on_a_terminal_with_forty_per_cent_dropout(tmp_path, capsys) -> None
     assert "serial" in said
     assert "dropped out" in said
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {
-        "config.toml", "rounds.csv", "visits.csv", "model.onnx", "accuracy.png", "participation.png", "report.html"
-    }  # fmt: skip
+        "config.toml",
+        "rounds.csv",
+        "visits.csv",
+        "model.onnx",
+        "accuracy.png",
+        "participation.png",
+        "report.html",
+    }
     assert all(np.isfinite(each).all() for each in weights(tmp_path / "out") if each.dtype == np.float32)
     assert "accuracy.png" in (tmp_path / "out" / "report.html").read_text()
 

@@ -16,8 +16,12 @@ QUICK = {"training__epochs": 1, "training__batch": 32, "training__lr": 0.1, "fle
 ESTIMATE = {"estimator__epochs": 1}
 FEDSEQ = {**ESTIMATE, "arranger__min_samples": 130, "arranger__max_devices": 2, "schedule__fraction": 0.7, "rounds": 3}
 ELMY = {
-    "objective__models": 2, "objective__warmup": 1, "training__optimiser": "adam", "training__lr": 0.01, "rounds": None
-}  # fmt: skip
+    "objective__models": 2,
+    "objective__warmup": 1,
+    "training__optimiser": "adam",
+    "training__lr": 0.01,
+    "rounds": None,
+}
 SMALL: dict[str, dict[str, Any]] = {
     "hiercluster": {**ESTIMATE, "arranger__size": 2},
     "clusamp": {"arranger__sets": 3, "rounds": 3},

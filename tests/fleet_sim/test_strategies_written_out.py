@@ -27,7 +27,7 @@ from tests.fleet_sim.written_out import (
     train,
     uniform,
     weighted,
-)  # fmt: skip
+)
 
 
 def test_fedprox_pulls_to_the_model_received() -> None:

@@ -60,8 +60,9 @@ def kept_vector(fleet: SmallFleet, name: str) -> np.ndarray:
 
 
 def test_a_skipped_visit_takes_its_samples_out_of_the_tours_weight() -> None:
-    fleet = led("fedseq", {"dev-5": (2,)}, estimator__epochs=1, arranger__sets=2, arranger__size=3,
-                schedule__fraction=1.0)  # fmt: skip
+    fleet = led(
+        "fedseq", {"dev-5": (2,)}, estimator__epochs=1, arranger__sets=2, arranger__size=3, schedule__fraction=1.0
+    )
     w = start()
     for number, plan in rounds_of(fleet):
         went = [tuple(d for d in t.hops if (d, number) != ("dev-5", 2)) for t in plan.tours]
@@ -269,8 +270,14 @@ def test_who_comes_after_the_sets_were_made_is_named_and_not_asked() -> None:
 
 
 def test_a_spares_update_is_its_own() -> None:
-    fleet = led("clusamp", {"dev-0": (1,), "dev-1": (1,), "dev-2": (1,)}, arranger__sets=3, rounds=1,
-                tours__on_lost_visit="swap", tours__spares=3)  # fmt: skip
+    fleet = led(
+        "clusamp",
+        {"dev-0": (1,), "dev-1": (1,), "dev-2": (1,)},
+        arranger__sets=3,
+        rounds=1,
+        tours__on_lost_visit="swap",
+        tours__spares=3,
+    )
     state = fleet.job("job")
     assert set(state.weights) == set(state.visits)
     assert not {"dev-0", "dev-1", "dev-2"} & set(state.weights)

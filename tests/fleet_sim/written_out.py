@@ -20,9 +20,14 @@ if TYPE_CHECKING:
 SITES = {"site-a": ("dev-0", "dev-1", "dev-2"), "site-b": ("dev-3", "dev-4", "dev-5")}
 LR, BATCH, EPOCHS, N = 0.1, 32, 2, 6
 PLAIN: dict[str, Any] = {
-    "training__lr": LR, "training__batch": BATCH, "training__epochs": EPOCHS, "training__momentum": 0.0,
-    "training__weight_decay": 0.0, "training__optimiser": "sgd", "fleet__devices": N,
-}  # fmt: skip
+    "training__lr": LR,
+    "training__batch": BATCH,
+    "training__epochs": EPOCHS,
+    "training__momentum": 0.0,
+    "training__weight_decay": 0.0,
+    "training__optimiser": "sgd",
+    "fleet__devices": N,
+}
 
 
 @cache

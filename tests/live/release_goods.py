@@ -86,9 +86,14 @@ def _release(version: int, w: np.ndarray, b: np.ndarray, *, idle: int = 0, detou
     rows = digits_split(train=False)[0][:4].reshape(4, 64).astype(np.float32)
     probe = ProbeCheck(4, rows.tobytes(), (rows @ w + b).astype(np.float32).tobytes(), 1e-2)
     card = Card(
-        line="digits", version=version, created="2026-01-01T00:00:00Z", classes=CLASSES, input=InputSpec((64,)),
-        probe=probe, accuracy=0.95,
-    )  # fmt: skip
+        line="digits",
+        version=version,
+        created="2026-01-01T00:00:00Z",
+        classes=CLASSES,
+        input=InputSpec((64,)),
+        probe=probe,
+        accuracy=0.95,
+    )
     return release_of(card, model.SerializeToString())
 
 

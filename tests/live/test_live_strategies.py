@@ -31,9 +31,13 @@ def fleet(tmp_path_factory):
     sites = {site: list(devices) for site, devices in TWO_SITES.items()}
     data = {device: settings.path for device, settings in shards(6).items()}
     live = LiveFleet(
-        tmp_path_factory.mktemp("strategies"), sites, own_brokers=True, max_packet=128_000, data=data,
+        tmp_path_factory.mktemp("strategies"),
+        sites,
+        own_brokers=True,
+        max_packet=128_000,
+        data=data,
         flags=("--share", "class-counts"),
-    )  # fmt: skip
+    )
     yield live
     live.stop()
 

@@ -82,8 +82,12 @@ def test_a_bundle_with_a_certificate_has_no_password(fleet, tmp_path: Path) -> N
     made = read_settings(str(device / "agent.toml"), {}, AgentSettings)
     assert (made.broker.port, made.broker.password_file) == (8884, None)
     assert {each.name for each in device.iterdir()} == {
-        "agent.toml", "agent.pem", "agent.key", "agent.ca.pem", "agent.release.pub",
-    }  # fmt: skip
+        "agent.toml",
+        "agent.pem",
+        "agent.key",
+        "agent.ca.pem",
+        "agent.release.pub",
+    }
     assert "pi-2" not in folders.hashes_of(tmp_path / "fleet")
 
 

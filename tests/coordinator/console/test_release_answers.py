@@ -113,8 +113,10 @@ def test_lines_are_told_and_steered() -> None:
     assert client.steer("wine", "pause") == LINE
     asked = list(dict.fromkeys(link.asked))
     assert [(type(each), each.line) for each in asked] == [
-        (InspectReleases, None), (InspectReleases, "wine"), (Steer, "wine"),
-    ]  # fmt: skip
+        (InspectReleases, None),
+        (InspectReleases, "wine"),
+        (Steer, "wine"),
+    ]
     assert asked[2].action == "pause"
     refusing = operator(FakeLink(lambda question: [Refused(question.ticket, "no such line")]))
     with pytest.raises(JobError, match="no such line"):

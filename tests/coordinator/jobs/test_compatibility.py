@@ -209,7 +209,7 @@ def job(strategy: str, **fields: Any) -> JobSettings:
         (job("fedavg", tours={"on_lost_visit": "swap", "spares": 0}), "tours.spares = 0 gives a tour none"),
         (job("fedavg", tours={"on_lost_visit": "retry", "retries": 0}), "tours.retries = 0 never tries again"),
     ],
-)  # fmt: skip
+)
 def test_a_job_that_says_otherwise_than_its_strategy(asked: JobSettings, said: str) -> None:
     assert said in told(asked.parts(), asked)
     assert objections(asked.parts()) == []

@@ -20,7 +20,7 @@ from coordinator.records import (
     TourArrived,
     TourGivenUp,
     TourMoved,
-)  # fmt: skip
+)
 from coordinator.rounds.planning import NotYet, PlanRound, plan_round
 from coordinator.rounds.preparing import PrepareJob
 from coordinator.rounds.results import CloseRound
@@ -38,7 +38,7 @@ from sojourn.protocol.messages import (
     TourDiscarded,
     Toured,
     TourProgress,
-)  # fmt: skip
+)
 from sojourn.protocol.wire import Epoch, Member, RoundReport, TourId
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.coordinator.machine.cloud_bench import (
@@ -59,7 +59,7 @@ from tests.coordinator.machine.cloud_bench import (
     result,
     site,
     text,
-)  # fmt: skip
+)
 from tests.sojourn.store.replays import sends
 
 
@@ -78,8 +78,9 @@ def test_a_job_from_beginning_to_end() -> None:
     assert records(effects) == [RoundPlanned]
     asked = zip([e.to.name for e in effects if isinstance(e, Send)], sends(effects, Tour), strict=True)
     assert [(name, tour.id, tour.hops) for name, tour in asked] == [
-        ("s1", TourId("job", 1, 0, 1), ("a",)), ("s2", TourId("job", 1, 1, 1), ("b",)),
-    ]  # fmt: skip
+        ("s1", TourId("job", 1, 0, 1), ("a",)),
+        ("s2", TourId("job", 1, 1, 1), ("b",)),
+    ]
     effects = bench.toured(1, "s2")
     assert records(effects) == [TourArrived]
     assert sends(effects) == [TourAccepted(TourId("job", 1, 1, 1))]
@@ -123,9 +124,11 @@ def test_results_that_come_again_late_or_from_nowhere() -> None:
     before = bench.cloud.snapshot()
     assert sends(bench.hear(site("s1"), toured)) == [TourAccepted(toured.tour)]
     for sender, other in (
-        ("s2", toured.tour), ("s1", TourId("job", 1, 0, 2)), ("s1", TourId("job", 1, 9, 1)),
+        ("s2", toured.tour),
+        ("s1", TourId("job", 1, 0, 2)),
+        ("s1", TourId("job", 1, 9, 1)),
         ("s1", TourId("x", 1, 0, 1)),
-    ):  # fmt: skip
+    ):
         answer = sends(bench.hear(site(sender), msgspec.structs.replace(toured, tour=other)))
         assert [type(message) for message in answer] == [TourDiscarded]
         assert sends(bench.hear(site(sender), TourProgress(other, 0, 1, None, 0, 0, 0, 0))) == [TourCancel(other)]
@@ -264,10 +267,12 @@ def test_a_restart_takes_the_job_up_where_it_was(stage) -> None:
     bench.join("s2", ("b",) if stage != "waiting" else ())
     bench.hear(OPERATOR, Submit("t", text()))
     steps = [
-        ("compiling", bench.compile), ("planning", bench.plan),
-        ("touring", lambda: bench.toured(0, "s1")), ("gathering", lambda: bench.toured(1, "s2")),
+        ("compiling", bench.compile),
+        ("planning", bench.plan),
+        ("touring", lambda: bench.toured(0, "s1")),
+        ("gathering", lambda: bench.toured(1, "s2")),
         ("closing", bench.close),
-    ]  # fmt: skip
+    ]
     for name, step in steps:
         if name == ("touring" if stage == "waiting" else stage):
             break
@@ -277,9 +282,13 @@ def test_a_restart_takes_the_job_up_where_it_was(stage) -> None:
     work = [type(effect.work) for effect in effects if isinstance(effect, Do)]
     tours = [tour.id.number for tour in sends(effects, Tour)]
     expected = {
-        "compiling": ([PrepareJob], []), "planning": ([PlanRound], []), "touring": ([], [0, 1]), "gathering": ([], [1]),
-        "closing": ([CloseRound], []), "waiting": ([PlanRound], []),
-    }  # fmt: skip
+        "compiling": ([PrepareJob], []),
+        "planning": ([PlanRound], []),
+        "touring": ([], [0, 1]),
+        "gathering": ([], [1]),
+        "closing": ([CloseRound], []),
+        "waiting": ([PlanRound], []),
+    }
     assert (work, tours) == expected[stage]
 
 

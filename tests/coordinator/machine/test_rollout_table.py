@@ -57,10 +57,14 @@ class Anything(RolloutBench):
         version = known.forward.read.version + 1 if known else 1
         self.tickets += 1
         self.begin(
-            version, before=known.serves.read.version if known else 0, serial=self.serial, ticket=f"t{self.tickets}",
-            undo=self.draw.random() < 0.7, stages=self.draw.choice([(1.0,), (0.3, 1.0)]),
+            version,
+            before=known.serves.read.version if known else 0,
+            serial=self.serial,
+            ticket=f"t{self.tickets}",
+            undo=self.draw.random() < 0.7,
+            stages=self.draw.choice([(1.0,), (0.3, 1.0)]),
             rules=HealthRules(soak=soak, patience=patience, failures=self.draw.choice([0.0, 0.5, 1.0])),
-        )  # fmt: skip
+        )
         if self.line().ticket == f"t{self.tickets}":
             self.serial += 2
 

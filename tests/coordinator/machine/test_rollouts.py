@@ -94,8 +94,10 @@ def test_devices_are_told_through_the_site_that_has_them_and_not_too_many_at_onc
     it.join("s1", (names[0], "other"))
     effects = it.begin(stages=(1.0,))
     assert [(where, len(devices)) for where, _, devices in shipped(effects)] == [
-        ("s0", TOGETHER), ("s0", 5), ("s1", 1),
-    ]  # fmt: skip
+        ("s0", TOGETHER),
+        ("s0", 5),
+        ("s1", 1),
+    ]
     assert shipped(effects)[-1] == ("s1", 1, ("other",))
 
 
@@ -507,9 +509,14 @@ def reach_done(it: RolloutBench) -> None:
 
 
 STATES = {
-    "running": reach_running, "soaking": reach_soaking, "paused": reach_paused, "halted": reach_halted,
-    "rolling-back": reach_rolling_back, "rolled-back": reach_rolled_back, "done": reach_done,
-}  # fmt: skip
+    "running": reach_running,
+    "soaking": reach_soaking,
+    "paused": reach_paused,
+    "halted": reach_halted,
+    "rolling-back": reach_rolling_back,
+    "rolled-back": reach_rolled_back,
+    "done": reach_done,
+}
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -563,10 +570,14 @@ def test_it_never_asks_to_be_woken_for_nothing(seed) -> None:
                 before = known.serves.read.version if known else 0
                 soak, patience = draw.choice([0.0, 5.0]), draw.choice([0.0, 7.0, 50.0])
                 it.begin(
-                    version, before=before, serial=serial, ticket=f"t{step}", undo=draw.random() < 0.5,
+                    version,
+                    before=before,
+                    serial=serial,
+                    ticket=f"t{step}",
+                    undo=draw.random() < 0.5,
                     rules=HealthRules(soak=soak, patience=patience, failures=draw.choice([0.0, 0.5, 1.0])),
                     stages=draw.choice([(1.0,), (0.3, 1.0), (0.1, 0.2, 1.0)]),
-                )  # fmt: skip
+                )
                 serial, version = serial + 2, version + 1
             case 1:
                 it.steer(draw.choice(["pause", "resume", "rollback"]), f"s{step}")

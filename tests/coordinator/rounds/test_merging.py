@@ -84,8 +84,13 @@ def test_what_devices_return_adds_up_until_the_merge():
     two = TourResult(vector(3), 1, "slot-1", {"control_delta": vector(4)})
     stand = next_vectors(scaffold, stand, [one, two], 4, due=False)
     assert told(stand) == {
-        "model": [2], "anchor": [0], "slot-0": [1], "slot-1": [3], "control": [0], "sum-control_delta": [6]
-    }  # fmt: skip
+        "model": [2],
+        "anchor": [0],
+        "slot-0": [1],
+        "slot-1": [3],
+        "control": [0],
+        "sum-control_delta": [6],
+    }
     stand = next_vectors(scaffold, stand, [one], 4, due=True)
     assert told(stand) == {"model": [2], "control": [2]}
 

@@ -98,10 +98,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def test_what_is_served(site: Site) -> None:
-    assert site.ask("GET", "/") == (200, {"lines": [
-        {"line": LINE, "version": 2, "classes": list(CLASSES)},
-        {"line": PICTURES, "version": 1, "classes": ["left", "other"]},
-    ]})  # fmt: skip
+    assert site.ask("GET", "/") == (
+        200,
+        {
+            "lines": [
+                {"line": LINE, "version": 2, "classes": list(CLASSES)},
+                {"line": PICTURES, "version": 1, "classes": ["left", "other"]},
+            ]
+        },
+    )
     status, card = site.ask("GET", f"/{LINE}")
     assert status == 200
     assert (card["version"], card["classes"], card["input"]["shape"]) == (2, list(CLASSES), [3])

@@ -184,7 +184,12 @@ def test_only_the_first_classes_are_in_the_mix(desk: Desk) -> None:
 
 
 HOSTILE = [
-    b"", b"\x00", b"\xc1" * 100, b"x" * LARGEST, b"\x91" * 5000, os.urandom(500),
+    b"",
+    b"\x00",
+    b"\xc1" * 100,
+    b"x" * LARGEST,
+    b"\x91" * 5000,
+    os.urandom(500),
     msgspec.msgpack.encode(["../../etc", 1]),
     msgspec.msgpack.encode(["no-such-line", 1, 5]),
     msgspec.msgpack.encode([LINE, 99, 5]),
@@ -196,7 +201,7 @@ HOSTILE = [
     msgspec.msgpack.encode([LINE, 1, 5, {}, {}, 0, "", "x" * 501]),
     msgspec.msgpack.encode([LINE, 1, 5.5]),
     msgspec.msgpack.encode({"line": LINE}),
-]  # fmt: skip
+]
 
 
 def test_what_is_no_report_is_dropped_and_counted(desk: Desk) -> None:

@@ -20,9 +20,16 @@ from tests.there import there
 NOON = dt.time(12)
 HEAT = LimitSettings(throttle_at=70, stop_at=80)
 ALL = LimitSettings(
-    memory=200, free_memory=64, free_disk=100, throttle_at=70, stop_at=80, hours=("08:00-18:00",),
-    metered_interfaces=("wwan0",), metered_file="/run/metered", battery=30,
-)  # fmt: skip
+    memory=200,
+    free_memory=64,
+    free_disk=100,
+    throttle_at=70,
+    stop_at=80,
+    hours=("08:00-18:00",),
+    metered_interfaces=("wwan0",),
+    metered_file="/run/metered",
+    battery=30,
+)
 FINE = Readings(60.0, 300.0, 500.0, ("eth0",), marked_metered=False, charge=90, worker=150.0)
 
 
@@ -65,12 +72,16 @@ def test_without_a_limit_or_a_sensor_nothing_is_too_hot() -> None:
     ("hours", "now", "expected"),
     [
         ((), "00:00", True),
-        (("22:00-06:00",), "22:00", True), (("22:00-06:00",), "05:59", True), (("22:00-06:00",), "00:00", True),
-        (("22:00-06:00",), "06:00", False), (("22:00-06:00",), "21:59", False),
-        (("08:00-12:00", "13:00-17:00"), "12:00", False), (("08:00-12:00", "13:00-17:00"), "16:59", True),
+        (("22:00-06:00",), "22:00", True),
+        (("22:00-06:00",), "05:59", True),
+        (("22:00-06:00",), "00:00", True),
+        (("22:00-06:00",), "06:00", False),
+        (("22:00-06:00",), "21:59", False),
+        (("08:00-12:00", "13:00-17:00"), "12:00", False),
+        (("08:00-12:00", "13:00-17:00"), "16:59", True),
         (("07:00-07:00",), "03:00", True),
     ],
-)  # fmt: skip
+)
 def test_hours_of_the_day(hours, now, expected) -> None:
     assert allowed_now(hours, dt.time.fromisoformat(now)) == expected
 
@@ -117,8 +128,13 @@ def test_only_what_a_limit_needs_is_read(tmp_path) -> None:
     root.routes(("wwan0", 1))
     root.supply("BAT0", "Battery", status="Discharging", capacity=20)
     assert look(LimitSettings(root=str(root.path)), tmp_path, 1) == Readings()
-    full = look(LimitSettings(**{name: getattr(ALL, name) for name in ALL.__struct_fields__} | {
-        "root": str(root.path), "metered_file": str(tmp_path)}), tmp_path)  # fmt: skip
+    full = look(
+        LimitSettings(
+            **{name: getattr(ALL, name) for name in ALL.__struct_fields__}
+            | {"root": str(root.path), "metered_file": str(tmp_path)}
+        ),
+        tmp_path,
+    )
     assert (full.celsius, full.free_memory, full.routes, full.charge) == (50, 300, ("wwan0",), 20)
     assert full.marked_metered
     assert there(full.free_disk) > 0
@@ -133,8 +149,12 @@ def test_limits_remember_that_it_was_hot(tmp_path) -> None:
         share, refused = limits.judge()
         said.append((round(share, 2), refused and refused[0], (limits.objection() or [None])[0]))
     assert said == [
-        (1.0, None, None), (0.55, None, None), (0.1, "hot", "hot"), (0.55, "hot", "hot"), (1.0, None, None),
-    ]  # fmt: skip
+        (1.0, None, None),
+        (0.55, None, None),
+        (0.1, "hot", "hot"),
+        (0.55, "hot", "hot"),
+        (1.0, None, None),
+    ]
 
 
 def test_the_clock_is_asked_at_every_look(tmp_path) -> None:

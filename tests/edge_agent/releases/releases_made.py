@@ -52,9 +52,13 @@ def card_of(version: int, weights: Any = None, atol: float = 1e-4, **more: Any) 
     x = np.eye(weights.shape[0], dtype=np.float32)
     probe = ProbeCheck(len(x), x.tobytes(), (x @ weights).astype("<f4").tobytes(), atol)
     values: dict[str, Any] = {
-        "line": LINE, "version": version, "created": "2026-01-01", "classes": CLASSES,
-        "input": InputSpec((weights.shape[0],)), "probe": probe,
-    }  # fmt: skip
+        "line": LINE,
+        "version": version,
+        "created": "2026-01-01",
+        "classes": CLASSES,
+        "input": InputSpec((weights.shape[0],)),
+        "probe": probe,
+    }
     return Card(**(values | more))
 
 

@@ -64,8 +64,9 @@ def test_an_order_is_kept_before_anything_leaves_and_its_goods_are_fetched() -> 
     assert first.record == ReleaseOrdered("e", order(1, 1))
     pulls = [effect for effect in effects if isinstance(effect, Pull)]
     assert [(pull.ref.digest, pull.source) for pull in pulls] == [
-        (goods(1).graph.digest, EDGE), (goods(1).card.digest, EDGE),
-    ]  # fmt: skip
+        (goods(1).graph.digest, EDGE),
+        (goods(1).card.digest, EDGE),
+    ]
     assert reports(effects) == [(1, 0, "fetching")]
     assert works(effects) == []
     assert it.agent.live() >= {goods(1).graph.digest, goods(1).card.digest}
@@ -241,8 +242,9 @@ def test_the_same_goods_under_another_version_are_served_under_it() -> None:
     parcel = goods(1)
     effects = it.ask(Release(sign(Order("f", "l", 2, 5, parcel), SIGNER), None, None))
     assert [effect.ref.digest for effect in effects if isinstance(effect, Pull)] == [
-        parcel.graph.digest, parcel.card.digest,
-    ]  # fmt: skip
+        parcel.graph.digest,
+        parcel.card.digest,
+    ]
     assert works(arrive(it, 1)) == [Install("l", 5, parcel)]
     assert reports(installed(it)) == [(2, 5, "serving")]
 
@@ -645,10 +647,7 @@ class Device:
 
 
 def told(*messages) -> list[Event]:
-    return [
-        Received(EDGE, EPOCH, message) if isinstance(message, Release) else message
-        for message in messages
-    ]  # fmt: skip
+    return [Received(EDGE, EPOCH, message) if isinstance(message, Release) else message for message in messages]
 
 
 STORIES = [

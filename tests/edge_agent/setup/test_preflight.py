@@ -25,7 +25,7 @@ from edge_agent.setup.preflight import (
     of_service,
     of_training,
     plan_of,
-)  # fmt: skip
+)
 from edge_agent.setup.training_trial import TrialResult, survey, tried
 from sojourn.brokers.acl import acl_lines
 from sojourn.brokers.run import start_broker
@@ -51,12 +51,16 @@ def settings(folder: Path, **what) -> AgentSettings:
 @pytest.mark.parametrize(
     ("found", "classes", "verdict"),
     [
-        (TRIED, (), "ok"), (TRIED, ("dog", "cat", "owl"), "ok"),
-        (TRIED, ("owl",), "fails"), (TRIED, ("dog",), "warning"),
-        (but(samples=0), (), "fails"), (but(data_fault="no such file"), (), "fails"),
-        (but(skipped=("3 rows",)), (), "warning"), (but(classes=("cat",)), (), "warning"),
+        (TRIED, (), "ok"),
+        (TRIED, ("dog", "cat", "owl"), "ok"),
+        (TRIED, ("owl",), "fails"),
+        (TRIED, ("dog",), "warning"),
+        (but(samples=0), (), "fails"),
+        (but(data_fault="no such file"), (), "fails"),
+        (but(skipped=("3 rows",)), (), "warning"),
+        (but(classes=("cat",)), (), "warning"),
     ],
-)  # fmt: skip
+)
 def test_data(found, classes, verdict) -> None:
     finding = of_data(found, Plan(classes=classes))
     assert finding.verdict == verdict
@@ -76,12 +80,15 @@ def test_the_time_of_a_visit_is_its_start_and_its_steps() -> None:
 @pytest.mark.parametrize(
     ("limits", "free", "parameters", "verdict"),
     [
-        (FREE, 1000.0, None, "ok"), (FREE, None, None, "ok"),
-        (FREE, 79.0, None, "fails"), (FREE, 100.0, None, "warning"),
-        (LimitSettings(memory=79), 1000.0, None, "fails"), (LimitSettings(free_memory=64), 143.0, None, "fails"),
+        (FREE, 1000.0, None, "ok"),
+        (FREE, None, None, "ok"),
+        (FREE, 79.0, None, "fails"),
+        (FREE, 100.0, None, "warning"),
+        (LimitSettings(memory=79), 1000.0, None, "fails"),
+        (LimitSettings(free_memory=64), 143.0, None, "fails"),
         (FREE, 300.0, 50_000_000, "fails"),
     ],
-)  # fmt: skip
+)
 def test_memory(limits, free, parameters, verdict) -> None:
     assert of_memory(TRIED, Plan(parameters=parameters), limits, free).verdict == verdict
 

@@ -107,9 +107,17 @@ def test_among_equal_epochs_the_earlier_is_kept(bench: Bench, monkeypatch: pytes
 
 def test_every_knob_makes_a_difference(bench: Bench) -> None:
     changes: list[dict[str, Any]] = [
-        {}, {"models": 3}, {"alpha": 0.5}, {"beta": 0.5}, {"warmup": 3}, {"warmup": 0}, {"validation": 0.3},
-        {"validation": 0.0}, {"start": "own"}, {"start": "own", "warmup": 0},
-    ]  # fmt: skip
+        {},
+        {"models": 3},
+        {"alpha": 0.5},
+        {"beta": 0.5},
+        {"warmup": 3},
+        {"warmup": 0},
+        {"validation": 0.3},
+        {"validation": 0.0},
+        {"start": "own"},
+        {"start": "own", "warmup": 0},
+    ]
     results = [bench.vector(**SMALL, objective=Elmy(**(QUIET | change))).tobytes() for change in changes]
     base = Elmy(**QUIET)
     ways: list[dict[str, Any]] = [{"seed": 12}, {"optimiser": "adam"}, {"momentum": 0.5}, {"lr": 0.06}, {"batch": 9}]

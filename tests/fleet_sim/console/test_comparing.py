@@ -83,9 +83,15 @@ def test_the_same_run_twice_is_refused(compared) -> None:
 def test_a_line_of_the_table_is_of_all_seeds() -> None:
     line = row("a", [rows(0.1, 0.5, 0.4), rows(0.2, 0.3, 0.6)], 0.5)
     assert line == {
-        "run": "a", "accuracy": "50.0 ± 14.1 %", "best": "55.0 ± 7.1 %", "round of 50 %": "2", "rounds": "3",
-        "visits": "12", "MB": "1.5", "clock": "30.0 s",
-    }  # fmt: skip
+        "run": "a",
+        "accuracy": "50.0 ± 14.1 %",
+        "best": "55.0 ± 7.1 %",
+        "round of 50 %": "2",
+        "rounds": "3",
+        "visits": "12",
+        "MB": "1.5",
+        "clock": "30.0 s",
+    }
 
 
 def test_a_target_that_not_all_reached() -> None:

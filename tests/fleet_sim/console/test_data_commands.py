@@ -67,9 +67,15 @@ def test_what_is_drawn_is_the_split(narrow: CliRunner) -> None:
 
 def test_every_option_matters(narrow: CliRunner) -> None:
     options = [
-        (), ("--seed", "1"), ("--alpha", "1"), ("--by", "iid"), ("--by", "shards"), ("--by", "shards", "--shards", "3"),
-        ("--alpha", "1", "--samples", "5"), ("--devices", "9"),
-    ]  # fmt: skip
+        (),
+        ("--seed", "1"),
+        ("--alpha", "1"),
+        ("--by", "iid"),
+        ("--by", "shards"),
+        ("--by", "shards", "--shards", "3"),
+        ("--alpha", "1", "--samples", "5"),
+        ("--devices", "9"),
+    ]
     drawn = ["\n".join(shown(narrow, *each)) for each in options]
     assert len(set(drawn)) == len(options)
 

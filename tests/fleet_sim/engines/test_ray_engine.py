@@ -41,8 +41,11 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[3]
 NODE: dict[str, Any] = {
-    "node_ip_address": "127.0.0.1", "num_cpus": 1, "object_store_memory": 80 << 20, "include_log_monitor": False,
-}  # fmt: skip
+    "node_ip_address": "127.0.0.1",
+    "num_cpus": 1,
+    "object_store_memory": 80 << 20,
+    "include_log_monitor": False,
+}
 DEVICES = ("dev-0", "dev-1", "dev-2", "dev-3")
 TEXT = """
 strategy = "feddyn"

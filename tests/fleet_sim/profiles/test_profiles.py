@@ -23,9 +23,7 @@ DEVICE = DeviceProfile(flops=1e9, step_seconds=0.5, visit_seconds=10.0, memory=1
 
 
 def test_the_boards_that_were_promised_are_there() -> None:
-    assert set(PROFILES) == {
-        "raspberry-pi-zero-2", "raspberry-pi-4", "raspberry-pi-5", "jetson-nano", "jetson-orin"
-    }  # fmt: skip
+    assert set(PROFILES) == {"raspberry-pi-zero-2", "raspberry-pi-4", "raspberry-pi-5", "jetson-nano", "jetson-orin"}
     assert {name: profile.name for name, profile in PROFILES.items()} == {name: name for name in PROFILES}
 
 

@@ -12,9 +12,17 @@ SEEN = [
     {"clock": "10", "site": "a", "tour": "job/1/0", "device": "d1", "seconds": "4", "down": "100", "up": "50"},
     {"clock": "15", "site": "a", "tour": "job/1/0", "device": "d2", "seconds": "5", "down": "200", "up": "50"},
     {"clock": "12", "site": "b", "tour": "job/1/1", "device": "d3", "seconds": "2", "down": "7", "up": "8"},
-    {"clock": "40", "site": "a", "tour": "job/2/0", "device": "d1", "seconds": "6", "down": "1", "up": "2",
-     "status": "declined"},
-]  # fmt: skip
+    {
+        "clock": "40",
+        "site": "a",
+        "tour": "job/2/0",
+        "device": "d1",
+        "seconds": "6",
+        "down": "1",
+        "up": "2",
+        "status": "declined",
+    },
+]
 
 
 @pytest.fixture
@@ -30,17 +38,29 @@ def results(tmp_path) -> ResultFolder:
 def test_a_device_is_busy_in_its_visits_and_one_that_had_none_is_there(results) -> None:
     rows = {row["device"]: row for row in results.rows(DEVICES)}
     assert rows["d1"] == {
-        "device": "d1", "profile": "pi", "samples": "5", "visits": "1", "lost": "1", "seconds": "10.0", "down": "101",
+        "device": "d1",
+        "profile": "pi",
+        "samples": "5",
+        "visits": "1",
+        "lost": "1",
+        "seconds": "10.0",
+        "down": "101",
         "up": "52",
-    }  # fmt: skip
+    }
     assert (rows["d4"]["visits"], rows["d4"]["seconds"], rows["d4"]["samples"]) == ("0", "0.0", "8")
 
 
 def test_a_site_is_busy_from_its_first_visit_of_a_round_to_its_last(results) -> None:
     rows = {row["site"]: row for row in results.rows(SITES)}
     assert rows["a"] == {
-        "site": "a", "devices": "2", "rounds": "2", "visits": "2", "lost": "1", "seconds": "15.0", "down": "301",
+        "site": "a",
+        "devices": "2",
+        "rounds": "2",
+        "visits": "2",
+        "lost": "1",
+        "seconds": "15.0",
+        "down": "301",
         "up": "102",
-    }  # fmt: skip
+    }
     assert float(rows["b"]["seconds"]) == 2.0
     assert rows["c"]["visits"] == "0"

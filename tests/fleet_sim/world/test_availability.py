@@ -83,8 +83,11 @@ def test_a_night_over_midnight(share) -> None:
     plan = Availability(diurnal=Diurnal(opens=22, closes=6))
     hour = 3600
     assert list(presence(plan, "dev", 1, 48 * hour)) == [
-        (6 * hour, False), (22 * hour, True), (30 * hour, False), (46 * hour, True)
-    ]  # fmt: skip
+        (6 * hour, False),
+        (22 * hour, True),
+        (30 * hour, False),
+        (46 * hour, True),
+    ]
 
 
 def test_a_day_is_shifted_by_up_to_half_the_spread(share) -> None:
@@ -92,8 +95,10 @@ def test_a_day_is_shifted_by_up_to_half_the_spread(share) -> None:
     for drawn, opens in ((0.0, 6), (0.5, 8), (0.75, 9)):
         share["diurnal"] = drawn
         assert list(presence(plan, "dev", 1, 86_400)) == [
-            (0, False), (opens * 3600, True), ((opens + 10) * 3600, False)
-        ]  # fmt: skip
+            (0, False),
+            (opens * 3600, True),
+            ((opens + 10) * 3600, False),
+        ]
 
 
 @pytest.mark.parametrize(("opens", "closes"), [(0, 24), (7, 7), (24, 0)])
@@ -117,8 +122,12 @@ def test_all_parts_of_a_plan_must_agree(share) -> None:
     plan = Availability(duty_cycle=DutyCycle(on=7200, of=14_400), diurnal=Diurnal(opens=1, closes=5))
     hour = 3600
     assert list(presence(plan, "dev", 1, 24 * hour)) == [
-        (0, False), (hour, True), (2 * hour, False), (4 * hour, True), (5 * hour, False)
-    ]  # fmt: skip
+        (0, False),
+        (hour, True),
+        (2 * hour, False),
+        (4 * hour, True),
+        (5 * hour, False),
+    ]
 
 
 def test_who_is_away_for_two_reasons_waits_for_the_later(share) -> None:

@@ -55,9 +55,15 @@ def test_without_a_pause_every_round_is_written_down(tmp_path, monkeypatch) -> N
 
 @pytest.mark.parametrize(
     ("size", "age", "old"),
-    [(0, 1.0, False), (0, 3.0, True), (100 << 20, 3.0, False), (100 << 20, 11.0, False), (100 << 20, 13.0, True),
-     (0, -60.0, True)],
-)  # fmt: skip
+    [
+        (0, 1.0, False),
+        (0, 3.0, True),
+        (100 << 20, 3.0, False),
+        (100 << 20, 11.0, False),
+        (100 << 20, 13.0, True),
+        (0, -60.0, True),
+    ],
+)
 def test_a_large_one_is_written_more_rarely(tmp_path, size, age, old) -> None:
     path = tmp_path / "checkpoint.bin"
     path.touch()

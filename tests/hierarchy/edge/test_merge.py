@@ -27,7 +27,7 @@ from sojourn.node.machine import (
     Send,
     Undo,
     Woke,
-)  # fmt: skip
+)
 from sojourn.parts import Scaffold
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.messages import (
@@ -45,7 +45,7 @@ from sojourn.protocol.messages import (
     TourProgress,
     Visit,
     Visited,
-)  # fmt: skip
+)
 from sojourn.protocol.wire import Epoch, VisitReport
 from sojourn.randomness import derive
 from sojourn.store.blobs import ref_of
@@ -474,20 +474,29 @@ def test_any_course_of_waves_can_be_replayed(seed) -> None:
         ref = result(f"m{step}")
         good = Merged({"model": ref}, {"model": ref}) if merged else Passed({"model": ref}, {"model": ref}, 1.0)
         whole = wave_tour(
-            ("a", "b"), draw.choice([0, 2, 3]), spares=("s",), attempt=draw.choice([1, 1, 1, 2]), number=number,
+            ("a", "b"),
+            draw.choice([0, 2, 3]),
+            spares=("s",),
+            attempt=draw.choice([1, 1, 1, 2]),
+            number=number,
             on_lost_visit=draw.choice(["skip", "retry", "swap"]),
-        )  # fmt: skip
+        )
         events = [
-            Received(CLOUD, EPOCH, whole), Pulled(KIT.digest), Pulled(MODEL.digest),
+            Received(CLOUD, EPOCH, whole),
+            Pulled(KIT.digest),
+            Pulled(MODEL.digest),
             *[Received(device(name), EPOCH, Visited(where, {"model": result(f"{name}{where.hop}")}, 5, {}))] * 3,
-            *[Pulled(result(f"{name}{where.hop}").digest)] * 3, *[Did(work.key, good)] * 3,
+            *[Pulled(result(f"{name}{where.hop}").digest)] * 3,
+            *[Did(work.key, good)] * 3,
             Received(device(name), EPOCH, Progress(where, "training", 1, 2)),
             Received(device(name), EPOCH, Declined(where, draw.choice(["hot", "stale"]), "")),
             Did(work.key, Failed("no")) if not merged else Linked(),
-            DidNot(work.key, draw.choice(["Fault", "DiskFull"]), "no"), Woke(),
-            PullFailed(result(f"{name}{where.hop}").digest, "gone"), PullFailed(MODEL.digest, "disk"),
+            DidNot(work.key, draw.choice(["Fault", "DiskFull"]), "no"),
+            Woke(),
+            PullFailed(result(f"{name}{where.hop}").digest, "gone"),
+            PullFailed(MODEL.digest, "disk"),
             Present(device(name), Epoch(draw.randint(1, 3), bytes(8)), draw.choice(PRESENCES)),
-        ]  # fmt: skip
+        ]
         if draw.random() < 0.02:
             events = [Received(CLOUD, EPOCH, draw.choice(DISMISSALS)(tour_id(2, number)))]
         bench.tell(draw.choice(events), step * 2.0)

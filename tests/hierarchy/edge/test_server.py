@@ -26,7 +26,7 @@ from sojourn.node.machine import (
     Send,
     Undo,
     Woke,
-)  # fmt: skip
+)
 from sojourn.parts import Scaffold
 from sojourn.protocol.messages import (
     Accepted,
@@ -48,7 +48,7 @@ from sojourn.protocol.messages import (
     TourProgress,
     Visit,
     Visited,
-)  # fmt: skip
+)
 from sojourn.protocol.wire import Epoch
 from sojourn.store.blobs import ref_of
 from tests.hierarchy.edge.site_bench import (
@@ -546,18 +546,24 @@ def test_any_course_of_events_can_be_replayed(seed) -> None:
         whole = tour(("a", "b"), ("s",), attempt[0], number, on_lost_visit=draw.choice(["skip", "retry", "swap"]))
         event = draw.choice(
             [
-                Received(CLOUD, EPOCH, whole), Pulled(KIT.digest), Pulled(MODEL.digest),
+                Received(CLOUD, EPOCH, whole),
+                Pulled(KIT.digest),
+                Pulled(MODEL.digest),
                 Received(device(name), EPOCH, Visited(where, {"model": result(name)}, 5, {})),
                 Pulled(result(name).digest),
                 Received(device(name), EPOCH, Progress(where, "training", 1, 2)),
                 Received(device(name), EPOCH, Declined(where, draw.choice(["hot", "stale"]), "")),
                 Did(bench.work, Passed({"model": result(name)}, {"model": result(name)}, 1.0)),
-                Did(bench.work, Failed("no")), DidNot(bench.work, "Fault", "no"), Woke(), Linked(),
-                PullFailed(result(name).digest, "gone"), PullFailed(MODEL.digest, "disk"),
+                Did(bench.work, Failed("no")),
+                DidNot(bench.work, "Fault", "no"),
+                Woke(),
+                Linked(),
+                PullFailed(result(name).digest, "gone"),
+                PullFailed(MODEL.digest, "disk"),
                 Present(device(name), Epoch(draw.randint(1, 3), bytes(8)), draw.choice(PRESENCES)),
                 Received(CLOUD, EPOCH, draw.choice(DISMISSALS)(tour_id(attempt[0], number))),
             ]
-        )  # fmt: skip
+        )
         bench.tell(event, step * 10.0)
         bench.edge.live()
         for key, held in bench.edge.state.tours.items():

@@ -276,9 +276,10 @@ class Peers:
         model = result(f"{name}{visit.hop}", "int8" if visit.tour else draw.choice(["float32"] * 5 + ["int8"]))
         good = Visited(visit, {"model": model}, 5, {})
         others: list[Message] = [
-            Visited(visit, {}, 5, {}), Progress(visit, draw.choice(["fetching", "training"]), 1, 2),
+            Visited(visit, {}, 5, {}),
+            Progress(visit, draw.choice(["fetching", "training"]), 1, 2),
             Declined(visit, draw.choice(["hot", "stale"]), ""),
-        ]  # fmt: skip
+        ]
         return Received(device(name), EPOCH, draw.choice([good, good, good, *others]))
 
     def _pull(self) -> object:

@@ -180,11 +180,18 @@ def check_untouched(bed, action) -> None:
 @pytest.mark.parametrize(
     "topic",
     [
-        "", "sojourn", "sojourn/1/f/device/d", "sojourn/2/f/device/d/in/e", "sojourn/1/other/device/d/in/e",
-        "sojourn/1/f/device/D/in/e", "sojourn/1/f/robot/d/in/e", "sojourn/1/f/device/d/out/e",
-        "sojourn/1/f/device/d/in/E", "a/b/c/d/e/f/g",
+        "",
+        "sojourn",
+        "sojourn/1/f/device/d",
+        "sojourn/2/f/device/d/in/e",
+        "sojourn/1/other/device/d/in/e",
+        "sojourn/1/f/device/D/in/e",
+        "sojourn/1/f/robot/d/in/e",
+        "sojourn/1/f/device/d/out/e",
+        "sojourn/1/f/device/d/in/E",
+        "a/b/c/d/e/f/g",
     ],
-)  # fmt: skip
+)
 def test_topics_that_are_not_ours(bed, topic) -> None:
     check_untouched(bed, lambda: bed.raw(topic, pack(Packet(1, EPOCH, Gone(bytes(32))))))
 
