@@ -174,7 +174,7 @@ def assert_warms_and_refuses(engine: Engine) -> None:
     assert engine.start("dev-0", "a", Warm(work.visit.kit, work.visit.task), blobs).result().event == Did(
         "a", Warmed(18)
     )
-    for device, word in {"none": "holds no sample", "dev-9": "no share for a device 'dev-9'"}.items():
+    for device, word in {"none": "there are no samples in it", "dev-9": "no share for a device 'dev-9'"}.items():
         event = engine.start(device, "b", work, blobs).result().event
         assert isinstance(event, DidNot)
         assert event.reason == "data"

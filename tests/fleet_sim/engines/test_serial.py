@@ -66,7 +66,7 @@ def test_an_empty_device_says_so() -> None:
     event = SerialEngine(shards()).start("none", "key", visit("sgd", blobs), blobs).result().event
     assert isinstance(event, DidNot)
     assert event.reason == "data"
-    assert "none's share of the data set holds no sample" in event.detail
+    assert "none's share of the data set: there are no samples in it" in event.detail
 
 
 def test_a_device_without_a_share_is_told_apart_from_an_empty_one() -> None:
