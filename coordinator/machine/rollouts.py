@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 TOGETHER = 400
 """Devices in one message: with the longest names, and a small release riding along, it fits in any broker's packet."""
 NAMED = 3
-"""So many ill devices are named, the others are counted."""
+"""At most this many ill devices are named, the others are counted."""
 
 
 class Rollouts:
