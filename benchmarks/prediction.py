@@ -20,7 +20,7 @@ import numpy as np
 
 from edge_agent import Model
 from edge_agent.inference.usage_listener import UsageListener
-from edge_agent.releases.folder import ReleaseFolder, Served
+from edge_agent.releases.folder import ReleaseFolder, ServedFiles
 from sojourn.model.predictor import ReleasePredictor
 from sojourn.protocol.envelope import pack_blob
 from sojourn.protocol.release import Card, Goods, Parcel, ProbeCheck
@@ -112,7 +112,7 @@ def serve(store: Path, graph: bytes, card: Card) -> None:
     """Make it the current release of a store."""
     blobs = FolderBlobs(store / "blobs")
     parcels = [Parcel(blobs.put(data), len(data)) for data in (graph, pack_blob(card))]
-    served = Served(card.line, card.version, Goods(*parcels))
+    served = ServedFiles(card.line, card.version, Goods(*parcels))
     folder = ReleaseFolder(store, card.line)
     folder.place(served, store / "blobs")
     folder.make_current(served)

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from coordinator.records import JobRecord, Record
     from coordinator.strategies import Strategy
 
-FORGIVEN = 5
-"""After so many rounds, devices that gave no answer to an estimation are asked again."""
+ASK_AGAIN_AFTER = 5
+"""Rounds after which devices that gave no answer to an estimation are asked again."""
 
 
 class JobState(msgspec.Struct):
@@ -52,8 +52,9 @@ class JobState(msgspec.Struct):
     exemplars: Ref | None = None
     test: Ref | None = None
     recipe: str = ""
+    """What the kit was made of: another job with the same recipe can use the kit."""
     initial: Ref | None = None
-    """What the kit was made of, and the first model: another job may have use for both."""
+    """The first model, exact: another job with the same recipe can begin with it."""
     first_handout: Ref | None = None
     """The first model as it travels down: every estimation starts from it."""
     classes: int = 0
@@ -122,14 +123,23 @@ class JobState(msgspec.Struct):
         """Whether no tour waits for the present leg."""
         return all(tour.leg <= self.leg for tour in self.tours)
 
-    def held(self, name: str) -> Ref:
+    def exact_vector(self, name: str) -> Ref:
         """One of the job's vectors, exact."""
         return self.initial if name == INITIAL and self.initial else self.vectors["model" if name == INITIAL else name]
 
-    def handed(self, name: str) -> Ref:
+    def travelling_vector(self, name: str) -> Ref:
         """One of the job's vectors, as it travels down."""
         first = self.first_handout
         return first if name == INITIAL and first else self.handout["model" if name == INITIAL else name]
+
+    def why_complete(self) -> str | None:
+        """Why the job needs no further round; None while it does."""
+        if not self.history:
+            return None
+        settings, accuracy, rounds = self.settings, self.history[-1].accuracy, len(self.history)
+        if settings.target is not None and accuracy >= settings.target:
+            return f"the target accuracy {settings.target:.2%} was reached in round {rounds}"
+        return f"{rounds} rounds are done" if rounds >= settings.all_rounds else None
 
     def copy(self) -> JobState:
         """The same state by itself: work runs beside the machine, which goes on changing its own."""
@@ -195,10 +205,11 @@ class JobState(msgspec.Struct):
                 pass
 
     def _close(self, record: RoundClosed) -> None:
+        """Take over what the closed round came to, and have no tours any more."""
         self.vectors, self.handout, self.norms = record.vectors, record.handout, record.norms
         self.history.append(record.report)
         self.estimation_traffic = 0
-        self.silent = {} if len(self.history) % FORGIVEN == 0 else self.silent
+        self.silent = {} if len(self.history) % ASK_AGAIN_AFTER == 0 else self.silent
         self.slots = record.slots
         self.since_merge = 0 if record.merged else self.since_merge + 1
         self.merged_fleet = len(self.fleet) if record.merged else self.merged_fleet

@@ -10,10 +10,10 @@ from sojourn.protocol.wire import Ref, VisitId
 
 Key = str
 """A visit without its attempt: job, round, tour, hop."""
-KEPT = 32
-"""Results that nobody fetches, and fences of rounds gone by, are kept up to this number."""
+RESULTS_KEPT = 32
+"""At most this many results that nobody fetches, and fences of past rounds, are kept; the oldest goes first."""
 REMEMBERED = 16
-"""So many jobs' memories are kept: those that changed last."""
+"""The memories of at most this many jobs are kept; the one that changed longest ago goes first."""
 
 
 class VisitTaken(msgspec.Struct, frozen=True, tag="visit-taken/1"):
@@ -143,7 +143,7 @@ class AgentState(msgspec.Struct):
                 held = self.held.pop(record.key)
                 self.fences.pop(record.key, None)
                 self.fences[record.key] = held.order.id.attempt
-                while len(self.fences) > KEPT:
+                while len(self.fences) > RESULTS_KEPT:
                     del self.fences[next(iter(self.fences))]
                 if record.accepted and held.memory:
                     self._remember(held)

@@ -52,7 +52,10 @@ def offer(settings: AgentSettings, threads: int) -> Offer:
 
 
 def assemble(settings: AgentSettings, notifier: Notifier | None = None) -> Driver:
-    """An agent on its broker, its folder and its training process; a full disk is no hang to the `notifier`."""
+    """An agent on its broker, its folder and its training process.
+
+    While it waits for a full disk it keeps telling systemd's watchdog that it is alive.
+    """
     check(settings.objectives)
     threads = settings.threads or os.cpu_count() or 1
     about = offer(settings, threads)
@@ -73,7 +76,7 @@ def assemble(settings: AgentSettings, notifier: Notifier | None = None) -> Drive
 
 @contextmanager
 def serving(settings: AgentSettings, driver: Driver) -> Iterator[None]:
-    """Hear what programs do with the releases here, and answer them over HTTP where that is wanted."""
+    """While in this context: collect usage reports of local programs, and run the HTTP endpoint if a port is set."""
     folder = store_folder(settings.store, settings.fleet, settings.name)
     with ExitStack() as parts:
         if settings.release.key_file is not None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from edge_agent.active_visit import ActiveVisit
 from edge_agent.offer_check import remembers, unsupported
 from edge_agent.records import (
-    KEPT,
+    RESULTS_KEPT,
     HeldVisit,
     Memory,
     VisitEnded,
@@ -120,7 +120,7 @@ class VisitMachine:
         if refusal := self._refusal(order):
             DEVICE_VISIT.step(DeviceVisitState.NEW, DeviceVisitEvent.REFUSED)
             return [*effects, Send(edge, Declined(order.id, *refusal)), Say(f"declined {order.id}: {refusal[1]}")]
-        while len(self.state.held) >= KEPT:  # results that nobody fetches
+        while len(self.state.held) >= RESULTS_KEPT:  # results that nobody fetches
             effects += self._end(next(iter(self.state.held)), DeviceVisitEvent.CROWDED_OUT)
         record = VisitTaken(edge.name, order)
         self.state.apply(record)
@@ -217,6 +217,7 @@ class VisitMachine:
         return self.active.state if self.active and self.active.held is held else DeviceVisitState.TRAINED
 
     def _refusal(self, order: Visit) -> tuple[VisitReason, str] | None:
+        """Why a visit is declined: another is under way, it asks for what is unknown here, or the owner objects."""
         if self.active:
             return "busy", f"visiting for {self.active.order.id.job}"
         objection = unsupported(order.task, self.offer)
@@ -241,6 +242,7 @@ class VisitMachine:
         return [Say(f"visit {held.order.id} from {held.source}"), *pulls]
 
     def _train(self, now: float) -> Do:
+        """Give the visit to the training process, with what the device remembers of the job."""
         active = self._active()
         active.news_at = active.next_progress = now  # a sign of life, unless the result is here as soon
         order = active.order

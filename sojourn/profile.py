@@ -1,4 +1,7 @@
-"""What a device and its line can do, in numbers: how the table, a measured machine and the simulation say it."""
+"""The form of a device's speed and of its network line.
+
+Used by the table of boards, by `sojourn agent profile` and by the simulation.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ class DeviceProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class LinkProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A device's line to its broker: bytes a second each way, and the seconds that a byte is under way."""
+    """A device's line to its broker: bytes a second each way, and the one-way latency in seconds."""
 
     up: Rate
     down: Rate

@@ -50,7 +50,7 @@ class Workload(NamedTuple):
     cohort: int
     build: type[nn.Sequential]
     rounds: int
-    """So many take some seconds."""
+    """How many rounds: enough to take some seconds."""
 
 
 WORKLOADS = {

@@ -95,7 +95,10 @@ def _store(file: str | None, store: str | None) -> Path:
 
 
 def assemble(settings: CoordinatorSettings, notifier: Notifier | None = None) -> Driver:
-    """A coordinator on its broker, its folder and its worker; a full disk is no hang to the `notifier`."""
+    """A coordinator on its broker, its folder and its worker.
+
+    While it waits for a full disk it keeps telling systemd's watchdog that it is alive.
+    """
     from coordinator.machine.coordinator import Coordinator
     from coordinator.machine.work import CoordinatorWorker
     from sojourn.links.mqtt import MqttLink

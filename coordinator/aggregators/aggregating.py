@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coordinator.aggregators.contributions import Contribution, MergeContext, State, Vector, heard, mean_of
+from coordinator.aggregators.contributions import Contribution, MergeContext, State, Vector, mean_of, with_weight
 from coordinator.aggregators.drift_correction import dyn, scaffold
 from coordinator.aggregators.inverse_distance import ida
 from coordinator.aggregators.server_optimisers import adaptive, avgm
@@ -73,7 +73,7 @@ def _uniform_mean(
 
 
 def _mean(previous: Vector, contributions: Sequence[Contribution], weighting: Weighting) -> Vector:
-    voices = heard(contributions, weighting)
+    voices = with_weight(contributions, weighting)
     return mean_of(voices, weighting).astype(np.float32) if voices else previous
 
 

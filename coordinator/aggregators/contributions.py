@@ -43,7 +43,7 @@ class MergeContext:
 
     @property
     def grown(self) -> float:
-        """What a mean over the devices of before becomes as one over all, whose others have nothing: N before / N."""
+        """N at the last merge / N now: the factor for a mean over all devices when newcomers contribute 0."""
         return self.before / self.devices if self.before else 1.0
 
 
@@ -53,7 +53,7 @@ def weighting_of(aggregator: Aggregator) -> Weighting:
     return weighting
 
 
-def heard(contributions: Sequence[Contribution], weighting: Weighting) -> list[Contribution]:
+def with_weight(contributions: Sequence[Contribution], weighting: Weighting) -> list[Contribution]:
     """Those that have a say: by samples, a tour that saw none has none; uniformly, devices need not tell."""
     return [each for each in contributions if weighting == "uniform" or each.weight > 0]
 

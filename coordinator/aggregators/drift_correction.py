@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.aggregators.contributions import State, Vector, heard, mean_of, stepped
+from coordinator.aggregators.contributions import State, Vector, mean_of, stepped, with_weight
 from sojourn.errors import JobError
 from sojourn.parts import Dyn, DynServer, OwnObjective, Scaffold, ScaffoldServer, name_of
 
@@ -60,7 +60,7 @@ def scaffold(
     if (change := merge.returned.get("control_delta")) is not None:
         control = state.get("control", np.zeros_like(previous)).astype(np.float64) + change / np.float64(merge.devices)
         state = {**state, "control": control.astype(np.float32)}
-    voices = heard(contributions, settings.weighting)
+    voices = with_weight(contributions, settings.weighting)
     if not voices:
         return previous, state
 

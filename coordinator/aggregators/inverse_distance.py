@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.aggregators.contributions import heard, mean_of
+from coordinator.aggregators.contributions import mean_of, with_weight
 from sojourn.model.vectors import BLOCK, mean, on_all_cores
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def ida(
     settings: Ida, previous: Vector, contributions: Sequence[Contribution], state: State, _: MergeContext
 ) -> tuple[Vector, State]:
     """Each model weighs 1 / (epsilon + its distance to the mean model), whatever it weighed in that mean."""
-    voices = heard(contributions, settings.weighting)
+    voices = with_weight(contributions, settings.weighting)
     if not voices:
         return previous, state
     models = [each.vector for each in voices]

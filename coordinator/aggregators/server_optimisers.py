@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.aggregators.contributions import State, Vector, heard, mean_of, stepped
+from coordinator.aggregators.contributions import State, Vector, mean_of, stepped, with_weight
 from sojourn.parts import Adagrad, Adam, AvgM, Yogi
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def avgm(
     settings: AvgM, previous: Vector, contributions: Sequence[Contribution], state: State, _: MergeContext
 ) -> tuple[Vector, State]:
     """v <- momentum v + d; w <- w + lr v."""
-    voices = heard(contributions, settings.weighting)
+    voices = with_weight(contributions, settings.weighting)
     if not voices:
         return previous, state
 
@@ -52,7 +52,7 @@ def adaptive(
     Kept as `root`: sqrt(v), which has the range of the models' own numbers. v itself would leave that of float32 with
     differences beyond 1e19 or below 1e-19.
     """
-    voices = heard(contributions, settings.weighting)
+    voices = with_weight(contributions, settings.weighting)
     if not voices:
         return previous, state
 

@@ -45,10 +45,13 @@ def native_group_norm_backward(
     groups: int,
     wanted: Sequence[bool],
 ) -> tuple[Value, Value, Value]:
-    """By the input, gamma and beta: grad * a + x * b + c with a, b, c per sample and channel."""
-    sent, seen = reshape(grad, 0, channels, -1), reshape(x, 0, channels, -1)
+    """The gradients by input, gamma and beta.
+
+    That by the input is grad·a + x·b + c, with a, b, c per sample and channel; those not in `wanted` are placeholders.
+    """
+    grad_rows, x_rows = reshape(grad, 0, channels, -1), reshape(x, 0, channels, -1)
     middle, rstd = reshape(middle, 0, groups, 1), reshape(rstd, 0, groups, 1)
-    by_x, by_one = total(op.Mul(sent, seen), 2, keep=True), total(sent, 2, keep=True)
+    by_x, by_one = total(op.Mul(grad_rows, x_rows), 2, keep=True), total(grad_rows, 2, keep=True)
     wide_rstd = _per_channel(rstd, channels, groups)
     by_input = by_gamma = by_beta = grad
     if wanted[0]:
@@ -62,7 +65,7 @@ def native_group_norm_backward(
         c = op.Neg(op.Add(op.Mul(b, middle), op.Mul(op.Mul(group_one, rstd), share)))
         wide_b, wide_c = (_per_channel(values, channels, groups) for values in (b, c))
         a = op.Mul(wide_rstd, weights)
-        by_input = op.Add(op.Mul(sent, a), op.Add(op.Mul(seen, wide_b), wide_c))
+        by_input = op.Add(op.Mul(grad_rows, a), op.Add(op.Mul(x_rows, wide_b), wide_c))
         by_input = op.Reshape(by_input, op.Shape(x))
     if wanted[1]:
         centred = op.Sub(by_x, op.Mul(by_one, _per_channel(middle, channels, groups)))

@@ -14,7 +14,7 @@ LEAST = 0.5
 """Rounds that must have passed before the pace says anything."""
 
 
-def share(tours: Sequence[TourView]) -> float:
+def share_of_round(tours: Sequence[TourView]) -> float:
     """How much of a round is done."""
     hops = sum(len(tour.hops) for tour in tours)
     done = sum(min(tour.hop + (tour.step / tour.steps if tour.steps else 0.0), len(tour.hops)) for tour in tours)
@@ -24,11 +24,14 @@ def share(tours: Sequence[TourView]) -> float:
 def rounds_done(progress: JobProgress) -> float:
     """How many rounds are done, with the part of the one under way."""
     view = progress.view
-    return view.round + share(view.tours) * (view.phase == "train")
+    return view.round + share_of_round(view.tours) * (view.phase == "train")
 
 
 class TimeLeft:
-    """Looks at a job now and then. What comes before training does not count: it says nothing of the rounds."""
+    """Estimates the time left from successive views of a job.
+
+    Compiling and estimating do not count towards the pace.
+    """
 
     def __init__(self) -> None:
         self._first: tuple[float, float] | None = None

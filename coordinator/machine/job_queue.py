@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from coordinator.machine.job_summaries import plan_line, round_line, why_complete
+from coordinator.machine.job_summaries import plan_line, round_line
 from coordinator.machine.job_table import JOB, STATUS, WORK, step_of
 from coordinator.records import (
     DevicesEstimated,
@@ -136,10 +136,10 @@ class JobQueue:
                 return self._plan_again(state, now)
 
     def _begin(self, state: JobState) -> list[Effect]:
-        self._take(state, "its turn")
+        self._advance(state, "its turn")
         return [self.write(JobStarted(state.name)), *self._compile(state)]
 
-    def _take(self, state: JobState, event: str) -> None:
+    def _advance(self, state: JobState, event: str) -> None:
         """Take the step that follows the event."""
         self._steps[state.name] = JOB.step(self.step(state), event)
 
@@ -153,12 +153,12 @@ class JobQueue:
 
     def _plan_again(self, state: JobState, now: float, *, ask_silent: bool = False) -> list[Effect]:
         """Try to plan for a job that waits; with `ask_silent`, devices that gave no answer are asked once more."""
-        self._take(state, "plan again")
+        self._advance(state, "plan again")
         return self._plan(state, now, ask_silent=ask_silent)
 
     def _plan_next(self, state: JobState, now: float) -> list[Effect]:
         """A round or an estimation is closed: plan the next round, unless the job is complete."""
-        if reason := why_complete(state):
+        if reason := state.why_complete():
             return self.end(state, "complete", reason, now)
         return self._plan(state, now)
 
@@ -178,7 +178,7 @@ class JobQueue:
 
     def _wait(self, state: JobState, reason: str, now: float) -> list[Effect]:
         """Until the sites change, or for a while: a device that gave no answer may have one then."""
-        self._take(state, "devices lacking")
+        self._advance(state, "devices lacking")
         self._waiting_since = now if self._waiting_since is None else self._waiting_since
         self._plan_again_at = now + PLAN_AGAIN
         if (state.status, state.detail) == ("waiting", reason):
@@ -205,7 +205,7 @@ class JobQueue:
             return []
         if isinstance(outcome, NotYet):
             return [*self._wait(state, outcome.reason, now), *self.reconsider(now)]
-        self._take(state, _EVENTS[type(outcome)])
+        self._advance(state, _EVENTS[type(outcome)])
         written = self.write(outcome, sync=True, blobs=blobs_of(outcome))
         return [written, *self._after(state, outcome, now)]
 
@@ -241,21 +241,21 @@ class JobQueue:
         blobs = tuple(ref.digest for ref in [*toured.vectors.values(), toured.reports])
         record = self.write(TourArrived(state.name, toured), sync=True, blobs=blobs)
         accepted = Send(Address("edge", tour.site), TourAccepted(toured.tour))
-        return [record, accepted, *self._one_less_out(state, now)]
+        return [record, accepted, *self._tour_over(state, now)]
 
-    def _one_less_out(self, state: JobState, now: float) -> list[Effect]:
+    def _tour_over(self, state: JobState, now: float) -> list[Effect]:
         """A tour came home or was given up: go on if it was the last that was out."""
         if self._tours.gathered(state):
             return self._gather(state, now)
-        self._take(state, "tour home")
+        self._advance(state, "tour home")
         return []
 
     def _gather(self, state: JobState, now: float) -> list[Effect]:
         """All tours that were out are home: the next leg departs, or the round closes."""
         if not state.last_leg:
-            self._take(state, "leg home")
+            self._advance(state, "leg home")
             return [self._work(state, PassLeg(state.copy()))]
-        self._take(state, "all home")
+        self._advance(state, "all home")
         return [self._work(state, CloseRound(state.copy(), now - self._began, self.traffic))]
 
     def _lost(self, state: JobState, number: int, now: float) -> list[Effect]:
@@ -264,7 +264,7 @@ class JobQueue:
         tour = next(t for t in state.tours if t.number == number)
         policy, reason = job.tours.on_lost_site, f"no sign of life for {job.tours.site_lease:g} s"
         lost = Say(f"job {state.name}: site {tour.site} is lost, {reason}; {policy}", "warning")
-        self._take(state, "site lost")
+        self._advance(state, "site lost")
         if policy == "wait":
             return [lost, *self._tours.ask(state, tour, now)]
         self._tours.forget(number)
@@ -272,7 +272,7 @@ class JobQueue:
         if moved:
             return [lost, self.write(TourMoved(state.name, moved), sync=True), *self._tours.ask(state, moved, now)]
         given_up = self.write(TourGivenUp(state.name, number, reason), sync=True)
-        return [lost, given_up, *self._one_less_out(state, now)]
+        return [lost, given_up, *self._tour_over(state, now)]
 
     def end(self, state: JobState, event: str, detail: str, now: float) -> list[Effect]:
         """A job is over: what is under way for it is called off, and the next one has its turn. If it was, nothing."""
@@ -289,7 +289,7 @@ class JobQueue:
                 self._tours.forget(tour.number)
                 if tour.number not in state.arrived:
                     effects.append(Send(Address("edge", tour.site), TourCancel(state.tour_id(tour))))
-        self._take(state, event)
+        self._advance(state, event)
         record = JobEnded(state.name, STATUS[after], detail[:20_000])
         effects += [self.write(record, sync=True), Say(f"job {state.name} is {STATUS[after]}: {detail}")]
         following = self.durable.current if current else None

@@ -1,4 +1,4 @@
-"""What people read about a job in the coordinator's log: a plan, a round, and why the job is complete."""
+"""What people read about a job in the coordinator's log: a plan, and a round."""
 
 from __future__ import annotations
 
@@ -26,13 +26,3 @@ def round_line(state: JobState, closed: RoundClosed) -> str:
         f"job {state.name} round {it.round}: accuracy {it.accuracy:.2%}, loss {it.loss:.4f}, {it.visits} visits, "
         f"{it.lost} failed, {it.traffic / 1e6:.2f} MB, {it.seconds:.1f} s"
     )
-
-
-def why_complete(state: JobState) -> str | None:
-    """Why the job needs no further round; None while it does."""
-    if not state.history:
-        return None
-    settings, accuracy, rounds = state.settings, state.history[-1].accuracy, len(state.history)
-    if settings.target is not None and accuracy >= settings.target:
-        return f"the target accuracy {settings.target:.2%} was reached in round {rounds}"
-    return f"{rounds} rounds are done" if rounds >= settings.all_rounds else None

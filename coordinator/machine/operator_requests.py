@@ -34,9 +34,9 @@ HISTORY = 100
 """Rounds in one answer, if they fit; who wants more asks again from where this ended."""
 TOURS = 100
 JOBS = 100
-"""Of all jobs, so many of the newest are in one answer."""
-KEPT = 4
-"""So many of what was made last can still be fetched."""
+"""At most this many jobs are in one answer: the newest."""
+ANSWERS_KEPT = 4
+"""At most this many exports and releases are kept to be fetched; the oldest goes first."""
 
 
 class OperatorRequests:
@@ -100,7 +100,7 @@ class OperatorRequests:
             else ReleaseMade(outcome.ticket, outcome.graph, outcome.card)
         )
         self._answers[outcome.ticket] = answer
-        for old in list(self._answers)[:-KEPT]:
+        for old in list(self._answers)[:-ANSWERS_KEPT]:
             del self._answers[old]
         return [Send(Address("cloud", outcome.operator), answer)]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LINES = 32
 """Model lines of a fleet: all of them fit in one message."""
 STEERED = 64
-"""So many answered wishes are remembered: one that comes once more, late, changes nothing."""
+"""At most this many steering requests are remembered; the oldest goes first."""
 
 
 class _Coming(msgspec.Struct):
@@ -42,7 +42,7 @@ class RolloutRequests:
         self._coming: dict[str, _Coming] = {}
         """Rollouts whose goods are being fetched from the operator, by line."""
         self._steered: dict[str, None] = {}
-        """The tickets of what was done, oldest first."""
+        """Tickets of steering requests already done, oldest first: a repeat that comes late changes nothing."""
 
     @property
     def _durable(self) -> CoordinatorState:
@@ -69,7 +69,7 @@ class RolloutRequests:
         done = message.ticket in self._steered
         if not done and not self._rollouts.knows(line, message.action):
             version = line.forward.read.version
-            reason = f"the rollout of {message.line} {version} is {line.status}: {_instead(line, message.action)}"
+            reason = f"the rollout of {message.line} {version} is {line.status}: {_why_not(line, message.action)}"
             return [Send(operator, Refused(message.ticket, reason))]
         effects: list[Effect] = []
         if not done and self._rollouts.changes(line, message.action):
@@ -158,7 +158,7 @@ class RolloutRequests:
         return Send(operator, Releases(ticket, (self._rollouts.view(line, devices=True),)))
 
 
-def _instead(line: LineState, action: str) -> str:
+def _why_not(line: LineState, action: str) -> str:
     """Why an action is not for a rollout in this state, and what is."""
     match action, line.status:
         case "resume", "halted":

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 TOGETHER = 400
 """Devices in one message: with the longest names, and a small release riding along, it fits in any broker's packet."""
 NAMED = 3
-"""So many ill devices are named, the others are counted."""
+"""At most this many ill devices are named, the others are counted."""
 
 
 class Rollouts:
@@ -132,7 +132,7 @@ class Rollouts:
         bad = status in ("halted", "rolling-back")
         return [*effects, Say(text, "warning" if bad else "info"), *self.consider(line, now)]
 
-    def _take(self, line: LineState, event: str) -> None:
+    def _advance(self, line: LineState, event: str) -> None:
         """Take a step that changes nothing durable: a stage begins, soaks, or lacks answers again."""
         progress = self._progress[line.line]
         progress.step = ROLLOUT.step(progress.step, event)
@@ -164,14 +164,14 @@ class Rollouts:
             return self.turn(line, event, f"stage {line.stage}: {_complaints(progress.ill)}", now)
         if not progress.answered(line, now):
             if progress.step == "soaking":
-                self._take(line, "answers lacking")
+                self._advance(line, "answers lacking")
             progress.well_since = None
             return []
         if len(progress.owing) == len(line.members):
             reason = f"no device of stage {line.stage} answered within {line.rules.patience:g} s"
             return self.turn(line, "nobody answered", reason, now)
         if progress.step != "soaking":
-            self._take(line, "stage answered")
+            self._advance(line, "stage answered")
             progress.well_since = now
         return self._soaking(line, progress, now)
 
@@ -190,7 +190,7 @@ class Rollouts:
             return []
         stage = line.stage + 1
         chosen = line.chosen(stage, reach)
-        self._take(line, "next stage")
+        self._advance(line, "next stage")
         self._take_stock(line, now)
         what = f"release {line.line} {line.forward.read.version}"
         begins = Say(f"{what}: stage {stage} of {len(line.stages)}, {len(chosen)} devices")

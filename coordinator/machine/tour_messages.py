@@ -23,7 +23,7 @@ def tour_message(state: JobState, tour: TourPlan) -> Tour:
     if state.kit is None:
         raise Fault(f"{state.name} has tours but was not compiled")
     job, strategy = state.settings, state.strategy
-    vectors = {name: state.handed(held) for name, held in tour.start.items()}
+    vectors = {name: state.travelling_vector(held) for name, held in tour.start.items()}
     seed = derive(job.seed, state.phase, state.round if state.phase == "train" else 0)
     if state.phase == "estimate":
         on_device = getattr(strategy.estimator, "where", "server") == "device"

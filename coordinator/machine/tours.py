@@ -29,7 +29,7 @@ class RoundTours:
         self._outbox = outbox
         self._leases: dict[int, float] = {}
         """When each tour's lease ends, unless its site has spoken since."""
-        self._terms: dict[int, float] = {}
+        self._lease_lengths: dict[int, float] = {}
         """How many seconds each lease is long."""
         self._alarm: Alarm[int] = Alarm()
         self._coming: dict[int, tuple[str, Toured]] = {}
@@ -150,7 +150,7 @@ class RoundTours:
         self._fetch_no_more(number)
         self._alarm.forget(number)
         self._leases.pop(number, None)
-        self._terms.pop(number, None)
+        self._lease_lengths.pop(number, None)
         self.progress.pop(number, None)
 
     def overdue(self, now: float) -> list[int]:
@@ -177,14 +177,14 @@ class RoundTours:
             self._lease(number, now, state.settings.tours.site_lease)
 
     def _lease(self, number: int, now: float, term: float) -> None:
-        self._leases[number], self._terms[number] = now + term, term
+        self._leases[number], self._lease_lengths[number] = now + term, term
         self._alarm.set(number, now + term)
 
     def _ends(self, number: int) -> float:
         """When a tour's lease ends: while its result is fetched, every word of its site renews it."""
         ends, coming = self._leases[number], self._coming.get(number)
         heard = self._heard.get(coming[0]) if coming else None
-        return ends if heard is None else max(ends, heard + self._terms[number])
+        return ends if heard is None else max(ends, heard + self._lease_lengths[number])
 
     def _fetch_no_more(self, number: int) -> None:
         self._fetches.forget(number)

@@ -174,7 +174,7 @@ def _updates(
         done = [report.device for report in each if report.status == "done"]  # a spare may have stood in
         model = tour_model(state, tour, blobs, kit) if len(done) == 1 else None
         if model is not None:
-            start = vectors.load(blobs, state.held(tour.start["model"]), kit.model)
+            start = vectors.load(blobs, state.exact_vector(tour.start["model"]), kit.model)
             found[done[0]] = keep_weights(model - start, blobs)
     return found
 

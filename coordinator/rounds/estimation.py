@@ -127,7 +127,7 @@ def _answer(
         case ClassifierEstimator():
             return classifier_weights(kit, model, estimator.layers).astype(np.float64)
         case UpdateEstimator():
-            return (model - vectors.load(blobs, state.held(INITIAL), kit.model)).astype(np.float64)
+            return (model - vectors.load(blobs, state.exact_vector(INITIAL), kit.model)).astype(np.float64)
         case OwnEstimator():
             graphs, exemplars = evaluator.graphs(state), evaluator.exemplars(state)
             return np.asarray(load(estimator, "estimate").estimate(graphs, model, exemplars), np.float64)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MOST = 64
-"""So many kits are kept; the one not used for longest goes first."""
+"""At most this many kits are kept; the one not used for longest goes first."""
 _HASH = hashlib.sha256().digest_size
 
 

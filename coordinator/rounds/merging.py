@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.aggregators.aggregating import Contribution, MergeContext, aggregate
-from coordinator.aggregators.contributions import heard, mean_of, weighting_of
+from coordinator.aggregators.contributions import mean_of, weighting_of, with_weight
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -94,7 +94,7 @@ def _sums(vectors: dict[str, Vector], results: Sequence[TourResult]) -> dict[str
 
 def _between(anchor: Vector, slots: Sequence[Contribution], weighting: Weighting) -> Vector:
     """The model to evaluate between two merges: the slots' mean, as the aggregator weighs it."""
-    voices = heard(slots, weighting)
+    voices = with_weight(slots, weighting)
     return mean_of(voices, weighting).astype(np.float32) if voices else anchor
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from coordinator.records import INITIAL, RoundPlanned, TourPlan
 from coordinator.rounds.estimation import known, rows_of, unknown
 from coordinator.rounds.merging import RELAY, departs_from
-from coordinator.rounds.schedules import Departure, Moment, depart, rearranges, wanted_sets
+from coordinator.rounds.schedules import Departure, Moment, depart, rearranges, sets_asked_for
 from coordinator.state import JobState
 from hierarchy.arranging.arrangement import (
     MOST_HOPS,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sojourn.store.blobs import BlobStore
 
 NAMED = 5
-"""So many devices are named in an error, the others are counted."""
+"""At most this many devices are named in an error, the others are counted."""
 
 
 class PlanRound(msgspec.Struct, frozen=True):
@@ -130,7 +130,7 @@ def _training(
         sets, arranged, memo = _kept(state.arranged, candidates), None, state.memo
     else:
         context = ArrangeContext(
-            seed, state.round, wanted_sets(strategy.schedule, state.round, len(candidates.devices)), state.memo
+            seed, state.round, sets_asked_for(strategy.schedule, state.round, len(candidates.devices)), state.memo
         )
         if reason := check(strategy.arranger, candidates, context):
             return NotYet(reason)

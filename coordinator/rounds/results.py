@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sojourn.store.blobs import BlobStore
 
 LISTED = 8
-"""So many failures of a round are listed one by one."""
+"""At most this many failures of a round are listed one by one."""
 LINE = 200
 """Characters of each failure."""
 
@@ -41,7 +41,7 @@ def tour_model(state: JobState, tour: TourPlan, blobs: BlobStore, kit: Kit) -> N
     if ref is None:
         return None
     vector = vectors.load(blobs, ref, kit.model)
-    return vectors.load(blobs, state.held(tour.start["model"]), kit.model) + vector if ref.delta else vector
+    return vectors.load(blobs, state.exact_vector(tour.start["model"]), kit.model) + vector if ref.delta else vector
 
 
 def returned_by(

@@ -54,7 +54,7 @@ class Departure:
     leg: int = 0
 
 
-def wanted_sets(schedule: Schedule, number: int, devices: int) -> int | None:
+def sets_asked_for(schedule: Schedule, number: int, devices: int) -> int | None:
     """How many sets the arranger is to make in this round; None leaves it to the arranger."""
     if isinstance(schedule, SequentialToParallel):
         return min(groups(schedule, number), devices)

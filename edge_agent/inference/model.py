@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edge_agent.inference.serving import Counts
-    from edge_agent.releases.folder import Identity, Served
+    from edge_agent.releases.folder import Identity, ServedFiles
     from sojourn.protocol.release import Card
 
 LOOK_PAUSE = 0.5
@@ -185,12 +185,12 @@ class Model:
                 return
         self._identity, self._failure = identity, None
 
-    def _loaded(self, served: Served | None) -> Serving:
+    def _loaded(self, served: ServedFiles | None) -> Serving:
         if served is None:
             raise StoreError(f"{self._folder.path / 'current'} is damaged")
         return Serving(served, load(self._folder, served, self._threads))
 
-    def _fall_back(self, failed: Served | None, why: str) -> None:
+    def _fall_back(self, failed: ServedFiles | None, why: str) -> None:
         """Go on with what is in memory, or with the release before; and have the agent know."""
         log.warning("%s cannot use what is served now: %s", self._line, why)
         if failed is not None:

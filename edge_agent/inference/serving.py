@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edge_agent.inference.usage import UsageTally
-    from edge_agent.releases.folder import Served
+    from edge_agent.releases.folder import ServedFiles
     from sojourn.model.predictor import ReleasePredictor
 
 KEPT = 1024
@@ -62,7 +62,7 @@ class Counts:
 class Serving:
     """A version in memory with its counts."""
 
-    def __init__(self, served: Served, predictor: ReleasePredictor) -> None:
+    def __init__(self, served: ServedFiles, predictor: ReleasePredictor) -> None:
         self.served, self.predictor = served, predictor
         self.counts = Counts(served.version)
 

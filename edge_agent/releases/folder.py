@@ -26,13 +26,15 @@ FOLDER = "release"
 _FOLDER_MODE, _FILE_MODE = 0o750, 0o640
 """For programs of other users in the agent's group, and for nobody else."""
 _AT_ONCE = 64 * LEAF
+"""Bytes hashed at a time."""
 _LARGEST = 1 << 12
+"""Most bytes read of `current` or `previous`."""
 
 Identity = tuple[int, int]
 """Tells one file under a name from the next: inode and time."""
 
 
-class Served(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ServedFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A version of a line, and the files that hold it."""
 
     line: Name
@@ -58,8 +60,8 @@ class ReleaseFolder:
         self._store = store
         self.path = store / FOLDER / line
 
-    def place(self, served: Served, blobs: Path) -> None:
-        """Bring a version's files into the folder, whole and on the disk; it is not served by that."""
+    def place(self, served: ServedFiles, blobs: Path) -> None:
+        """Bring a version's files into the folder and sync them. `current` still names the old version afterwards."""
         with disk_errors(f"keeping release {served.version} of {self.line}"):
             shared_folder(self._store, self.path)
             for name, parcel in self._parcels(served):
@@ -67,12 +69,12 @@ class ReleaseFolder:
                     self._take(blobs / parcel.digest.hex(), self.path / name, parcel)
             sync_path(self.path)
 
-    def holds(self, served: Served) -> bool:
+    def holds(self, served: ServedFiles) -> bool:
         """Whether all files of a version are here, and whole."""
         with disk_errors(f"looking at release {served.version} of {self.line}"):
             return all(self._is_whole(self.path / name, parcel) for name, parcel in self._parcels(served))
 
-    def make_current(self, served: Served) -> None:
+    def make_current(self, served: ServedFiles) -> None:
         """Serve a version whose files are here; the one that was served becomes the previous one."""
         with disk_errors(f"serving release {served.version} of {self.line}"):
             current = self.current()
@@ -93,11 +95,11 @@ class ReleaseFolder:
                 sync_path(self.path)
             self.tidy()
 
-    def current(self) -> Served | None:
+    def current(self) -> ServedFiles | None:
         """The version that is served; None for none, or where the file that names it is damaged."""
         return self._read("current")
 
-    def previous(self) -> Served | None:
+    def previous(self) -> ServedFiles | None:
         """The version that was served before."""
         return self._read("previous")
 
@@ -111,7 +113,7 @@ class ReleaseFolder:
             raise StoreError(f"{self.path / 'current'} cannot be looked at: {error.strerror}") from error
         return found.st_ino, found.st_mtime_ns
 
-    def read(self, served: Served) -> tuple[bytes, bytes]:
+    def read(self, served: ServedFiles) -> tuple[bytes, bytes]:
         """The graph and the card of a version, whole."""
         graph, card = (self._bytes(self.path / name, parcel) for name, parcel in self._parcels(served))
         return graph, card
@@ -126,18 +128,18 @@ class ReleaseFolder:
             if path.name not in kept:
                 path.unlink(missing_ok=True)
 
-    def _parcels(self, served: Served) -> tuple[tuple[str, Parcel], ...]:
+    def _parcels(self, served: ServedFiles) -> tuple[tuple[str, Parcel], ...]:
         return (served.graph, served.goods.graph), (served.card, served.goods.card)
 
-    def _name(self, name: Literal["current", "previous"], served: Served) -> None:
+    def _name(self, name: Literal["current", "previous"], served: ServedFiles) -> None:
         with written_beside(self.path / name, mode=_FILE_MODE, sync_folder=True) as file:
             file.write(msgspec.json.encode(served))
             os.fchmod(file.fileno(), _FILE_MODE)
 
-    def _read(self, name: Literal["current", "previous"]) -> Served | None:
+    def _read(self, name: Literal["current", "previous"]) -> ServedFiles | None:
         try:
             with (self.path / name).open("rb") as file:
-                served = msgspec.json.decode(file.read(_LARGEST), type=Served)
+                served = msgspec.json.decode(file.read(_LARGEST), type=ServedFiles)
         except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
             return None
         except OSError as error:

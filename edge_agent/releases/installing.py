@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from edge_agent.releases.folder import ReleaseFolder, Served
+from edge_agent.releases.folder import ReleaseFolder, ServedFiles
 from edge_agent.releases.work import Install, Installed, Withdraw, Withdrawn
 from edge_agent.training.child import environment
 from sojourn.data.source import DataSettings
@@ -28,8 +28,8 @@ class Trial(msgspec.Struct, frozen=True):
     """What to try, and the release that is served until now, if the two are to be compared."""
 
     store: str
-    served: Served
-    before: Served | None
+    served: ServedFiles
+    before: ServedFiles | None
     data: DataSettings
     patience: float
 
@@ -70,7 +70,7 @@ class Installer:
             if isinstance(work, Withdraw):
                 folder.withdraw()
                 return Withdrawn()
-            served = Served(work.line, work.version, work.goods)
+            served = ServedFiles(work.line, work.version, work.goods)
             current = folder.current()
             if current == served:  # a power cut came between the swap and the word of it: how it does is not known
                 current = folder.previous()
@@ -96,7 +96,9 @@ class Installer:
             trial.kill()
         return self._newest[line]
 
-    def _tried_and_swapped(self, folder: ReleaseFolder, served: Served, current: Served | None, turn: int) -> Health:
+    def _tried_and_swapped(
+        self, folder: ReleaseFolder, served: ServedFiles, current: ServedFiles | None, turn: int
+    ) -> Health:
         # An older version that returns is not measured against the one that it is to replace.
         before = current if current is not None and current.version < served.version else None
         try:
@@ -113,7 +115,7 @@ class Installer:
             folder.make_current(served)
         return tried.health
 
-    def _check_newest(self, work: Install | Withdraw | Served, turn: int) -> None:
+    def _check_newest(self, work: Install | Withdraw | ServedFiles, turn: int) -> None:
         if self._newest[work.line] != turn:
             raise MachineError(f"an order on {work.line} was overtaken by a newer one")
 
@@ -146,7 +148,7 @@ class Installer:
                     del self._trials[trial.served.line]
         return _answer(name, child.returncode, answer, printed)
 
-    def _check_newest_or_kill(self, served: Served, turn: int, child: subprocess.Popen[bytes]) -> None:
+    def _check_newest_or_kill(self, served: ServedFiles, turn: int, child: subprocess.Popen[bytes]) -> None:
         try:
             self._check_newest(served, turn)
         except MachineError:

@@ -10,16 +10,16 @@ from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.release import Card
 
 if TYPE_CHECKING:
-    from edge_agent.releases.folder import ReleaseFolder, Served
+    from edge_agent.releases.folder import ReleaseFolder, ServedFiles
 
 
-def load(folder: ReleaseFolder, served: Served, threads: int = 1) -> ReleasePredictor:
+def load(folder: ReleaseFolder, served: ServedFiles, threads: int = 1) -> ReleasePredictor:
     """A version from its files, if they are whole and the graph is what the card says."""
     graph, card = folder.read(served)
     return ReleasePredictor(graph, card_of(card, served), threads)
 
 
-def card_of(data: bytes, served: Served) -> Card:
+def card_of(data: bytes, served: ServedFiles) -> Card:
     """The card of this version."""
     try:
         card = unpack_blob(data, Card)

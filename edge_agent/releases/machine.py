@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sojourn.protocol.release_messages import Release
 
 LINES = 16
-"""A device serves at most so many model lines."""
+"""A device serves at most this many model lines."""
 
 
 class ReleaseMachine:

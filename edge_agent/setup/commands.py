@@ -111,8 +111,8 @@ def preflight(
         "store": store,
     }
     settings = read_settings(file, flags, AgentSettings)
-    plan = checks.plan_of(read_file(job, dict) if job else {}, parameters, str(job))
-    findings = checks.preflight(settings, plan)
+    demands = checks.demands_of(read_file(job, dict) if job else {}, parameters, str(job))
+    findings = checks.preflight(settings, demands)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for column in ("what", "", "found"):
         table.add_column(column)

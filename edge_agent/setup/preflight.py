@@ -31,7 +31,8 @@ COPIES = 6
 _MB = 1 << 20
 _ROOM = 64
 """Megabytes of disk for the journal, and to spare."""
-_FEW = 2
+_LEAST_CLASSES = 2
+"""With fewer classes than this a device is warned about."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Plan:
+class JobDemands:
     """What a job will ask of a device, as far as its file tells: a strategy may have other defaults."""
 
     training: Training = Training()  # noqa: RUF009  # frozen
@@ -55,7 +56,7 @@ class Plan:
     parameters: int | None = None
 
 
-def plan_of(job: Mapping[str, Any], parameters: int | None = None, where: str = "the job") -> Plan:
+def demands_of(job: Mapping[str, Any], parameters: int | None = None, where: str = "the job") -> JobDemands:
     """What a job file asks of a device."""
 
     class JobRequest(msgspec.Struct):
@@ -66,63 +67,67 @@ def plan_of(job: Mapping[str, Any], parameters: int | None = None, where: str = 
 
     asked = validated(dict(job), JobRequest, where)
     classes = tuple(str(name) for name in asked.data.get("classes", ()))
-    return Plan(asked.training, asked.threads, classes, float(asked.tours.get("lease", 60.0)), parameters)
+    return JobDemands(asked.training, asked.threads, classes, float(asked.tours.get("lease", 60.0)), parameters)
 
 
-def preflight(settings: AgentSettings, plan: Plan) -> list[Finding]:
+def preflight(settings: AgentSettings, demands: JobDemands) -> list[Finding]:
     """Look at everything that a job needs; nothing of it changes the device."""
     folder = store_folder(settings.store, settings.fleet, settings.name)
-    threads = plan.threads or settings.threads or os.cpu_count() or 1
+    threads = demands.threads or settings.threads or os.cpu_count() or 1
     found: list[Finding] = []
     try:
-        tried = training_trial.tried(settings.data, threads, plan.training.batch)
+        tried = training_trial.tried(settings.data, threads, demands.training.batch)
     except MachineError as error:
         remedy = "reinstall sojourn; on a small board free memory first, and see firmware_notes/"
         found.append(Finding("training", "fails", str(error), remedy))
     else:
-        found += [of_data(tried, plan), *of_training(tried, plan, settings.limits)]
-    found += [of_disk(folder, plan, settings.limits), of_broker(settings), of_clock(settings), *of_limits(settings)]
+        found += [of_data(tried, demands), *of_training(tried, demands, settings.limits)]
+    found += [of_disk(folder, demands, settings.limits), of_broker(settings), of_clock(settings), *of_limits(settings)]
     return [*found, of_service(Path(settings.limits.root))]
 
 
-def of_data(tried: TrialResult, plan: Plan) -> Finding:
+def of_data(tried: TrialResult, demands: JobDemands) -> Finding:
     """Whether there are samples, and of the job's classes."""
     if tried.data_fault:
         return Finding("data", "fails", tried.data_fault, "correct [data] in the settings, or put the data there")
     text = f"{tried.samples} samples of {len(tried.classes)} classes"
     if not tried.samples:
         return Finding("data", "fails", text, "put samples there: a visit without any is declined")
-    common = [name for name in tried.classes if name in plan.classes]
-    if plan.classes and not common:
-        remedy = f"the job's classes are {', '.join(plan.classes[:5])}: name yours alike, or set class_names in [data]"
+    common = [name for name in tried.classes if name in demands.classes]
+    if demands.classes and not common:
+        remedy = (
+            f"the job's classes are {', '.join(demands.classes[:5])}: name yours alike, or set class_names in [data]"
+        )
         return Finding("data", "fails", f"{text}, and none of them is of the job", remedy)
     if tried.skipped:
         return Finding("data", "warning", f"{text}; left out: {'; '.join(tried.skipped[:3])}", "mend what is left out")
-    if len(common or tried.classes) < _FEW:
+    if len(common or tried.classes) < _LEAST_CLASSES:
         return Finding("data", "warning", text, "a device with one class learns little that others can use")
     return Finding("data", "ok", text)
 
 
-def of_training(tried: TrialResult, plan: Plan, limits: LimitSettings) -> list[Finding]:
+def of_training(tried: TrialResult, demands: JobDemands, limits: LimitSettings) -> list[Finding]:
     """Whether a worker runs here, how long a visit takes, and whether its memory is there."""
     if tried.training_fault:
         remedy = "reinstall onnxruntime and numpy for this board, see firmware_notes/"
         return [Finding("training", "fails", tried.training_fault, remedy)]
-    steps = plan.training.epochs * -(-max(tried.samples, 1) // plan.training.batch)
+    steps = demands.training.epochs * -(-max(tried.samples, 1) // demands.training.batch)
     seconds = tried.start_seconds + steps * tried.step_seconds / limits.cpu_share
     text = (
         f"{seconds:.1f} s for {steps} steps of the built-in cnn ({tried.parameters:,} parameters): "
         f"{tried.step_seconds * 1e3:.1f} ms a step, {tried.start_seconds:.1f} s to start"
     )
-    slow = tried.step_seconds > plan.lease
-    remedy = f"a step takes longer than the lease of {plan.lease:g} s: raise tours.lease in the job, or lower its batch"
+    slow = tried.step_seconds > demands.lease
+    remedy = (
+        f"a step takes longer than the lease of {demands.lease:g} s: raise tours.lease in the job, or lower its batch"
+    )
     time = Finding("time per visit", "fails", text, remedy) if slow else Finding("time per visit", "ok", text)
-    return [time, of_memory(tried, plan, limits, readings.free_memory(Path(limits.root)))]
+    return [time, of_memory(tried, demands, limits, readings.free_memory(Path(limits.root)))]
 
 
-def of_memory(tried: TrialResult, plan: Plan, limits: LimitSettings, free: float | None) -> Finding:
+def of_memory(tried: TrialResult, demands: JobDemands, limits: LimitSettings, free: float | None) -> Finding:
     """Whether the memory that training takes is there and allowed."""
-    more = max(0, (plan.parameters or 0) - tried.parameters) * 4 * COPIES / _MB
+    more = max(0, (demands.parameters or 0) - tried.parameters) * 4 * COPIES / _MB
     needed = tried.peak + more
     text = f"training takes {needed:.0f} MB" + (f" ({more:.0f} MB of it estimated)" if more else "")
     if limits.memory is not None and needed > limits.memory:
@@ -138,14 +143,14 @@ def of_memory(tried: TrialResult, plan: Plan, limits: LimitSettings, free: float
     return Finding("memory", "warning", text, tight) if left < needed / 2 else Finding("memory", "ok", text)
 
 
-def of_disk(folder: Path, plan: Plan, limits: LimitSettings) -> Finding:
+def of_disk(folder: Path, demands: JobDemands, limits: LimitSettings) -> Finding:
     """Whether the store can be written, and has the room for a visit."""
     free = readings.free_disk(folder)
     existing = next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
     if free is None or not os.access(existing, os.W_OK):
         remedy = f"let the agent's user write to {existing}, or set `store` to another folder"
         return Finding("disk", "fails", f"{folder} cannot be written by this user", remedy)
-    needed = max(limits.free_disk or 0, _ROOM + 3 * 4 * (plan.parameters or 0) / _MB)
+    needed = max(limits.free_disk or 0, _ROOM + 3 * 4 * (demands.parameters or 0) / _MB)
     text = f"{free:.0f} MB are free at {existing}; {needed:.0f} MB must be"
     if free < needed:
         return Finding("disk", "fails", text, "free some space, or set `store` to a folder on another disk")

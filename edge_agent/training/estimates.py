@@ -69,11 +69,11 @@ def estimate_result(
     visit: Visit,
     blobs: BlobStore,
     prepared: Prepared,
-    way: tuple[NDArray[np.float32], NDArray[np.float32]],
+    start_and_end: tuple[NDArray[np.float32], NDArray[np.float32]],
     passed: Sequence[EpochResult],
 ) -> Trained:
-    """What a device tells when it has trained from one end of `way` to the other: a mark, or the model itself."""
-    start, end = way
+    """What a device tells when it has trained from start to end: a mark, or the model itself."""
+    start, end = start_and_end
     mark = _mark(visit, blobs, prepared, end)
     sent = {} if mark else {"model": save_model(blobs, start, end, visit.task, prepared.kit.model)}
     return Trained(sent, len(prepared.samples), metrics(passed), mark, {})

@@ -116,13 +116,13 @@ def train_visit(work: Train, blobs: BlobStore, prepared: Prepared, progress: Pro
         case Task(kind="estimate"):
             done = estimate(work.visit, blobs, prepared, progress)
         case Task(objective=Elmy() as settings):
-            done = _grow(work, settings, blobs, prepared, progress)
+            done = _train_pool(work, settings, blobs, prepared, progress)
         case _:
-            done = _follow(work, blobs, prepared, progress)
+            done = _train_one_model(work, blobs, prepared, progress)
     return msgspec.structs.replace(done, metrics=done.metrics | {"seconds": perf_counter() - began})
 
 
-def _follow(work: Train, blobs: BlobStore, prepared: Prepared, progress: Progress) -> Trained:
+def _train_one_model(work: Train, blobs: BlobStore, prepared: Prepared, progress: Progress) -> Trained:
     """Train along the task's objective, in one descent."""
     visit, spec = work.visit, prepared.kit.model
     start, (memory, remembered) = model_of(visit, blobs, spec), memory_of(work, blobs, spec)
@@ -140,13 +140,13 @@ def visit_result(  # all that a visit ends with
     visit: Visit,
     blobs: BlobStore,
     prepared: Prepared,
-    way: tuple[NDArray[np.float32], NDArray[np.float32]],
+    start_and_end: tuple[NDArray[np.float32], NDArray[np.float32]],
     objective: objectives.Objective,
     passed: Sequence[EpochResult],
     remembered: int,
 ) -> Trained:
-    """The result of a visit that trained from the first model of `way` to the second: what is sent and what is kept."""
-    (start, end), spec = way, prepared.kit.model
+    """The result of a visit that trained from start to end: what is sent and what is kept."""
+    (start, end), spec = start_and_end, prepared.kit.model
     measured = metrics(passed)
     if visit.task.objective.keeps:
         measured["remembered"] = float(remembered)
@@ -158,7 +158,7 @@ def visit_result(  # all that a visit ends with
     return Trained(sent | {"model": model}, len(prepared.samples), measured, None, kept)
 
 
-def _grow(work: Train, settings: Elmy, blobs: BlobStore, prepared: Prepared, progress: Progress) -> Trained:
+def _train_pool(work: Train, settings: Elmy, blobs: BlobStore, prepared: Prepared, progress: Progress) -> Trained:
     """Train FedELMY's pool of models, which takes several descents."""
     visit, spec = work.visit, prepared.kit.model
     start = model_of(visit, blobs, spec)

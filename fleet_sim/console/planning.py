@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fleet_sim.results.tallies import VisitTally
 
 MOST = 8
-"""So many sites and devices are shown; the tables in the folder have all."""
+"""At most this many sites and devices are shown; the tables in the folder have all."""
 
 
 def plan(file: Path | None, changes: Mapping[str, Any], output: Path | None, console: Console) -> None:

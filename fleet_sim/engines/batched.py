@@ -22,7 +22,7 @@ from edge_agent.training.reasons import reason_of
 from edge_agent.training.trainer import visit_result
 from edge_agent.training.work import Train, Trained
 from fleet_sim.engines.engine import Outcome, brought, outcome_of, trains
-from fleet_sim.engines.lockstep import Runner, descend_together
+from fleet_sim.engines.lockstep import VisitBatches, descend_together
 from fleet_sim.engines.torch_graphs import TorchGraphs
 from fleet_sim.engines.visit_trainer import VisitTrainer
 from sojourn.errors import SojournError
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     Named = Mapping[str, NDArray[np.float32]]
 
 TOGETHER = 64
-"""So many models at once: more would take memory and give a GPU little."""
+"""At most this many models are trained at once: more would take memory and give a GPU little."""
 
 
 class BatchedEngine:
@@ -73,7 +73,7 @@ class BatchedEngine:
                 groups.setdefault(ready.kind, []).append(ready)
         for group in groups.values():
             # Visits of about the same length together, so that few wait for the longest.
-            group.sort(key=lambda ready: -len(ready.runner.order))
+            group.sort(key=lambda ready: -len(ready.batches.order))
             for first in range(0, len(group), self._together):
                 _train(group[first : first + self._together])
 
@@ -132,7 +132,7 @@ class _ReadyVisit:
     waiting: _StartedVisit
     work: Train
     prepared: Prepared
-    runner: Runner
+    batches: VisitBatches
     start: NDArray[np.float32]
     received: Named
     memory: Named
@@ -146,10 +146,10 @@ class _ReadyVisit:
         for digest, data in waiting.blobs.items():
             blobs.put(data, digest)
         estimating = visit.task.kind == "estimate"
-        runner = Runner.of(prepared.samples, visit.task.training, visit.seed)
+        batches = VisitBatches.of(prepared.samples, visit.task.training, visit.seed)
         received = {} if estimating else companions_of(visit, blobs, spec)
         memory, remembered = ({}, 0) if estimating else memory_of(work, blobs, spec)
-        return cls(waiting, work, prepared, runner, model_of(visit, blobs, spec), received, memory, remembered, blobs)
+        return cls(waiting, work, prepared, batches, model_of(visit, blobs, spec), received, memory, remembered, blobs)
 
     @property
     def kind(self) -> Any:
@@ -165,12 +165,12 @@ class _ReadyVisit:
 
     def result(self, end: NDArray[np.float32], epochs: Sequence[EpochResult]) -> Trained:
         """What the device would report, as `edge_agent.training` makes it in `trainer` and `estimates`."""
-        visit, way = self.work.visit, (self.start, end)
+        visit, start_and_end = self.work.visit, (self.start, end)
         if visit.task.kind == "estimate":
-            return estimate_result(visit, self.blobs, self.prepared, way, epochs)
+            return estimate_result(visit, self.blobs, self.prepared, start_and_end, epochs)
         objective = objectives.begin(visit.task.objective, self.start, self.received, self.memory)
         assert objective is not None  # noqa: S101  # the group was trained with it
-        return visit_result(visit, self.blobs, self.prepared, way, objective, epochs, self.remembered)
+        return visit_result(visit, self.blobs, self.prepared, start_and_end, objective, epochs, self.remembered)
 
 
 def _descends(task: Task) -> bool:
@@ -188,8 +188,8 @@ def _train(group: Sequence[_ReadyVisit]) -> None:
     memory = {name: graphs.tensor(np.stack([ready.memory[name] for ready in group])) for name in first.memory}
     objective = objectives.begin(first.objective(), starts, received, memory)
     assert objective is not None  # noqa: S101  # all but FedELMY's and one's own are known
-    runners = [ready.runner for ready in group]
-    ends, epochs = descend_together(starts, objective, graphs, first.prepared.kit, runners, training)
+    batches = [ready.batches for ready in group]
+    ends, epochs = descend_together(starts, objective, graphs, first.prepared.kit, batches, training)
     seconds = (perf_counter() - began) / len(group)
     for ready, end, passed in zip(group, ends, epochs, strict=True):
         _set_outcome(ready, end, passed, seconds)

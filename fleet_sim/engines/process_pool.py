@@ -17,7 +17,7 @@ import msgspec
 
 from fleet_sim.engines.engine import Outcome
 from fleet_sim.engines.frames import VisitAnswer, WorkerSetup, event_of
-from fleet_sim.engines.shared import SharedArrays, seen
+from fleet_sim.engines.shared import SharedArrays, map_arrays
 from fleet_sim.engines.visit_queue import VisitQueue, WorkerCache
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class ProcessPoolEngine:
     def __init__(self, shards: Shards, workers: int) -> None:
         """Train in as many processes as `workers` says; they start with the first visits, not beside the compiler."""
         self._data = SharedArrays(shards.x, shards.y)
-        x, y = seen(self._data.descriptor, self._data.layouts)
+        x, y = map_arrays(self._data.descriptor, self._data.layouts)
         self.shards = replace(shards, x=x, y=y)
         """The data set in shared memory: a caller that drops its own copy leaves one in all."""
         setup = msgspec.msgpack.encode(WorkerSetup(self._data.layouts, shards.classes))

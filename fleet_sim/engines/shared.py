@@ -48,8 +48,8 @@ class SharedArrays:
         os.close(self.descriptor)
 
 
-def seen(descriptor: int, layouts: tuple[Layout, ...]) -> list[NDArray[Any]]:
-    """The arrays of an open file, to be read only; they are not copied."""
+def map_arrays(descriptor: int, layouts: tuple[Layout, ...]) -> list[NDArray[Any]]:
+    """Map the arrays of a SharedArrays file, read-only and without a copy, in any process that has it open."""
     memory = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
     return [_view(memory, layout) for layout in layouts]
 

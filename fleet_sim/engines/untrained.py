@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sojourn.store.blobs import BlobStore
 
 RARE = 0.01
-"""So many samples of a class that a device has none of, for there is no logarithm of nothing."""
+"""Added to a device's samples of each class, since 0 has no logarithm."""
 
 
 class UntrainedGraphs(Graphs):
@@ -118,20 +118,20 @@ class _UntrainedVisit:
     def _result(self, work: Train, prepared: Prepared) -> Trained:
         visit, spec = work.visit, prepared.kit.model
         start = model_of(visit, self.blobs, spec)
-        way = start, self._model_with_mix(start, prepared)
+        start_and_end = start, self._model_with_mix(start, prepared)
         training = visit.task.training
         passed = [EpochResult(1.0, steps_of(prepared.samples, training))] * training.epochs
         if visit.task.kind == "estimate":
-            return estimate_result(visit, self.blobs, prepared, way, passed)
+            return estimate_result(visit, self.blobs, prepared, start_and_end, passed)
         if isinstance(visit.task.objective, Elmy):
-            sent = {"model": save_model(self.blobs, *way, visit.task, spec)}
+            sent = {"model": save_model(self.blobs, *start_and_end, visit.task, spec)}
             return Trained(sent, len(prepared.samples), metrics(passed), None, {})
         memory, remembered = memory_of(work, self.blobs, spec)
         received = companions_of(visit, self.blobs, spec)
         objective = objectives.begin(visit.task.objective, start, received, memory)
         if objective is None:
             raise Unsupported(f"the objective {name_of(visit.task.objective)!r} is not known here")
-        return visit_result(visit, self.blobs, prepared, way, objective, passed, remembered)
+        return visit_result(visit, self.blobs, prepared, start_and_end, objective, passed, remembered)
 
     def _model_with_mix(self, start: NDArray[np.float32], prepared: Prepared) -> NDArray[np.float32]:
         counts = np.bincount(prepared.samples.y, minlength=len(prepared.kit.classes)) + RARE

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     """The kit's blob by its digest; asked only when it is not at hand."""
 
 KITS = 4
-"""So many kits are kept ready; jobs that are compared mostly share one."""
+"""At most this many kits are kept ready; jobs that are compared mostly share one."""
 
 
 class VisitTrainer:

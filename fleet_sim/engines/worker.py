@@ -10,7 +10,7 @@ import msgspec
 
 from fleet_sim.engines.frames import WorkerSetup
 from fleet_sim.engines.request_trainer import RequestTrainer
-from fleet_sim.engines.shared import seen
+from fleet_sim.engines.shared import map_arrays
 
 _setup = msgspec.msgpack.Decoder(WorkerSetup)
 
@@ -19,7 +19,7 @@ def main(connection: int, data: int) -> None:
     """Answer requests until the other end is closed; both arguments are open files that the engine passed on."""
     requests: Connection[Any, Any] = Connection(connection)
     setup = _setup.decode(requests.recv_bytes())
-    x, y = seen(data, setup.layouts)
+    x, y = map_arrays(data, setup.layouts)
     trainer = RequestTrainer(x, y, setup.classes)
     while True:
         try:

@@ -24,20 +24,20 @@ _SEVEN_ZIP = 4000.0
 ETHERNET = LinkProfile(up=117.5e6, down=117.5e6, latency=0.0005)
 WIFI_24 = LinkProfile(up=5e6, down=5e6, latency=0.003)
 _IPERF = "941 Mbit/s by iperf3 on a Raspberry Pi (mpr-projects.com, RPi NAS part 3, 2024)"
-_WIRED = {
+_ETHERNET_SOURCES = {
     "up": _IPERF,
     "down": f"{_IPERF}; assumed the same both ways",
     "latency": "assumed: a switch or two and the broker's network stack, half a millisecond",
 }
-_AIR = {
+_WIFI_24_SOURCES = {
     "up": "assumed: 40 Mbit/s, a bit more than half of the 72 Mbit/s of 802.11n with one antenna on 20 MHz",
     "down": "assumed: as up; the air is shared both ways",
     "latency": "assumed: 3 ms to an access point in the same house, with some waiting for the air",
 }
 
 LINKS: dict[str, tuple[LinkProfile, dict[str, str]]] = {
-    "ethernet": (ETHERNET, _WIRED),
-    "home-wifi": (WIFI_24, _AIR),
+    "ethernet": (ETHERNET, _ETHERNET_SOURCES),
+    "home-wifi": (WIFI_24, _WIFI_24_SOURCES),
     "wifi-5ghz": (
         LinkProfile(up=12.5e6, down=12.5e6, latency=0.002),
         {
@@ -66,7 +66,7 @@ REFERENCE = Profile(
             f"device.{field}": f"measured with `sojourn agent profile --threads 1`: {_EPYC}"
             for field in ("flops", "step_seconds", "visit_seconds", "memory", "cores")
         },
-        **{f"link.{field}": source for field, source in _WIRED.items()},
+        **{f"link.{field}": source for field, source in _ETHERNET_SOURCES.items()},
     },
 )
 """The machine on which both a matrix product and training were measured."""

@@ -25,14 +25,15 @@ def training_seconds(
 
 
 def seconds_there(seconds: float, here: DeviceProfile, there: DeviceProfile) -> float:
-    """What takes so long here, taken there: by the ratio of the speeds in training."""
+    """How long work of `seconds` on `here` takes on `there`, by the ratio of their flops."""
     return seconds * here.flops / there.flops
 
 
 def measured_cost(kit: Kit, batch: int, here: DeviceProfile) -> float:
-    """The operations of one sample as this machine feels them: unlike `counted_cost`, with all that is not a product.
+    """The cost of one sample in operations, derived from measured time.
 
-    It differs from run to run, and with it every time that is derived from it.
+    Unlike `counted_cost` it includes everything that is not a matrix product. It differs from run to run, and
+    with it every time that is derived from it.
     """
     taken = measure(kit, batch, threads=here.cores)
     return max(0.0, taken - here.step_seconds) * here.flops / batch

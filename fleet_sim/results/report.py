@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MODEL = "model.onnx"
 MOST = 50
-"""So many sites and devices are on the page; the tables have all."""
+"""At most this many sites and devices are on the page; the tables have all."""
 STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;color:#1f2933;max-width:72rem;margin:2rem auto;padding:0 1rem}"
     "table{border-collapse:collapse}td,th{padding:.2rem .8rem;text-align:right;border-bottom:1px solid #e4e7eb}"

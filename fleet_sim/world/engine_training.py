@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     """Whether a device drops out of a visit."""
 
 SIGNS = 4
-"""So many signs of life in the time of a lease."""
+"""How many signs of life a visit gives in the time of a lease."""
 
 
 class EngineTraining:

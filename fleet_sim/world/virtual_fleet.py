@@ -106,7 +106,7 @@ class VirtualFleet(MemoryFleet):
 
     def _edge(self, name: str, site: MemoryBroker, cloud: MemoryBroker) -> Node:
         node = super()._edge(name, site, cloud)
-        node.heed(lambda record: self._saw(name, record))
+        node.on_record(lambda record: self._saw(name, record))
         return node
 
     def _saw(self, site: str, record: Any) -> None:

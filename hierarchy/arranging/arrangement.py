@@ -18,7 +18,7 @@ from hierarchy.arranging.measures import quality
 from hierarchy.arranging.own import own_sets
 from hierarchy.arranging.pools import DevicePool, Plan, device_pools, place_alone, place_groups, share_out
 from hierarchy.arranging.random_sets import random_groups
-from hierarchy.arranging.refusals import MOST_HOPS, check, wanted_sets
+from hierarchy.arranging.refusals import MOST_HOPS, check, sets_to_make
 from hierarchy.arranging.reservations import Reservations, deal
 from hierarchy.arranging.single import single_sets
 from hierarchy.arranging.visit import visit_sets
@@ -108,7 +108,7 @@ def _arranged(settings: Arranger, candidates: Candidates, context: ArrangeContex
         case SingleArranger():
             plan = single_sets(settings, candidates.table, context.seed)
         case VisitArranger():
-            sets = wanted_sets(settings, candidates, context)
+            sets = sets_to_make(settings, candidates, context)
             plan = visit_sets(settings, sets, _rows(candidates), candidates.table, context.seed)
         case ChainArranger():
             plan = chain_sets(settings, candidates.table, context.seed)
@@ -140,7 +140,7 @@ def _fedcat(settings: FedCatArranger, candidates: Candidates, context: ArrangeCo
 
 def _pooled(settings: PoolArranger, candidates: Candidates, context: ArrangeContext) -> Plan:
     """The sets of each pool that has its turn, pool after pool."""
-    pools, sets = device_pools(candidates.table), wanted_sets(settings, candidates, context)
+    pools, sets = device_pools(candidates.table), sets_to_make(settings, candidates, context)
     shares = share_out(pools, sets, context.seed) if sets else [0] * len(pools)
     plan: Plan = []
     for number, (pool, share) in enumerate(zip(pools, shares, strict=True)):

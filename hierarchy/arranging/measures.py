@@ -1,6 +1,7 @@
 """The quality of an arrangement: VTS, Intra-CS and Inter-CS (VISIT, section IV), and what true label counts show.
 
-Means run over true pairs, not over the paper's loose normalisers; what is undefined is NaN, never 0.
+iota, the cosine similarity, has its letter from the paper. Means run over true pairs, not over the paper's loose
+normalisers; what is undefined is NaN, never 0.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def tau(settings: FedSeqArranger, rows: Rows, estimate: Rows) -> Rows:
 
 
 def cosine(rows: Rows, estimate: Rows) -> Rows:
-    """1 - iota; iota is 0 with a zero vector."""
+    """1 - cosine similarity, which counts as 0 where a row is all zeros."""
     lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(estimate)
     return np.asarray(1 - np.divide(rows @ estimate, lengths, out=np.zeros(len(rows)), where=lengths > 0))
 

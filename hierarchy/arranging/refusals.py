@@ -26,7 +26,7 @@ MOST_HOPS = 2500
 """As many as `messages.Tour` can carry."""
 
 
-def wanted_sets(settings: Arranger, candidates: Candidates, context: ArrangeContext) -> int:
+def sets_to_make(settings: Arranger, candidates: Candidates, context: ArrangeContext) -> int:
     """How many sets to make: what the schedule asks for, but no more than devices, else the arranger's own number.
 
     0 where the devices decide.
@@ -42,7 +42,7 @@ def wanted_sets(settings: Arranger, candidates: Candidates, context: ArrangeCont
 
 def check(settings: Arranger, candidates: Candidates, context: ArrangeContext) -> str | None:
     """Why this arrangement cannot be made now; None if it can."""
-    name, here, sets = name_of(settings), len(candidates.here), wanted_sets(settings, candidates, context)
+    name, here, sets = name_of(settings), len(candidates.here), sets_to_make(settings, candidates, context)
     if not here:
         return f"{name} needs at least 1 device; none is here"
     if here < sets:

@@ -1,4 +1,7 @@
-"""From what devices reported to the rows that arrangers see."""
+"""The reported numbers of each device as arrangers use them.
+
+Normalised, reduced to principal components, or unchanged, as the estimator asks.
+"""
 
 from __future__ import annotations
 

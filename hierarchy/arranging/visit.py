@@ -2,7 +2,8 @@
 
 Chang, Chiu, Sheu: "VISIT: Virtual-Targeted Sequential Training with Hierarchical Federated Learning on Non-IID Data".
 For each of L sets: a random remaining device, then k - 1 times the remaining device j that maximises
-iota(mean(v of set + j), v^target), v^target = (1, ..., 1). Ties go to the lowest number.
+iota(mean(v of set + j), v^target), with iota, the cosine similarity, and v^target = (1, ..., 1). Ties go to the lowest
+number.
 
 The paper lets every edge server reach every device. Here a set belongs to a site and draws only from devices that
 reach it; `reservations` keeps a promise for every place that is still to be filled. Where all devices reach all sites,

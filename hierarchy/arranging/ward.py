@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def ward_clusters(rows: NDArray[np.float64], clusters: int) -> list[list[int]]:
-    """So many clusters, by their lowest member; `clusters` is at most the number of rows."""
+    """The rows in `clusters` clusters, by their lowest member; `clusters` is at most the number of rows."""
     if clusters == 1:
         return [list(range(len(rows)))]
     from sklearn.cluster import AgglomerativeClustering  # noqa: PLC0415  # only where an arranger needs it

@@ -26,17 +26,18 @@ if TYPE_CHECKING:
 
 
 KITS = 16
-"""The shapes of the models of so many kits are remembered."""
+"""Of at most this many kits the shapes of the models are remembered."""
 _SPECS: dict[bytes, ModelSpec] = {}
 """By the digest of the kit."""
-_BYTES = {"float32": 1, "float16": 2, "int8": 4, "raw": 1}
-"""How many bytes in float32 one byte of a model in this encoding stands for (int8: at most, as it has scales too)."""
+_EXPANSION = {"float32": 1, "float16": 2, "int8": 4, "raw": 1}
+"""How many times as many bytes a model in this encoding takes as float32 (int8: at most, as it has scales too)."""
 
 
 class Check(msgspec.Struct, frozen=True):
     """Check a result against the checkpoint that it grew from, and make it the next checkpoint.
 
-    result, checkpoint: vectors by name. norms: how far models moved in earlier visits. metrics: of the device.
+    result, checkpoint: vectors by name. norms: of earlier visits, each over sqrt(its steps).
+    metrics: of the device.
     """
 
     kit: Ref
@@ -112,7 +113,7 @@ def unfit(result: Mapping[str, Ref], task: Task, model: Ref) -> str | None:
             return f"nobody asked for the vector {name!r}"
         elif ref.encoding != "float32" or ref.delta:
             return f"{name!r} is not a whole vector in float32"
-        elif ref.size > (most := _BYTES[model.encoding] * model.size):
+        elif ref.size > (most := _EXPANSION[model.encoding] * model.size):
             return f"{name!r} is {ref.size} bytes, more than the {most} that this model's numbers take"
     return None
 

@@ -16,9 +16,9 @@ from sojourn.protocol.wire import Ref, TourId, VisitId, VisitReport
 Key = str
 """A tour without its attempt: job, round, tour."""
 TOURS_REMEMBERED = 256
-"""So many tours that are over are remembered by their attempt, so that an old order does not begin one anew."""
+"""At most this many ended tours are remembered by their attempt, so that an old order does not begin one anew."""
 VISITS_REMEMBERED = 16 * TOURS_REMEMBERED
-"""So many kept visits of tours that are over are remembered, for devices that did not hear it."""
+"""At most this many kept visits of ended tours are remembered, for devices that did not hear it."""
 
 
 class TourTaken(msgspec.Struct, frozen=True, tag="tour-taken/1"):

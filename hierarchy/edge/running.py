@@ -71,7 +71,10 @@ class RunningTour:
         self.state = TOUR.step(self.state, event)
 
     def before(self, tour: TourState) -> tuple[tuple[float, ...], int]:
-        """The usual strides, and how many visits were kept, before the present wave: whatever came first within it."""
+        """The usual strides, and how many visits were kept, before the present wave.
+
+        Results of the wave itself do not count, so the order in which they arrive changes nothing.
+        """
         if self._before is None or self._before[0] != tour.hop:
             done = [it for it in tour.reports if it.status == "done" and it.hop < tour.hop]
             norms = (*tour.order.norms, *(it.stride for it in done if it.norm > 0))

@@ -1,4 +1,4 @@
-"""Handing releases on: an edge server gets the goods from the cloud once, and its devices get them from it.
+"""Passing releases on: graph and card (the *goods*) come from the cloud once, and devices get them here.
 
 Volatile: the coordinator repeats what a device has not answered, so a restart costs time and nothing else.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sojourn.protocol.wire import Ref
 
 ORDERS_KEPT = 32
-"""The goods of so many orders are kept for devices: of those that came last."""
+"""The goods of at most this many orders are kept for devices; the oldest goes first."""
 
 
 class _Cargo(msgspec.Struct):

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from sojourn.node.machine import Effect
     from sojourn.protocol.topics import Address
 
-Where = tuple[Key, int]
+VisitKey = tuple[Key, int]
 """A visit: its tour and its hop."""
-Who = tuple[Key, int | None]
+WorkOwner = tuple[Key, int | None]
 """A visit, or a tour itself."""
 
 
@@ -31,16 +31,16 @@ class Site:
         self.outbox = Outbox()
         self.running: dict[Key, RunningTour] = {}
         """The volatile side of each tour in the state."""
-        self.at: dict[str, Where] = {}
+        self.at: dict[str, VisitKey] = {}
         """The visit that a device was asked for, or was asked for before a restart."""
-        self.waiting: dict[str, dict[Where, None]] = {}
+        self.waiting: dict[str, dict[VisitKey, None]] = {}
         """By device, the visits that wait until it is free, in the order in which they came."""
-        self.fetches: Fetches[Who] = Fetches()
-        self.alarm: Alarm[Who] = Alarm()
-        self._works: dict[str, Who] = {}
+        self.fetches: Fetches[WorkOwner] = Fetches()
+        self.alarm: Alarm[WorkOwner] = Alarm()
+        self._works: dict[str, WorkOwner] = {}
         """For whom each piece of work is done, by the work's key."""
 
-    def visit(self, where: Where) -> RunningVisit | None:
+    def visit(self, where: VisitKey) -> RunningVisit | None:
         """A visit whose device was asked; None before and after."""
         key, hop = where
         running = self.running.get(key)
@@ -55,7 +55,7 @@ class Site:
         self.state.apply(record)
         return Append(record, sync=sync, blobs=blobs)
 
-    def do(self, who: Who, number: int, work: Any) -> list[Effect]:
+    def do(self, who: WorkOwner, number: int, work: Any) -> list[Effect]:
         """Have work done for a visit or a tour, under a key of its own, so that what comes late is nobody's."""
         key, _ = who
         word = f"{key}/{self.state.tours[key].order.id.attempt}.{number} {type(work).__name__}"
@@ -63,7 +63,7 @@ class Site:
         self._works[word] = who
         return [Do(word, work)]
 
-    def undo(self, who: Who) -> list[Effect]:
+    def undo(self, who: WorkOwner) -> list[Effect]:
         """The work for a visit or a tour, if there is any, is no longer wanted."""
         busy = self._busy(who)
         word, busy.working = busy.working, None
@@ -72,7 +72,7 @@ class Site:
         del self._works[word]
         return [Undo(word)]
 
-    def worked(self, word: str) -> Who | None:
+    def worked(self, word: str) -> WorkOwner | None:
         """Whose work has ended; None if it is no longer wanted."""
         who = self._works.pop(word, None)
         if who is not None:
@@ -88,6 +88,6 @@ class Site:
             live |= running.live()
         return live
 
-    def _busy(self, who: Who) -> RunningTour | RunningVisit:
+    def _busy(self, who: WorkOwner) -> RunningTour | RunningVisit:
         key, hop = who
         return self.running[key] if hop is None else self.running[key].visits[hop]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 RETRY = 5.0
 """Seconds until what could not be fetched or merged is tried again."""
 DEVICES_NAMED = 12
-"""So many devices of a tour are named in the log."""
+"""At most this many devices of a tour are named in the log."""
 
 
 class TourLeader:
@@ -93,6 +93,7 @@ class TourLeader:
             TOUR.step(NOT_HERE, event)
 
     def _begin(self, message: Tour, now: float) -> list[Effect]:
+        """Journal a new tour, report it, and get what its devices will need."""
         key = key_of(message.id)
         taken = self._site.write(TourTaken(message))
         self._site.running[key] = RunningTour(message.policy, "order")
@@ -161,6 +162,7 @@ class TourLeader:
         return [*effects, *self._report_news(key, now)] if effects or tour.results else []
 
     def _merge(self, key: Key, now: float) -> list[Effect]:
+        """A wave is over: merge what its devices made, or go on with the model as it was if no visit was kept."""
         tour, running = self._site.tour(key)
         if work := merge_of(tour):
             running.step("wave over")
@@ -194,6 +196,7 @@ class TourLeader:
         return [self._site.write(WaveMerged(key, {}, {})), error, *self.go_on(key, now)]
 
     def _wrap_up(self, key: Key, now: float) -> list[Effect]:
+        """The last visit is over: encode the result for its way to the coordinator, if it needs that, and end."""
         tour, running = self._site.tour(key)
         it, vectors = tour.order, self._results(key)
         running.step("last visit over")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from hierarchy.edge.gate import Passed
     from hierarchy.edge.records import Key, TourState
-    from hierarchy.edge.site import Site, Where
+    from hierarchy.edge.site import Site, VisitKey
     from hierarchy.edge.visit_table import VisitEvent
     from sojourn.node.machine import Effect
     from sojourn.protocol.messages import Declined, Progress, Visited
@@ -160,7 +160,7 @@ class Visits:
         lost = self.lose(where, "declined", reason, now, "retry" if behind else None)
         return [Send(sender, Cancel(message.visit)), *lost]
 
-    def _current(self, sender: Address, visit: VisitId) -> Where | None:
+    def _current(self, sender: Address, visit: VisitId) -> VisitKey | None:
         """The visit that is under way with this device and number, if there is one."""
         key = key_of(visit)
         tour = self._site.state.tours.get(key)
@@ -185,13 +185,13 @@ class Visits:
             return []
         return [Send(sender, Accepted(visit) if state == KEPT else unwanted)]
 
-    def fetched(self, where: Where) -> list[Effect]:
+    def fetched(self, where: VisitKey) -> list[Effect]:
         """The result is here: have it checked."""
         key, hop = where
         self._site.running[key].visits[hop].step("fetched")
         return self._check(where)
 
-    def _check(self, where: Where) -> list[Effect]:
+    def _check(self, where: VisitKey) -> list[Effect]:
         key, hop = where
         tour, running = self._site.tour(key)
         visit, it = running.visits[hop], tour.order
@@ -203,7 +203,7 @@ class Visits:
         work = Check(it.kit, result.vectors, tour.vectors, exemplars, it.gate, norms, it.task, result.metrics)
         return self._site.do(where, tour.open_visits[hop].attempt, work)
 
-    def keep(self, where: Where, passed: Passed, now: float) -> list[Effect]:
+    def keep(self, where: VisitKey, passed: Passed, now: float) -> list[Effect]:
         """The result is good: journal it, thank the device, go on."""
         key, hop = where
         tour, running = self._site.tour(key)
@@ -228,7 +228,9 @@ class Visits:
         written = self._site.write(record, sync=True, blobs=blobs)
         return [written, Send(device, Accepted(result.visit)), *self._leave(where, device.name, now)]
 
-    def lose(self, where: Where, event: VisitEvent, reason: str, now: float, then: str | None = None) -> list[Effect]:
+    def lose(
+        self, where: VisitKey, event: VisitEvent, reason: str, now: float, then: str | None = None
+    ) -> list[Effect]:
         """A visit came to nothing: journal it and what is tried instead, tell the device, go on."""
         key, hop = where
         tour, running = self._site.tour(key)
@@ -252,12 +254,12 @@ class Visits:
             return "retry"
         return "swap" if policy.on_lost_visit == "swap" and tour.spares else "skip"
 
-    def _leave(self, where: Where, device: str, now: float) -> list[Effect]:
+    def _leave(self, where: VisitKey, device: str, now: float) -> list[Effect]:
         """The model has left a device: its tour goes on, and so does one that waited for the device."""
         self._forget(where, device)
         return [*self._go_on(where[0], now, where[1]), *self.free(device, now)]
 
-    def _forget(self, where: Where, device: str) -> None:
+    def _forget(self, where: VisitKey, device: str) -> None:
         """Nothing more is expected of a visit."""
         key, hop = where
         self._site.outbox.answered(("visit", key, hop))
@@ -284,7 +286,7 @@ class Visits:
             self._wait_no_more((key, hop), tour.route[tour.place(hop)])
         return [*undone, *cancels]
 
-    def _wait_no_more(self, where: Where, device: str) -> None:
+    def _wait_no_more(self, where: VisitKey, device: str) -> None:
         waiting = self._site.waiting.get(device, {})
         if where in waiting:
             VISIT.step(WAITING, "tour dropped")
@@ -300,7 +302,7 @@ class Visits:
             effects += self._go_on(key, now, hop)
         return effects
 
-    def overdue(self, where: Where, now: float) -> list[Effect]:
+    def overdue(self, where: VisitKey, now: float) -> list[Effect]:
         """The alarm went off for a visit: its lease may have run out."""
         visit = self._site.visit(where)
         if visit is None or visit.lease_ends is None:

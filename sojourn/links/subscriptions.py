@@ -1,4 +1,4 @@
-"""Who has subscribed to what: a topic finds its own among very many, without asking all of them."""
+"""Which subscribers a topic matches (MQTT filters with `+`), looked up by the filters' shape instead of trying each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Subscriptions(Generic[Who]):
         self._count += 1
         held = self._held.setdefault(who, {})
         for one in filters:
-            before = _before_the_last(one)
+            before = _inbox_prefix(one)
             if before is not None:
                 self._inboxes.setdefault(before, {})[who] = self._count
             else:
@@ -41,7 +41,7 @@ class Subscriptions(Generic[Who]):
         """Somebody wants nothing any more; returns whether they were here."""
         held = self._held.pop(who, None)
         for one in held or ():
-            before = _before_the_last(one)
+            before = _inbox_prefix(one)
             if before is not None:
                 _leave(self._inboxes, before, who)
             else:
@@ -69,7 +69,7 @@ def _leave(those: dict[Key, dict[Who, int]], key: Key, who: Who) -> None:
         del those[key]
 
 
-def _before_the_last(one: str) -> str | None:
+def _inbox_prefix(one: str) -> str | None:
     """What a filter names, if it leaves the last level open and no other."""
     before, _, last = one.rpartition("/")
     return before if last == "+" and before and "+" not in before.split("/") else None

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 WINDOW = 32
 """Leaves in flight towards us: 0.9 MB, which a link of 100 KB/s moves well within half a keepalive of 60 s."""
 PATIENCE = 2.0
+"""Seconds without news of a transfer until what is missing is asked for again; doubles up to LONGEST."""
 LONGEST = 15.0
 LARGEST = 1 << 32
 """A blob beyond this is not a model: who offers one wants to fill our disk."""
@@ -80,13 +81,17 @@ class Exchange:
         if self._blobs.has(ref.digest):
             return [Pulled(ref.digest)]
         if ref.size > LARGEST or (ref.size == 0 and ref.digest != digest_of_hashes(0, b"")):
-            log.warning("%s offers a blob of %d bytes that cannot be", source, ref.size)
+            log.warning(
+                "%s offers a blob of %d bytes, which no blob can have: too large, or empty with a wrong digest",
+                source,
+                ref.size,
+            )
             return [PullFailed(ref.digest, "gone")]
         if (running := self._transfers.get(ref.digest)) and running.source == source:
             return []
         partial = self._blobs.partial(ref.digest, ref.size)
         transfer = _Transfer(ref, source, partial, now + PATIENCE)
-        if len(partial.hashes) >= leaf_count(ref.size) * HASH and not _list_fits(transfer):
+        if len(partial.hashes) >= leaf_count(ref.size) * HASH and not _hash_list_is_right(transfer):
             partial.forget_hashes()  # what an earlier process left is damaged
         self._transfers[ref.digest] = transfer
         return self._advance(transfer, now)
@@ -165,7 +170,7 @@ class Exchange:
             return False
         partial, size = transfer.partial, transfer.ref.size
         partial.add_hashes(message.first, message.hashes)
-        if len(partial.hashes) < leaf_count(size) * HASH or _list_fits(transfer):
+        if len(partial.hashes) < leaf_count(size) * HASH or _hash_list_is_right(transfer):
             return True
         log.warning("the leaf hashes of %s from %s do not match it", transfer.ref.digest.hex()[:12], transfer.source)
         partial.forget_hashes()
@@ -175,7 +180,11 @@ class Exchange:
         view, size, before = memoryview(chunk.data), transfer.ref.size, len(transfer.flying)
         for index, at in enumerate(range(0, len(view), LEAF)):
             leaf, piece = chunk.first + index, view[at : at + LEAF]
-            if leaf in transfer.flying and len(piece) == min(LEAF, size - leaf * LEAF) and _fits(transfer, leaf, piece):
+            if (
+                leaf in transfer.flying
+                and len(piece) == min(LEAF, size - leaf * LEAF)
+                and _leaf_is_right(transfer, leaf, piece)
+            ):
                 transfer.partial.write(leaf, piece)
                 transfer.flying.discard(leaf)
         return len(transfer.flying) < before
@@ -183,7 +192,7 @@ class Exchange:
     def _advance(self, transfer: _Transfer, now: float) -> list[Outcome]:
         """Go on to the next thing that this transfer lacks."""
         ref, partial = transfer.ref, transfer.partial
-        if not transfer.ready and _list_fits(transfer):
+        if not transfer.ready and _hash_list_is_right(transfer):
             transfer.ready = True
             held = partial.held()
             transfer.missing = [leaf for leaf in range(leaf_count(ref.size)) if leaf not in held]
@@ -209,7 +218,7 @@ class Exchange:
             self._send(transfer.source, Fetch(digest, first, count))
 
 
-def _list_fits(transfer: _Transfer) -> bool:
+def _hash_list_is_right(transfer: _Transfer) -> bool:
     """Whether the list of hashes is complete and right; of a single leaf none is needed: the digest checks it."""
     leaves, hashes = leaf_count(transfer.ref.size), transfer.partial.hashes
     if leaves == 1:
@@ -223,7 +232,7 @@ def _continues(transfer: _Transfer, message: Hashes) -> bool:
     return message.first * HASH == held and 0 < len(message.hashes) <= total - held and len(message.hashes) % HASH == 0
 
 
-def _fits(transfer: _Transfer, leaf: int, piece: memoryview) -> bool:
+def _leaf_is_right(transfer: _Transfer, leaf: int, piece: memoryview) -> bool:
     if (known := transfer.partial.known(leaf)) is not None:
         return bytes(piece) == known  # views are compared number by number
     found = hashlib.sha256(piece).digest()

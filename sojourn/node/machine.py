@@ -65,7 +65,10 @@ class Doing(msgspec.Struct, frozen=True):
 
 
 class DidNot(msgspec.Struct, frozen=True):
-    """Work failed; `reason` is one of the work's own words, `detail` is for people."""
+    """Work failed; `detail` is for people.
+
+    reason: from training a `VisitReason`, from all other work the class name of the error (`node/workers.py`).
+    """
 
     key: str
     reason: str

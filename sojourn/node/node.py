@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
 INLINE = 64 << 10
 """Blobs up to this size ride inside the first message to a node that refers to them; a repeated one is small again."""
-RODE = 256
-"""So many of them are remembered."""
+INLINED_REMEMBERED = 256
+"""At most this many blobs that rode along are remembered; the oldest goes first."""
 RECORDS_PER_SNAPSHOT = 512
 SECONDS_PER_SWEEP = 30.0
 log = logging.getLogger("sojourn")
@@ -92,11 +92,12 @@ class Node:
         self._events: deque[Event] = deque()
         self._working: set[str] = set()
         self._since_snapshot = 0
-        self._seers: list[Callable[[Any], None]] = []
+        self._observers: list[Callable[[Any], None]] = []
         self._next_sweep = 0.0
-        self._rode: dict[tuple[Address, bytes], None] = {}
+        self._sent_inline: dict[tuple[Address, bytes], None] = {}
         """The blobs that rode along, and to whom: who has lost one may fetch it."""
-        self._next_invalid: set[tuple[str, str]] = set()
+        self._warned: set[tuple[str, str]] = set()
+        """Senders and reasons of dropped messages that the log has a warning of."""
         self._exchange = Exchange(store.blobs, self._send_plain, self._limit)
 
     def start(self, now: float, report: Callable[[Did | Doing | DidNot], None]) -> None:
@@ -113,9 +114,9 @@ class Node:
         self._perform(self.machine.start(now), now)
         self._run(now)
 
-    def heed(self, seen: Callable[[Any], None]) -> None:
+    def on_record(self, observer: Callable[[Any], None]) -> None:
         """Have somebody told of every record that is written."""
-        self._seers.append(seen)
+        self._observers.append(observer)
 
     def filters(self, link: Link) -> list[str]:
         """What to subscribe to on a link."""
@@ -232,8 +233,8 @@ class Node:
     def _drop(self, sender: str, reason: str) -> None:
         self.dropped[sender] += 1
         word = (sender, reason[:40])
-        if word not in self._next_invalid and len(self._next_invalid) < 1000:
-            self._next_invalid.add(word)
+        if word not in self._warned and len(self._warned) < 1000:
+            self._warned.add(word)
             log.warning("dropped a message from %s: %s", sender, reason)
 
     def _run(self, now: float) -> None:
@@ -273,8 +274,8 @@ class Node:
     def _append(self, effect: Append) -> None:
         self._patiently(self._write, _ENCODER.encode(effect.record), effect)
         self._since_snapshot += 1
-        for seen in self._seers:
-            seen(effect.record)
+        for observer in self._observers:
+            observer(effect.record)
 
     def _write(self, record: bytes, effect: Append) -> None:
         for digest in effect.blobs:
@@ -309,16 +310,16 @@ class Node:
 
         def attach(ref: Ref) -> Ref:
             nonlocal carried
-            if ref.size > INLINE or carried + ref.size > room or (to, ref.digest) in self._rode:
+            if ref.size > INLINE or carried + ref.size > room or (to, ref.digest) in self._sent_inline:
                 return ref
             try:
                 content = self.store.blobs.read(ref.digest)
             except KeyError:
                 return ref
             carried += ref.size
-            self._rode[to, ref.digest] = None
-            if len(self._rode) > RODE:
-                del self._rode[next(iter(self._rode))]
+            self._sent_inline[to, ref.digest] = None
+            if len(self._sent_inline) > INLINED_REMEMBERED:
+                del self._sent_inline[next(iter(self._sent_inline))]
             return Ref(ref.digest, ref.size, ref.encoding, ref.delta, content)
 
         self._publish(to, map_refs(message, attach), now)

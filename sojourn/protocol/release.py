@@ -21,7 +21,7 @@ CLASSES = 1000
 """Predicted classes are counted one by one up to this many."""
 SIGNATURE_BYTES = 64
 ENOUGH = 50
-"""So many predictions say something about how often each class comes."""
+"""At least this many predictions say something about how often each class comes."""
 
 Version = Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]

@@ -126,7 +126,11 @@ class VisitReport(msgspec.Struct, frozen=True):
 
 
 def stride(norm: float, metrics: Mapping[str, float]) -> float:
-    """An update's norm over the root of its steps: many steps in a thousand directions go as far as their root."""
+    """The update's L2 norm divided by sqrt(steps).
+
+    Steps in random directions add up to about sqrt(steps) of one step, so devices with few and with many steps can be
+    compared.
+    """
     steps = metrics.get("steps", 1.0)
     return norm / math.sqrt(steps) if 1.0 < steps < math.inf else norm
 

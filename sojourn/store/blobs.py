@@ -113,7 +113,7 @@ class BlobStore(Protocol):
 
 @contextmanager
 def disk_errors(doing: str) -> Iterator[None]:
-    """Name the two ways in which a disk says no."""
+    """Raise DiskFull when no space is left, StoreError for any other disk error; `doing` begins the message."""
     try:
         yield
     except OSError as error:

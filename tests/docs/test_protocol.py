@@ -421,7 +421,7 @@ def test_limits_and_settings_are_told_as_they_are():
         f"at most {envelope.MAX_STRING:,} bytes": True,
         f"at most {envelope.MAX_ITEMS:,} elements": True,
         f"as low as {LEAF + exchange.OVERHEAD:,} bytes": True,
-        f"The {records.KEPT} newest": True,
+        f"The {records.RESULTS_KEPT} newest": True,
         f"of the {records.REMEMBERED} jobs whose memory changed last": True,
         f"the first {results.LISTED}; among them": True,
         f"in batches of {scoring.BATCH}, in order": True,

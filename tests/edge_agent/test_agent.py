@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from edge_agent.records import KEPT, Memory, VisitEnded, VisitTaken, VisitTrained
+from edge_agent.records import RESULTS_KEPT, Memory, VisitEnded, VisitTaken, VisitTrained
 from edge_agent.training.work import Train, Warm
 from sojourn.node.machine import (
     Append,
@@ -271,16 +271,16 @@ def test_a_restart_takes_up_what_was_under_way() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     bench = Bench()
-    for number in range(3 * KEPT):
+    for number in range(3 * RESULTS_KEPT):
         bench.take(visit(job=f"job-{number}"))
         bench.finish()
-    assert len(bench.agent.state.held) == KEPT
-    assert len(bench.agent.state.fences) <= KEPT
-    assert len(bench.agent._visits._outbox._requests) == KEPT
-    for number in range(3 * KEPT):
+    assert len(bench.agent.state.held) == RESULTS_KEPT
+    assert len(bench.agent.state.fences) <= RESULTS_KEPT
+    assert len(bench.agent._visits._outbox._requests) == RESULTS_KEPT
+    for number in range(3 * RESULTS_KEPT):
         bench.ask(Accepted(visit_id(job=f"job-{number}")))
     assert bench.agent.state.held == {}
-    assert len(bench.agent.state.fences) == KEPT
+    assert len(bench.agent.state.fences) == RESULTS_KEPT
     assert bench.agent.wake_at() is None
 
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from edge_agent.agent import Agent
-from edge_agent.records import KEPT
+from edge_agent.records import RESULTS_KEPT
 from edge_agent.visit_table import DEVICE_VISIT, DeviceVisitEvent, DeviceVisitState
 from sojourn import parts
 from sojourn.errors import UnexpectedEvent
@@ -123,7 +123,7 @@ def test_every_row_happens(stepped) -> None:
     bench.tell(Woke(), 1000.0)  # nobody answers the result of round 2
     bench.finish(1000.0)
     bench.ask(Accepted(visit_id(round_=4)))
-    for number in range(KEPT + 1):
+    for number in range(RESULTS_KEPT + 1):
         bench.take(visit(job=f"job-{number}"))
         bench.finish()
     bench.ask(remembering(round_=5))

@@ -283,7 +283,7 @@ class ReleaseFleet(MemoryFleet):
             return self._installing[name]
 
         node = self._node(agent, {"edge": MemoryLink(broker)}, workers)
-        node.heed(lambda record: self._noted(name, agent, record))
+        node.on_record(lambda record: self._noted(name, agent, record))
         return node
 
     def _noted(self, name: str, agent: Agent, record: Any) -> None:

@@ -236,12 +236,12 @@ class SmallFleet(MemoryFleet):
         node = self._node(
             Coordinator(CLOUD), {"edge": link, "cloud": link}, lambda store: InlineWorkers(OnceBench(store.blobs))
         )
-        node.heed(self._planned)
+        node.on_record(self._planned)
         return node
 
     def _edge(self, name: str, site: MemoryBroker, cloud: MemoryBroker) -> Node:
         node = super()._edge(name, site, cloud)
-        node.heed(lambda record: self._kept(name, record))
+        node.on_record(lambda record: self._kept(name, record))
         return node
 
     def _agent(self, name: str, data: DataSettings, broker: MemoryBroker) -> Node:
@@ -249,7 +249,7 @@ class SmallFleet(MemoryFleet):
         offer = Offer("1", "simulated", "onnxruntime", 1, 0, (*NAMES, *self.also), "simulated", shares)
         agent = Agent(name, offer, objection=self.objections.get(name))
         node = self._node(agent, {"edge": MemoryLink(broker)}, lambda store: SlowTraining(self, name, store.blobs))
-        node.heed(lambda record: self._finished(name, record))
+        node.on_record(lambda record: self._finished(name, record))
         return node
 
     def _planned(self, record: Any) -> None:

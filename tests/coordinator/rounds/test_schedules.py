@@ -3,7 +3,7 @@ import math
 import msgspec
 import pytest
 
-from coordinator.rounds.schedules import Departure, Moment, depart, groups, merges, rearranges, wanted_sets
+from coordinator.rounds.schedules import Departure, Moment, depart, groups, merges, rearranges, sets_asked_for
 from hierarchy.arranging.arrangement import ClientSet
 from sojourn.errors import ConfigError
 from sojourn.parts import EdgeCloud, EveryRound, OneShot, OwnSchedule, Ring, SequentialToParallel, Slots, fixed_rounds
@@ -38,9 +38,9 @@ def test_a_count_that_floats_miss_by_a_hair_is_what_a_person_counts():
 
 def test_groups_never_outnumber_devices_and_do_not_overflow():
     stp = SequentialToParallel(growth="exp", alpha=2.0, beta=10)
-    assert wanted_sets(stp, 4, 100) == 100
-    assert wanted_sets(stp, 100_000, 364) == 364
-    assert wanted_sets(EveryRound(), 4, 100) is None
+    assert sets_asked_for(stp, 4, 100) == 100
+    assert sets_asked_for(stp, 100_000, 364) == 364
+    assert sets_asked_for(EveryRound(), 4, 100) is None
 
 
 @pytest.mark.parametrize(("sets", "expected"), [(10, 3), (5, 2), (1, 1), (3, 1), (52, 16)])
@@ -150,7 +150,7 @@ def test_a_schedule_of_ones_own_is_asked():
     own = OwnSchedule(part=f"{__name__}:EveryOther", settings={"cycle": 3})
     assert [each.set for each in depart(own, SETS, moment(2))] == SETS[::2]
     assert [merges(own, moment(since_merge=n)) for n in range(3)] == [False, False, True]
-    assert (wanted_sets(own, 3, 10), rearranges(own, 5)) == (4, True)
+    assert (sets_asked_for(own, 3, 10), rearranges(own, 5)) == (4, True)
 
 
 def test_a_schedule_that_is_not_there_is_said_so():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from edge_agent.releases.folder import ReleaseFolder, Served
+from edge_agent.releases.folder import ReleaseFolder, ServedFiles
 from edge_agent.releases.work import Install
 from sojourn.protocol.envelope import pack_blob
 from sojourn.protocol.release import Card, Goods, Parcel, ProbeCheck
@@ -87,11 +87,11 @@ class Shop:
         goods = self.goods(graph or graph_of(weights), pack_blob(card or card_of(version, weights)))
         return Install((card.line if card else LINE), version, goods, known)
 
-    def served(self, version: int, weights: Any = None, **more: Any) -> Served:
+    def served(self, version: int, weights: Any = None, **more: Any) -> ServedFiles:
         work = self.install(version, weights, **more)
-        return Served(work.line, version, work.goods)
+        return ServedFiles(work.line, version, work.goods)
 
-    def serve(self, version: int, weights: Any = None, **more: Any) -> Served:
+    def serve(self, version: int, weights: Any = None, **more: Any) -> ServedFiles:
         """Make a version current without a trial."""
         served = self.served(version, weights, **more)
         folder = ReleaseFolder(self.store, served.line)

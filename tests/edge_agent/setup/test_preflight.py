@@ -16,7 +16,8 @@ from edge_agent.limits.settings import LimitSettings
 from edge_agent.settings import AgentSettings
 from edge_agent.setup import broker_check, clock_check, preflight
 from edge_agent.setup.preflight import (
-    Plan,
+    JobDemands,
+    demands_of,
     of_clock,
     of_data,
     of_disk,
@@ -24,7 +25,6 @@ from edge_agent.setup.preflight import (
     of_memory,
     of_service,
     of_training,
-    plan_of,
 )
 from edge_agent.setup.training_trial import TrialResult, survey, tried
 from sojourn.brokers.acl import acl_lines
@@ -62,19 +62,19 @@ def settings(folder: Path, **what) -> AgentSettings:
     ],
 )
 def test_data(found, classes, verdict) -> None:
-    finding = of_data(found, Plan(classes=classes))
+    finding = of_data(found, JobDemands(classes=classes))
     assert finding.verdict == verdict
     assert bool(finding.remedy) == (verdict != "ok")
 
 
 def test_the_time_of_a_visit_is_its_start_and_its_steps() -> None:
-    plan = Plan(Training(epochs=2, batch=30))  # 4 steps an epoch
-    assert of_training(TRIED, plan, FREE)[0].text.startswith("0.6 s for 8 steps")
-    assert of_training(TRIED, plan, LimitSettings(cpu_share=0.1))[0].text.startswith("1.3 s for 8 steps")
-    (slow, _) = of_training(but(step_seconds=61.0), plan, FREE)
+    demands = JobDemands(Training(epochs=2, batch=30))  # 4 steps an epoch
+    assert of_training(TRIED, demands, FREE)[0].text.startswith("0.6 s for 8 steps")
+    assert of_training(TRIED, demands, LimitSettings(cpu_share=0.1))[0].text.startswith("1.3 s for 8 steps")
+    (slow, _) = of_training(but(step_seconds=61.0), demands, FREE)
     assert slow.verdict == "fails"
     assert "lease of 60 s" in slow.remedy
-    assert of_training(but(training_fault="ImportError: no"), plan, FREE)[0].verdict == "fails"
+    assert of_training(but(training_fault="ImportError: no"), demands, FREE)[0].verdict == "fails"
 
 
 @pytest.mark.parametrize(
@@ -90,13 +90,13 @@ def test_the_time_of_a_visit_is_its_start_and_its_steps() -> None:
     ],
 )
 def test_memory(limits, free, parameters, verdict) -> None:
-    assert of_memory(TRIED, Plan(parameters=parameters), limits, free).verdict == verdict
+    assert of_memory(TRIED, JobDemands(parameters=parameters), limits, free).verdict == verdict
 
 
 def test_disk(tmp_path) -> None:
-    assert of_disk(tmp_path / "new", Plan(), FREE).verdict == "ok"
-    assert of_disk(tmp_path, Plan(), LimitSettings(free_disk=1 << 30)).verdict == "fails"
-    assert of_disk(tmp_path, Plan(parameters=10**15), FREE).verdict == "fails"
+    assert of_disk(tmp_path / "new", JobDemands(), FREE).verdict == "ok"
+    assert of_disk(tmp_path, JobDemands(), LimitSettings(free_disk=1 << 30)).verdict == "fails"
+    assert of_disk(tmp_path, JobDemands(parameters=10**15), FREE).verdict == "fails"
 
 
 def test_a_clock_before_the_installation_is_wrong(tmp_path) -> None:
@@ -151,10 +151,10 @@ def test_the_service_and_its_watchdog(tmp_path) -> None:
 
 def test_a_job_file_tells_what_it_asks() -> None:
     job = {"name": "job", "threads": 2, "training": {"epochs": 3}, "data": {"classes": ["a", 1]}, "tours": {"lease": 5}}
-    assert plan_of(job, 7) == Plan(Training(epochs=3), 2, ("a", "1"), 5.0, 7)
-    assert plan_of({}) == Plan()
+    assert demands_of(job, 7) == JobDemands(Training(epochs=3), 2, ("a", "1"), 5.0, 7)
+    assert demands_of({}) == JobDemands()
     with pytest.raises(ConfigError, match=r"job\.toml: .*did you mean 'epochs'"):
-        plan_of({"training": {"epoch": 3}}, where="job.toml")
+        demands_of({"training": {"epoch": 3}}, where="job.toml")
 
 
 def test_a_worker_on_trial(tmp_path) -> None:

@@ -115,7 +115,7 @@ def wait_until(true: Any) -> None:
 
 
 def started(engine: RayEngine, number: int) -> list[Any]:
-    """So many visits that do not end by themselves, all under way."""
+    """`number` visits that do not end by themselves, all under way."""
     blobs = MemoryBlobs()
     futures = [engine.start("dev-0", f"long {each}", long_visit(blobs), blobs) for each in range(number)]
     wait_until(lambda: all(future.running() for future in futures))
