@@ -24,7 +24,7 @@ install: $(VENV)/dev.stamp  ## Install Sojourn and all that its tests and checks
 
 test: $(VENV)/dev.stamp  ## Run all tests
 	@.ci/install-packages mosquitto shellcheck systemd
-	@PYTHONWARNINGS='ignore:Unable to activate pytest branch coverage' $(VENV)/bin/python -m slipcover --json --out .coverage.json -m pytest \
+	@$(VENV)/bin/python -W 'ignore:Unable to activate pytest branch coverage' -m slipcover --json --out .coverage.json -m pytest \
 		--numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 	@$(VENV)/bin/python .ci/least-covered .coverage.json
 

@@ -21,6 +21,7 @@ def test_a_tour_goes_on_without_a_hot_device_and_with_it_when_it_has_cooled(flee
     root = FakeRoot(tmp_path)
     root.heat(45)
     (tmp_path / "hot.toml").write_text(LIMITS.format(root=root.path))
+    fleet.wait_for("pi-1", "connected")  # Python itself loses a Ctrl-C in its first moments
     fleet.interrupt("pi-1")
     fleet.commands["pi-1"].append(str(tmp_path / "hot.toml"))
     fleet.start("pi-1")

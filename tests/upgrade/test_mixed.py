@@ -1,6 +1,6 @@
 """Processes of 0.1.0 and of today in one fleet: a job that 0.1.0 began is ended, and a release of 0.1.0 rolled out.
 
-The code of 0.1.0 is taken from the history of this repository; where there is none, these tests fail and say so.
+The code of 0.1.0 is kept with its fixture.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 from edge_agent import Model
 from tests.upgrade.command_fleet import CLOUD, DEVICES, SITE, CommandFleet, sojourn
 from tests.upgrade.kept import CLOSE, apart, trained_before, unpack
-from tests.upgrade.versions import BEFORE, source_of
+from tests.upgrade.versions import kept_source
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ VERSION = "0.1.0"
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    tree = source_of(BEFORE, tmp_path_factory.mktemp("before"))
+    tree = kept_source(VERSION, tmp_path_factory.mktemp("before"))
     assert sojourn("--version", folder=tree.parent, tree=tree) == f"sojourn {VERSION}\n"
     return tree
 

@@ -1,4 +1,4 @@
-"""The source of an earlier version, from the history of the repository: the repository itself has only the present."""
+"""The source of an earlier version: as its fixture keeps it, or from the history of the repository."""
 
 from __future__ import annotations
 
@@ -9,19 +9,28 @@ from io import BytesIO
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-BEFORE = "2c84500c5dc5781f1f8b3a5253cefc85092f84cf"
-"""The last commit of 0.1.0."""
+PACKAGES = ("sojourn", "edge_agent", "hierarchy", "coordinator", "fleet_sim")
+
+
+def kept_source(version: str, folder: Path) -> Path:
+    """Unpack the source that is kept with a version's fixture; `folder` is new."""
+    with tarfile.open(ROOT / "tests" / "fixtures" / version / "source.tar.gz") as tar:
+        tar.extractall(folder, filter="data")
+    return with_commands(folder)
+
+
+def keep_source(tree: Path, file: Path) -> None:
+    """Pack what `kept_source` unpacks."""
+    with tarfile.open(file, "w:gz") as tar:
+        for name in ("pyproject.toml", *PACKAGES):
+            tar.add(tree / name, name, filter=lambda it: None if it.name.endswith("__pycache__") else it)
 
 
 def source_of(commit: str, folder: Path) -> Path:
     """Unpack the tree of a commit, with what an installation would say of its commands; `folder` is new."""
     got = subprocess.run(["git", "-C", ROOT, "archive", commit], capture_output=True, check=False)
     if got.returncode:
-        raise AssertionError(
-            f"An earlier version is tried against this one, and its commit {commit[:7]} is not in the history that "
-            f"is here ({got.stderr.decode().strip()}). A clone has it, and in a shallow one "
-            f"`git fetch --unshallow` brings it. Without a clone: pytest --ignore tests/upgrade/test_mixed.py"
-        )
+        raise SystemExit(f"{commit} is not in the history that is here: {got.stderr.decode().strip()}")
     with tarfile.open(fileobj=BytesIO(got.stdout)) as tar:
         tar.extractall(folder, filter="data")
     return with_commands(folder)
