@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fleet_sim.engines.engine import Outcome
 
 
-class WorkerSetup(msgspec.Struct, frozen=True):
+class PoolWorkerSetup(msgspec.Struct, frozen=True):
     """The first message to a worker: where the data set lies in shared memory, and the names of its classes."""
 
     layouts: tuple[Layout, ...]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fleet_sim.engines.engine import Outcome
-from fleet_sim.engines.frames import VisitAnswer, WorkerSetup, event_of
+from fleet_sim.engines.frames import VisitAnswer, PoolWorkerSetup, event_of
 from fleet_sim.engines.shared import SharedArrays, map_arrays
 from fleet_sim.engines.visit_queue import VisitQueue, WorkerCache
 
@@ -41,7 +41,7 @@ class ProcessPoolEngine:
         x, y = map_arrays(self._data.descriptor, self._data.layouts)
         self.shards = replace(shards, x=x, y=y)
         """The data set in shared memory: a caller that drops its own copy leaves one in all."""
-        setup = msgspec.msgpack.encode(WorkerSetup(self._data.layouts, shards.classes))
+        setup = msgspec.msgpack.encode(PoolWorkerSetup(self._data.layouts, shards.classes))
         self._queue = VisitQueue()
         self._threads = [_WorkerThread(self._queue, setup, self._data.descriptor) for _ in range(workers)]
 

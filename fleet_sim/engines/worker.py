@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from fleet_sim.engines.frames import WorkerSetup
+from fleet_sim.engines.frames import PoolWorkerSetup
 from fleet_sim.engines.request_trainer import RequestTrainer
 from fleet_sim.engines.shared import map_arrays
 
-_setup = msgspec.msgpack.Decoder(WorkerSetup)
+_setup = msgspec.msgpack.Decoder(PoolWorkerSetup)
 
 
 def main(connection: int, data: int) -> None:
