@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fleet_sim.engines.engine import Outcome
-from fleet_sim.engines.frames import VisitAnswer, PoolWorkerSetup, event_of
+from fleet_sim.engines.frames import PoolWorkerSetup, VisitAnswer, event_of
 from fleet_sim.engines.shared import SharedArrays, map_arrays
 from fleet_sim.engines.visit_queue import VisitQueue, WorkerCache
 
