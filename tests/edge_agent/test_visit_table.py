@@ -13,9 +13,9 @@ from edge_agent.visit_table import DEVICE_VISIT, DeviceVisitEvent, DeviceVisitSt
 from sojourn import parts
 from sojourn.errors import UnexpectedEvent
 from sojourn.node.machine import Did, DidNot, Doing, Linked, Pulled, PullFailed, Received, Woke
-from sojourn.node.table import Table
 from sojourn.protocol.messages import Accepted, Cancel, Discarded, Prepare
 from tests.edge_agent.agent_bench import EDGE, EPOCH, KIT, MODEL, OFFER, Bench, trained, visit, visit_id
+from tests.sojourn.node.table_rows import rows_taken
 from tests.sojourn.protocol.examples import TASK
 from tests.there import there
 
@@ -26,17 +26,7 @@ OFFERED = msgspec.structs.replace(OFFER, objectives=("sgd", "dyn"))
 @pytest.fixture
 def stepped(monkeypatch) -> set[tuple[str, str]]:
     """The rows that were used."""
-    rows: set[tuple[str, str]] = set()
-    step = Table.step
-
-    def note(table, state, event):
-        following = step(table, state, event)
-        if table is DEVICE_VISIT:
-            rows.add((state, event))
-        return following
-
-    monkeypatch.setattr(Table, "step", note)
-    return rows
+    return rows_taken(monkeypatch, DEVICE_VISIT)
 
 
 def remembering(**where):

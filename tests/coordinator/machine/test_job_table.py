@@ -27,7 +27,6 @@ from coordinator.rounds.results import CloseRound
 from coordinator.state import JobState
 from sojourn.errors import Fault, UnexpectedEvent
 from sojourn.node.machine import Did, DidNot, Do, Present, Pulled, PullFailed, Undo, Woke
-from sojourn.node.table import Table
 from sojourn.protocol.messages import (
     Export,
     Inspect,
@@ -57,6 +56,7 @@ from tests.coordinator.machine.cloud_bench import (
     site,
     text,
 )
+from tests.sojourn.node.table_rows import rows_taken
 from tests.sojourn.store.replays import replayed, sends
 
 KINDS = (
@@ -71,17 +71,7 @@ HELD = {"model": MODEL}
 @pytest.fixture
 def reached(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
     """The rows of the table that are taken during a test."""
-    rows: set[tuple[str, str]] = set()
-    step = Table.step
-
-    def recording(table: Table, state: str, event: str) -> str:
-        following = step(table, state, event)
-        if table is JOB:
-            rows.add((state, event))
-        return following
-
-    monkeypatch.setattr(Table, "step", recording)
-    return rows
+    return rows_taken(monkeypatch, JOB)
 
 
 class Anything(Bench):

@@ -10,10 +10,10 @@ from coordinator.machine.coordinator import Coordinator
 from coordinator.machine.rollout_table import ROLLOUT, STATUS, step_of
 from sojourn.errors import UnexpectedEvent
 from sojourn.node.machine import Present
-from sojourn.node.table import Table
 from sojourn.protocol.release import HealthRules
 from tests.coordinator.machine.cloud_bench import BOOT, BORN, DEAD, site
 from tests.coordinator.machine.rollout_bench import RolloutBench
+from tests.sojourn.node.table_rows import rows_taken
 
 DEVICES = tuple(f"d{number}" for number in range(5))
 
@@ -21,17 +21,7 @@ DEVICES = tuple(f"d{number}" for number in range(5))
 @pytest.fixture
 def reached(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
     """The rows of the table that are taken during a test."""
-    rows: set[tuple[str, str]] = set()
-    step = Table.step
-
-    def recording(table: Table, state: str, event: str) -> str:
-        following = step(table, state, event)
-        if table is ROLLOUT:
-            rows.add((state, event))
-        return following
-
-    monkeypatch.setattr(Table, "step", recording)
-    return rows
+    return rows_taken(monkeypatch, ROLLOUT)
 
 
 class Anything(RolloutBench):

@@ -8,10 +8,10 @@ from edge_agent.releases.table import DEVICE_RELEASE, REPORTED, DeviceReleaseEve
 from edge_agent.releases.work import Usage, Withdrawn
 from sojourn.errors import UnexpectedEvent
 from sojourn.node.machine import Did, DidNot, PullFailed, Told
-from sojourn.node.table import Table
 from sojourn.protocol.release import Health
 from tests.edge_agent.agent_bench import Bench, visit
 from tests.edge_agent.releases.serving_bench import arrive, bench, goods, installed, line, release, serving
+from tests.sojourn.node.table_rows import rows_taken
 
 At, On = DeviceReleaseState, DeviceReleaseEvent
 
@@ -19,17 +19,7 @@ At, On = DeviceReleaseState, DeviceReleaseEvent
 @pytest.fixture
 def stepped(monkeypatch) -> set[tuple[str, str]]:
     """The rows that were used."""
-    rows: set[tuple[str, str]] = set()
-    step = Table.step
-
-    def note(it, state, event):
-        following = step(it, state, event)
-        if it is DEVICE_RELEASE:
-            rows.add((state, event))
-        return following
-
-    monkeypatch.setattr(Table, "step", note)
-    return rows
+    return rows_taken(monkeypatch, DEVICE_RELEASE)
 
 
 def state(it: Bench) -> DeviceReleaseState:

@@ -15,7 +15,6 @@ from hierarchy.edge.tour_table import ENDED, GATHERING, LEADING, MERGING, STALLE
 from hierarchy.edge.visit_table import CHECKING, DUE, FETCHING, HANDED, KEPT, MISSED, VISIT
 from sojourn.errors import UnexpectedEvent
 from sojourn.node.machine import Did, DidNot, Do, Linked, Present, Pull, Pulled, PullFailed, Received, Send, Woke
-from sojourn.node.table import Table
 from sojourn.parts import TourPolicy
 from sojourn.protocol.messages import (
     Birth,
@@ -43,6 +42,7 @@ from tests.hierarchy.edge.site_bench import (
     tour_id,
     visit_id,
 )
+from tests.sojourn.node.table_rows import rows_taken
 from tests.sojourn.protocol.examples import TASK
 
 Row = tuple[str, str]
@@ -53,16 +53,7 @@ KEY = "job/1/0"
 @pytest.fixture
 def passed_rows(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[Row]]:
     """The rows that the machine passes, by the table's name."""
-    rows: dict[str, set[Row]] = {TOUR.name: set(), VISIT.name: set()}
-    step = Table.step
-
-    def seen(table: Table, state: str, event: str) -> str:
-        following = step(table, state, event)
-        rows[table.name].add((state, event))
-        return following
-
-    monkeypatch.setattr(Table, "step", seen)
-    return rows
+    return {table.name: rows_taken(monkeypatch, table) for table in (TOUR, VISIT)}
 
 
 class Site(Bench):
