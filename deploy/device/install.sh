@@ -224,7 +224,7 @@ make_account() {
         useradd --system --user-group --home-dir "$STATE" --no-create-home --shell /usr/sbin/nologin "$ACCOUNT"
     fi
     install -d -m 0755 "$CONFIG"
-    install -d -m 0750 -o "$ACCOUNT" -g "$ACCOUNT" "$STATE"
+    install -d -m 0710 -o "$ACCOUNT" -g "$ACCOUNT" "$STATE"
 }
 
 put_config() {

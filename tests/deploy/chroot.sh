@@ -121,7 +121,7 @@ says 0 "systemd is not running here: the agent was not started" "${old[@]}" "${i
     --bundle /pi-1.tar.gz --python /usr/bin/python3
 first=$(state)
 for each in "/etc/sojourn/agent.toml 640 root sojourn-agent f" "/etc/sojourn/agent.password 640 root sojourn-agent f" \
-    "/var/lib/sojourn-agent 750 sojourn-agent sojourn-agent d" "/etc/systemd/system/sojourn-agent.service 644 root root f" \
+    "/var/lib/sojourn-agent 710 sojourn-agent sojourn-agent d" "/etc/systemd/system/sojourn-agent.service 644 root root f" \
     "/etc/systemd/system/multi-user.target.wants/sojourn-agent.service 777 root root l"; do
     grep -qx "$each" <<<"$first" || wrong "missing: $each in $first"
 done
