@@ -3,8 +3,8 @@
 python -m deploy.make_lock INDEX     a simple index (PEP 503), as pip's --index-url takes it
 
 Versions are those of constraints.txt, in whose environment this must run (`make install`). Hashes are the index's. The
-CPU builds of torch are in no such index, but in PyTorch's own: their hashes are in deploy/coordinator/torch-cpu.sha256,
-written as `sha256sum` does, and come from there.
+CPU builds of torch and torchvision are in no such index, but in PyTorch's own: their hashes are taken from
+deploy/coordinator/torch-cpu.sha256, which a person writes, in the form of `sha256sum`.
 """
 # ruff: noqa: INP001, T201  # a script that prints what it wrote
 
@@ -18,7 +18,7 @@ from urllib.parse import unquote, urldefrag
 from deploy.lock_file import HERE, INSTALLS, MACHINES, PYTHONS, Pin, fits, supported, write_lock
 from deploy.needed import needed
 
-TORCH = HERE / "coordinator" / "torch-cpu.sha256"
+_CPU_BUILDS = HERE / "coordinator" / "torch-cpu.sha256"
 _PATIENCE = 60.0
 
 
@@ -45,15 +45,16 @@ def offered(index: str, name: str) -> dict[str, str]:
     return links.found
 
 
-def torch_wheels() -> dict[str, str]:
-    """The CPU builds of torch."""
-    lines = [line.split() for line in TORCH.read_text().splitlines() if not line.startswith("#")]
-    return {wheel: hash_ for hash_, wheel in lines}
+def cpu_builds(name: str) -> dict[str, str]:
+    """The CPU builds of torch or torchvision; none of another package."""
+    lines = [line.split() for line in _CPU_BUILDS.read_text().splitlines() if not line.startswith("#")]
+    return {wheel: hash_ for hash_, wheel in lines if wheel.startswith(f"{name}-")}
 
 
 def pin(index: str, name: str, version: str) -> Pin:
     """A package with the hashes of its wheels; every target must have one."""
-    files = torch_wheels() if name == "torch" else offered(index, name)
+    # The ordinary torch for Linux brings gigabytes of CUDA; torchvision's ordinary build runs beside either.
+    files = cpu_builds(name) | ({} if name == "torch" else offered(index, name))
     own = {
         wheel: hash_
         for wheel, hash_ in files.items()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from deploy.lock_file import INSTALLS, MACHINES, PYTHONS, Install, Pin, fits, read_lock, supported, write_lock
-from deploy.make_lock import torch_wheels
+from deploy.make_lock import cpu_builds
 from deploy.needed import constraints, needed
 
 GLIBC = 28
@@ -43,7 +43,8 @@ def test_a_device_needs_a_part_of_what_a_coordinator_needs_and_neither_torch_nor
     device, cloud = ({pin.name: pin for pin in read_lock(INSTALLS[kind].file)} for kind in ("device", "cloud"))
     assert device.items() <= cloud.items()
     assert not {"torch", "onnx", "scikit-learn", "setuptools", "pip"} & set(device)
-    assert cloud["torch"].wheels == torch_wheels()
+    assert cloud["torch"].wheels == cpu_builds("torch")
+    assert cloud["torchvision"].wheels.items() > cpu_builds("torchvision").items()
     assert all("+cpu" in wheel for wheel in cloud["torch"].wheels)
     assert not [name for name in cloud if name.startswith(("nvidia", "cuda", "triton"))]
 
