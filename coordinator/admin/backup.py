@@ -99,6 +99,7 @@ def _matching(store: Path, folder: Path) -> list[Path]:
 
 def _copy_journal(source: Path, target: Path) -> None:
     target.unlink(missing_ok=True)
+    private_file(target)
     try:
         with (
             closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as old,
