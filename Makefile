@@ -12,7 +12,7 @@ SITE = rm -rf build/site && $(VENV)/bin/sphinx-build --quiet --fail-on-warning -
 	--conf-dir docs --doctree-dir build/site-cache . build/site
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install test test-deploy check docs clean
+.PHONY: help demo install test test-deploy check docs sbom clean
 
 help:  ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,9 @@ check: $(VENV)/dev.stamp  ## Look at the code: linter, types, which package impo
 
 docs: $(VENV)/dev.stamp  ## Make a site of the pages: build/site/index.html
 	@$(SITE)
+
+sbom: $(VENV)/dev.stamp  ## Write what this version is made of into deploy/sbom; a later one: make sbom VERSION=1.2.3
+	@$(VENV)/bin/python -m deploy.make_sbom $(VERSION)
 
 clean:  ## Remove all that was made, .venv too
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage.json

@@ -1,4 +1,4 @@
-"""How much disk a device needs: a fresh venv with only the base install, as `du` counts it.
+"""How much disk a device needs: a fresh venv with only the base install, made as install.sh does, as `du` counts it.
 
 python -m benchmarks.base_install [--top 12]
 """
@@ -6,6 +6,7 @@ python -m benchmarks.base_install [--top 12]
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,13 @@ def installed(folder: Path) -> Path:
     shutil.copytree(ROOT, source, ignore=LEFT_OUT)
     subprocess.run([sys.executable, "-m", "venv", venv], check=True)
     pip = [venv / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "-c", ROOT / "constraints.txt", "."], cwd=source, check=True)
+    checked = [*pip, "--require-hashes", "--no-deps", "--only-binary", ":all:"]
+    build = {**os.environ, "PYTHONPATH": str(folder / "build")}
+    subprocess.run([*checked, "-r", "deploy/device/requirements.txt"], cwd=source, check=True)
+    subprocess.run(
+        [*checked, "--target", folder / "build", "-r", "deploy/build-requirements.txt"], cwd=source, check=True
+    )
+    subprocess.run([*pip, "--no-deps", "--no-build-isolation", "."], cwd=source, env=build, check=True)
     return venv
 
 

@@ -5,13 +5,15 @@ set -eu
 
 usage() {
     cat <<'END'
-Usage: install-server.sh edge|coordinator [--wheelhouse DIR] [--python PATH]
+Usage: install-server.sh edge|coordinator [--wheelhouse DIR] [--python PATH] [--without-hashes]
 
   --wheelhouse DIR   install from the wheels in this folder; needs no internet
   --python PATH      a Python 3.11 or newer, where the system's own is older
+  --without-hashes   take what pip finds, unchecked, where there are no hashes for this machine
 
 Without --wheelhouse it installs from the checkout that this script is part of, and fetches what that needs.
-A coordinator brings torch: about 2 GB. Then: `sojourn fleet init` or `sojourn edge init`, and systemctl start.
+Every wheel must have a SHA-256 that stands in the requirements.txt of device/ (edge) or coordinator/; Sojourn's own has
+none there. A coordinator brings torch: about 2 GB. Then: `sojourn fleet init` or `sojourn edge init`, and systemctl start.
 END
 }
 say() { printf '%s\n' "$*"; }
@@ -25,7 +27,7 @@ misused() {
     exit 2
 }
 
-role='' wheelhouse='' python=python3
+role='' wheelhouse='' python=python3 hashes=yes
 while [ $# -gt 0 ]; do
     case "$1" in
         edge | coordinator) role=$1 && shift ;;
@@ -34,6 +36,7 @@ while [ $# -gt 0 ]; do
             if [ "$1" = --python ]; then python=$2; else wheelhouse=$2; fi
             shift 2
             ;;
+        --without-hashes) hashes='' && shift ;;
         -h | --help) usage && exit 0 ;;
         *) misused "unknown argument: $1" ;;
     esac
@@ -54,8 +57,21 @@ command -v mosquitto >/dev/null || [ -x /usr/sbin/mosquitto ] ||
     say "mosquitto is not installed: for a broker on this machine, apt-get install mosquitto first."
 
 # Both may live on one machine, in one place: an edge server must not take from a coordinator what it needs.
-what='sojourn[cloud]'
-if [ "$role" = edge ] && [ ! -f "$units/sojourn-coordinator.service" ]; then what=sojourn; fi
+what='sojourn[cloud]' locked=$here/coordinator/requirements.txt
+if [ "$role" = edge ] && [ ! -f "$units/sojourn-coordinator.service" ]; then
+    what=sojourn locked=$here/device/requirements.txt
+fi
+if [ -n "$hashes" ]; then
+    version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])') machine=$(uname -m)
+    for each in "machines:$machine" "pythons:$version"; do
+        known=$(sed -n "s/^# ${each%%:*}: //p" "$locked")
+        case " $known " in
+            *" ${each#*:} "*) ;;
+            *) fail "$locked has hashes for $known, not for ${each#*:}: use one of these," \
+                "or let pip take what it finds with --without-hashes" ;;
+        esac
+    done
+fi
 mkdir -p "$prefix"
 venv=$(mktemp -d "$prefix/venv-XXXXXXXX")
 done=''
@@ -63,27 +79,48 @@ trap '[ -n "$done" ] || rm -rf "$venv"; rmdir "$prefix" 2>/dev/null || true' EXI
 chmod 0755 "$prefix" "$venv"
 mkdir "$venv/tmp"
 "$python" -m venv "$venv"
+build=''
 pip() {
-    TMPDIR="$venv/tmp" "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --no-cache-dir "$@"
+    TMPDIR="$venv/tmp" PYTHONPATH="$build" "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \
+        --no-cache-dir "$@"
 }
+checked() { pip --require-hashes --no-deps --only-binary :all: "$@"; }
 say "Installing $what into $prefix."
+cannot="pip could not install; nothing was changed"
 if [ -n "$wheelhouse" ]; then
-    pip --no-index --find-links "$wheelhouse" "$what" || fail "pip could not install from $wheelhouse; nothing was changed"
+    cannot="pip could not install from $wheelhouse; nothing was changed"
+    set -- --no-index --find-links "$wheelhouse"
+    if [ -n "$hashes" ]; then
+        checked "$@" -r "$locked" || fail "$cannot"
+        set -- --no-deps "$@"
+    fi
+    pip "$@" "$what" || fail "$cannot"
 else
     checkout=$(cd "$here/.." && pwd)
     [ -f "$checkout/pyproject.toml" ] || fail "this is no checkout of Sojourn: name a --wheelhouse"
     # The CPU builds of torch are a tenth of the others; they exist there for both architectures.
-    pip --extra-index-url https://download.pytorch.org/whl/cpu --constraint "$checkout/constraints.txt" \
-        "$checkout${what#sojourn}" || fail "pip could not install; nothing was changed"
+    set -- --extra-index-url https://download.pytorch.org/whl/cpu
+    if [ -n "$hashes" ]; then
+        checked "$@" -r "$locked" || fail "$cannot"
+        # What builds Sojourn is checked as well, and stays outside of what is installed.
+        checked --target "$venv/tmp/build" -r "$here/build-requirements.txt" || fail "$cannot"
+        build=$venv/tmp/build
+        pip --no-deps --no-build-isolation "$checkout" || fail "$cannot"
+    else
+        say "Without hashes: what pip finds is not checked."
+        pip "$@" --constraint "$checkout/constraints.txt" "$checkout${what#sojourn}" || fail "$cannot"
+    fi
 fi
 rm -rf "$venv/tmp"
+"$venv/bin/python" -m pip --disable-pip-version-check check ||
+    fail "$locked and Sojourn's wheel are of different versions; nothing was changed"
 "$venv/bin/sojourn" --version >/dev/null || fail "what was installed does not run; nothing was changed"
 
 if ! getent passwd "sojourn-$role" >/dev/null; then
     useradd --system --user-group --home-dir "/var/lib/sojourn-$role" --no-create-home --shell /usr/sbin/nologin "sojourn-$role"
 fi
 install -d -m 0755 /etc/sojourn
-install -d -m 0750 -o "sojourn-$role" -g "sojourn-$role" "/var/lib/sojourn-$role"
+install -d -m 0700 -o "sojourn-$role" -g "sojourn-$role" "/var/lib/sojourn-$role"
 install -m 0644 "$here/$role/$unit" "$units/$unit"
 install -d -m 0755 "$units/mosquitto.service.d"
 install -m 0644 "$here/edge/mosquitto.service.d/sojourn.conf" "$units/mosquitto.service.d/sojourn.conf"

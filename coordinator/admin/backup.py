@@ -25,8 +25,9 @@ from sojourn import __version__, toml
 from sojourn.errors import StoreError, UserError
 from sojourn.settings import read_text
 from sojourn.store.blobs import digest_of, disk_errors
-from sojourn.store.files import written_beside
+from sojourn.store.files import write_atomically, written_beside
 from sojourn.store.journal import FolderStore
+from sojourn.store.private import private_file, private_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -63,7 +64,7 @@ def back_up(store: Path, target: Path) -> About:
 def restore(source: Path, store: Path, *, force: bool) -> About:
     """Put a backup in the place of a store that is empty or, with `force`, of any; that is kept beside."""
     with disk_errors(f"restoring {store}"):
-        store.mkdir(parents=True, exist_ok=True)
+        private_store(store)
         with _alone(store), tempfile.TemporaryDirectory(prefix=".restore-", dir=store) as name:
             fresh = Path(name)
             if _in_use(store) and not force:
@@ -98,6 +99,7 @@ def _matching(store: Path, folder: Path) -> list[Path]:
 
 def _copy_journal(source: Path, target: Path) -> None:
     target.unlink(missing_ok=True)
+    private_file(target)
     try:
         with (
             closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as old,
@@ -172,7 +174,7 @@ def _pack(file: BinaryIO, about: About, journal: Path, blobs: list[Path]) -> Non
 def _unpack(source: Path, folder: Path) -> About:
     """The files of a backup, each of them checked."""
     about = None
-    (folder / BLOBS).mkdir()
+    (folder / BLOBS).mkdir(mode=0o700)
     try:
         with tarfile.open(source, "r:") as tar:
             for entry in tar:
@@ -183,6 +185,7 @@ def _unpack(source: Path, folder: Path) -> About:
                 if name == ABOUT:
                     about = read_text(content.read().decode(), About, f"{source}: {ABOUT}")
                 elif name == JOURNAL:
+                    private_file(folder / JOURNAL)
                     with (folder / JOURNAL).open("wb") as file:
                         shutil.copyfileobj(content, file)
                 else:
@@ -199,7 +202,7 @@ def _unpack(source: Path, folder: Path) -> About:
 def _put_blob(folder: Path, name: str, data: bytes, source: Path) -> None:
     if digest_of(data).hex() != name:
         raise UserError(f"{source} is damaged: the blob {name[:12]} is not what its name says")
-    (folder / name).write_bytes(data)
+    write_atomically(folder / name, data, mode=0o600, sync=False)
 
 
 def _check_journal(path: Path) -> None:
@@ -244,6 +247,7 @@ def _own(folder: Path, store: Path) -> None:
 
 @contextmanager
 def _alone(store: Path) -> Iterator[None]:
+    private_file(store / LOCK)
     with (store / LOCK).open("a") as lock:
         _own_lock(store)
         try:

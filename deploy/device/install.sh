@@ -14,17 +14,19 @@ ROOM_KB=600000
 
 usage() {
     cat <<'END'
-Usage: install.sh [--bundle FILE] [--wheelhouse DIR] [--python PATH] [--no-start]
+Usage: install.sh [--bundle FILE] [--wheelhouse DIR] [--python PATH] [--without-hashes] [--no-start]
        install.sh --uninstall [--purge]
 
   --bundle FILE      settings and credentials, made with: sojourn fleet add-device NAME
   --wheelhouse DIR   install from the wheels in this folder; needs no internet
   --python PATH      a Python 3.11 or newer, where the system's own is older; not below /home or /root
+  --without-hashes   take what pip finds, unchecked, where requirements.txt has no hashes for this machine
   --no-start         do not start the agent now
   --uninstall        remove the program; settings and data stay
   --purge            with --uninstall: remove settings, credentials, data and the user, too
 
 Without --wheelhouse it installs from the checkout that this script is part of, and fetches what that needs.
+Every wheel must have a SHA-256 that stands in requirements.txt, beside this script; Sojourn's own has none there.
 END
 }
 
@@ -39,7 +41,7 @@ misused() {
     exit 2
 }
 
-bundle='' wheelhouse='' python='' uninstall='' purge='' start=yes
+bundle='' wheelhouse='' python='' uninstall='' purge='' hashes=yes start=yes
 for argument in "$@"; do
     case "$argument" in -h | --help) usage && exit 0 ;; esac
 done
@@ -58,6 +60,7 @@ read_arguments() {
                 ;;
             --uninstall) uninstall=yes && shift ;;
             --purge) purge=yes && shift ;;
+            --without-hashes) hashes='' && shift ;;
             --no-start) start='' && shift ;;
             *) misused "unknown argument: $1" ;;
         esac
@@ -87,7 +90,9 @@ check_machine() {
     esac
     command -v useradd >/dev/null || fail "useradd is missing: apt-get install passwd"
     here=$(cd "$(dirname "$0")" && pwd)
-    [ -f "$here/$UNIT" ] || fail "$UNIT must lie beside this script: copy the whole folder deploy/device"
+    for file in "$UNIT" requirements.txt; do
+        [ -f "$here/$file" ] || fail "$file must lie beside this script: copy the whole folder deploy/device"
+    done
     checkout=''
     if [ -z "$wheelhouse" ]; then
         checkout=$(cd "$here/../.." && pwd)
@@ -138,6 +143,17 @@ find_python() {
     fi
 }
 
+check_hashes() {
+    [ -n "$hashes" ] || { say "Without hashes: what pip finds is not checked." && return 0; }
+    version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    known=$(sed -n 's/^# pythons: //p' "$here/requirements.txt")
+    case " $known " in
+        *" $version "*) ;;
+        *) fail "requirements.txt has hashes for Python $known, not for $version: name one of these with --python," \
+            "or let pip take what it finds with --without-hashes" ;;
+    esac
+}
+
 # --- staging: beside what runs now
 
 unpack_bundle() {
@@ -159,7 +175,8 @@ unpack_bundle() {
 fingerprint() {
     # What would be installed; only wheels say that without being built.
     [ -n "$wheelhouse" ] || return 0
-    { "$python" -c 'import sys; print(sys.version, sys.base_prefix)' && cat "$wheelhouse"/*.whl; } | sha256sum
+    { "$python" -c 'import sys; print(sys.version, sys.base_prefix)' && cat "$here/requirements.txt" "$wheelhouse"/*.whl; } |
+        sha256sum
 }
 
 make_venv() {
@@ -177,19 +194,42 @@ make_venv() {
     # Some boards have a small /tmp in memory: wheels are unpacked on the disk.
     mkdir "$venv/tmp"
     "$python" -m venv "$venv" >"$staging/log" 2>&1 || told "the virtual environment could not be made"
-    if [ -n "$wheelhouse" ]; then
-        pip_install --no-index --find-links "$wheelhouse" sojourn || told "pip could not install from $wheelhouse"
-    else
-        pip_install --constraint "$checkout/constraints.txt" "$checkout" ||
-            told "pip could not install: without internet, use --wheelhouse"
-    fi
+    build=''
+    if [ -n "$wheelhouse" ]; then install_wheels; else install_checkout; fi
     rm -rf "$venv/tmp"
+    "$venv/bin/python" -m pip --disable-pip-version-check check >"$staging/log" 2>&1 ||
+        told "requirements.txt and Sojourn's wheel are of different versions"
     works "$venv" || told "what was installed does not run on this machine"
     printf '%s\n' "$wanted" >"$venv/.installed"
 }
 
+install_wheels() {
+    set -- --no-index --find-links "$wheelhouse"
+    if [ -n "$hashes" ]; then
+        pip_install_checked "$@" -r "$here/requirements.txt" || told "pip could not install from $wheelhouse"
+        set -- --no-deps "$@"
+    fi
+    pip_install "$@" sojourn || told "pip could not install from $wheelhouse"
+}
+
+install_checkout() {
+    if [ -n "$hashes" ]; then
+        pip_install_checked -r "$here/requirements.txt" || told "pip could not install: without internet, use --wheelhouse"
+        # What builds Sojourn is checked as well, and stays outside of what is installed.
+        pip_install_checked --target "$venv/tmp/build" -r "$checkout/deploy/build-requirements.txt" ||
+            told "pip could not install what builds Sojourn"
+        build=$venv/tmp/build
+        pip_install --no-deps --no-build-isolation "$checkout" || told "Sojourn could not be built"
+    else
+        pip_install --constraint "$checkout/constraints.txt" "$checkout" ||
+            told "pip could not install: without internet, use --wheelhouse"
+    fi
+}
+
+pip_install_checked() { pip_install --require-hashes --no-deps --only-binary :all: "$@"; }
+
 pip_install() {
-    TMPDIR="$venv/tmp" "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --no-cache-dir \
+    TMPDIR="$venv/tmp" PYTHONPATH="$build" "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --no-cache-dir \
         "$@" >"$staging/log" 2>&1 </dev/null
 }
 
@@ -199,7 +239,7 @@ works() {
 }
 
 told() {
-    tail -n 6 "$staging/log" | sed 's/^/  /' >&2
+    { grep -A 1 '^ERROR' "$staging/log" || tail -n 6 "$staging/log"; } | sed 's/^/  /' >&2
     fail "$1 (see above); nothing was changed"
 }
 
@@ -224,7 +264,7 @@ make_account() {
         useradd --system --user-group --home-dir "$STATE" --no-create-home --shell /usr/sbin/nologin "$ACCOUNT"
     fi
     install -d -m 0755 "$CONFIG"
-    install -d -m 0750 -o "$ACCOUNT" -g "$ACCOUNT" "$STATE"
+    install -d -m 0710 -o "$ACCOUNT" -g "$ACCOUNT" "$STATE"
 }
 
 put_config() {
@@ -299,6 +339,7 @@ start_service() {
 install_all() {
     check_machine
     find_python
+    check_hashes
     staging=$(mktemp -d)
     new_venv=''
     trap 'rm -rf "$staging"; [ -z "$new_venv" ] || rm -rf "$new_venv"; rmdir "$PREFIX" 2>/dev/null || true' EXIT

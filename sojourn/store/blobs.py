@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from sojourn.errors import DiskFull, InvalidBlob, StoreError
 from sojourn.protocol.wire import Ref
 from sojourn.store.files import BESIDE, move_into_place, sync_path, write_atomically
+from sojourn.store.private import private_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,6 +145,7 @@ class FolderPartial:
             return
         with disk_errors(f"writing {self._hash_path}"):
             self.hashes += hashes
+            private_file(self._hash_path)
             self._hash_path.write_bytes(self.hashes)
 
     def forget_hashes(self) -> None:
@@ -179,7 +181,7 @@ class FolderPartial:
             self._file.close()
             self._file = None
         elif self.size == 0:
-            self._path.touch()
+            private_file(self._path)
         return self._path
 
 
@@ -190,7 +192,7 @@ class FolderBlobs:
         self._folder = folder
         self._partials: dict[bytes, FolderPartial] = {}
         with disk_errors(f"creating {folder}"):
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def tidy(self) -> None:
         """Delete what a killed process left half-written; only for who knows that nobody else writes here."""
@@ -233,7 +235,7 @@ class FolderBlobs:
         target = self.path(key)
         if not target.exists():
             with disk_errors(f"writing {target}"):
-                write_atomically(target, data, sync=False)
+                write_atomically(target, data, mode=0o600, sync=False)
         return key
 
     def partial(self, digest: bytes, size: int) -> FolderPartial:

@@ -12,6 +12,7 @@ from sojourn.errors import DiskFull, StoreError
 from sojourn.protocol.wire import Epoch
 from sojourn.store.blobs import BlobStore, FolderBlobs, disk_errors
 from sojourn.store.memory_blobs import MemoryBlobs
+from sojourn.store.private import private_file, private_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,7 +110,9 @@ class FolderStore:
     def __init__(self, folder: Path) -> None:
         self._path = folder / "journal.db"
         with disk_errors(f"creating {folder}"):
-            folder.mkdir(parents=True, exist_ok=True)
+            private_store(folder)
+            private_file(folder / "lock")
+            private_file(self._path)
             self._lock = (folder / "lock").open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

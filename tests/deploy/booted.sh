@@ -19,8 +19,8 @@ if [ ! -d "$wheels" ]; then
     python3 -m pip wheel --quiet --no-deps --wheel-dir "$wheels" .
     python3 -m pip download --quiet --only-binary=:all: --python-version 3.11 --platform "manylinux_2_28_$(uname -m)" \
         --platform "manylinux_2_27_$(uname -m)" --platform "manylinux_2_17_$(uname -m)" \
-        --platform "manylinux2014_$(uname -m)" --dest "$wheels" --constraint constraints.txt \
-        --find-links "$wheels" sojourn
+        --platform "manylinux2014_$(uname -m)" --dest "$wheels" --require-hashes --no-deps \
+        --requirement deploy/device/requirements.txt
 fi
 cp -r "$wheels" "$root/wheels"
 cp -r deploy/device "$root/device"

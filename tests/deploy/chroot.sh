@@ -30,18 +30,13 @@ mount -t proc proc "$root/proc"
 wheels=${WHEELHOUSE:-$work/wheels}
 if [ ! -d "$wheels" ]; then
     machine=$([ "$arch" = arm64 ] && echo aarch64 || echo x86_64)
-    extras=()
-    [ -z "${COORDINATOR:-}" ] || extras+=(cloud)
     python3 -m pip wheel --quiet --no-deps --wheel-dir "$wheels" .
     platforms=()
     for each in 2_28 2_27 2_17; do platforms+=(--platform "manylinux_${each}_$machine"); done
-    mapfile -t needed < <(python3 -c '
-import sys, tomllib
-project = tomllib.load(open("pyproject.toml", "rb"))["project"]
-extras = [each for extra in sys.argv[1:] for each in project["optional-dependencies"][extra]]
-print(*project["dependencies"], *extras, sep="\n")' "${extras[@]}")
+    locked=deploy/device/requirements.txt
+    [ -z "${COORDINATOR:-}" ] || locked=deploy/coordinator/requirements.txt
     python3 -m pip download --quiet --only-binary=:all: "${platforms[@]}" --platform "manylinux2014_$machine" \
-        --python-version 3.11 --dest "$wheels" --constraint constraints.txt "${needed[@]}"
+        --python-version 3.11 --dest "$wheels" --require-hashes --no-deps --requirement "$locked"
 fi
 cp -r "$wheels" "$root/wheels"
 cp -r deploy/device "$root/device"
@@ -116,12 +111,28 @@ mkdir "$root/few" && cp "$root"/wheels/sojourn-*.whl "$root/few"
 says 1 "pip could not install from /few" sh /device/install.sh --wheelhouse /few
 [ "$(state)" = "$before" ] || wrong "something was left behind: $(diff <(echo "$before") <(state))"
 
+step "a wheel that is not the one whose hash is known"
+cp -r "$root/wheels" "$root/bad"
+wheel=$(find "$root/bad" -name 'msgpack-*.whl')
+(cd "$work" && mkdir changed && cd changed && python3 -m zipfile -e "$wheel" . && rm "$wheel" &&
+    echo '# harm' >>msgpack/__init__.py && python3 -m zipfile -c "$wheel" ./*)
+says 1 "THESE PACKAGES DO NOT MATCH THE HASHES" sh /device/install.sh --wheelhouse /bad
+[ "$(state)" = "$before" ] || wrong "something was left behind: $(diff <(echo "$before") <(state))"
+
+step "a Python for which there are no hashes, and going without"
+cp -r "$root/device" "$root/older"
+sed -i 's/^# pythons: .*/# pythons: 3.9/' "$root/older/requirements.txt"
+says 1 "has hashes for Python 3.9, not for 3.11" sh /older/install.sh --wheelhouse /wheels
+[ "$(state)" = "$before" ] || wrong "something was left behind: $(diff <(echo "$before") <(state))"
+says 0 "what pip finds is not checked" sh /older/install.sh --wheelhouse /wheels --without-hashes
+says 0 "are removed" sh /older/install.sh --uninstall --purge
+
 step "as root, with a bundle"
 says 0 "systemd is not running here: the agent was not started" "${old[@]}" "${install[@]}" \
     --bundle /pi-1.tar.gz --python /usr/bin/python3
 first=$(state)
 for each in "/etc/sojourn/agent.toml 640 root sojourn-agent f" "/etc/sojourn/agent.password 640 root sojourn-agent f" \
-    "/var/lib/sojourn-agent 750 sojourn-agent sojourn-agent d" "/etc/systemd/system/sojourn-agent.service 644 root root f" \
+    "/var/lib/sojourn-agent 710 sojourn-agent sojourn-agent d" "/etc/systemd/system/sojourn-agent.service 644 root root f" \
     "/etc/systemd/system/multi-user.target.wants/sojourn-agent.service 777 root root l"; do
     grep -qx "$each" <<<"$first" || wrong "missing: $each in $first"
 done

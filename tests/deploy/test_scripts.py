@@ -61,7 +61,7 @@ def test_the_cloud_init_file_is_one_and_its_script_is_sound(tmp_path: Path) -> N
     assert (done.returncode, done.stdout) == (0, "")
     assert "/deploy/install-server.sh" in script.read_text()
     env = dict(line.split("=", 1) for line in written("/etc/sojourn/site.env").splitlines() if not line.startswith("#"))
-    assert set(env) == {"SOURCE", "HOST", "FLEET"}
+    assert set(env) == {"SOURCE", "SHA256", "HOST", "FLEET"}
 
 
 def test_compose_starts_the_broker_after_the_keys_and_lets_nobody_in_unencrypted() -> None:
@@ -114,7 +114,13 @@ def test_a_dockerfile_copies_what_exists_and_ends_as_an_ordinary_user(file: Path
 def test_a_dockerfile_installs_as_the_install_script_does(file: Path) -> None:
     """Their steps are the ones that the clean root tries for real."""
     install = next(rest for word, rest in instructions(file) if word == "RUN")
-    arguments = shlex.split(install)
-    assert arguments[:4] == ["python", "-m", "venv", "/opt/sojourn"]
-    assert arguments[arguments.index("--constraint") + 1] == "constraints.txt"
-    assert arguments[arguments.index("--constraint") + 2] == (".[cloud]" if file.parent.name == "coordinator" else ".")
+    steps = [shlex.split(step) for step in install.split("&&")]
+    assert steps[0] == ["python", "-m", "venv", "/opt/sojourn"]
+    checked = [step for step in steps if "--require-hashes" in step]
+    assert [step[-2:] for step in checked] == [["-r", "requirements.txt"], ["-r", "build-requirements.txt"]]
+    assert all({"--no-deps", ":all:"} <= set(step) for step in checked)
+    (own,) = [step for step in steps if "install" in step and step not in checked]
+    assert own[-3:] == ["--no-deps", "--no-build-isolation", "."]
+    assert own[0] == f"PYTHONPATH={checked[1][checked[1].index('--target') + 1]}"
+    locked = "coordinator" if file.parent.name == "coordinator" else "device"
+    assert f"deploy/{locked}/requirements.txt" in file.read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import tarfile
 import time
@@ -70,6 +71,20 @@ def test_a_backup_of_a_store_in_use_comes_back_as_it_was(store: FolderStore, tmp
     assert [each.read_bytes() for each in (tmp_path / "other" / "blobs").iterdir()] == [KIT]
     assert not list((tmp_path / "store").glob(".backup-*"))
     assert not list((tmp_path / "other").glob(".restore-*"))
+
+
+def test_a_backup_and_what_is_restored_are_for_their_owner_alone_whatever_the_umask(
+    store: FolderStore, tmp_path: Path
+) -> None:
+    before = os.umask(0)
+    try:
+        back_up(tmp_path / "store", tmp_path / "backup.tar")
+        restore(tmp_path / "backup.tar", tmp_path / "other", force=False)
+    finally:
+        os.umask(before)
+    made = [tmp_path / "backup.tar", tmp_path / "other", *(tmp_path / "other").rglob("*")]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in made if path.is_file()} == {0o600}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in made if path.is_dir()} == {0o700}
 
 
 def test_records_behind_a_snapshot_and_in_the_write_ahead_log_are_copied(store: FolderStore, tmp_path: Path) -> None:

@@ -1,0 +1,114 @@
+"""Writes what a version is made of, as CycloneDX 1.6: a bill of materials for each kind of machine.
+
+python -m deploy.make_sbom [VERSION]     VERSION is that of this checkout, unless a later one is named
+
+Packages, versions and hashes are those of the requirements files that the machine is installed from; licences, and who
+needs whom, are what the installed packages say of themselves. There is no time and no random number in it: the same
+files give the same bytes.
+"""
+# ruff: noqa: INP001, T201  # a script that prints what it wrote
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from deploy.lock_file import HERE, INSTALLS, Pin, read_lock
+from deploy.needed import graph, installed
+from sojourn import __version__
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KINDS = ("device", "cloud")
+
+
+def sbom_file(kind: str, version: str) -> Path:
+    """Where the bill of a version is kept."""
+    return HERE / "sbom" / f"{version}-{kind}.cdx.json"
+
+
+def bill(kind: str, version: str) -> dict[str, Any]:
+    """All that is on a machine of this kind."""
+    pins = read_lock(INSTALLS[kind].file)
+    refs = {pin.name: _purl(pin.name, pin.version) for pin in pins}
+    sojourn = _purl("sojourn", version)
+    needs = graph(kind)
+    return {
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {
+            "lifecycles": [{"phase": "pre-build"}],
+            "component": {
+                "type": "application",
+                "bom-ref": sojourn,
+                "name": "sojourn",
+                "version": version,
+                "description": f"Sojourn, as it is on {INSTALLS[kind].about}",
+                "licenses": [{"license": {"id": "Apache-2.0"}}],
+                "purl": sojourn,
+            },
+        },
+        "components": [_component(pin) for pin in pins],
+        "dependencies": [
+            {"ref": refs.get(name, sojourn), "dependsOn": sorted(refs[each] for each in needs[name])}
+            for name in sorted(needs)
+        ],
+    }
+
+
+def _component(pin: Pin) -> dict[str, Any]:
+    purl = _purl(pin.name, pin.version)
+    return {
+        "type": "library",
+        "bom-ref": purl,
+        "name": pin.name,
+        "version": pin.version,
+        **_licences(pin.name),
+        "purl": purl,
+        # A package is several wheels, one for each machine and Python, and exactly one of them is installed.
+        "externalReferences": [
+            {
+                "type": "distribution",
+                "url": f"{purl}?file_name={quote(wheel, safe='')}",
+                "hashes": [{"alg": "SHA-256", "content": hash_}],
+            }
+            for wheel, hash_ in sorted(pin.wheels.items())
+        ],
+    }
+
+
+def _purl(name: str, version: str) -> str:
+    return f"pkg:pypi/{name}@{quote(version, safe='')}"
+
+
+def _licences(name: str) -> dict[str, Any]:
+    """What a package says of its licence; nothing where it says nothing."""
+    about = installed(name).metadata
+    if expression := about.get("License-Expression"):
+        return {"licenses": [{"expression": expression}]}
+    classifiers = [each.rpartition(" :: ")[2] for each in about.get_all("Classifier") or () if each[:9] == "License :"]
+    names = [each for each in classifiers if each != "OSI Approved"]
+    # Some put the whole text of a licence there: that is no name.
+    if not names and (text := (about.get("License") or "").strip()) and "\n" not in text:
+        names = [text]
+    return {"licenses": [{"license": {"name": each}} for each in names]} if names else {}
+
+
+def main(arguments: list[str]) -> int:
+    """Write the bills of a version."""
+    version = arguments[0] if arguments else __version__
+    for kind in KINDS:
+        path = sbom_file(kind, version)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(bill(kind, version), indent=1) + "\n")
+        print(path.relative_to(HERE.parent))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
