@@ -238,13 +238,15 @@ class CoordinatorState(msgspec.Struct):
 
     jobs: dict[str, JobState] = {}
     lines: dict[str, LineState] = {}
+    tours_before: int | msgspec.UnsetType = msgspec.UNSET
+    """Where the tours of new jobs are numbered from, where records were lost: a lost job may be submitted again."""
 
     def apply(self, record: Record) -> None:
         """Change by one record."""
         if isinstance(record, RolloutRecord):
             rollout_records.apply(self.lines, record)
         elif isinstance(record, JobSubmitted):
-            self.jobs[record.job] = JobState(record.job, record.text, record.ticket)
+            self.jobs[record.job] = JobState(record.job, record.text, record.ticket, next_tour=self._skipped)
         else:
             self.jobs[record.job].apply(record)
 
@@ -253,8 +255,13 @@ class CoordinatorState(msgspec.Struct):
 
         No randomness comes from these numbers: what is done again gives the same bits, where devices remember nothing.
         """
+        self.tours_before = max(self._skipped + NUMBERS_SKIPPED, boots)
         for state in self.jobs.values():
             state.renumber(boots)
+
+    @property
+    def _skipped(self) -> int:
+        return self.tours_before if isinstance(self.tours_before, int) else 0
 
     @property
     def current(self) -> JobState | None:

@@ -79,7 +79,7 @@ class Coordinator:
 
     remedy = (
         "Jobs go on from the last state that could be read, and ask sites again. A job that `sojourn job list` does "
-        "not show any more is to be submitted again. What was lost with rollouts is to be ordered again. Or restore the "
+        "not show any more is to be submitted again, and a rollout that is missing to be ordered again. Or restore the "
         "last backup: sojourn coordinator restore FILE --force."
     )
 

@@ -200,7 +200,8 @@ class TourState(msgspec.Struct):
             case _ if self.toured:
                 fits = False
             case VisitIssued():
-                fits = self._expects(self.hop + record.at, record.device)
+                hop = self.hop + record.at
+                fits = self._expects(hop, record.device) and hop not in self.visiting()
             case VisitKept() | VisitMissed():
                 fits = self._expects(record.report.hop, record.report.device)
             case WaveMerged():

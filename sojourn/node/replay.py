@@ -124,7 +124,8 @@ class _Recovery:
 
     def _complete(self, begin: int, following: list[Entry]) -> bool:
         """Whether no record is missing since the snapshot, as far as their numbers tell."""
-        in_a_row = [entry.seq for entry in following] == [*range(begin + 1, begin + 1 + len(following))]
+        last = max([begin, *(entry.seq for entry in (*self._snapshots, *following))])
+        in_a_row = [entry.seq for entry in following] == [*range(begin + 1, last + 1)]
         return in_a_row and not self._incomplete
 
     def _objection(self, entry: Entry) -> str | None:
