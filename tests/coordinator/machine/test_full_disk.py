@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,6 +23,7 @@ from sojourn.protocol.messages import Export, Exported, Inspect, Stop, Submit
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.coordinator.machine.cloud_bench import MODEL, OPERATOR, Bench, records, text
 from tests.sojourn.store.replays import sends
+from tests.there import there
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +60,7 @@ def test_work_on_a_full_disk_is_tried_again_until_there_is_room() -> None:
             assert [effect.level for effect in effects if isinstance(effect, Say)] == ([] if turn else ["error"])
             assert detail_of(bench) == (status, FULL)
             assert bench.tell(Woke(), now + WORK_AGAIN - 0.1) == []
-            assert bench.cloud.wake_at() <= now + WORK_AGAIN
+            assert there(bench.cloud.wake_at()) <= now + WORK_AGAIN
             now += WORK_AGAIN
             bench.tell(Woke(), now)
         go_on(now)
@@ -100,7 +102,7 @@ def test_the_process_that_compiles_says_that_the_disk_was_full(tmp_path: Path, m
     def full(*_args: Any, **_how: Any) -> Any:
         return _Done(msgspec.msgpack.encode(work_module._Failure(FULL, disk_full=True)))
 
-    monkeypatch.setattr(work_module.subprocess, "run", full)
+    monkeypatch.setattr(subprocess, "run", full)
     with pytest.raises(DiskFull, match="free some"):
         CoordinatorWorker(MemoryBlobs(), tmp_path)(PrepareJob("job", text()))
 
