@@ -168,11 +168,7 @@ class FolderStore:
         self.blobs: BlobStore = folder_blobs
         self._synced = False
         with _sqlite_errors(self._path):
-            self._db = self._open()
-            if is_torn(self._db):
-                self._db.close()
-                salvage(self._path)
-                self._db = self._open()
+            self._db = self._whole()
             (self._seq,) = self._db.execute(f"select coalesce(({LAST}), 0)").fetchone()
 
     @property
@@ -186,12 +182,23 @@ class FolderStore:
         with _sqlite_errors(self._path):
             return bool(self._db.execute("pragma user_version").fetchone()[0])
 
-    def _open(self) -> sqlite3.Connection:
+    def _whole(self) -> sqlite3.Connection:
+        """The journal, open; a torn one is salvaged first."""
         db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-        db.execute("pragma journal_mode=wal")
-        db.execute("pragma synchronous=normal")
-        prepare(db)
-        return db
+        try:
+            db.execute("pragma journal_mode=wal")
+            db.execute("pragma synchronous=normal")
+            prepare(db)
+            torn = is_torn(db)
+        except sqlite3.DatabaseError as error:
+            torn = error.sqlite_errorcode == sqlite3.SQLITE_CORRUPT
+            if not torn:
+                raise
+        if not torn:
+            return db
+        db.close()
+        salvage(self._path)
+        return self._whole()
 
     def boot(self) -> Epoch:
         """Count one more start."""

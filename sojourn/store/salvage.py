@@ -8,22 +8,24 @@ import os
 import shutil
 import sqlite3
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from sojourn.store.files import sync_path
 from sojourn.store.tables import INCOMPLETE, prepare
 
+Row = dict[str, Any]
 log = logging.getLogger("sojourn")
 _COLUMNS = {
-    "journal": "seq, record, checksum",
-    "snapshot": "one, seq, state",
-    "snapshot_checksum": "one, checksum",
-    "snapshot_before": "one, seq, state, checksum",
-    "boots": "one, count",
-    "set_aside": "number, seq, kind, at, reason, data",
+    "journal": ("seq", "record", "checksum"),
+    "snapshot": ("one", "seq", "state"),
+    "snapshot_checksum": ("one", "checksum"),
+    "snapshot_before": ("one", "seq", "state", "checksum"),
+    "boots": ("one", "count"),
+    "set_aside": ("number", "seq", "kind", "at", "reason", "data"),
 }
+"""Of every table: its key, and what else is taken over."""
 _BESIDE = ("-wal", "-shm")
 
 
@@ -42,15 +44,20 @@ def salvage(path: Path) -> None:
     Nobody else may have it open. A crash on the way leaves the torn one in its place, and this begins again.
     """
     with closing(sqlite3.connect(path)) as old:
-        found = {table: _readable(old, table, columns) for table, columns in _COLUMNS.items()}
+        found = _read(old)
+    if not any(found.values()):
+        raise sqlite3.DatabaseError("database disk image is malformed, and nothing in it can be read")
     fresh = path.with_name(f".{path.name}.salvaged")
     fresh.unlink(missing_ok=True)
     with closing(sqlite3.connect(fresh)) as new:
         prepare(new)
         for table, rows in found.items():
-            marks = ", ".join("?" * len(_COLUMNS[table].split(",")))
-            new.executemany(f"insert or ignore into {table} ({_COLUMNS[table]}) values ({marks})", rows)  # noqa: S608  # our names
-        if not found["boots"]:  # later than any boot that other nodes have heard of: as after a restore
+            for row in rows:
+                new.execute(
+                    f"insert or ignore into {table} ({', '.join(row)}) values ({', '.join('?' * len(row))})",  # noqa: S608
+                    [*row.values()],
+                )
+        if not found.get("boots"):  # later than any boot that other nodes have heard of: as after a restore
             new.execute("insert into boots values (1, ?)", (int(time.time()),))
         new.execute(INCOMPLETE)
         new.commit()
@@ -61,8 +68,8 @@ def salvage(path: Path) -> None:
     log.error(
         "%s was damaged: %d records, %d snapshots could be read and are taken over; the damaged file is kept as %s",
         path,
-        len(found["journal"]),
-        len(found["snapshot"]) + len(found["snapshot_before"]),
+        len(found.get("journal", [])),
+        len(found.get("snapshot", [])) + len(found.get("snapshot_before", [])),
         kept,
     )
 
@@ -79,14 +86,25 @@ def _keep_beside(path: Path) -> Path:
     return kept
 
 
-def _readable(db: sqlite3.Connection, table: str, columns: str) -> list[tuple[Any, ...]]:
+def _read(db: sqlite3.Connection) -> dict[str, list[Row]]:
+    """All rows that can be read, by table; an older version had fewer tables and columns."""
+    with suppress(sqlite3.DatabaseError):
+        db.execute("pragma writable_schema = on")  # else a file that was cut short is not read at all
+    found: dict[str, list[Row]] = {}
+    for table, known in _COLUMNS.items():
+        with suppress(sqlite3.DatabaseError):
+            there = {name for _, name, *_ in db.execute(f"pragma table_info({table})")}
+            columns = [column for column in known if column in there]
+            found[table] = _readable(db, table, columns) if columns else []
+    return found
+
+
+def _readable(db: sqlite3.Connection, table: str, columns: list[str]) -> list[Row]:
     """The rows of a table from its beginning up to what is torn, and from its end back to it."""
-    first = columns.partition(",")[0]
-    rows: dict[Any, tuple[Any, ...]] = {}
+    rows: dict[int, Row] = {}
     for direction in ("asc", "desc"):
-        try:
-            for row in db.execute(f"select {columns} from {table} order by {first} {direction}"):  # noqa: S608
-                rows.setdefault(row[0], row)
-        except sqlite3.DatabaseError:  # the rest is read from the other end
-            continue
-    return [rows[key] for key in sorted(rows, key=str)]
+        with suppress(sqlite3.DatabaseError):  # the rest is read from the other end
+            query = f"select {', '.join(columns)} from {table} order by {columns[0]} {direction}"  # noqa: S608
+            for row in db.execute(query):
+                rows.setdefault(row[0], dict(zip(columns, row, strict=True)))
+    return [rows[key] for key in sorted(rows)]
