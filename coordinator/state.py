@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 ASK_AGAIN_AFTER = 5
 """Rounds after which devices that gave no answer to an estimation are asked again."""
+NUMBERS_SKIPPED = 1_000_000
+"""More tours than a job has between two backups, and more attempts than a tour."""
 
 
 class JobState(msgspec.Struct):
@@ -204,6 +206,14 @@ class JobState(msgspec.Struct):
             case JobSubmitted():
                 pass
 
+    def renumber(self, boots: int) -> None:
+        """Let every tour be newer than all that sites have seen: of that some is forgotten here."""
+        self.next_tour = max(self.next_tour + NUMBERS_SKIPPED, boots)
+        numbers = {it.number: max(it.attempt + NUMBERS_SKIPPED, boots) for it in self.tours}
+        self.tours = tuple(msgspec.structs.replace(it, attempt=numbers[it.number]) for it in self.tours)
+        ids = {tour.number: self.tour_id(tour) for tour in self.tours}
+        self.arrived = {at: msgspec.structs.replace(toured, tour=ids[at]) for at, toured in self.arrived.items()}
+
     def _close(self, record: RoundClosed) -> None:
         """Take over what the closed round came to, and have no tours any more."""
         self.vectors, self.handout, self.norms = record.vectors, record.handout, record.norms
@@ -228,15 +238,30 @@ class CoordinatorState(msgspec.Struct):
 
     jobs: dict[str, JobState] = {}
     lines: dict[str, LineState] = {}
+    tours_before: int | msgspec.UnsetType = msgspec.UNSET
+    """Where the tours of new jobs are numbered from, where records were lost: a lost job may be submitted again."""
 
     def apply(self, record: Record) -> None:
         """Change by one record."""
         if isinstance(record, RolloutRecord):
             rollout_records.apply(self.lines, record)
         elif isinstance(record, JobSubmitted):
-            self.jobs[record.job] = JobState(record.job, record.text, record.ticket)
+            self.jobs[record.job] = JobState(record.job, record.text, record.ticket, next_tour=self._skipped)
         else:
             self.jobs[record.job].apply(record)
+
+    def renumber(self, boots: int) -> None:
+        """Let the tours of all jobs be newer than those that sites have seen; `boots` is higher than ever before.
+
+        No randomness comes from these numbers: what is done again gives the same bits, where devices remember nothing.
+        """
+        self.tours_before = max(self._skipped + NUMBERS_SKIPPED, boots)
+        for state in self.jobs.values():
+            state.renumber(boots)
+
+    @property
+    def _skipped(self) -> int:
+        return self.tours_before if isinstance(self.tours_before, int) else 0
 
     @property
     def current(self) -> JobState | None:

@@ -84,6 +84,24 @@ class Agent:
         """Change the durable state by one record."""
         self.state.apply(record)
 
+    remedy = (
+        "Visits of which something is missing are begun again when edge servers ask for them; what objectives remember "
+        "between visits may be lost. Nothing needs to be done. To start empty instead: stop the agent and move its "
+        "store away."
+    )
+
+    def objection(self, record: Record) -> str | None:  # noqa: ARG002  # visits are told apart by what they change
+        """Have none: a record of a visit or a line that is not here cannot be applied."""
+        return None
+
+    def mend(self, boots: int) -> None:  # noqa: ARG002  # a device gives no numbers
+        """Records were lost."""
+        self.state.mend()
+
+    def do_without(self, missing: AbstractSet[bytes]) -> list[str]:
+        """Go on without blobs that are gone."""
+        return self.state.do_without(missing)
+
     def live(self) -> AbstractSet[bytes]:
         """All that a held visit, the job's memory or a warm worker refers to."""
         warming = {self._warming.kit.digest} if self._warming else set()

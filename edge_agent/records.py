@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from sojourn.protocol.messages import Visit, Visited
 from sojourn.protocol.release import ENDS, Goods, Health, Order, ReleaseState
 from sojourn.protocol.wire import Ref, VisitId
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
 
 Key = str
 """A visit without its attempt: job, round, tour, hop."""
@@ -148,6 +153,20 @@ class AgentState(msgspec.Struct):
                 if record.accepted and held.memory:
                     self._remember(held)
 
+    def mend(self) -> None:
+        """Records are missing: of untrained visits only the newest is worked on, and what is served is looked at."""
+        for key in [key for key, held in self.held.items() if held.answer is None][:-1]:
+            self.apply(VisitEnded(key, accepted=False))
+        for line in self.lines.values():
+            line.unsure = True
+
+    def do_without(self, missing: AbstractSet[bytes]) -> list[str]:
+        """Drop the results whose vectors are gone: who waits for one asks again, and then it is trained again."""
+        gone = [key for key, held in self.held.items() if held.answer and missing & _digests(held.answer)]
+        for key in gone:
+            del self.held[key]
+        return [f"the result of the visit {key} is gone; it is trained again if it is asked for" for key in gone]
+
     def _order(self, record: ReleaseOrdered) -> None:
         known = self.lines.get(record.order.line)
         new = ReleaseLine(record.source, record.order)
@@ -185,6 +204,10 @@ class AgentState(msgspec.Struct):
         ordered = [line.order.goods for line in self.lines.values() if line.state not in ENDS and line.order.goods]
         goods = {digest for it in ordered for digest in (it.graph.digest, it.card.digest)}
         return {ref.digest for ref in kept} | goods
+
+
+def _digests(answer: Visited) -> set[bytes]:
+    return {ref.digest for ref in answer.vectors.values()}
 
 
 def key_of(visit: VisitId) -> Key:

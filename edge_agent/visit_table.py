@@ -1,7 +1,8 @@
 """A visit on a device, from the order to the edge server's last word: its states, what may happen, and what follows.
 
 Edge servers repeat themselves and messages come late, so whatever one may send has a row in every state. A restart
-begins a visit again that was taken and not trained; the result of one that was trained waits on.
+begins a visit again that was taken and not trained; the result of one that was trained waits on. A device that lost the
+record of a result begins that visit again too, until it hears that the result was accepted long ago.
 """
 
 from __future__ import annotations
@@ -70,19 +71,19 @@ DEVICE_VISIT = Table(
         (At.FETCHING, On.PULL_FAILED): At.DECLINED,
         (At.FETCHING, On.UNSUPPORTED): At.DECLINED,
         (At.FETCHING, On.ASKED_AGAIN): At.FETCHING,
-        (At.FETCHING, On.ACCEPTED): At.FETCHING,
+        (At.FETCHING, On.ACCEPTED): At.OVER,
         (At.FETCHING, On.DISCARDED): At.OVER,
         (At.FETCHING, On.SUPERSEDED): At.OVER,
         (At.WAITING, On.UNBLOCKED): At.TRAINING,
         (At.WAITING, On.ASKED_AGAIN): At.WAITING,
-        (At.WAITING, On.ACCEPTED): At.WAITING,
+        (At.WAITING, On.ACCEPTED): At.OVER,
         (At.WAITING, On.DISCARDED): At.OVER,
         (At.WAITING, On.SUPERSEDED): At.OVER,
         (At.TRAINING, On.DONE): At.TRAINED,
         (At.TRAINING, On.WORKER_DIED): At.TRAINING,
         (At.TRAINING, On.NOT_DONE): At.DECLINED,
         (At.TRAINING, On.ASKED_AGAIN): At.TRAINING,
-        (At.TRAINING, On.ACCEPTED): At.TRAINING,
+        (At.TRAINING, On.ACCEPTED): At.OVER,
         (At.TRAINING, On.DISCARDED): At.OVER,
         (At.TRAINING, On.SUPERSEDED): At.OVER,
         (At.TRAINED, On.ACCEPTED): At.OVER,

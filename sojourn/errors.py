@@ -14,7 +14,9 @@ SojournError
 │   ├── LinkError        the broker cannot be reached, or it refuses us
 │   ├── BrokerError      a broker could not be started here
 │   └── StoreError       the store cannot be read or written
-│       └── DiskFull       there is no room left
+│       ├── DiskFull       there is no room left
+│       ├── DamagedJournal  what was written is not what is read back
+│       └── MissingBlob    a blob that the journal refers to is gone
 └── Fault              our own mistake: please report it
     └── UnexpectedEvent  something happened in a state whose table does not know it
 """
@@ -78,6 +80,16 @@ class StoreError(MachineError):
 
 class DiskFull(StoreError):
     """There is no room left on the disk."""
+
+
+class DamagedJournal(StoreError):
+    """What was written to the journal is not what is read back."""
+
+
+class MissingBlob(StoreError, KeyError):
+    """A blob that the journal refers to is gone."""
+
+    __str__ = Exception.__str__
 
 
 class Fault(SojournError):

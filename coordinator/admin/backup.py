@@ -22,7 +22,7 @@ import msgspec
 
 from coordinator.machine.coordinator import Coordinator
 from sojourn import __version__, toml
-from sojourn.errors import StoreError, UserError
+from sojourn.errors import DamagedJournal, StoreError, UserError
 from sojourn.settings import read_text
 from sojourn.store.blobs import digest_of, disk_errors
 from sojourn.store.files import write_atomically, written_beside
@@ -30,13 +30,11 @@ from sojourn.store.journal import FolderStore
 from sojourn.store.private import private_file, private_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 JOURNAL, BLOBS, ABOUT, LOCK = "journal.db", "blobs", "backup.toml", "lock"
 _TRIES = 5
 _PAUSE = 0.2
-_JUMP = 1_000_000
-"""More tours than a job has between two backups."""
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +88,7 @@ def _matching(store: Path, folder: Path) -> list[Path]:
         if attempt:
             time.sleep(_PAUSE)
         _copy_journal(store / JOURNAL, folder / JOURNAL)
-        live = [digest.hex() for digest in sorted(_live(folder / JOURNAL))]
+        live = [digest.hex() for digest in sorted(_live(folder))]
         kept = [folder / name for name in live if _link(store / BLOBS / name, folder / name)]
         if len(kept) == len(live):
             break
@@ -111,40 +109,38 @@ def _copy_journal(source: Path, target: Path) -> None:
         raise StoreError(f"{source} cannot be copied: {error}") from error
 
 
-def _replayed(state: bytes | None, records: Iterable[bytes]) -> Coordinator:
+def _replayed(store: FolderStore) -> Coordinator:
+    """The coordinator that a store is of; a store of which something must be set aside first is an error."""
     machine = Coordinator("cloud")
-    if state is not None:
-        machine.restore(state)
-    for record in records:
-        machine.apply(msgspec.msgpack.decode(record, type=machine.record_form))
+    try:
+        state, records = store.load()
+        if state is not None:
+            machine.restore(state)
+        for record in records:
+            machine.apply(msgspec.msgpack.decode(record, type=machine.record_form))
+    except (DamagedJournal, msgspec.MsgspecError, LookupError) as error:
+        raise StoreError(
+            f"the journal cannot be replayed as it is ({error}): start its coordinator, which sets aside what is "
+            "damaged, and try again; or use an earlier backup"
+        ) from error
     return machine
 
 
-def _live(journal: Path) -> set[bytes]:
-    """The blobs that a coordinator with this journal would keep."""
-    with closing(sqlite3.connect(journal)) as db:
-        seq, state = db.execute("select seq, state from snapshot").fetchone() or (0, None)
-        records = db.execute("select record from journal where seq > ? order by seq", (seq,))
-        return set(_replayed(state, (record for (record,) in records)).live())
+def _live(folder: Path) -> set[bytes]:
+    """The blobs that a coordinator with the journal in this folder would keep."""
+    store = FolderStore(folder)
+    try:
+        return set(_replayed(store).live())
+    finally:
+        store.close()
 
 
 def _renumber(folder: Path) -> None:
-    """Number tours beyond all that were asked for since the backup: sites ignore an attempt that they have seen end.
-
-    No randomness comes from these numbers: what is done again gives the same bits, where devices remember nothing.
-    """
+    """Number tours beyond all that were asked for since the backup: sites ignore an attempt that they have seen end."""
     store = FolderStore(folder)
     try:
-        machine = _replayed(*store.load())
-        for job in machine.state.jobs.values():
-            job.next_tour += _JUMP
-            job.tours = tuple(msgspec.structs.replace(tour, attempt=tour.attempt + _JUMP) for tour in job.tours)
-            job.arrived = {
-                number: msgspec.structs.replace(
-                    toured, tour=msgspec.structs.replace(toured.tour, attempt=toured.tour.attempt + _JUMP)
-                )
-                for number, toured in job.arrived.items()
-            }
+        machine = _replayed(store)
+        machine.mend(int(time.time()))
         store.snapshot(machine.snapshot())
     finally:
         store.close()

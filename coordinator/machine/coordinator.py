@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from coordinator import lost_pieces
 from coordinator.machine.job_queue import JobQueue
 from coordinator.machine.operator_requests import OperatorRequests
 from coordinator.machine.rollout_requests import RolloutRequests
@@ -75,6 +76,24 @@ class Coordinator:
     def apply(self, record: Record) -> None:
         """Change the durable state by one record."""
         self.state.apply(record)
+
+    remedy = (
+        "Jobs go on from the last state that could be read, and ask sites again. A job that `sojourn job list` does "
+        "not show any more is to be submitted again, and a rollout that is missing to be ordered again. Or restore the "
+        "last backup: sojourn coordinator restore FILE --force."
+    )
+
+    def objection(self, record: Record) -> str | None:
+        """Why a record does not follow what is here."""
+        return lost_pieces.objection(self.state, record)
+
+    def mend(self, boots: int) -> None:
+        """Records were lost: let tours be newer than all that sites have seen."""
+        self.state.renumber(boots)
+
+    def do_without(self, missing: AbstractSet[bytes]) -> list[str]:
+        """Go on without blobs that are gone."""
+        return lost_pieces.do_without(self.state, missing)
 
     def live(self) -> AbstractSet[bytes]:
         """All that a job, a result on its way, a roster, a release or an export refers to."""

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 PLAN_AGAIN = 60.0
 """Seconds after which a job that waits is planned again, if nothing happens before."""
+WORK_AGAIN = 15.0
+"""Seconds after which work for which the disk had no room is tried again."""
 _EVENTS: dict[type, str] = {
     JobCompiled: "compiled",
     RoundPlanned: "planned",
@@ -71,10 +73,19 @@ class JobQueue:
         self._began = 0.0
         self._waiting_since: float | None = None
         self._plan_again_at: float | None = None
+        self._latest: Do | None = None
+        """The work that was last asked for."""
+        self._work_again_at: float | None = None
+        self._no_room = ""
+        """Why the work of the job whose turn it is waits for room on the disk; empty while it does not."""
 
     def step(self, state: JobState) -> str:
         """The step of the table that a job is at."""
         return self._steps.get(state.name) or step_of(state)
+
+    def detail(self, state: JobState) -> str:
+        """What there is to say of a job besides its status."""
+        return self._no_room if self._no_room and state is self.durable.current else state.detail
 
     def write(self, record: JobRecord, *, sync: bool = False, blobs: tuple[bytes, ...] = ()) -> Append:
         """Change the durable state; the record must be in the journal before anything else leaves."""
@@ -91,8 +102,8 @@ class JobQueue:
         return self._resume(state, now) if state else []
 
     def wake_at(self) -> float | None:
-        """When patience ends, or planning is tried again."""
-        return soonest(self._patience_ends(), self._plan_again_at)
+        """When patience ends, or planning or work is tried again."""
+        return soonest(self._patience_ends(), self._plan_again_at, self._work_again_at)
 
     def woke(self, now: float) -> list[Effect]:
         """End a job that has waited too long, plan again for one that waits, go on without sites that are lost."""
@@ -105,6 +116,9 @@ class JobQueue:
             self._plan_again_at = None
             if state and self.step(state) == "waiting":
                 effects += self._plan_again(state, now, ask_silent=True)
+        if self._latest and self._work_again_at is not None and self._work_again_at <= now:
+            self._work_again_at = None
+            effects.append(self._latest)
         for number in self._tours.overdue(now):
             effects += self._lost(state, number, now) if state else []
         return effects
@@ -144,7 +158,8 @@ class JobQueue:
         self._steps[state.name] = JOB.step(self.step(state), event)
 
     def _work(self, state: JobState, work: Any) -> Do:
-        return Do(f"{WORK[self.step(state)]} {state.name}", work)
+        self._latest = Do(f"{WORK[self.step(state)]} {state.name}", work)
+        return self._latest
 
     def _compile(self, state: JobState) -> list[Effect]:
         self._waiting_since = None
@@ -203,6 +218,7 @@ class JobQueue:
         state, outcome = self._worked_for(event.key), event.outcome
         if state is None:
             return []
+        self._no_room = ""
         if isinstance(outcome, NotYet):
             return [*self._wait(state, outcome.reason, now), *self.reconsider(now)]
         self._advance(state, _EVENTS[type(outcome)])
@@ -228,9 +244,16 @@ class JobQueue:
                 return self._resume(state, now)
 
     def did_not(self, event: DidNot, now: float) -> list[Effect]:
-        """The work that the job needed failed: the job cannot be done."""
+        """The work that the job needed failed: it is tried again when the disk was full, else the job is refused."""
         state = self._worked_for(event.key)
-        return self.end(state, "work failed", event.detail, now) if state else []
+        if state is None:
+            return []
+        if event.reason != "DiskFull":
+            return self.end(state, "work failed", event.detail, now)
+        self._advance(state, "no room")
+        self._work_again_at = now + WORK_AGAIN
+        told, self._no_room = self._no_room, event.detail
+        return [] if told else [Say(f"job {state.name}: {event.detail}", "error")]
 
     def arrived(self, toured: Toured, now: float) -> list[Effect]:
         """A tour's result is here: journal it, accept it, and go on when all are home."""
@@ -282,9 +305,10 @@ class JobQueue:
         effects: list[Effect] = []
         current = state is self.durable.current
         if current:
-            under_way = before in WORK and event in ("stop", "patience ended")
+            under_way = before in WORK and event in ("stop", "patience ended") and self._work_again_at is None
             effects += [Undo(f"{WORK[before]} {state.name}")] if under_way else []
-            self._waiting_since, self._plan_again_at = None, None
+            self._waiting_since = self._plan_again_at = self._work_again_at = None
+            self._no_room = ""
             for tour in state.tours:
                 self._tours.forget(tour.number)
                 if tour.number not in state.arrived:

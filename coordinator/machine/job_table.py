@@ -1,6 +1,7 @@
 """The life of a job as a table: which step follows which event. `job_queue` takes every step through it.
 
-A restart finds the step again from what is durable (`step_of`): work that was under way is begun anew.
+A restart finds the step again from what is durable (`step_of`): work that was under way is begun anew. Work for which
+the disk has no room is tried again until it has.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ JOB = Table(
         ("queued", "its turn"): "compiling",
         ("queued", "stop"): "stopped",
         ("compiling", "compiled"): "planning",
+        ("compiling", "no room"): "compiling",
         ("compiling", "work failed"): "refused",
         ("compiling", "stop"): "stopped",
         # No round is under way, and one is being planned: the first, or one for which devices were lacking.
         ("planning", "planned"): "touring",
         ("planning", "devices lacking"): "waiting",
         ("planning", "patience ended"): "refused",
+        ("planning", "no room"): "planning",
         ("planning", "work failed"): "refused",
         ("planning", "stop"): "stopped",
         ("waiting", "plan again"): "planning",
@@ -39,16 +42,19 @@ JOB = Table(
         ("touring", "stop"): "stopped",
         # What a leg brought home becomes what the next one departs with.
         ("passing", "leg passed"): "touring",
+        ("passing", "no room"): "passing",
         ("passing", "work failed"): "refused",
         ("passing", "stop"): "stopped",
         # The round's tours become the next model, or an estimation's answers what is known of devices.
         ("closing", "round closed"): "planning next",
         ("closing", "devices estimated"): "planning next",
+        ("closing", "no room"): "closing",
         ("closing", "work failed"): "refused",
         ("closing", "stop"): "stopped",
         ("planning next", "planned"): "touring",
         ("planning next", "devices lacking"): "waiting",
         ("planning next", "complete"): "done",
+        ("planning next", "no room"): "planning next",
         ("planning next", "work failed"): "refused",
         ("planning next", "stop"): "stopped",
         # Operators may stop a job at any time.

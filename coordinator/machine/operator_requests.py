@@ -105,8 +105,10 @@ class OperatorRequests:
         return [Send(Address("cloud", outcome.operator), answer)]
 
     def failed(self, event: DidNot) -> Effect | None:
-        """Something could not be made, if that is what failed."""
+        """Something could not be made, if that is what failed; with a full disk it is, when the operator asks again."""
         work = self._making.pop(event.key, None)
+        if work and event.reason == "DiskFull":
+            return Say(f"{event.detail}: what {work.operator} asked for is made when there is room", "error")
         return Send(Address("cloud", work.operator), Refused(work.ticket, event.detail)) if work else None
 
     @property
@@ -119,7 +121,7 @@ class OperatorRequests:
         jobs, sites = self._queue.durable.jobs, self._sites
         if message.job is None:
             newest = list(jobs.values())[-JOBS:]
-            views = (_view(state, sites) for state in newest)
+            views = (_view(state, sites, self._queue.detail(state)) for state in newest)
             return Jobs(message.ticket, tuple(msgspec.structs.replace(it, detail=it.detail[:200]) for it in views))
         if message.job not in jobs:
             known = ", ".join(jobs) or "none"
@@ -127,19 +129,19 @@ class OperatorRequests:
         state, progress = jobs[message.job], self._tours.progress
         tours = first_page(_tour(state, tour, progress.get(tour.number)) for tour in state.tours[:TOURS])
         history = first_page(state.history[message.since : message.since + HISTORY])
-        return Jobs(message.ticket, (_view(state, sites, tours, history),))
+        return Jobs(message.ticket, (_view(state, sites, self._queue.detail(state), tours, history),))
 
     def _view_for(self, operator: Address, ticket: str, job: str) -> Send:
         return Send(operator, self.inspect(Inspect(ticket, job)))
 
 
 def _view(
-    state: JobState, sites: Sites, tours: tuple[TourView, ...] = (), history: tuple[RoundReport, ...] = ()
+    state: JobState, sites: Sites, detail: str, tours: tuple[TourView, ...] = (), history: tuple[RoundReport, ...] = ()
 ) -> JobView:
     job = state.settings
     accuracy = state.history[-1].accuracy if state.history else nan
     return JobView(
-        state.name, job.strategy, job.model.name, state.status, state.detail, len(state.history), job.all_rounds,
+        state.name, job.strategy, job.model.name, state.status, detail, len(state.history), job.all_rounds,
         state.phase, accuracy, sites.count(), tours, history,
     )  # fmt: skip
 

@@ -23,7 +23,7 @@ from coordinator.rounds.planning import PlanRound, plan_round
 from coordinator.rounds.preparing import PrepareJob, prepare
 from coordinator.rounds.results import CloseRound
 from coordinator.state import JobState
-from sojourn.errors import Fault, JobError, SojournError
+from sojourn.errors import DiskFull, Fault, JobError, SojournError
 from sojourn.model import vectors
 from sojourn.model.exemplars import Exemplars
 from sojourn.model.graphs import Graphs
@@ -31,7 +31,7 @@ from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.release_messages import MakeRelease
 from sojourn.protocol.spec import Kit
 from sojourn.protocol.wire import Ref
-from sojourn.store.blobs import FolderBlobs, ref_of
+from sojourn.store.blobs import FolderBlobs, disk_errors, ref_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,6 +80,7 @@ class ReleaseBuilt(msgspec.Struct, frozen=True, tag="release-built"):
 
 class _Failure(msgspec.Struct, frozen=True, tag="failure"):
     error: str
+    disk_full: bool = False
 
 
 TorchWork = PrepareJob | ExportModel | BuildRelease
@@ -109,9 +110,11 @@ class CoordinatorWorker:
         self._evaluator = Evaluator(blobs, make)
 
     def __call__(self, work: Any) -> Any:
-        """Do one piece of work."""
-        if self._folder and isinstance(work, TorchWork):
-            return _elsewhere(work, self._folder)
+        """Do one piece of work; a disk that is full is a DiskFull, whatever was being written."""
+        with disk_errors(f"working ({type(work).__name__})"):
+            return _elsewhere(work, self._folder) if self._folder and isinstance(work, TorchWork) else self._do(work)
+
+    def _do(self, work: Any) -> Any:
         match work:
             case PrepareJob():
                 # Where torch is not loaded yet, this process stays without its 280 MB.
@@ -171,7 +174,7 @@ def _elsewhere(work: TorchWork, folder: Path) -> JobCompiled | ModelExported | R
         done.stdout, type=JobCompiled | ModelExported | ReleaseBuilt | _Failure
     )
     if isinstance(outcome, _Failure):
-        raise JobError(outcome.error)
+        raise DiskFull(outcome.error) if outcome.disk_full else JobError(outcome.error)
     return outcome
 
 
@@ -196,7 +199,7 @@ def main(folder: str) -> None:
     try:
         outcome = CoordinatorWorker(FolderBlobs(Path(folder)), kits=KitCache(), apart=False)(work)
     except SojournError as error:
-        outcome = _Failure(str(error))
+        outcome = _Failure(str(error), isinstance(error, DiskFull))
     with os.fdopen(answer, "wb") as out:
         out.write(msgspec.msgpack.encode(outcome))
 

@@ -6,12 +6,15 @@ devices at once, and hop numbers run on from wave to wave.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from sojourn.protocol.messages import Tour, Toured
 from sojourn.protocol.wire import Ref, TourId, VisitId, VisitReport
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
 
 Key = str
 """A tour without its attempt: job, round, tour."""
@@ -19,6 +22,8 @@ TOURS_REMEMBERED = 256
 """At most this many ended tours are remembered by their attempt, so that an old order does not begin one anew."""
 VISITS_REMEMBERED = 16 * TOURS_REMEMBERED
 """At most this many kept visits of ended tours are remembered, for devices that did not hear it."""
+ATTEMPTS_SKIPPED = 1_000_000
+"""More visits than a tour numbers."""
 
 
 class TourTaken(msgspec.Struct, frozen=True, tag="tour-taken/1"):
@@ -189,6 +194,40 @@ class TourState(msgspec.Struct):
             kept += [*self.toured.vectors.values(), self.toured.reports]
         return {ref.digest for ref in kept}
 
+    def objection(self, record: OfTour) -> str | None:
+        """Why a record does not follow, where an earlier one of the tour is missing."""
+        match record:
+            case _ if self.toured:
+                fits = False
+            case VisitIssued():
+                hop = self.hop + record.at
+                fits = self._expects(hop, record.device) and hop not in self.visiting()
+            case VisitKept() | VisitMissed():
+                fits = self._expects(record.report.hop, record.report.device)
+            case WaveMerged():
+                fits = self.complete
+            case TourEnded():
+                fits = self.finished
+        return None if fits else f"an earlier record of the tour {self.order.id} is missing"
+
+    def _expects(self, hop: int, device: str) -> bool:
+        return self.is_due(hop) and self.route[self.place(hop)] == device
+
+    def anew(self) -> TourState:
+        """The same tour from its beginning, with visits whose numbers are newer than those before."""
+        return TourState.of(self.order, self.attempts)
+
+    @classmethod
+    def of(cls, it: Tour, attempts: int) -> TourState:
+        """A tour at its beginning, of which so many visits were numbered before."""
+        hops, spares = list(it.hops), list(it.spares)
+        return cls(it, hops, spares, {"model": it.vectors["model"]}, dict(it.vectors), attempts=attempts)
+
+    def lacks(self, missing: AbstractSet[bytes]) -> bool:
+        """Whether what its visits made is gone; what the coordinator gave can be fetched again."""
+        given = {ref.digest for ref in [self.order.kit, *self.order.vectors.values()]}
+        return bool((self.live() & missing) - given)
+
     def apply(self, record: OfTour) -> None:
         """Change by one record."""
         match record:
@@ -243,19 +282,44 @@ class EdgeState(msgspec.Struct):
     fences: dict[Key, int] = {}
     accepted: dict[str, bool] = {}
     """The visits of past tours that were kept, for devices that did not hear it."""
+    attempts_before: int | msgspec.UnsetType = msgspec.UNSET
+    """The number that the visits of a new tour follow, where records were lost and numbers with them."""
 
     def apply(self, record: Record) -> None:
         """Change by one record."""
         match record:
             case TourTaken():
-                it = record.order
-                self.tours[key_of(it.id)] = TourState(
-                    it, list(it.hops), list(it.spares), {"model": it.vectors["model"]}, dict(it.vectors)
-                )
+                self.tours[key_of(record.order.id)] = TourState.of(record.order, self._skipped)
             case TourDropped():
                 self._drop(record.key)
             case _:
                 self.tours[record.key].apply(record)
+
+    def objection(self, record: Record) -> str | None:
+        """Why a record does not follow, where an earlier one is missing."""
+        if isinstance(record, TourTaken):
+            return None
+        tour = self.tours.get(record.key)
+        if tour is None:
+            return f"the tour {record.key} is not here"
+        return None if isinstance(record, TourDropped) else tour.objection(record)
+
+    @property
+    def _skipped(self) -> int:
+        return self.attempts_before if isinstance(self.attempts_before, int) else 0
+
+    def mend(self) -> None:
+        """Records are missing: number visits beyond all that devices may have seen."""
+        self.attempts_before = self._skipped + ATTEMPTS_SKIPPED
+        for tour in self.tours.values():
+            tour.attempts += ATTEMPTS_SKIPPED
+
+    def do_without(self, missing: AbstractSet[bytes]) -> list[str]:
+        """Begin the tours anew whose checkpoint or result is gone."""
+        lacking = [key for key, tour in self.tours.items() if tour.lacks(missing)]
+        for key in lacking:
+            self.tours[key] = self.tours[key].anew()
+        return [f"models that the tour {self.tours[key].order.id} made are gone; it begins anew" for key in lacking]
 
     def _drop(self, key: Key) -> None:
         tour = self.tours.pop(key)

@@ -78,6 +78,23 @@ class EdgeServer:
         """Change the durable state by one record."""
         self.state.apply(record)
 
+    remedy = (
+        "Tours of which something is missing go on from an earlier visit, or begin anew when the coordinator asks for "
+        "them. Nothing needs to be done. To start empty instead: stop the edge server and move its store away."
+    )
+
+    def objection(self, record: Record) -> str | None:
+        """Why a record does not follow what is here."""
+        return self.state.objection(record)
+
+    def mend(self, boots: int) -> None:  # noqa: ARG002  # visits are numbered within their tours
+        """Records were lost: number visits beyond all that devices have seen."""
+        self.state.mend()
+
+    def do_without(self, missing: AbstractSet[bytes]) -> list[str]:
+        """Go on without blobs that are gone."""
+        return self.state.do_without(missing)
+
     def live(self) -> AbstractSet[bytes]:
         """All that a tour, a result on its way, a release or the roster refers to."""
         return self.site.live() | self._shipping.live() | ({self.roster.blob} if self.roster.blob else set())

@@ -182,6 +182,25 @@ class Machine(Protocol):
     def apply(self, record: Any) -> None:
         """Change the durable state by one record."""
 
+    @property
+    def remedy(self) -> str:
+        """What may be missing after records were lost, and what a person can do about it."""
+
+    def objection(self, record: Any) -> str | None:
+        """Why a record does not follow the state that is here; asked only where another one may be missing."""
+
+    def mend(self, boots: int) -> None:
+        """Records were lost: let what is asked of peers from now on be newer than all they have seen.
+
+        boots: how often the store was started, which is more than ever before.
+        """
+
+    def do_without(self, missing: AbstractSet[bytes]) -> list[str]:
+        """Before `start`: go on without live blobs that are not in the store; returns what was lost, in sentences.
+
+        What can be fetched again is no loss.
+        """
+
     def start(self, now: float) -> list[Effect]:
         """Take up what the replayed state says was under way."""
 

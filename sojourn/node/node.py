@@ -32,6 +32,7 @@ from sojourn.node.machine import (
     Woke,
     soonest,
 )
+from sojourn.node.replay import replay
 from sojourn.protocol import topics
 from sojourn.protocol.envelope import Packet, kind, pack, unpack, unpack_presence
 from sojourn.protocol.messages import Birth, Chunk, Death, Fetch, FetchHashes, Gone, Hashes, map_refs, refs
@@ -104,12 +105,7 @@ class Node:
         """Replay the journal and take up what was under way. `report` is where workers say how it goes."""
         self.report = report
         self.epoch = self.store.boot()
-        state, records = self.store.load()
-        if state is not None:
-            self.machine.restore(state)
-        for record in records:
-            self.machine.apply(msgspec.msgpack.decode(record, type=self.machine.record_form))
-        self._since_snapshot = len(records)
+        self._since_snapshot = replay(self.machine, self.store, self.epoch.count)
         self._next_sweep = now + SECONDS_PER_SWEEP
         self._perform(self.machine.start(now), now)
         self._run(now)

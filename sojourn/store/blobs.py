@@ -11,13 +11,13 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from sojourn.errors import DiskFull, InvalidBlob, StoreError
+from sojourn.errors import DiskFull, InvalidBlob, MissingBlob, StoreError
 from sojourn.protocol.wire import Ref
 from sojourn.store.files import BESIDE, move_into_place, sync_path, write_atomically
 from sojourn.store.private import private_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from collections.abc import Set as AbstractSet
     from pathlib import Path
     from typing import BinaryIO, Literal
@@ -88,7 +88,7 @@ class BlobStore(Protocol):
         """Whether the whole blob is here."""
 
     def read(self, digest: bytes, start: int = 0, length: int | None = None) -> bytes:
-        """Its bytes, or some of them. A missing blob is a KeyError."""
+        """Its bytes, or some of them. A missing blob is a MissingBlob, which is a KeyError too."""
 
     def size(self, digest: bytes) -> int:
         """Its size. A missing blob is a KeyError."""
@@ -110,6 +110,14 @@ class BlobStore(Protocol):
 
     def sweep(self, live: AbstractSet[bytes]) -> int:
         """Delete every blob and partial that is not live; returns how many."""
+
+    def drop_damaged(self, digests: Iterable[bytes]) -> list[bytes]:
+        """Delete those of these blobs whose bytes are not what their digest says; returns their digests."""
+
+
+def missing(digest: bytes, where: str) -> MissingBlob:
+    """The error that says which blob is gone, and from where."""
+    return MissingBlob(f"the blob {digest.hex()[:12]} is missing from {where}: it was deleted, or the disk lost it")
 
 
 @contextmanager
@@ -214,14 +222,14 @@ class FolderBlobs:
                 file.seek(start)
                 return file.read(-1 if length is None else length)
         except FileNotFoundError:
-            raise KeyError(digest) from None
+            raise missing(digest, f"{self._folder}") from None
 
     def size(self, digest: bytes) -> int:
         """The size of a blob in bytes."""
         try:
             return self.path(digest).stat().st_size
         except FileNotFoundError:
-            raise KeyError(digest) from None
+            raise missing(digest, f"{self._folder}") from None
 
     def hashes(self, digest: bytes, first: int, stop: int) -> bytes:
         """The hashes of some of its leaves, read a few at a time: a list of them covers tens of megabytes."""
@@ -270,6 +278,20 @@ class FolderBlobs:
         for digest in self._partials.keys() - live:
             self._partials.pop(digest).close()
         return len(dead)
+
+    def drop_damaged(self, digests: Iterable[bytes]) -> list[bytes]:
+        """Delete those of these blobs whose bytes are not what their digest says; returns their digests."""
+        damaged = [digest for digest in digests if self.has(digest) and digest_of(self._content(digest)) != digest]
+        for digest in damaged:
+            self.path(digest).unlink(missing_ok=True)
+        return damaged
+
+    def _content(self, digest: bytes) -> bytes:
+        """All bytes of a blob; none where the disk does not give them back."""
+        try:
+            return self.read(digest)
+        except OSError:
+            return b""
 
 
 def verified(data: bytes, ref: Ref) -> bytes:

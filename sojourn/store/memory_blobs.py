@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from sojourn.store.blobs import HASH, LEAF, digest_of, digest_of_hashes, leaf_hashes
+from sojourn.store.blobs import HASH, LEAF, digest_of, digest_of_hashes, leaf_hashes, missing
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from collections.abc import Set as AbstractSet
 
 
@@ -96,16 +97,16 @@ class MemoryBlobs:
 
     def read(self, digest: bytes, start: int = 0, length: int | None = None) -> bytes:
         """The bytes of a blob, or some of them."""
-        data = self._blobs[digest].data
+        data = self._held(digest).data
         return data if length is None and not start else data[start : None if length is None else start + length]
 
     def size(self, digest: bytes) -> int:
         """The size of a blob in bytes."""
-        return len(self._blobs[digest].data)
+        return len(self._held(digest).data)
 
     def hashes(self, digest: bytes, first: int, stop: int) -> bytes:
         """The hashes of some of its leaves."""
-        return self._blobs[digest].hashes()[first * HASH : stop * HASH]
+        return self._held(digest).hashes()[first * HASH : stop * HASH]
 
     def put(self, data: bytes | memoryview, digest: bytes | None = None) -> bytes:
         """Keep these bytes."""
@@ -131,3 +132,13 @@ class MemoryBlobs:
             self._blobs.pop(digest, None)
             self._partials.pop(digest, None)
         return len(dead)
+
+    def drop_damaged(self, digests: Iterable[bytes]) -> list[bytes]:  # noqa: ARG002  # memory is not damaged
+        """Find nothing: memory is what it was."""
+        return []
+
+    def _held(self, digest: bytes) -> _Content:
+        try:
+            return self._blobs[digest]
+        except KeyError:
+            raise missing(digest, "memory") from None

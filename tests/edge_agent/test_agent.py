@@ -180,10 +180,13 @@ def test_only_the_edge_server_that_asked_can_settle() -> None:
     assert bench.agent.state.held
 
 
-def test_what_is_not_trained_cannot_be_accepted() -> None:
+def test_what_was_accepted_before_its_record_was_lost_is_not_trained_to_its_end() -> None:
     bench = Bench()
     bench.take(visit())
-    assert bench.ask(Accepted(visit_id())) == []
+    effects = bench.ask(Accepted(visit_id()))
+    assert effects[0] == Append(VisitEnded("job/1/0/0", accepted=True), sync=True)
+    assert isinstance(effects[1], Undo)
+    assert not bench.agent.state.memory
 
 
 def test_only_accepted_commits_the_memory() -> None:

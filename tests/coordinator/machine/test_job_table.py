@@ -7,6 +7,7 @@ import random
 import pytest
 
 from coordinator.machine.coordinator import Coordinator
+from coordinator.machine.job_queue import WORK_AGAIN
 from coordinator.machine.job_table import JOB, STATUS, WORK, step_of
 from coordinator.machine.sites import ReadRoster, RosterRead
 from coordinator.machine.work import ExportModel, ModelExported
@@ -98,8 +99,8 @@ class Anything(Bench):
         return self.cloud  # a twin is compared after each step in other tests
 
     def happen(self) -> None:
-        kinds = [self.worked] * 6 + [self.came_home] * 5 + [self.asked, self.sites, self.roster, self.waited] * 2
-        self.draw.choice([*kinds, self.failed, self.stopped, self.restarted])()
+        kinds = [self.worked] * 9 + [self.came_home] * 7 + [self.asked, self.sites, self.roster, self.waited] * 2
+        self.draw.choice([*kinds, self.failed, self.no_room, self.stopped, self.restarted])()
 
     def asked(self) -> None:
         name = f"job-{self.draw.randrange(8)}"
@@ -122,6 +123,16 @@ class Anything(Bench):
             key = self.draw.choice([key for key in self.work if "roster" not in key] or ["nothing"])
             self.work.pop(key, None)
             self.tell(DidNot(key, "JobError", "in vain"))
+
+    def no_room(self) -> None:
+        """The disk is full for a moment, in which nothing else happens, or something does."""
+        keys = [key for key in self.work if "roster" not in key]
+        if keys:
+            self.work.pop(key := self.draw.choice(keys))
+            self.tell(DidNot(key, "DiskFull", "no room"))
+            if self.draw.random() < 0.9:
+                self.now += WORK_AGAIN
+                self.tell(Woke())
 
     def outcome(self, work):
         match work:
@@ -182,7 +193,13 @@ class Anything(Bench):
         self.note(self.cloud.start(self.now))
 
 
-RARE = {("passing", "stop"), ("planning next", "stop")}
+RARE = {
+    ("passing", "stop"),
+    ("passing", "no room"),
+    ("passing", "work failed"),
+    ("planning next", "stop"),
+    ("planning next", "no room"),
+}
 """What hardly ever happens by chance has a test of its own."""
 
 
@@ -195,6 +212,26 @@ def test_in_any_order_only_rows_of_the_table_are_taken_and_every_one_is(reached)
             for state in anything.cloud.state.jobs.values():
                 assert STATUS[queue.step(state)] == state.status
     assert set(JOB.rows) - reached <= RARE
+
+
+def test_work_between_legs_and_between_rounds_waits_for_room_and_may_fail(reached) -> None:
+    for legs, step in ((1, "passing"), (2, "planning next")):
+        bench = Bench()
+        bench.running(**KINDS[3])
+        for tour in bench.cloud.state.jobs["job"].tours[:legs]:
+            bench.toured(tour.number, tour.site)
+            if tour.leg == 0 and legs == 2:
+                bench.did(PassLeg, LegPassed("job", 1, {"relay": MODEL}, {"relay": MODEL}))
+        if legs == 2:
+            bench.close()
+        ((key, work),) = bench.work.items()
+        for reason in ("DiskFull", "JobError"):
+            bench.work.clear()
+            bench.tell(DidNot(key, reason, "in vain"), 1.0)
+            bench.tell(Woke(), 1.0 + WORK_AGAIN)
+            assert [*bench.work.values()] == ([work] if reason == "DiskFull" else [])
+        assert bench.cloud.state.jobs["job"].status == "refused"
+        assert {(step, "no room"), (step, "work failed")} <= reached
 
 
 def test_stopping_between_legs_and_between_rounds(reached) -> None:
@@ -211,7 +248,7 @@ def test_stopping_between_legs_and_between_rounds(reached) -> None:
         assert bench.cloud._queue.step(state) == step
         assert records(bench.hear(OPERATOR, Stop("s", "job"))) == [JobEnded]
         assert (state.status, bench.work) == ("stopped", {})
-    assert reached >= RARE
+    assert reached >= {("passing", "stop"), ("planning next", "stop")}
 
 
 def test_a_status_for_every_state_and_work_for_some() -> None:

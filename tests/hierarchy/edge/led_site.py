@@ -73,6 +73,7 @@ class Leader:
     offer = None
     watches = ()
     record_form: Any = None
+    remedy = ""
     address = CLOUD
 
     def __init__(self, tour: Tour) -> None:
@@ -107,6 +108,13 @@ class Leader:
                     return [Send(EDGE, TourAccepted(self.toured.tour))]
             case Woke():
                 return self._outbox.due(now)
+        return []
+
+    def objection(self, record: Any) -> None: ...
+
+    def mend(self, boots: int) -> None: ...
+
+    def do_without(self, missing: Any) -> list[str]:
         return []
 
     def heard(self, peer: Address, traffic: int, now: float, *, spoke: bool) -> None: ...
