@@ -132,7 +132,7 @@ class Coordinator:
             case Toured():
                 return self._tours.toured(self.state, sender, message)
             case DeviceReport():
-                return self._rollouts.reported(message, now)
+                return self._rollouts.reported(sender.name, message, now)
             case Submit():
                 return self._requests.submit(sender, message)
             case Inspect():
@@ -167,7 +167,7 @@ class Coordinator:
         if state and born:
             effects += self._tours.ask_again(state, site, now)
         if born:
-            effects += self._rollouts.fleet_changed(now)
+            effects += self._rollouts.fleet_changed(now, site)
         return [*effects, *self._queue.reconsider(now)]
 
     def _pulled(self, digest: bytes, now: float) -> list[Effect]:
