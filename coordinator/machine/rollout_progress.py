@@ -96,7 +96,6 @@ class RolloutProgress:
         ill = len(self.ill) + len(line.aside)
         return bool(self.ill) and ill > line.rules.failures * len(line.members) + 1e-9
 
-
     def wake_at(self, line: LineState) -> float | None:
         """When a soak or patience ends; None while only a device can change anything."""
         if line.status == "running" and line.stage and not self.alone:

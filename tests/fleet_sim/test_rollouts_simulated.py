@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import os
 import random
+from typing import Any
 
 import pytest
 
+from fleet_sim.world.memory_fleet import CLOUD
 from sojourn.links.memory import Faults
 from sojourn.node import node as node_module
 from sojourn.node.machine import Send
 from sojourn.protocol.release import HealthRules
 from sojourn.protocol.release_messages import DeviceReport, ReleaseReport
 from sojourn.protocol.topics import Address
-from tests.fleet_sim.release_fleet import CLOUD, DEVICES, KINDS, NODES, SITES, STAGES, ReleaseFleet, serving
+from tests.fleet_sim.release_fleet import DEVICES, KINDS, NODES, SITES, STAGES, ReleaseFleet, serving
 from tests.fleet_sim.test_kills import after, wait
 
 SEEDS = int(os.environ.get("CHAOS_SEEDS", "200"))
@@ -129,8 +131,8 @@ def test_two_devices_that_complain_turn_the_fleet_back_unless_they_speak_through
 def test_a_site_that_lies_about_its_devices_does_not_keep_the_release_from_the_others() -> None:
     """It passes no order on, and says of each device of the fleet that it fails."""
     fleet = serving()
-    edge = fleet.nodes["site-b"].node.machine._shipping
-    edge.take = lambda message, present: [
+    edge: Any = fleet.nodes["site-b"].node.machine
+    edge._shipping.take = lambda _message, _present: [
         Send(Address("cloud", CLOUD), DeviceReport(device, ReleaseReport("l", 3, 1, "failed", "a lie")))
         for device in (*DEVICES, "invented")
     ]

@@ -42,8 +42,9 @@ def rollout(
 class RolloutBench(Bench):
     """Its clock is its own; devices obey and answer when they are told to."""
 
-    def __init__(self, devices=(), sites=1) -> None:
+    def __init__(self, devices=(), sites=1, key="") -> None:
         super().__init__()
+        self.cloud = Coordinator("c", release_key=key)
         self.now = 0.0
         for number in range(sites):
             self.join(f"s{number}", tuple(devices[number::sites]))

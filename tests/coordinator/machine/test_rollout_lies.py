@@ -29,7 +29,7 @@ def begun(count=10, sites=2, stages=(0.1, 1.0), **rules) -> RolloutBench:
 
 
 def first(it: RolloutBench) -> str:
-    return next(iter(it.line().members))
+    return str(next(iter(it.line().members)))
 
 
 def warnings(effects) -> list[str]:
