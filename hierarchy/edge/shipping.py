@@ -92,8 +92,9 @@ class Shipping:
     def _may_speak(self, device: str, now: float) -> bool:
         left, since = self._spoke.get(device, (BURST, now))
         left = min(BURST, left + (now - since) * PER_SECOND)
-        self._spoke[device] = max(left - 1, 0.0), now
-        return left >= 1
+        may = left >= 1
+        self._spoke[device] = left - may, now
+        return may
 
 
 def _hand_out(cargo: _Cargo) -> list[Effect]:
