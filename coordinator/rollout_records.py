@@ -16,6 +16,9 @@ from sojourn.protocol.wire import Ref
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+AHEAD = 1_000_000
+"""How far an order's serial number may be ahead of the newest that is known: a wrong one must not use up all others."""
+
 
 class Cargo(msgspec.Struct, frozen=True):
     """A signed order, and the blobs that it brings."""
@@ -66,6 +69,15 @@ class DeviceReported(msgspec.Struct, frozen=True, tag="device-told/1"):
     line: str
     device: str
     report: ReleaseReport
+    site: str = ""
+    """Through which site that was heard; unknown before 0.3.0."""
+
+
+class DevicesSetAside(msgspec.Struct, frozen=True, tag="devices-set-aside/1"):
+    """These devices complained and others did not: they alone go back, and the rollout goes on. By device, why."""
+
+    line: str
+    devices: dict[str, str]
 
 
 class RolloutTurned(msgspec.Struct, frozen=True, tag="rollout-turned/1"):
@@ -76,7 +88,7 @@ class RolloutTurned(msgspec.Struct, frozen=True, tag="rollout-turned/1"):
     detail: str
 
 
-RolloutRecord = RolloutBegun | DevicesJoined | DeviceReported | RolloutTurned
+RolloutRecord = RolloutBegun | DevicesJoined | DeviceReported | DevicesSetAside | RolloutTurned
 
 
 class LineState(msgspec.Struct):
@@ -96,11 +108,19 @@ class LineState(msgspec.Struct):
     members: dict[str, int] = {}
     """The devices that are to serve the release, and since which stage."""
     reports: dict[str, ReleaseReport] = {}
+    through: dict[str, str] = {}
+    """Through which site each device's report came."""
+    aside: dict[str, str] = {}
+    """The members that went back alone, and why."""
 
     @property
     def cargo(self) -> Cargo:
         """The order that devices should be under now."""
         return self.back if self.status in ("rolling-back", "rolled-back") else self.forward
+
+    def cargo_for(self, device: str) -> Cargo:
+        """The order that this device should be under now."""
+        return self.back if device in self.aside else self.cargo
 
     @property
     def serves(self) -> Cargo:
@@ -115,13 +135,17 @@ class LineState(msgspec.Struct):
     def ended(self, device: str) -> bool:
         """Whether a device has done what it can with the order that it should be under."""
         report = self.reports.get(device)
-        return report is not None and report.serial >= self.cargo.read.serial and report.state in ENDS
+        return report is not None and report.serial >= self.cargo_for(device).read.serial and report.state in ENDS
 
     def chosen(self, stage: int, devices: Iterable[str]) -> list[str]:
         """The devices that a stage brings the release to, in an order that nobody chose and everybody can check."""
-        ranked = sorted({*devices, *self.members}, key=self._rank)
+        ranked = self.ranked({*devices, *self.members})
         count = max(1, ceil(self.stages[stage - 1] * len(ranked) - 1e-9))
         return [device for device in ranked[:count] if device not in self.members]
+
+    def ranked(self, devices: Iterable[str]) -> list[str]:
+        """The devices in the order in which this release is brought to them."""
+        return sorted(devices, key=self._rank)
 
     def _rank(self, device: str) -> bytes:
         return hashlib.sha256(f"{self.line}/{self.forward.read.version}/{device}".encode()).digest()
@@ -130,7 +154,7 @@ class LineState(msgspec.Struct):
         """The goods of both orders."""
         return {ref.digest for cargo in (self.forward, self.back) for ref in cargo.refs}
 
-    def apply(self, record: DevicesJoined | DeviceReported | RolloutTurned) -> None:
+    def apply(self, record: DevicesJoined | DeviceReported | DevicesSetAside | RolloutTurned) -> None:
         """Change by one record."""
         match record:
             case DevicesJoined():
@@ -138,6 +162,9 @@ class LineState(msgspec.Struct):
                 self.members |= dict.fromkeys(record.devices, record.stage)
             case DeviceReported():
                 self.reports[record.device] = record.report
+                self.through[record.device] = record.site
+            case DevicesSetAside():
+                self.aside |= record.devices
             case RolloutTurned():
                 self.status, self.detail = record.status, record.detail
 

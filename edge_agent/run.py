@@ -17,6 +17,7 @@ import msgspec
 
 from edge_agent.agent import Agent
 from edge_agent.inference.endpoint_process import EndpointProcess
+from edge_agent.inference.reporters import ErrorToken
 from edge_agent.inference.usage_listener import UsageListener
 from edge_agent.limits.rules import Limits
 from edge_agent.releases.installing import Installer
@@ -85,7 +86,8 @@ def serving(settings: AgentSettings, driver: Driver) -> Iterator[None]:
             )
             parts.callback(listener.close)
         if settings.release.endpoint_port is not None:
-            endpoint = EndpointProcess(folder, settings.release.endpoint_port)
+            ErrorToken.read(settings.release.error_token_file)  # one that is unfit should be known now
+            endpoint = EndpointProcess(folder, settings.release.endpoint_port, settings.release.error_token_file)
             endpoint.start()
             parts.callback(endpoint.close)
         yield

@@ -18,11 +18,14 @@ class ReleaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
     key_file: holds the public key of those whose releases it serves; without one it serves none.
     report_seconds: how often it tells how programs use a release, at most; errors are told at once.
+    error_token_file: holds the word that programs must show the endpoint to report errors, at least 16 characters that
+    not everybody can read; without one it takes no reports of errors.
     endpoint_port: answer predictions over HTTP on 127.0.0.1 at this port; unless told, there is no such endpoint.
     """
 
     key_file: str | None = None
     report_seconds: Annotated[float, msgspec.Meta(ge=1, le=86_400)] = 60.0
+    error_token_file: str | None = None
     endpoint_port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] | None = None
 
 

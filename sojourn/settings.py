@@ -27,7 +27,8 @@ _BROKER_PATHS = {"password_file": None, "tls": {"ca_file": None, "certificate_fi
 _PATHS: dict[str, Any] = {
     "store": None,
     "data": {"path": None},
-    "release": {"key_file": None},
+    "release": {"key_file": None, "error_token_file": None},
+    "release_key_file": None,
     "broker": _BROKER_PATHS,
     "cloud_broker": _BROKER_PATHS,
 }

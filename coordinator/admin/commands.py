@@ -37,6 +37,9 @@ def run(
         list[str] | None,
         typer.Option(help="Who may give jobs; may be repeated.", show_default="operator"),
     ] = None,
+    release_key: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The public key of those who sign releases.")
+    ] = None,
     store: options.Store = None,
     verbose: options.Verbose = False,
 ) -> None:
@@ -51,6 +54,7 @@ def run(
         "fleet": fleet,
         "broker": broker_flags(broker, username, password_file),
         "operators": operator or None,
+        "release_key_file": release_key,
         "store": store,
     }
     settings = read_settings(file, flags, CoordinatorSettings)
@@ -106,9 +110,11 @@ def assemble(settings: CoordinatorSettings, notifier: Notifier | None = None) ->
     from sojourn.node.node import Node
     from sojourn.node.workers import ThreadWorkers
     from sojourn.notify import Notifier
+    from sojourn.protocol.signing import read_public
     from sojourn.store.journal import FolderStore
 
-    machine = Coordinator(settings.name, frozenset(settings.operators), fleet=settings.fleet)
+    key = read_public(settings.release_key_file) if settings.release_key_file else ""
+    machine = Coordinator(settings.name, frozenset(settings.operators), fleet=settings.fleet, release_key=key)
     link = MqttLink(settings.broker, settings.name)
     folder = store_folder(settings.store, settings.fleet, settings.name)
     store = FolderStore(folder)

@@ -51,6 +51,8 @@ def write_coordinator(folder: Path, fleet: FleetFile, name: str, secret: Secret)
     settings: dict[str, Any] = {"name": name, "fleet": fleet.fleet, "store": COORDINATOR_STORE}
     settings["operators"] = fleet.named("operator")
     settings["broker"] = _beside(fleet, secret, "coordinator")
+    if fleet.release_key:
+        settings["release_key_file"] = "coordinator.release.pub"
     own = private_folder(folder / "coordinator", group=COORDINATOR_GROUP)
     for file, text in _files(folder, fleet, "coordinator", settings, secret).items():
         write_private(own / file, text, group=COORDINATOR_GROUP)

@@ -12,6 +12,8 @@ class CoordinatorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     """The cloud.
 
     operators: the names under which people may submit, stop and export jobs.
+    release_key_file: holds the public key of those who sign releases: orders that it did not sign are refused. Without
+    one, orders are passed on unverified; devices verify them in any case.
     store: the folder for journal and blobs; unless told, `~/.local/share/sojourn/<fleet>/<name>`.
     """
 
@@ -19,4 +21,5 @@ class CoordinatorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     fleet: Name = "sojourn"
     broker: BrokerSettings = BrokerSettings()
     operators: tuple[Name, ...] = ("operator",)
+    release_key_file: str | None = None
     store: str | None = None

@@ -37,6 +37,9 @@ def rollout(
     max_accuracy_drop: Annotated[float, typer.Option(metavar="SHARE", min=0, max=1, help="0.02: two points.")] = 0.02,
     max_drift: Annotated[float, typer.Option(metavar="SHARE", min=0, max=1, help="Of the predicted classes.")] = 0.3,
     max_errors: Annotated[int, typer.Option(min=0, help="That programs report, on one device.")] = 0,
+    quorum: Annotated[
+        int, typer.Option(metavar="DEVICES", min=1, max=1000, help="How many must complain before all turn back.")
+    ] = 2,
     after: Annotated[
         int, typer.Option(metavar="SERIAL", min=0, help="Devices know orders up to this one: after a restored backup.")
     ] = 0,
@@ -60,6 +63,7 @@ def rollout(
         errors=max_errors,
         soak=soak,
         patience=patience,
+        quorum=quorum,
     )
     line = release.card.line
     known = next(iter(operator.releases(line)), None)

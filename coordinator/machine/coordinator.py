@@ -21,6 +21,7 @@ from coordinator.machine.sites import RosterRead, Sites
 from coordinator.machine.tours import RoundTours
 from coordinator.machine.work import ModelExported, ReleaseBuilt
 from coordinator.records import Record
+from coordinator.releases.verifying import CardChecked
 from coordinator.state import CoordinatorState
 from sojourn.node.machine import Did, DidNot, Linked, Present, Pulled, PullFailed, Received, Say, Send, Woke, soonest
 from sojourn.node.outbox import Outbox
@@ -41,8 +42,14 @@ class Coordinator:
     """The state machine of the cloud."""
 
     def __init__(
-        self, name: str, operators: frozenset[str] = frozenset({"operator"}), *, fleet: str = "sojourn"
+        self,
+        name: str,
+        operators: frozenset[str] = frozenset({"operator"}),
+        *,
+        fleet: str = "sojourn",
+        release_key: str = "",
     ) -> None:
+        """`release_key` is the public half of the key that signs releases; without it they go out unverified."""
         self.address = Address("cloud", name)
         self.offer: Offer | None = None
         self.watches: tuple[Role, ...] = ("edge",)
@@ -54,7 +61,7 @@ class Coordinator:
         self._queue = JobQueue(self.sites, self._tours)
         self._requests = OperatorRequests(self._queue, self.sites, self._tours)
         self._rollouts = Rollouts(self.sites, self.state)
-        self._rollout_requests = RolloutRequests(self._rollouts, fleet)
+        self._rollout_requests = RolloutRequests(self._rollouts, fleet, release_key)
 
     @property
     def state(self) -> CoordinatorState:
@@ -132,8 +139,7 @@ class Coordinator:
             case Did():
                 return self._did(event, now)
             case DidNot():
-                refused = self._requests.failed(event)
-                return [refused] if refused else self._queue.did_not(event, now)
+                return self._did_not(event, now)
             case Linked():
                 return [*self._outbox.hasten(now)]
             case Woke():
@@ -151,7 +157,7 @@ class Coordinator:
             case Toured():
                 return self._tours.toured(self.state, sender, message)
             case DeviceReport():
-                return self._rollouts.reported(message, now)
+                return self._rollouts.reported(sender.name, message, now)
             case Submit():
                 return self._requests.submit(sender, message)
             case Inspect():
@@ -186,7 +192,7 @@ class Coordinator:
         if state and born:
             effects += self._tours.ask_again(state, site, now)
         if born:
-            effects += self._rollouts.fleet_changed(now)
+            effects += self._rollouts.fleet_changed(now, site)
         return [*effects, *self._queue.reconsider(now)]
 
     def _pulled(self, digest: bytes, now: float) -> list[Effect]:
@@ -205,8 +211,16 @@ class Coordinator:
         match event.outcome:
             case ModelExported() | ReleaseBuilt():
                 return self._requests.finish(event.outcome)
+            case CardChecked():
+                return self._rollout_requests.checked(event.outcome, now)
             case RosterRead():
                 effects = [*self.sites.take(event.outcome), *self._queue.reconsider(now)]
                 return [*effects, *self._rollouts.fleet_changed(now)]
             case _:
                 return self._queue.did(event, now)
+
+    def _did_not(self, event: DidNot, now: float) -> list[Effect]:
+        if refused := self._requests.failed(event):
+            return [refused]
+        unread = self._rollout_requests.not_checked(event)
+        return unread if unread is not None else self._queue.did_not(event, now)

@@ -7,19 +7,22 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from coordinator.releases.verifying import CheckCard, misfit, unsigned
 from coordinator.rollout_records import Cargo, RolloutBegun
-from sojourn.node.machine import Append, Pull, Say, Send
+from sojourn.node.machine import Append, Do, Pull, Say, Send
 from sojourn.protocol.messages import Refused
 from sojourn.protocol.release_messages import InspectReleases, Releases, Rollout, Steer
 from sojourn.protocol.topics import Address
 
 if TYPE_CHECKING:
     from coordinator.machine.rollouts import Rollouts
+    from coordinator.releases.verifying import CardChecked
     from coordinator.rollout_records import LineState
     from coordinator.state import CoordinatorState
-    from sojourn.node.machine import Effect
+    from sojourn.node.machine import DidNot, Effect
     from sojourn.protocol.release import Order
 
+NO_KEY = "this coordinator has no release key (release_key_file in its settings)"
 LINES = 32
 """Model lines of a fleet: all of them fit in one message."""
 STEERED = 64
@@ -32,13 +35,16 @@ class _Coming(msgspec.Struct):
     operator: Address
     rollout: Rollout
     lacking: set[bytes]
+    checking: bool = False
+    """Whether all is here and its card is being read."""
 
 
 class RolloutRequests:
     """Answers operators. Volatile: an operator whose question got no answer asks again."""
 
-    def __init__(self, rollouts: Rollouts, fleet: str) -> None:
-        self._rollouts, self._fleet = rollouts, fleet
+    def __init__(self, rollouts: Rollouts, fleet: str, key: str = "") -> None:
+        """`key` is the public half of the fleet's release key; without it nothing is verified here."""
+        self._rollouts, self._fleet, self._key = rollouts, fleet, key
         self._coming: dict[str, _Coming] = {}
         """Rollouts whose goods are being fetched from the operator, by line."""
         self._steered: dict[str, None] = {}
@@ -71,6 +77,9 @@ class RolloutRequests:
             version = line.forward.read.version
             reason = f"the rollout of {message.line} {version} is {line.status}: {_why_not(line, message.action)}"
             return [Send(operator, Refused(message.ticket, reason))]
+        if not done and message.action == "resume" and self._key and not line.forward.order.signed_by(self._key):
+            reason = f"its order is not signed with the fleet's release key: `sojourn release rollback {message.line}`"
+            return [Send(operator, Refused(message.ticket, reason))]
         effects: list[Effect] = []
         if not done and self._rollouts.changes(line, message.action):
             detail = "" if message.action == "resume" else f"{message.action} by {operator.name}"
@@ -98,14 +107,40 @@ class RolloutRequests:
         return [Pull(ref, operator) for ref in (message.graph, message.card) if ref.digest in coming.lacking]
 
     def pulled(self, digest: bytes, now: float) -> list[Effect]:
-        """Goods are here: the rollout begins when all are."""
+        """Goods are here: the rollout begins when all are, and with a key when their card was found to be theirs."""
         effects: list[Effect] = []
         for name, coming in list(self._coming.items()):
             coming.lacking.discard(digest)
-            if not coming.lacking:
+            if coming.lacking or coming.checking:
+                continue
+            if self._key:
+                coming.checking, it = True, coming.rollout
+                forward = it.forward.read()
+                assert forward is not None  # noqa: S101  # it was read when it came
+                effects.append(Do(_work_key(it.ticket), CheckCard(it.ticket, forward, it.card)))
+            else:
                 del self._coming[name]
                 effects += self._begin(coming, name, now)
         return effects
+
+    def checked(self, outcome: CardChecked, now: float) -> list[Effect]:
+        """The card was read."""
+        coming = self._coming.get(outcome.line)
+        if coming is None or coming.rollout.ticket != outcome.ticket:
+            return []
+        del self._coming[outcome.line]
+        if outcome.objection:
+            return [Send(coming.operator, Refused(outcome.ticket, outcome.objection))]
+        return self._begin(coming, outcome.line, now)
+
+    def not_checked(self, event: DidNot) -> list[Effect] | None:
+        """The card could not be read; None if it was other work that failed."""
+        for name, coming in self._coming.items():
+            if event.key == _work_key(coming.rollout.ticket):
+                del self._coming[name]
+                reason = f"the card that came with the release cannot be read: {event.detail[:500]}"
+                return [Send(coming.operator, Refused(coming.rollout.ticket, reason))]
+        return None
 
     def pull_failed(self, digest: bytes) -> None:
         """The operator is gone; who is still there asks again."""
@@ -121,17 +156,21 @@ class RolloutRequests:
         self._durable.apply(record)
         line = self._durable.lines[name]
         order = forward.read
-        begun = Say(f"release {name} {order.version}: rollout begun by {coming.operator.name}, order {order.serial}")
+        text = f"release {name} {order.version}: rollout begun by {coming.operator.name}, order {order.serial}"
+        said = [Say(text)]
+        if not self._key:
+            said.append(Say(f"release {name}: nobody but the devices verifies its orders: {NO_KEY}", "warning"))
         written = Append(record, sync=True, blobs=(it.graph.digest, it.card.digest))
-        return [written, begun, *self._rollouts.begun(line, now), self._answer(coming.operator, it.ticket, line)]
+        return [written, *said, *self._rollouts.begun(line, now), self._answer(coming.operator, it.ticket, line)]
 
     def _objection(self, message: Rollout, forward: Order, back: Order) -> str | None:
         known = self._durable.lines.get(forward.line)
         if (forward.fleet, forward.line) != (back.fleet, back.line) or forward.fleet != self._fleet:
             return f"the orders are not both for one model line of the fleet {self._fleet!r}"
-        goods = forward.goods
-        if goods is None or (goods.graph.digest, goods.card.digest) != (message.graph.digest, message.card.digest):
-            return "the order does not name the release that came with it"
+        if self._key and (why := unsigned(message, self._key)):
+            return why
+        if why := misfit(message, forward, known.back.read.serial if known else 0):
+            return why
         if any(a >= b for a, b in pairwise(message.stages)) or message.stages[-1] != 1.0:
             return "each stage must reach more devices than the one before, and the last all of them"
         if not forward.version or not back.rollback or back.serial <= forward.serial:
@@ -156,6 +195,10 @@ class RolloutRequests:
 
     def _answer(self, operator: Address, ticket: str, line: LineState) -> Send:
         return Send(operator, Releases(ticket, (self._rollouts.view(line, devices=True),)))
+
+
+def _work_key(ticket: str) -> str:
+    return f"card {ticket}"
 
 
 def _why_not(line: LineState, action: str) -> str:

@@ -15,18 +15,23 @@ if TYPE_CHECKING:
 ROLLOUT = Table(
     "rollout",
     {
-        # The devices of a stage get the order, and install the release.
+        # The devices of a stage get the order, and install the release. Where one complains alone, or all are silent,
+        # others are asked besides.
         ("staging", "next stage"): "staging",
         ("staging", "stage answered"): "soaking",
+        ("staging", "others asked"): "staging",
         ("staging", "nobody answered"): "paused",
         ("staging", "unwell, undo"): "rolling-back",
         ("staging", "unwell, halt"): "halted",
         ("staging", "pause"): "paused",
         ("staging", "resume"): "staging",
         ("staging", "rollback"): "rolling-back",
-        # All that answered serve it; it must stay well for as long as the rules say.
+        # All that answered serve it, or too few complain; it must stay well for as long as the rules say. Who complains
+        # still when it was is set aside.
         ("soaking", "next stage"): "staging",
         ("soaking", "answers lacking"): "staging",
+        ("soaking", "others asked"): "staging",
+        ("soaking", "set aside"): "soaking",
         ("soaking", "nobody answered"): "paused",
         ("soaking", "unwell, undo"): "rolling-back",
         ("soaking", "unwell, halt"): "halted",

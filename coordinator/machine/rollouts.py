@@ -9,24 +9,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from coordinator.machine.company import Verdict, Voices
 from coordinator.machine.rollout_progress import (
+    CHANGES,
     FIRST,
     RolloutProgress,
+    believable,
     illness,
-    progress_of,
+    outdated,
     same_for_the_record,
 )
 from coordinator.machine.rollout_table import ROLLOUT, STATUS
-from coordinator.machine.rollout_view import view_of
-from coordinator.rollout_records import DeviceReported, DevicesJoined, RolloutTurned
+from coordinator.machine.rollout_view import NAMED, complaints, view_of
+from coordinator.machine.routes import shipments, sites_of
+from coordinator.rollout_records import DeviceReported, DevicesJoined, DevicesSetAside, RolloutTurned
 from sojourn.errors import Fault
-from sojourn.node.machine import Append, Say, Send, soonest
+from sojourn.node.machine import Append, Say, soonest
 from sojourn.protocol.release import BAD, ENDS
-from sojourn.protocol.release_messages import Ship
-from sojourn.protocol.topics import Address
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from coordinator.machine.sites import Sites
     from coordinator.rollout_records import LineState, RolloutRecord
@@ -34,11 +36,6 @@ if TYPE_CHECKING:
     from sojourn.node.machine import Effect
     from sojourn.protocol.release import LineView
     from sojourn.protocol.release_messages import DeviceReport, ReleaseReport
-
-TOGETHER = 400
-"""Devices in one message: with the longest names, and a small release riding along, it fits in any broker's packet."""
-NAMED = 3
-"""At most this many ill devices are named, the others are counted."""
 
 
 class Rollouts:
@@ -78,40 +75,57 @@ class Rollouts:
         """Time has passed."""
         return [effect for line in self.durable.lines.values() for effect in self.consider(line, now)]
 
-    def fleet_changed(self, now: float) -> list[Effect]:
-        """Devices came or went, and those that owe an answer may be among them."""
+    def fleet_changed(self, now: float, born: str | None = None) -> list[Effect]:
+        """Devices came or went, and those that owe an answer may be among them; a site may have been born (again).
+
+        What its devices said while it was away is lost: while a rollout is under way they are asked again.
+        """
         there = self._reach()
         came = there - self._there
+        again = self._sites.reach().get(born, ()) if born else ()
         for name, progress in self._progress.items():
-            self._asked.setdefault(name, set()).update(came)
+            asked = self._asked.setdefault(name, set())
+            asked.update(came, () if self.durable.lines[name].over else again)
             progress.fleet_changed(now)
         self._there = there
         return self.woke(now)
 
-    def reported(self, message: DeviceReport, now: float) -> list[Effect]:
-        """A device reports how far it is with an order, and how it serves."""
+    def reported(self, site: str, message: DeviceReport, now: float) -> list[Effect]:
+        """A device reports how far it is with an order, and how it serves.
+
+        That counts if the rollout reached the device, if the site that passes it on has the device, and if it can be.
+        """
         device, report = message.device, message.report
         line = self.durable.lines.get(report.line)
-        if line is None:
+        if line is None or device not in line.members or not self._speaks_for(site, device, line):
             return []
-        known = self._newest(line, device)
+        if not believable(line, report):
+            return []
         if report.state in ENDS:
             self._asked.get(report.line, set()).discard(device)
-        if known and progress_of(report) < progress_of(known):  # it was on its way longer than what came before it
+        if outdated(line, report, self._newest(line, device)):
             return []
         self._heard[report.line, device] = report
-        effects = self._record(line, device, report)
+        effects = self._record(line, device, report, site)
         self._note(line, device)
         return [*effects, *self.consider(line, now)]
 
-    def _record(self, line: LineState, device: str, report: ReleaseReport) -> list[Effect]:
+    def _speaks_for(self, site: str, device: str, line: LineState) -> bool:
+        """Whether a site has a device: it is on its roster, or was when it was told through it."""
+        return self._sites.has(site, device) or self._progress[line.line].via.get(device) == site
+
+    def _record(self, line: LineState, device: str, report: ReleaseReport, site: str) -> list[Effect]:
         """Write down what a device reports, if that is worth it."""
-        kept = line.reports.get(device)
-        if kept is not None and same_for_the_record(kept, report, line):
+        kept, written = line.reports.get(device), self._progress[line.line].written
+        if (kept is not None and same_for_the_record(kept, report, line)) or written[device] >= CHANGES:
             return []
-        effects = self._write(DeviceReported(report.line, device, report))
+        written[device] += 1
+        effects = self._write(DeviceReported(report.line, device, report, site))
         if report.state in BAD:
             effects.append(Say(f"release {report.line}: {device} {report.state}: {report.detail}", "warning"))
+        if written[device] == CHANGES:
+            text = f"release {report.line}: {device} changed its report {CHANGES} times; no further one is kept"
+            effects.append(Say(text, "warning"))
         return effects
 
     def knows(self, line: LineState, event: str) -> bool:
@@ -142,7 +156,8 @@ class Rollouts:
     def view(self, line: LineState, *, devices: bool) -> LineView:
         """The line as a person sees it."""
         newest = {device: self._newest(line, device) for device in {*line.members, *line.reports}}
-        return view_of(line, {k: v for k, v in newest.items() if v}, self._reach(), devices=devices)
+        known = {device: report for device, report in newest.items() if report}
+        return view_of(line, known, self._reach(), self._progress[line.line], devices=devices)
 
     def consider(self, line: LineState, now: float) -> list[Effect]:
         """What follows from all that is known of a rollout now."""
@@ -159,29 +174,98 @@ class Rollouts:
     def _running(self, line: LineState, progress: RolloutProgress, now: float) -> list[Effect]:
         if line.stage == 0:
             return self._next_stage(line, now)
-        if progress.too_ill(line):
-            event = "unwell, undo" if line.undo else "unwell, halt"
-            return self.turn(line, event, f"stage {line.stage}: {_complaints(progress.ill)}", now)
+        if progress.too_ill(line) and (effects := self._judged(line, progress, now)):
+            return effects
         if not progress.answered(line, now):
             if progress.step == "soaking":
                 self._advance(line, "answers lacking")
             progress.well_since = None
             return []
         if len(progress.owing) == len(line.members):
-            reason = f"no device of stage {line.stage} answered within {line.rules.patience:g} s"
-            return self.turn(line, "nobody answered", reason, now)
+            return self._unanswered(line, progress, now)
         if progress.step != "soaking":
             self._advance(line, "stage answered")
             progress.well_since = now
         return self._soaking(line, progress, now)
 
+    def _judged(self, line: LineState, progress: RolloutProgress, now: float) -> list[Effect]:
+        """What follows from complaints: the fleet turns back, or others are asked; nothing where those are at it."""
+        patient = now < progress.patient_until(line)
+        verdict = self._verdict(line, progress, set() if patient else self._voiceless(line, progress))
+        if verdict.back:
+            event = "unwell, undo" if line.undo else "unwell, halt"
+            return self.turn(line, event, f"stage {line.stage}: {complaints(line.aside | progress.ill)}", now)
+        return self._ask(line, verdict.ask, f"not well: {complaints(progress.ill)}", now) if verdict.ask else []
+
+    def _verdict(self, line: LineState, progress: RolloutProgress, silent: set[str]) -> Verdict:
+        """What follows if these members have no voice."""
+        against = {device: line.through.get(device, "") for device in (*progress.ill, *line.aside)}
+        site_of = self._site_of(line, progress)
+        voices = Voices(against, line.members, silent - against.keys(), lambda: self._others(line), site_of)
+        return voices.verdict(line.rules.quorum)
+
+    def _voiceless(self, line: LineState, progress: RolloutProgress) -> set[str]:
+        """The members that have not answered, or are not here: one whose site is down cannot say that it is ill."""
+        asked = self._asked.get(line.line, set()) & line.members.keys()
+        return progress.owing | asked | (line.members.keys() - self._reach())
+
+    def _unanswered(self, line: LineState, progress: RolloutProgress, now: float) -> list[Effect]:
+        """Nobody of the stage answered: ask as many others, through other sites if it may be; but only once."""
+        why = f"no device of stage {line.stage} answered within {line.rules.patience:g} s"
+        deaf, site_of = set(progress.via.values()), self._site_of(line, progress)
+        others = sorted(self._others(line), key=lambda device: site_of(device) in deaf)[: len(progress.owing)]
+        if progress.substituted or not others:
+            return self.turn(line, "nobody answered", why, now)
+        progress.substituted = True
+        return self._ask(line, others, why, now)
+
+    def _ask(self, line: LineState, others: Iterable[str], why: str, now: float) -> list[Effect]:
+        """Bring the release to some devices before their turn, since more must be known of it."""
+        progress, some = self._progress[line.line], tuple(others)
+        self._advance(line, "others asked")
+        progress.others_asked(now)
+        what = f"release {line.line} {line.forward.read.version}"
+        asked = Say(f"{what}: {why}; {len(some)} other devices are asked: {', '.join(some[:NAMED])}", "warning")
+        return [asked, *self._join(line, line.stage, some)]
+
+    def _others(self, line: LineState) -> list[str]:
+        """The devices that are here and were not told, in the order in which their turn would come."""
+        return line.ranked(self._reach() - line.members.keys())
+
+    def _site_of(self, line: LineState, progress: RolloutProgress) -> Callable[[str], str | None]:
+        """Through which site a device was heard, was told, or would be."""
+
+        def site_of(device: str) -> str | None:
+            known = line.through.get(device) or progress.via.get(device)
+            return known or next(iter(sites_of([device], self._sites.reach()).get(device, ())), None)
+
+        return site_of
+
     def _soaking(self, line: LineState, progress: RolloutProgress, now: float) -> list[Effect]:
         """The stage is well: when it was for long enough the next one begins, or all is done."""
         if progress.well_since is not None and now < progress.well_since + line.rules.soak:
             return []
+        effects: list[Effect] = []
+        if progress.too_ill(line):
+            verdict = self._verdict(line, progress, self._voiceless(line, progress))
+            progress.wanting = verdict.back or bool(verdict.ask)
+            if progress.wanting:
+                return []
+            effects = self._set_aside(line, progress, now)
         if line.stage < len(line.stages):
-            return self._next_stage(line, now)
-        return self.turn(line, "all served", "", now)
+            return [*effects, *self._next_stage(line, now)]
+        return [*effects, *self.turn(line, "all served", "", now)]
+
+    def _set_aside(self, line: LineState, progress: RolloutProgress, now: float) -> list[Effect]:
+        """The devices that stayed alone with their complaints go back alone."""
+        alone = dict(progress.ill)
+        self._advance(line, "set aside")
+        effects = self._write(DevicesSetAside(line.line, alone), sync=True)
+        for device in alone:
+            self._note(line, device)
+        progress.ship_at, progress.pause = now, FIRST
+        what = f"release {line.line} {line.forward.read.version}"
+        return [*effects, Say(f"{what}: set aside, since all others are well: {complaints(alone)}", "warning")]
 
     def _next_stage(self, line: LineState, now: float) -> list[Effect]:
         reach = self._reach()
@@ -225,28 +309,20 @@ class Rollouts:
         """Keep in mind how one member is: fleets are large, and devices speak often."""
         if device in line.members:
             progress = self._progress[line.line]
-            progress.note_answer(device, ended=line.ended(device))
-            progress.note_illness(device, illness(line, self._newest(line, device)))
+            progress.note_answer(device, ended=line.ended(device), aside=line.cargo_for(device) is not line.cargo)
+            progress.note_illness(device, illness(line, device, self._newest(line, device)))
 
     def _ship(self, line: LineState, now: float) -> list[Effect]:
         """Send the order to the devices that owe an answer, now and again."""
         progress = self._progress[line.line]
         if progress.ship_at is None or now < progress.ship_at:
             return []
-        owing = progress.owing | (self._asked.get(line.line, set()) & line.members.keys())
+        owing = progress.owing | progress.returning | (self._asked.get(line.line, set()) & line.members.keys())
         if line.status in ("paused", "halted") or not owing:
             progress.ship_at = None
             return []
         progress.shipped(now)
-        effects: list[Effect] = []
-        cargo = line.cargo
-        for site, there in self._sites.reach().items():
-            here = [device for device in there if device in owing]
-            owing.difference_update(here)
-            for at in range(0, len(here), TOGETHER):
-                some = tuple(here[at : at + TOGETHER])
-                effects.append(Send(Address("edge", site), Ship(cargo.order, cargo.graph, cargo.card, some)))
-        return effects
+        return shipments(line, owing, self._sites.reach(), progress)
 
     def _newest(self, line: LineState, device: str) -> ReleaseReport | None:
         return self._heard.get((line.line, device)) or line.reports.get(device)
@@ -254,10 +330,3 @@ class Rollouts:
     def _write(self, record: RolloutRecord, *, sync: bool = False) -> list[Effect]:
         self.durable.apply(record)
         return [Append(record, sync=sync)]
-
-
-def _complaints(ill: dict[str, str]) -> str:
-    """Which devices are ill and why: a few by name, the others counted."""
-    named = sorted(ill.items())[:NAMED]
-    text = "; ".join(f"{device}: {why[:500]}" for device, why in named)
-    return f"{text} and {len(ill) - NAMED} more" if len(ill) > NAMED else text

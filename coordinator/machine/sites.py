@@ -53,6 +53,8 @@ class Sites:
     def __init__(self) -> None:
         self._epochs: dict[str, Epoch] = {}
         self._rosters: dict[str, RosterRead] = {}
+        self._names: dict[str, frozenset[str]] = {}
+        """The devices of each roster."""
         self._coming: dict[str, ReadRoster] = {}
 
     def present(self, event: Present) -> bool:
@@ -91,11 +93,16 @@ class Sites:
             return []
         del self._coming[read.site]
         self._rosters[read.site] = read
+        self._names[read.site] = frozenset(member.device for member in read.members)
         return [Send(Address("edge", read.site), RosterSeen(read.revision))]
 
     def reach(self, objective: str | None = None) -> dict[str, tuple[str, ...]]:
         """The devices that each living site reaches; with an objective, those that say they have it."""
         return {site: self._devices(site, objective) for site in sorted(self._rosters) if site in self._epochs}
+
+    def has(self, site: str, device: str) -> bool:
+        """Whether a device is on a site's roster."""
+        return device in self._names.get(site, ())
 
     def unread(self) -> list[str]:
         """The living sites whose roster has not been read since they were born."""

@@ -16,6 +16,7 @@ import msgspec
 
 from coordinator.machine.sites import ReadRoster, read_roster
 from coordinator.records import JobCompiled
+from coordinator.releases.verifying import CheckCard, check_card
 from coordinator.rounds.closing import PassLeg, close_round, pass_leg
 from coordinator.rounds.evaluation import Evaluator
 from coordinator.rounds.kit_cache import KitCache
@@ -132,6 +133,8 @@ class CoordinatorWorker:
                 return self._release(work)
             case ReadRoster():
                 return read_roster(work, self._blobs)
+            case CheckCard():
+                return check_card(work, self._blobs)
             case _:
                 raise Fault(f"nobody knows how to do {type(work).__name__}")
 

@@ -113,6 +113,11 @@ def _layout(data: bytes, path: Path) -> _Layout:
 def _release(card_bytes: bytes, graph: bytes, where: str) -> ReleaseFile:
     if not 0 < len(graph) <= LARGEST_GRAPH:
         raise DataError(f"{where}: a graph of {len(graph):,} bytes is none, or more than {LARGEST_GRAPH:,}")
+    return ReleaseFile(read_card(card_bytes, where), graph, card_bytes)
+
+
+def read_card(card_bytes: bytes, where: str) -> Card:
+    """The card in a blob, if it is one that a device would read."""
     if len(card_bytes) > LARGEST_CARD:
         raise DataError(f"{where}: a card of {len(card_bytes):,} bytes is more than {LARGEST_CARD:,}")
     try:
@@ -125,7 +130,7 @@ def _release(card_bytes: bytes, graph: bytes, where: str) -> ReleaseFile:
         raise DataError(f"{where}: the probe in its card does not have the shape of its input and classes")
     if not (isfinite(probe.atol) and probe.atol > 0):
         raise DataError(f"{where}: the tolerance in its card is {probe.atol}")
-    return ReleaseFile(card, graph, card_bytes)
+    return card
 
 
 def _seal(card: bytes, graph: bytes) -> bytes:

@@ -23,7 +23,8 @@ import numpy as np
 
 from edge_agent.inference.endpoint_process import Endpoint
 from edge_agent.inference.http_api import PredictionApi, RefusedRequest
-from sojourn.errors import DataError, NoRelease, SojournError
+from edge_agent.inference.reporters import ErrorToken
+from sojourn.errors import ConfigError, DataError, NoRelease, SojournError
 
 LARGEST = 4 << 20
 """Bytes of a request's body."""
@@ -43,9 +44,9 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, store: Path, port: int) -> None:
+    def __init__(self, store: Path, port: int, token: ErrorToken | None = None) -> None:
         super().__init__(("127.0.0.1", port), Conversation)
-        self.api = PredictionApi(store)
+        self.api = PredictionApi(store, token)
         self._lock = threading.Lock()
         self._open: dict[socket.socket, float] = {}
 
@@ -141,10 +142,11 @@ class Conversation(BaseHTTPRequestHandler):
     def _perform(self) -> Any:
         line, what = self._parts()
         body, kind = self._body(), (self.headers.get("Content-Type") or "application/json").partition(";")[0].strip()
+        authorization = self.headers.get("Authorization")
         if what == "predict":
-            return self.server.api.predict(line, kind.lower(), body)
+            return self.server.api.predict(line, kind.lower(), body, authorization)
         if what == "error":
-            return self.server.api.note_error(line, body.decode(errors="replace"))
+            return self.server.api.note_error(line, body.decode(errors="replace"), authorization)
         raise RefusedRequest(HTTPStatus.METHOD_NOT_ALLOWED, f"POST to {self.path}/predict or {self.path}/error")
 
     def _parts(self) -> tuple[str, str | None]:
@@ -198,7 +200,10 @@ def main(settings: str) -> int:
     threading.Thread(target=end_with_parent, daemon=True).start()
     np.seterr(all="ignore")
     try:
-        server = Server(Path(endpoint.store), endpoint.port)
+        server = Server(Path(endpoint.store), endpoint.port, ErrorToken.read(endpoint.token_file))
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
     except OSError as error:
         sys.stderr.write(f"127.0.0.1:{endpoint.port} cannot be used: {error.strerror}\n")
         return 1

@@ -22,17 +22,19 @@ log = logging.getLogger(__name__)
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """Which releases to serve, on which port of 127.0.0.1."""
+    """Which releases to serve, on which port of 127.0.0.1, and in which file the word is that reporters must show."""
 
     store: str
     port: int
+    token_file: str | None = None
 
 
 class EndpointProcess:
     """The endpoint: started again when it dies, the later the more often it does."""
 
-    def __init__(self, store: Path, port: int) -> None:
-        self._settings = msgspec.json.encode(Endpoint(str(store), port)).decode()
+    def __init__(self, store: Path, port: int, token_file: str | None = None) -> None:
+        """Serve a store's releases; `token_file` holds the word of those who may report errors, else nobody may."""
+        self._settings = msgspec.json.encode(Endpoint(str(store), port, token_file)).decode()
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None

@@ -11,9 +11,10 @@ import numpy as np
 
 from edge_agent.inference.inputs import of_image, of_npy, rows_of
 from edge_agent.inference.model import Model
+from edge_agent.inference.reporters import ErrorToken
 from edge_agent.releases.folder import ReleaseFolder, lines
 from edge_agent.releases.loading import card_of
-from sojourn.errors import DataError, NoRelease, SojournError
+from sojourn.errors import DataError, ModelError, NoRelease, SojournError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,8 +43,9 @@ class PredictRequest(msgspec.Struct, frozen=True):
 class PredictionApi:
     """Answers requests from the releases of a store; a line is loaded when it is first asked for."""
 
-    def __init__(self, store: Path) -> None:
-        self._store = store
+    def __init__(self, store: Path, token: ErrorToken | None = None) -> None:
+        """Serve a store's releases; errors are taken from those who show the token."""
+        self._store, self._token = store, token or ErrorToken()
         self._models: dict[str, Model] = {}
         self._loading = threading.Lock()
         self._reading = threading.Lock()
@@ -71,19 +73,31 @@ class PredictionApi:
         del card["probe"]
         return card
 
-    def predict(self, line: str, kind: str, body: bytes) -> dict[str, Any]:
-        """The class of each row, how likely every class is, and the version that says so."""
+    def predict(self, line: str, kind: str, body: bytes, authorization: str | None = None) -> dict[str, Any]:
+        """The class of each row, how likely every class is, and the version that says so.
+
+        A release that fails on these rows has made an error, if one says so who may: rows can be made to fail.
+        """
         model = self._model(line)
         with self._reading:
             rows = _rows(kind, body, model.card)
         if len(rows) > MOST_ROWS:
             raise RefusedRequest(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{MOST_ROWS} rows may be asked for at once")
-        version, classes, shares = model.probabilities(rows)
+        try:
+            version, classes, shares = model.probabilities(rows)
+        except ModelError as error:
+            if self._token.shown_in(authorization):
+                model.report_error(str(error))
+            raise
         likeliest = [classes[int(each)] for each in shares.argmax(axis=1)]
         return {"line": line, "version": version, "classes": likeliest, "probabilities": shares.round(6).tolist()}
 
-    def note_error(self, line: str, text: str) -> dict[str, Any]:
+    def note_error(self, line: str, text: str, authorization: str | None = None) -> dict[str, Any]:
         """Have the agent know that a prediction was wrong."""
+        if not self._token:
+            raise RefusedRequest(HTTPStatus.FORBIDDEN, "no errors are taken here: the owner sets error_token_file")
+        if not self._token.shown_in(authorization):
+            raise RefusedRequest(HTTPStatus.UNAUTHORIZED, "show the token: Authorization: Bearer ...")
         model = self._model(line)
         model.report_error(text)
         return {"line": line, "version": model.version, "noted": True}
@@ -92,7 +106,7 @@ class PredictionApi:
         with self._loading:
             model = self._models.get(line)
             if model is None:
-                model = self._models[line] = Model(line, self._store)
+                model = self._models[line] = Model(line, self._store, count_failures=False)
         try:
             model.version  # noqa: B018  # says so where the line was withdrawn
         except NoRelease:

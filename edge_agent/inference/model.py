@@ -57,11 +57,15 @@ class Model:
         fleet: str = "sojourn",
         agent: str | None = None,
         threads: int = 1,
+        count_failures: bool = True,
     ) -> None:
-        """Use a line from the store that is named, from `agent`'s of a `fleet`, or from the only one that has it."""
+        """Use a line from the store that is named, from `agent`'s of a `fleet`, or from the only one that has it.
+
+        With `count_failures` a prediction that fails is told as an error; without, only `report_error` tells of any.
+        """
         check_name(line, "line")
         place = store_of(line, store, fleet, agent)
-        self._line, self._threads = line, threads
+        self._line, self._threads, self._count_failures = line, threads, count_failures
         self._folder = ReleaseFolder(place, line)
         self._sender = UsageSender(place)
         self._identity: Identity | None = None
@@ -136,7 +140,8 @@ class Model:
         try:
             logits, one = serving.predict(x)
         except ModelError as error:
-            self._error(serving, str(error))
+            if self._count_failures:
+                self._error(serving, str(error))
             raise
         return serving, logits, one
 

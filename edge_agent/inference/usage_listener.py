@@ -1,7 +1,8 @@
 """The agent's end of the socket on which programs tell of their predictions: adds them up and says how a release does.
 
-What comes in is bounded: a datagram's size, and one tally for the current and one for the previous version of each line
-that is served here. Anything else is dropped and counted.
+What comes in is bounded: a datagram's size, one tally for the current and one for the previous version of each line
+that is served here, and the errors of each program and user, whom the kernel names. Anything else is dropped and
+counted.
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import struct
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from edge_agent.inference.reporters import ErrorCount
 from edge_agent.inference.usage import LARGEST, UsageReport, UsageTally, address_of
 from edge_agent.releases.folder import FOLDER, ReleaseFolder, shared_folder
 from edge_agent.releases.work import Usage
@@ -38,7 +41,28 @@ _MIX = 64
 _MOST = (1 << 53) - 1
 _SOCKET_MODE = 0o660
 _GRACE = 5.0
+_CREDENTIALS = struct.Struct("3i")
+_ABOUT = socket.CMSG_SPACE(_CREDENTIALS.size)
 log = logging.getLogger(__name__)
+
+
+class Sender(NamedTuple):
+    """The program that sent a datagram, and whose it is."""
+
+    user: int
+    program: int
+
+
+NOBODY = Sender(-1, -1)
+
+
+def sender_of(about: list[tuple[int, int, bytes]]) -> Sender:
+    """Who sent a datagram, as the kernel says beside it."""
+    for level, kind, data in about:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and len(data) >= _CREDENTIALS.size:
+            program, user, _ = _CREDENTIALS.unpack_from(data)
+            return Sender(user, program)
+    return NOBODY
 
 
 @dataclass
@@ -58,6 +82,7 @@ class LineUsage:
     """When to tell the agent what is new; None when nothing is."""
     reported_at: float = float("-inf")
     enough: bool = False
+    error_count: ErrorCount = field(default_factory=ErrorCount)
 
     def look(self) -> None:
         """Look which version is served: a new one is counted from zero, and the counts of the one before are kept."""
@@ -75,8 +100,10 @@ class LineUsage:
         self.version, self.before, self.tally = version, before, UsageTally()
         self.failure, self.enough, self.due = "", False, None
 
-    def add(self, report: UsageReport, now: float, pause: float) -> bool:
+    def add(self, report: UsageReport, sender: Sender, now: float, pause: float) -> bool:
         """Count a report in; False for one on a version that is not served here."""
+        errors = self.error_count.counted(sender.user, sender.program, report.errors, now) if report.errors else 0
+        report = msgspec.structs.replace(report, errors=errors)
         if report.version == self.before != self.version:
             self.tally_before.add(report)
             return True
@@ -132,6 +159,7 @@ class UsageListener:
         with disk_errors(f"listening in {folder}"):
             shared_folder(store_folder, folder)
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # the kernel says who sent each datagram
             with address_of(folder) as address:
                 with suppress(FileNotFoundError):
                     os.unlink(address)  # noqa: PTH108  # left by a process that was killed
@@ -155,33 +183,34 @@ class UsageListener:
 
     def _listen(self) -> None:
         while not self._closed:
-            data = self._receive()
+            data, sender = self._receive()
             now = monotonic()
             if data:
-                self._take(data, now)
+                self._take(data, sender, now)
             self._report_due(now)
         for line in self._lines.values():
             if line.due is not None:
                 self._tell(line.usage(monotonic()))
 
-    def _receive(self) -> bytes:
+    def _receive(self) -> tuple[bytes, Sender]:
         dues = [line.due for line in self._lines.values() if line.due is not None]
         # Without anything to say there is nothing to wake up for.
         self._socket.settimeout(max(0.001, min(dues) - monotonic()) if dues else None)
         try:
-            return self._socket.recv(LARGEST)  # a longer one is cut, and so is no report
+            data, about, _, _ = self._socket.recvmsg(LARGEST, _ABOUT)  # a longer one is cut, and so is no report
         except TimeoutError:
-            return b""
+            return b"", NOBODY
+        return data, sender_of(about)
 
-    def _take(self, data: bytes, now: float) -> None:
+    def _take(self, data: bytes, sender: Sender, now: float) -> None:
         try:
-            if not self._count(_decode(data), now):
+            if not self._count(_decode(data), sender, now):
                 self.dropped += 1
         except (msgspec.MsgspecError, RecursionError, StoreError) as error:
             self.dropped += 1
             log.debug("a datagram on usage was dropped: %s", error)
 
-    def _count(self, report: UsageReport, now: float) -> bool:
+    def _count(self, report: UsageReport, sender: Sender, now: float) -> bool:
         line = self._lines.get(report.line)
         if line is None:
             line = LineUsage(ReleaseFolder(self._store, report.line))
@@ -192,7 +221,7 @@ class UsageListener:
         if not line.version:
             del self._lines[report.line]
             return False
-        return line.add(report, now, self._pause)
+        return line.add(report, sender, now, self._pause)
 
     def _report_due(self, now: float) -> None:
         for line in self._lines.values():

@@ -154,7 +154,7 @@ class EdgeServer:
             case Ship():
                 return self._shipping.take(message, self.roster.members)
             case ReleaseReport():
-                return self._shipping.reported(sender, message)
+                return self._shipping.reported(sender, message, self.roster.members, now)
         return []
 
     def _pulled(self, digest: bytes, now: float) -> list[Effect]:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 ORDERS_KEPT = 32
 """The goods of at most this many orders are kept for devices; the oldest goes first."""
+BURST, PER_SECOND = 64.0, 1.0
+"""How many reports of a device go up at once, and how many a second in the long run: all lines of one that connects do,
+and one that never ends keeps nobody busy but itself."""
 
 
 class _Cargo(msgspec.Struct):
@@ -38,6 +41,8 @@ class Shipping:
         self._cloud = cloud
         self._cargo: dict[bytes, _Cargo] = {}
         """By the bytes of the order."""
+        self._spoke: dict[str, tuple[float, float]] = {}
+        """By device, how many reports it may make still, and as of when."""
 
     def live(self) -> set[bytes]:
         """The goods that devices may ask for."""
@@ -75,9 +80,21 @@ class Shipping:
             del self._cargo[key]
         return [Say(f"the goods of a release could not be fetched ({reason})", "warning")] if lost else []
 
-    def reported(self, sender: Address, message: ReleaseReport) -> list[Effect]:
-        """A device says how it is with a release."""
+    def reported(self, sender: Address, message: ReleaseReport, present: Container[str], now: float) -> list[Effect]:
+        """A device says how it is with a release: that goes up if it is here and has not said too much.
+
+        Whether it was told of that order is known to the coordinator, which asks again what it has not heard.
+        """
+        if sender.name not in present or not self._may_speak(sender.name, now):
+            return []
         return [Send(self._cloud, DeviceReport(sender.name, message))]
+
+    def _may_speak(self, device: str, now: float) -> bool:
+        left, since = self._spoke.get(device, (BURST, now))
+        left = min(BURST, left + (now - since) * PER_SECOND)
+        may = left >= 1
+        self._spoke[device] = left - may, now
+        return may
 
 
 def _hand_out(cargo: _Cargo) -> list[Effect]:

@@ -22,6 +22,12 @@ CLASSES = 1000
 SIGNATURE_BYTES = 64
 ENOUGH = 50
 """At least this many predictions say something about how often each class comes."""
+FELT = 100.0
+"""Microseconds: a release that takes no longer than this more is not slower, whatever the factor. Of so short a time
+the scheduler decides more than the graph, and nobody notices it."""
+
+_ROUNDING = 1e-6
+"""How far above 1 a sum of shares may come out."""
 
 Version = Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -162,7 +168,8 @@ class HealthRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     failures: the share of a stage's devices that may be unhealthy. latency: how many times as long as before the 95th
     percentile may take. accuracy: how far it may fall, in shares (0.02 is two points). drift: how far the mix of
     predicted classes may move. errors: how many errors programs may report on one device. soak: how many seconds all
-    devices of a stage must have been well. patience: how many seconds to wait for devices that do not answer.
+    devices of a stage must have been well. patience: how many seconds to wait for devices that do not answer. quorum:
+    how many devices must complain before the fleet turns back, or all where it has fewer; 1 takes each device's word.
     """
 
     failures: Share = 0.0
@@ -172,6 +179,7 @@ class HealthRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     errors: Number = 0
     soak: Annotated[float, msgspec.Meta(ge=0, le=1e7)] = 10.0
     patience: Annotated[float, msgspec.Meta(ge=0, le=1e7)] = 600.0
+    quorum: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 2
 
 
 RolloutStatus = Literal["running", "paused", "halted", "rolling-back", "rolled-back", "done"]
@@ -214,11 +222,13 @@ class LineView(msgspec.Struct, frozen=True):
 
 def complaint(health: Health, rules: HealthRules) -> str | None:
     """Which rule a device's report breaks, in words; None when all is well."""
+    if impossible := _impossible(health):
+        return f"it reports {impossible}, which cannot be"
     for now, before, where in (
         (health.pace, health.pace_before, "on the same inputs"),
         (health.live, health.live_before, "in use"),
     ):
-        if now and before and now.p95 > rules.latency * before.p95:
+        if now and before and now.p95 > rules.latency * before.p95 and now.p95 - before.p95 > FELT:
             times = now.p95 / before.p95 if before.p95 else inf
             return f"{times:.1f} times as slow as before {where} ({_us(now.p95)}, before {_us(before.p95)})"
     fell = health.accuracy_before - health.accuracy
@@ -232,6 +242,21 @@ def complaint(health: Health, rules: HealthRules) -> str | None:
             return f"the mix of predicted classes moved by {100 * drift:.0f} % on {where}"
     if health.errors > rules.errors:
         return f"{health.errors} errors were reported by programs"
+    return None
+
+
+def _impossible(health: Health) -> str | None:
+    """A figure that no device can have measured; None where all may be true."""
+    paces = (health.pace, health.pace_before, health.live, health.live_before)
+    for time in [time for pace in paces if pace for time in (pace.median, pace.p95)]:
+        if not 0 <= time < inf:
+            return f"a prediction of {time:g} us"
+    for accuracy in (health.accuracy, health.accuracy_before):
+        if not (isnan(accuracy) or 0 <= accuracy <= 1):
+            return f"an accuracy of {accuracy:g}"
+    for share in (health.drift, health.live_drift, *health.mix):
+        if not 0 <= share <= 1 + _ROUNDING:
+            return f"a share of {share:g}"
     return None
 
 

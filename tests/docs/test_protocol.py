@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator.machine import operator_requests, paging, rollouts
+from coordinator.machine import operator_requests, paging, routes
 from coordinator.rounds import results
 from docs import make_vectors
 from docs.vectors.cast import DEVICE, EDGE
@@ -407,7 +407,7 @@ def test_limits_and_settings_are_told_as_they_are():
         ),
         f"(the newest {operator_requests.JOBS})": True,
         f"at most {paging.ROOM:,} bytes of them, but at least one": True,
-        f"array of name, 1 to {rollouts.TOGETHER}": True,
+        f"array of name, 1 to {routes.TOGETHER}": True,
         f"it has {machine.LINES} lines already": True,
         f"the {len(signing.CONTEXT)} bytes `{signing.CONTEXT.decode()}`": True,
         f"{HASH} bytes each": HASH == 32,

@@ -48,12 +48,12 @@ TRIAL = 2.0
 USES = (0.5, 2.0, 8.0, 32.0)
 """When programs tell how they fare with a release, in seconds after it came or after they started."""
 ILL: dict[str, Health] = {
-    "slow": Health(rows=9, pace=Pace(1.0, 50.0), pace_before=Pace(1.0, 10.0)),
+    "slow": Health(rows=9, pace=Pace(1.0, 5000.0), pace_before=Pace(1.0, 1000.0)),
     "inaccurate": Health(rows=9, accuracy=0.5, accuracy_before=0.9),
     "adrift": Health(rows=9, drift=0.9),
 }
 ILL_IN_USE: dict[str, Health] = {
-    "slow in use": Health(predictions=99, live=Pace(1.0, 50.0), live_before=Pace(1.0, 10.0)),
+    "slow in use": Health(predictions=99, live=Pace(1.0, 5000.0), live_before=Pace(1.0, 1000.0)),
     "adrift in use": Health(predictions=99, live_drift=0.9),
     "wrong": Health(predictions=99, errors=4),
 }
@@ -249,8 +249,8 @@ class ReleaseFleet(MemoryFleet):
     def check(self) -> None:
         """All devices agree with the line's status, with their disks, and with what the coordinator knows of them."""
         line = self.line
-        wanted = line.cargo.read
         for device in DEVICES:
+            wanted = line.cargo_for(device).read
             mine, disk = self.agent(device).state.lines.get("l"), self.disks[device]
             version = mine.serving.version if mine and mine.serving else 0
             assert version == disk.current, f"{device} says {version} and serves {disk.current}"

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import os
 import random
+from typing import Any
 
 import pytest
 
+from fleet_sim.world.memory_fleet import CLOUD
 from sojourn.links.memory import Faults
 from sojourn.node import node as node_module
+from sojourn.node.machine import Send
 from sojourn.protocol.release import HealthRules
-from tests.fleet_sim.release_fleet import DEVICES, KINDS, NODES, STAGES, ReleaseFleet, serving
+from sojourn.protocol.release_messages import DeviceReport, ReleaseReport
+from sojourn.protocol.topics import Address
+from tests.fleet_sim.release_fleet import DEVICES, KINDS, NODES, SITES, STAGES, ReleaseFleet, serving
 from tests.fleet_sim.test_kills import after, wait
 
 SEEDS = int(os.environ.get("CHAOS_SEEDS", "200"))
@@ -75,22 +80,69 @@ def test_a_bad_release_goes_no_further_than_its_stage_and_all_return(kind, undo)
     assert (fleet.line.status, fleet.line.stage) == ("rolled-back", 1)
     assert currents(fleet) == all_at(1)
     touched = [device for device in DEVICES if 3 in fleet.orders[device]]
-    assert len(touched) == 1
+    assert len(touched) == 2  # the device of the first stage, and the one that kept its complaint company
+    assert sorted(site for site, there in SITES.items() if set(there) & set(touched)) == sorted(SITES)
     fleet.check()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_bad_on_one_device_only_is_found_when_its_stage_comes(kind) -> None:
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_device_that_complains_alone_goes_back_alone(kind, stage) -> None:
     fleet = serving()
     fleet.rollout(2)
-    first = next(iter(fleet.line.members))
-    (victim, *_) = [device for device in DEVICES if device != first]
+    victim = fleet.line.ranked(DEVICES)[{1: 0, 2: 2, 3: 9}[stage]]
+    fleet.bad[2] = (kind, (victim,))
+    fleet.settle()
+    assert fleet.line.status == "done"
+    assert list(fleet.line.aside) == [victim]
+    assert currents(fleet) == all_at(2) | {victim: 1}
+    fleet.check()
+    fleet.rollout(3)  # the next release finds it as well as all others
+    fleet.settle()
+    assert currents(fleet) == all_at(3)
+    fleet.check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_a_quorum_of_one_the_word_of_one_device_is_enough(kind) -> None:
+    fleet = serving()
+    fleet.rollout(2, rules=HealthRules(soak=5.0, patience=300.0, quorum=1))
+    victim = fleet.line.ranked(DEVICES)[9]
     fleet.bad[2] = (kind, (victim,))
     fleet.settle()
     assert fleet.line.status == "rolled-back"
     assert victim in fleet.line.detail
     assert currents(fleet) == all_at(1)
     fleet.check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_devices_that_complain_turn_the_fleet_back_unless_they_speak_through_one_site(kind) -> None:
+    for where, ends in ((("dev-1", "dev-8"), 1), (("dev-1", "dev-2"), 2)):
+        fleet = serving()
+        fleet.bad[2] = (kind, where)
+        fleet.rollout(2)
+        fleet.settle()
+        assert fleet.line.status == ("rolled-back" if ends == 1 else "done"), fleet.line.detail
+        assert currents(fleet) == all_at(ends) | dict.fromkeys(where, 1)
+        fleet.check()
+
+
+def test_a_site_that_lies_about_its_devices_does_not_keep_the_release_from_the_others() -> None:
+    """It passes no order on, and says of each device of the fleet that it fails."""
+    fleet = serving()
+    edge: Any = fleet.nodes["site-b"].node.machine
+    edge._shipping.take = lambda _message, _present: [
+        Send(Address("cloud", CLOUD), DeviceReport(device, ReleaseReport("l", 3, 1, "failed", "a lie")))
+        for device in (*DEVICES, "invented")
+    ]
+    fleet.rollout(2)
+    fleet.world.run(lambda: fleet.line.over, fleet.world.now + 3000)
+    assert fleet.line.status == "done", fleet.line.detail
+    wait(fleet, 60)
+    assert currents(fleet) == dict.fromkeys(SITES["site-a"], 2) | dict.fromkeys(SITES["site-b"], 1)
+    assert set(fleet.line.aside) == set(SITES["site-b"])
+    assert "invented" not in fleet.line.reports
 
 
 def test_a_first_release_that_is_bad_is_withdrawn() -> None:

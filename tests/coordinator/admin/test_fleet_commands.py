@@ -17,7 +17,7 @@ from sojourn.brokers import fleet as folders
 from sojourn.brokers.bundle import read_bundle, write_bundle
 from sojourn.errors import ConfigError
 from sojourn.links.settings import TlsSettings, read_password
-from sojourn.protocol.signing import Signer
+from sojourn.protocol.signing import Signer, read_public
 from sojourn.settings import read_settings
 
 
@@ -47,6 +47,9 @@ def test_init_makes_a_coordinator_that_knows_its_broker_and_operators(fleet, tmp
     assert (made.name, made.fleet, made.operators) == ("cloud", "field", ("ada",))
     assert (made.broker.host, made.broker.port, made.broker.tls) == ("127.0.0.1", 1883, False)
     assert read_password(made.broker)
+    signer = Signer.load(tmp_path / "fleet" / "release.key")
+    assert made.release_key_file is not None
+    assert read_public(made.release_key_file) == signer.public
     assert set(folders.hashes_of(tmp_path / "fleet")) == {"ada", "cloud"}
     with pytest.raises(ConfigError, match="holds a fleet already"):
         fleet("init", "--host", "elsewhere")

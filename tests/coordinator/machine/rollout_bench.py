@@ -18,7 +18,8 @@ from tests.coordinator.machine.cloud_bench import OPERATOR, Bench, site
 from tests.sojourn.store.replays import replayed, sends
 
 SIGNER = Signer(Ed25519PrivateKey.generate())
-RULES = HealthRules(soak=10.0, patience=100.0)
+RULES = HealthRules(soak=10.0, patience=100.0, quorum=1)
+"""One device's word is enough; that it needs company otherwise has tests of its own."""
 
 
 def refs(version: int) -> tuple[Ref, Ref]:
@@ -41,8 +42,9 @@ def rollout(
 class RolloutBench(Bench):
     """Its clock is its own; devices obey and answer when they are told to."""
 
-    def __init__(self, devices=(), sites=1) -> None:
+    def __init__(self, devices=(), sites=1, key="") -> None:
         super().__init__()
+        self.cloud = Coordinator("c", release_key=key)
         self.now = 0.0
         for number in range(sites):
             self.join(f"s{number}", tuple(devices[number::sites]))
@@ -62,9 +64,15 @@ class RolloutBench(Bench):
     def line(self, name="l"):
         return self.cloud.state.lines[name]
 
-    def report(self, device: str, serial: int, version=1, state="serving", health=None, detail="", line="l"):
+    def report(
+        self, device: str, serial: int, version=1, state="serving", health=None, detail="", line="l", through=None
+    ):
         message = DeviceReport(device, ReleaseReport(line, serial, version, state, detail, health or Health(rows=1)))
-        return self.hear(site("s0"), message)
+        return self.hear(site(through or self.home(device)), message)
+
+    def home(self, device: str) -> str:
+        """The site that has a device."""
+        return next((name for name, there in self.cloud.sites.reach().items() if device in there), "s0")
 
     def all_well(self, serial: int, version=1):
         """Every device that was told serves."""

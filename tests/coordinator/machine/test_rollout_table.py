@@ -29,7 +29,7 @@ class Anything(RolloutBench):
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
-        super().__init__(DEVICES[: self.draw.randint(0, 3)])
+        super().__init__(DEVICES[: self.draw.randint(0, 3)], self.draw.randint(1, 2))
         self.serial, self.revision, self.tickets = 1, 1, 0
 
     def replayed(self, cut=0) -> Coordinator:
@@ -53,7 +53,12 @@ class Anything(RolloutBench):
             ticket=f"t{self.tickets}",
             undo=self.draw.random() < 0.7,
             stages=self.draw.choice([(1.0,), (0.3, 1.0)]),
-            rules=HealthRules(soak=soak, patience=patience, failures=self.draw.choice([0.0, 0.5, 1.0])),
+            rules=HealthRules(
+                soak=soak,
+                patience=patience,
+                failures=self.draw.choice([0.0, 0.5, 1.0]),
+                quorum=self.draw.choice([1, 2, 2, 3]),
+            ),
         )
         if self.line().ticket == f"t{self.tickets}":
             self.serial += 2

@@ -17,7 +17,7 @@ from tests.coordinator.machine.cloud_bench import BOOT
 from tests.coordinator.machine.rollout_bench import RolloutBench, goods
 from tests.coordinator.machine.test_rollouts import TEN, bench
 
-SLOW = Health(pace=Pace(1.0, 30.0), pace_before=Pace(1.0, 10.0))
+SLOW = Health(pace=Pace(1.0, 3000.0), pace_before=Pace(1.0, 1000.0))
 
 
 def test_what_a_line_serves_follows_its_rollout() -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from coordinator.machine import rollout_progress
-from coordinator.machine.rollouts import TOGETHER
+from coordinator.machine.routes import TOGETHER
 from coordinator.rollout_records import DeviceReported, DevicesJoined, RolloutTurned
 from sojourn.node.machine import Append, Present, Woke
 from sojourn.protocol.messages import Birth, Death
@@ -20,7 +20,7 @@ from tests.coordinator.machine.rollout_bench import RULES, RolloutBench, goods, 
 from tests.sojourn.store.replays import sends
 
 TEN = tuple(f"dev-{number}" for number in range(10))
-SLOW = Health(pace=Pace(1.0, 30.0), pace_before=Pace(1.0, 10.0))
+SLOW = Health(pace=Pace(1.0, 3000.0), pace_before=Pace(1.0, 1000.0))
 
 
 def bench(count=10, sites=2) -> RolloutBench:
@@ -115,7 +115,7 @@ def test_who_was_told_is_on_the_disk_before_it_is_told() -> None:
 
 def test_who_has_not_answered_is_told_again_and_again() -> None:
     it = bench(2)
-    it.begin(stages=(1.0,), rules=HealthRules(patience=1000.0))
+    it.begin(stages=(1.0,), rules=HealthRules(quorum=1, patience=1000.0))
     start, times = it.now, []
     while it.now < start + 60:
         wake = it.cloud.wake_at()
@@ -134,7 +134,7 @@ def test_who_has_not_answered_is_told_again_and_again() -> None:
 
 def test_devices_that_come_are_told_at_once() -> None:
     it = bench(2, sites=1)
-    it.begin(stages=(1.0,), rules=HealthRules(patience=1000.0))
+    it.begin(stages=(1.0,), rules=HealthRules(quorum=1, patience=1000.0))
     it.wait(50)
     it.join("s0", (), revision=2)
     assert told(it.wait(20)) == set()
@@ -170,7 +170,7 @@ def test_a_device_that_comes_back_is_asked_once_whether_it_still_serves() -> Non
 
 def test_a_stage_soaks_from_the_moment_that_all_are_well() -> None:
     it = bench(2, sites=1)
-    it.begin(stages=(1.0,), rules=HealthRules(soak=50.0, patience=1000.0))
+    it.begin(stages=(1.0,), rules=HealthRules(quorum=1, soak=50.0, patience=1000.0))
     it.report(TEN[0], 1)
     it.wait(100)
     assert it.line().status == "running"
@@ -183,7 +183,7 @@ def test_a_stage_soaks_from_the_moment_that_all_are_well() -> None:
 
 def test_without_soaking_it_goes_as_fast_as_devices_answer() -> None:
     it = bench(10)
-    it.begin(stages=(0.1, 0.2, 0.3, 1.0), rules=HealthRules(soak=0.0))
+    it.begin(stages=(0.1, 0.2, 0.3, 1.0), rules=HealthRules(quorum=1, soak=0.0))
     for _ in range(4):
         it.all_well(1)
     assert it.line().status == "done"
@@ -192,7 +192,7 @@ def test_without_soaking_it_goes_as_fast_as_devices_answer() -> None:
 
 def test_twenty_stages_of_one_device_without_soaking_end_at_once() -> None:
     it = bench(1)
-    it.begin(stages=tuple((at + 1) / 20 for at in range(20)), rules=HealthRules(soak=0.0))
+    it.begin(stages=tuple((at + 1) / 20 for at in range(20)), rules=HealthRules(quorum=1, soak=0.0))
     it.all_well(1)
     assert (it.line().status, it.line().stage) == ("done", 20)
 
@@ -216,9 +216,13 @@ def test_devices_that_stay_silent_are_waited_for_and_then_left_behind() -> None:
     assert told(it.wait(20)) == set()
 
 
-def test_a_stage_of_which_nobody_answers_pauses_the_rollout() -> None:
+def test_a_stage_of_which_nobody_answers_asks_others_and_then_pauses_the_rollout() -> None:
     it = bench(4)
     it.begin()
+    first = set(it.line().members)
+    assert told(it.wait(RULES.patience)) == set(TEN[:4])
+    assert (it.line().stage, set(it.line().members)) == (1, set(TEN[:4]))
+    assert len(first) == 2
     effects = it.wait(RULES.patience)
     assert (it.line().status, it.line().detail) == ("paused", "no device of stage 1 answered within 100 s")
     assert RolloutTurned in records(effects)
@@ -236,7 +240,7 @@ KINDS = [
     ("refused", Health(), "refused: it does not load"),
     ("fell-back", Health(), "fell-back: it does not load"),
     ("serving", SLOW, "3.0 times as slow"),
-    ("serving", Health(live=Pace(1.0, 30.0), live_before=Pace(1.0, 10.0)), "3.0 times as slow"),
+    ("serving", Health(live=Pace(1.0, 3000.0), live_before=Pace(1.0, 1000.0)), "3.0 times as slow"),
     ("serving", Health(rows=9, accuracy=0.5, accuracy_before=0.75), "accuracy fell by 25.0 points"),
     ("serving", Health(drift=0.5), "moved by 50 %"),
     ("serving", Health(live_drift=0.5), "moved by 50 %"),
@@ -284,12 +288,12 @@ def test_illness_while_a_later_stage_soaks_undoes_the_earlier_ones_too() -> None
 def test_as_many_devices_as_may_be_ill_are_borne_and_not_one_more() -> None:
     for failures, borne in ((0.0, 0), (0.1, 1), (0.29, 2), (0.3, 3), (1.0, 10)):
         it = bench()
-        it.begin(stages=(1.0,), rules=HealthRules(failures=failures))
+        it.begin(stages=(1.0,), rules=HealthRules(quorum=1, failures=failures))
         for number, device in enumerate(TEN):
             it.report(device, 1, 0, "failed", detail="no")
             assert (it.line().status != "running") == (number + 1 > borne)
     hundred = RolloutBench(tuple(f"d{number}" for number in range(100)), 1)
-    hundred.begin(stages=(1.0,), rules=HealthRules(failures=0.29))  # 0.29 * 100 is a little less than 29
+    hundred.begin(stages=(1.0,), rules=HealthRules(quorum=1, failures=0.29))  # 0.29 * 100 is a little less than 29
     for number in range(29):
         hundred.report(f"d{number}", 1, 0, "failed")
     assert hundred.line().status == "running"
@@ -297,7 +301,7 @@ def test_as_many_devices_as_may_be_ill_are_borne_and_not_one_more() -> None:
 
 def test_a_device_that_is_well_again_is_not_ill_any_more() -> None:
     it = bench()
-    it.begin(stages=(1.0,), rules=HealthRules(failures=0.1))
+    it.begin(stages=(1.0,), rules=HealthRules(quorum=1, failures=0.1))
     it.report(TEN[0], 1, health=SLOW)
     it.report(TEN[0], 1)
     it.report(TEN[1], 1, health=SLOW)
@@ -341,7 +345,7 @@ def test_a_device_under_a_newer_order_than_the_rollouts_is_not_taken_for_one_tha
 
 def test_what_was_late_does_not_undo_what_came_after_it() -> None:
     it = bench(2)
-    it.begin(stages=(1.0,), rules=HealthRules(failures=1.0))
+    it.begin(stages=(1.0,), rules=HealthRules(quorum=1, failures=1.0))
     it.report(TEN[0], 1)
     it.report(TEN[0], 1, 0, "fetching")
     assert it.line().reports[TEN[0]].state == "serving"
@@ -548,9 +552,10 @@ def test_a_restart_in_any_state_goes_on_from_there(state) -> None:
 
 def test_illness_that_was_told_before_a_restart_is_known_after_it() -> None:
     it = bench()
-    it.begin(stages=(1.0,), rules=HealthRules(failures=0.1, patience=100.0))
+    it.begin(stages=(1.0,), rules=HealthRules(quorum=1, failures=0.1, patience=100.0))
     it.report(TEN[0], 1, 0, "failed")
     it.restart()
+    rejoin(it)
     it.report(TEN[1], 1, 1, "serving", SLOW)
     assert it.line().status == "rolling-back"
 
@@ -575,7 +580,12 @@ def test_it_never_asks_to_be_woken_for_nothing(seed) -> None:
                     serial=serial,
                     ticket=f"t{step}",
                     undo=draw.random() < 0.5,
-                    rules=HealthRules(soak=soak, patience=patience, failures=draw.choice([0.0, 0.5, 1.0])),
+                    rules=HealthRules(
+                        soak=soak,
+                        patience=patience,
+                        failures=draw.choice([0.0, 0.5, 1.0]),
+                        quorum=draw.choice([1, 2, 2, 3]),
+                    ),
                     stages=draw.choice([(1.0,), (0.3, 1.0), (0.1, 0.2, 1.0)]),
                 )
                 serial, version = serial + 2, version + 1

@@ -23,8 +23,13 @@ from PIL import Image
 from edge_agent.inference import endpoint_process
 from edge_agent.inference.endpoint import AT_ONCE, LARGEST
 from edge_agent.inference.endpoint_process import EndpointProcess
+from edge_agent.inference.http_api import PredictionApi, RefusedRequest
+from edge_agent.inference.model import Model
+from edge_agent.inference.reporters import ErrorToken
+from edge_agent.inference.serving import Serving
 from edge_agent.inference.usage_listener import UsageListener
 from edge_agent.releases.work import Usage
+from sojourn.errors import ConfigError, ModelError
 from sojourn.protocol.release import ProbeCheck
 from sojourn.protocol.spec import InputSpec
 from tests.edge_agent.releases.releases_made import CLASSES, LINE, Shop, card_of, graph_of
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 30.0
 PICTURES = "pictures"
+TOKEN = "the word of those who may"
 
 
 def free_port() -> int:
@@ -57,7 +63,10 @@ class Site:
         self.shop.serve(2)
         self.shop.serve(1, card=picture_card(), graph=graph_of(PIXELS, shape=(1, 2, 2)))
         self.port = free_port()
-        self.process = EndpointProcess(self.shop.store, self.port)
+        self.token = folder / "token"
+        self.token.write_text(f"{TOKEN}\n")
+        self.token.chmod(0o640)
+        self.process = EndpointProcess(self.shop.store, self.port, str(self.token))
         self.process.start()
         until(self.answers)
 
@@ -216,13 +225,64 @@ def test_more_connections_than_are_allowed_are_turned_away(site: Site) -> None:
 def test_an_error_reaches_the_agent(site: Site) -> None:
     told: SimpleQueue[Usage] = SimpleQueue()
     listener = UsageListener(site.shop.store, told.put)
-    status, answer = site.ask("POST", f"/{LINE}/error", b"that was a dog", Content_Type="text/plain")
+    bearer = f"Bearer {TOKEN}"
+    status, answer = site.ask("POST", f"/{LINE}/error", b"that was a dog", Authorization=bearer)
     assert (status, answer) == (200, {"line": LINE, "version": 2, "noted": True})
     usage = told.get(timeout=PATIENCE)
     while not usage.health.errors:
         usage = told.get(timeout=PATIENCE)
     listener.close()
     assert (usage.line, usage.version, usage.health.errors) == (LINE, 2, 1)
+
+
+@pytest.mark.parametrize("shown", [{}, *({"Authorization": word} for word in ("Bearer", f"Bearer {TOKEN}x", TOKEN))])
+def test_who_does_not_show_the_token_reports_no_errors(site: Site, shown: dict[str, str]) -> None:
+    status, answer = site.ask("POST", f"/{LINE}/error", b"a lie", **shown)
+    assert (status, answer["error"]) == (401, "show the token: Authorization: Bearer ...")
+    assert site.predict([[1, 0, 0]])[0] == 200  # predictions are for everybody
+
+
+def test_without_a_token_nobody_reports_errors(tmp_path: Path) -> None:
+    shop = Shop(tmp_path / "store")
+    shop.serve(2)
+    api = PredictionApi(shop.store)
+    with pytest.raises(RefusedRequest, match="no errors are taken here") as refused:
+        api.note_error(LINE, "a lie", "Bearer ")
+    assert refused.value.status == 403
+
+
+def test_rows_on_which_a_release_fails_count_against_it_only_with_the_token(tmp_path: Path, monkeypatch: Any) -> None:
+    """Who finds such rows could otherwise bring any release back."""
+    shop = Shop(tmp_path / "store")
+    shop.serve(2)
+    told: list[str] = []
+    api = PredictionApi(shop.store, ErrorToken(TOKEN))
+    monkeypatch.setattr(Model, "_error", lambda _model, _serving, text: told.append(text))
+    monkeypatch.setattr(Serving, "predict", failing)
+    body = b'{"x": [1, 0, 0]}'
+    for authorization, count in ((None, 0), ("Bearer no", 0), (f"Bearer {TOKEN}", 1)):
+        with pytest.raises(ModelError):
+            api.predict(LINE, "application/json", body, authorization)
+        assert len(told) == count
+    api._models[LINE].close()
+
+
+def failing(_serving: Serving, _x: object) -> Any:
+    raise ModelError("an index is out of range")
+
+
+def test_a_token_that_protects_nothing_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    assert not ErrorToken.read(None)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        ErrorToken.read(str(file))
+    for text, mode, why in ((TOKEN, 0o644, "open to every user"), ("short", 0o600, "has 5 characters")):
+        file.write_text(text)
+        file.chmod(mode)
+        with pytest.raises(ConfigError, match=why):
+            ErrorToken.read(str(file))
+    file.write_text(TOKEN)
+    assert ErrorToken.read(str(file)).shown_in(f"bearer  {TOKEN} ")
 
 
 def test_it_listens_on_loopback_alone(site: Site) -> None:

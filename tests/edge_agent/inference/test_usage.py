@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -17,6 +19,7 @@ import numpy as np
 import pytest
 
 from edge_agent.inference import usage_listener
+from edge_agent.inference.reporters import OF_ONE_PROGRAM, OF_ONE_USER, WINDOW, ErrorCount
 from edge_agent.inference.usage import LARGEST, UsageReport, UsageSender, UsageTally, bin_of, percentile
 from edge_agent.inference.usage_listener import UsageListener
 from edge_agent.releases.work import Usage
@@ -239,9 +242,34 @@ def test_many_errors_are_told_together(desk: Desk) -> None:
         desk.tell(1, errors=1)
         time.sleep(0.001)
     told = [desk.next()]
-    while told[-1].health.errors < 200:
+    while told[-1].health.errors < OF_ONE_PROGRAM:
         told.append(desk.next())
     assert len(told) <= 2 + (time.monotonic() - begun) / SHORT
+
+
+def test_the_errors_of_one_program_count_a_few_times_and_those_of_another_still(desk: Desk) -> None:
+    desk.tell(1, errors=1 << 40)
+    assert desk.next().health.errors == OF_ONE_PROGRAM
+    program = (
+        "import sys, pathlib\n"
+        "from edge_agent.inference.usage import UsageReport, UsageSender\n"
+        f"assert UsageSender(pathlib.Path(sys.argv[1])).tell(UsageReport({LINE!r}, 1, errors=3))"
+    )
+    subprocess.run([sys.executable, "-c", program, str(desk.shop.store)], check=True)
+    assert desk.next().health.errors == OF_ONE_PROGRAM + 3
+    desk.tell(1, errors=5)
+    with pytest.raises(Empty):
+        desk.told.get(timeout=0.5)
+
+
+def test_of_one_user_not_many_errors_count_however_many_programs_report_them() -> None:
+    count = ErrorCount()
+    counted = [count.counted(1000, program, 1, 5.0) for program in range(1000)]
+    assert sum(counted) == OF_ONE_USER
+    assert count.counted(1001, 7, 99, 6.0) == OF_ONE_PROGRAM
+    assert count.counted(1000, 7, 99, 5.0 + WINDOW) == OF_ONE_PROGRAM  # another window
+    crowd = [count.counted(user, user, 1, 70.0) for user in range(2000, 3000)]
+    assert sum(crowd) < 300
 
 
 def test_nobody_listens(tmp_path: Path) -> None:

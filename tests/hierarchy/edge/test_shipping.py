@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hierarchy.edge.shipping import ORDERS_KEPT
+from hierarchy.edge.shipping import BURST, ORDERS_KEPT
 from sojourn.node.machine import Present, Pull, Pulled, PullFailed, Send
 from sojourn.protocol.messages import Birth, Death
 from sojourn.protocol.release import Health, SignedOrder
@@ -14,6 +14,7 @@ from tests.hierarchy.edge.site_bench import CLOUD, EPOCH, Bench, device
 from tests.sojourn.store.replays import sends
 
 GRAPH, CARD = ref_of(b"graph"), ref_of(b"card")
+REPORT = ReleaseReport("l", 3, 1, "serving", "", Health(rows=5))
 
 
 def signed(number: int = 0) -> SignedOrder:
@@ -128,10 +129,27 @@ def test_the_goods_of_orders_that_came_long_ago_are_let_go() -> None:
 
 
 def test_what_a_device_reports_goes_up_under_its_name() -> None:
-    it = bench()
-    report = ReleaseReport("l", 3, 1, "serving", "", Health(rows=5))
-    (effect,) = it.hear(device("a"), report)
-    assert effect == Send(CLOUD, DeviceReport("a", report))
+    it = bench("a")
+    (effect,) = it.hear(device("a"), REPORT)
+    assert effect == Send(CLOUD, DeviceReport("a", REPORT))
+
+
+def test_only_devices_that_are_here_report() -> None:
+    it = bench("a")
+    assert it.hear(device("b"), REPORT) == []
+    it.tell(Present(device("a"), EPOCH, Death()))
+    assert it.hear(device("a"), REPORT) == []
+
+
+def test_a_device_that_never_ends_to_report_is_passed_on_once_a_second_and_others_as_before() -> None:
+    it = bench("a", "b")
+    passed = [bool(it.hear(device("a"), REPORT, now=10.0)) for _ in range(1000)]
+    assert passed == [True] * int(BURST) + [False] * (1000 - int(BURST))
+    assert it.hear(device("b"), REPORT, now=10.0)
+    assert sum(bool(it.hear(device("a"), REPORT, now=10.0 + tick / 4)) for tick in range(1, 41)) == 10
+    it.edge = it.replayed()
+    it.tell(Present(device("a"), EPOCH, Birth()))
+    assert it.hear(device("a"), REPORT, now=11.0)
 
 
 def test_a_restart_forgets_orders_and_the_next_one_begins_anew() -> None:

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.machine.rollouts import TOGETHER
+from coordinator.machine.routes import TOGETHER
 from sojourn.errors import InvalidMessage
 from sojourn.links.link import PORTABLE_PAYLOAD
 from sojourn.protocol.envelope import Packet, pack, unpack
