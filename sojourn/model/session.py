@@ -1,4 +1,4 @@
-"""The one onnxruntime session: quiet, on so many threads of the CPU, and with errors in words."""
+"""The one onnxruntime session: of a graph that was inspected, quiet, on so many threads, and with errors in words."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as refusals
 
 from sojourn.errors import ModelError
+from sojourn.model.inspection import inspected
 
 REFUSED = (
     refusals.Fail,
@@ -41,7 +42,8 @@ def session_options(threads: int = 1, *, spin: bool = False) -> onnxruntime.Sess
 def open_session(
     graph: bytes, options: onnxruntime.SessionOptions | None = None, name: str = "the graph"
 ) -> onnxruntime.InferenceSession:
-    """A graph, loaded; ModelError says why it is not."""
+    """A graph, loaded; ModelError says why it is not. onnxruntime sees only what the rules for graphs allow."""
+    inspected(graph, name)
     try:
         return onnxruntime.InferenceSession(graph, options or session_options(), providers=["CPUExecutionProvider"])
     except (*REFUSED, *_LOADER) as error:
