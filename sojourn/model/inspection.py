@@ -35,6 +35,8 @@ _NAME = 1 << 10
 _ATTRIBUTE_FIELDS = {1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings"}
 """The field that holds an attribute of each type that is allowed."""
 _OTHER_FIELDS = ("tensors", "graphs", "tp", "type_protos", "sparse_tensor", "sparse_tensors", "ref_attr_name")
+_ORT_FORMAT = b"ORTM"
+"""By these bytes onnxruntime takes a file for one of its own, which an ONNX file may have there too."""
 _REMEMBERED = 256
 _inspected: dict[bytes, Signature] = {}
 
@@ -117,6 +119,8 @@ class _Inspection:
     def __init__(self, data: bytes) -> None:
         if len(data) > LARGEST:
             raise GraphRefused(f"it has {len(data):,} bytes, and {LARGEST:,} are allowed")
+        if data[4:8] == _ORT_FORMAT:
+            raise GraphRefused("it is in onnxruntime's own format: save it as plain ONNX")
         self._reader = WireReader(data)
         self._runs = 0
 

@@ -35,6 +35,7 @@ def session_options(threads: int = 1, *, spin: bool = False) -> onnxruntime.Sess
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin and threads > 1 else "0")
     options.add_session_config_entry("session.force_spinning_stop", "1")
+    options.add_session_config_entry("session.load_model_format", "ONNX")  # as it was inspected
     options.log_severity_level = _FATAL  # what goes wrong is in the error
     return options
 
