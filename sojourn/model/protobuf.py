@@ -216,7 +216,7 @@ class WireReader:
 
 
 def _too_many(field: Field, form: MessageForm) -> GraphRefused:
-    most = "once" if field.most == 1 or field.packed else f"{field.most} times"
+    most = "once" if field.most == 1 else f"{field.most} times"
     return GraphRefused(f"a {form.name} may have its {field.name} {most}, and has it more often")
 
 
