@@ -11,6 +11,7 @@ import platform
 import sys
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,6 +24,7 @@ from edge_agent.limits.rules import Limits
 from edge_agent.releases.installing import Installer
 from edge_agent.releases.machine import ReleaseMachine
 from edge_agent.settings import AgentSettings
+from edge_agent.training.cage import exposed
 from edge_agent.training.objectives import NAMES
 from edge_agent.training.own_objectives import check
 from edge_agent.training.process import TrainingProcess
@@ -31,6 +33,7 @@ from sojourn import __version__, logs
 from sojourn.data.source import describe
 from sojourn.errors import SojournError
 from sojourn.links.mqtt import MqttLink
+from sojourn.links.settings import TlsSettings
 from sojourn.node.driver import Driver, run_until_signal
 from sojourn.node.machine import Told
 from sojourn.node.node import Node
@@ -57,7 +60,7 @@ def assemble(settings: AgentSettings, notifier: Notifier | None = None) -> Drive
 
     While it waits for a full disk it keeps telling systemd's watchdog that it is alive.
     """
-    check(settings.objectives)
+    modules = check(settings.objectives)
     threads = settings.threads or os.cpu_count() or 1
     about = offer(settings, threads)
     log.info("%s: data: %s", settings.name, about.data)
@@ -68,11 +71,31 @@ def assemble(settings: AgentSettings, notifier: Notifier | None = None) -> Drive
     link = MqttLink(settings.broker, settings.name)
     store = FolderStore(folder)
     training = TrainingProcess(
-        folder / "blobs", settings.data, threads=threads, idle_seconds=settings.idle_seconds, limits=limits
+        folder / "blobs",
+        settings.data,
+        threads=threads,
+        idle_seconds=settings.idle_seconds,
+        limits=limits,
+        readable=modules,
     )
+    for secret, root in exposed(secrets_of(settings), [Path(settings.data.path), *map(Path, settings.limits.readable)]):
+        log.warning("training can read %s, since it may read %s: move one of them", secret, root)
     pause = (notifier or Notifier()).nap
-    workers = DeviceWorkers(training, Installer(folder, folder / "blobs", settings.data))
+    workers = DeviceWorkers(
+        training, Installer(folder, folder / "blobs", settings.data, readable=settings.limits.readable)
+    )
     return Driver(Node(settings.fleet, agent, store, {"edge": link}, workers, pause=pause))
+
+
+def secrets_of(settings: AgentSettings) -> list[Path]:
+    """The files of the agent that are nobody else's business, training's included."""
+    tls = settings.broker.tls
+    files = [
+        settings.broker.password_file,
+        *([tls.key_file, tls.certificate_file] if isinstance(tls, TlsSettings) else []),
+    ]
+    store = store_folder(settings.store, settings.fleet, settings.name)
+    return [store / "journal.db", *(Path(file).expanduser() for file in files if file)]
 
 
 @contextmanager

@@ -5,6 +5,7 @@ SojournError
 │   ├── ConfigError      a config or job file that does not say what it should
 │   ├── DataError        data that cannot be read or does not fit the job
 │   ├── ModelError       a model that cannot be compiled, or compiles to something else
+│   │   └── GraphRefused   a graph that is not run here, whoever sent it
 │   ├── JobError         a job that cannot be done, or is unknown
 │   └── NoRelease        a model line of which this machine serves no release
 ├── PeerError          what another node sent us
@@ -40,6 +41,10 @@ class DataError(UserError):
 
 class ModelError(UserError):
     """A model that cannot be compiled, or compiles to something else."""
+
+
+class GraphRefused(ModelError):
+    """A graph, or the kit around it, that is not run here: it breaks a rule of `sojourn.model.inspection`."""
 
 
 class JobError(UserError):

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     Refusal = tuple[VisitReason, str]
 
+_UNWATCHED = ("root", "cpu_share", "warm_up_seconds", "visit_seconds", "readable")
+"""Settings that ask for no readings."""
 SLOWEST = 0.1
 """The least share of the time that a hot device trains before it declines."""
 
@@ -108,7 +110,10 @@ class Limits:
     @property
     def idle(self) -> bool:
         """Whether nothing has to be watched while training."""
-        return self.settings == LimitSettings(root=self.settings.root, cpu_share=self.settings.cpu_share)
+        watched = {
+            name: getattr(LimitSettings(), name) for name in LimitSettings.__struct_fields__ if name not in _UNWATCHED
+        }
+        return all(getattr(self.settings, name) == default for name, default in watched.items())
 
     def objection(self) -> Refusal | None:
         """Why this device takes no visit now; None if it does."""

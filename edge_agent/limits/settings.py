@@ -31,6 +31,10 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     metered_interfaces: nothing is trained while the default route goes over one of these network interfaces.
     metered_file: nothing is trained while this file exists; whatever knows the connection's price may create it.
     battery: the least charge in percent when running on battery.
+    warm_up_seconds: how long graphs and data may take to get ready; visit_seconds: how long a whole visit may take.
+    Work that takes longer is ended with its process, and declined.
+    readable: files and folders that training may read besides its data: what links in a folder of images point to, or
+    what own objectives open. All other files are closed to it, where the system can.
     root: where the system's /proc and /sys are, for a container that has the machine's own elsewhere.
     """
 
@@ -45,6 +49,9 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     metered_interfaces: tuple[Interface, ...] = ()
     metered_file: str | None = None
     battery: Annotated[int, msgspec.Meta(ge=0, le=100)] | None = None
+    warm_up_seconds: Annotated[float, msgspec.Meta(ge=1, le=86_400)] = 300.0
+    visit_seconds: Annotated[float, msgspec.Meta(ge=1, le=30 * 86_400)] = 6 * 3600.0
+    readable: tuple[str, ...] = ()
     root: str = "/"
 
     def __post_init__(self) -> None:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from edge_agent.releases.folder import ReleaseFolder, ServedFiles
 from edge_agent.releases.work import Install, Installed, Withdraw, Withdrawn
-from edge_agent.training.child import environment
+from edge_agent.training.child import FOLDER, emptied, environment
 from sojourn.data.source import DataSettings
 from sojourn.errors import MachineError, ModelError
 from sojourn.protocol.release import Health
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Sequence
 
 PATIENCE = 300.0
 """Seconds that a trial may take: loading a large graph on a small board, and some hundred predictions."""
@@ -32,6 +33,8 @@ class Trial(msgspec.Struct, frozen=True):
     before: ServedFiles | None
     data: DataSettings
     patience: float
+    readable: tuple[str, ...] = ()
+    """What the process that tries it may read besides."""
 
 
 class Tried(msgspec.Struct, frozen=True):
@@ -51,11 +54,16 @@ class Installer:
         data: DataSettings,
         *,
         patience: float = PATIENCE,
-        program: str = "edge_agent.releases.trial",
+        program: str = "edge_agent.releases.trial_process",
+        readable: Sequence[str] = (),
     ) -> None:
-        """Serve from a store what is in a blob folder; new releases are tried on this data, by this module."""
-        self._store, self._blobs, self._data = store_folder, blobs_folder, data
-        self._patience, self._program = patience, program
+        """Serve from a store what is in a blob folder; new releases are tried on this data, by this module.
+
+        readable: what the process that tries them may read besides.
+        """
+        self._store, self._blobs = store_folder.absolute(), blobs_folder.absolute()
+        self._data = msgspec.structs.replace(data, path=str(Path(data.path).absolute()))
+        self._patience, self._program, self._readable = patience, program, tuple(readable)
         self._lock = threading.Lock()
         self._newest: dict[str, int] = {}
         self._expected: dict[int, int] = {}
@@ -102,7 +110,7 @@ class Installer:
         # An older version that returns is not measured against the one that it is to replace.
         before = current if current is not None and current.version < served.version else None
         try:
-            tried = self._try(Trial(str(self._store), served, before, self._data, self._patience), turn)
+            tried = self._try(Trial(str(self._store), served, before, self._data, self._patience, self._readable), turn)
             if tried.objection is not None:
                 raise ModelError(tried.objection)
         except (MachineError, ModelError):
@@ -129,6 +137,7 @@ class Installer:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=environment(),
+                cwd=emptied(self._store / FOLDER),
                 process_group=0,
             )
         except OSError as error:

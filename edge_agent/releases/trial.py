@@ -1,15 +1,9 @@
-"""A release on trial, `python -m edge_agent.releases.trial`: whether it runs here as it should, how well, and how fast.
-
-In a process of its own: a graph that crashes onnxruntime, or takes all memory, ends this process and nothing else.
-"""
+"""A release on trial, in a process of its own: whether it runs here as it should, how well, and how fast."""
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass
 from math import nan
 from pathlib import Path
@@ -22,9 +16,8 @@ import numpy as np
 from edge_agent.releases.folder import ReleaseFolder
 from edge_agent.releases.installing import Trial, Tried
 from edge_agent.releases.loading import load
-from edge_agent.training.frames import write_all
 from sojourn.data.source import load_data
-from sojourn.errors import DataError, InvalidBlob, ModelError, SojournError, StoreError
+from sojourn.errors import DataError, InvalidBlob, ModelError, StoreError
 from sojourn.model.class_mix import total_variation
 from sojourn.model.predictor import probe_rows
 from sojourn.protocol.release import Health, Pace
@@ -36,7 +29,6 @@ if TYPE_CHECKING:
     from sojourn.model.predictor import ReleasePredictor
     from sojourn.protocol.release import Card
 
-NICENESS = 10
 ROWS = 256
 _FEWEST_ROWS, _MOST_SECONDS = 16, 30.0
 _TIMINGS, _ENOUGH_SECONDS = 400, 3.0
@@ -156,24 +148,3 @@ def _accuracy(classes: NDArray[np.int64], y: NDArray[np.int64] | None) -> float:
 
 def _say(text: str) -> None:
     sys.stderr.write(f"{text}\n")
-
-
-def main() -> None:
-    """Answer the one question on the standard input."""
-    source, sink = os.dup(0), os.dup(1)
-    os.dup2(2, 1)  # a library that prints must not get into the answer
-    os.nice(NICENESS)
-    with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
-    with os.fdopen(source, "rb") as file:
-        trial = msgspec.msgpack.decode(file.read(), type=Trial)
-    signal.alarm(int(trial.patience) + 1)  # should nobody be left to end this process
-    try:
-        answer = tried(trial)
-    except SojournError as error:
-        answer = Tried(str(error), Health())
-    write_all(sink, msgspec.msgpack.encode(answer))
-
-
-if __name__ == "__main__":
-    main()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from edge_agent.limits.settings import LimitSettings
     from edge_agent.settings import AgentSettings
     from edge_agent.setup.training_trial import TrialResult
+    from edge_agent.training.cage import CageReport
 
 Verdict = Literal["ok", "warning", "fails"]
 UNIT = "etc/systemd/system/sojourn-agent.service"
@@ -76,12 +77,12 @@ def preflight(settings: AgentSettings, demands: JobDemands) -> list[Finding]:
     threads = demands.threads or settings.threads or os.cpu_count() or 1
     found: list[Finding] = []
     try:
-        tried = training_trial.tried(settings.data, threads, demands.training.batch)
+        tried = training_trial.tried(settings.data, threads, demands.training.batch, readable=settings.limits.readable)
     except MachineError as error:
         remedy = "reinstall sojourn; on a small board free memory first, and see firmware_notes/"
         found.append(Finding("training", "fails", str(error), remedy))
     else:
-        found += [of_data(tried, demands), *of_training(tried, demands, settings.limits)]
+        found += [of_data(tried, demands), *of_training(tried, demands, settings.limits), of_cage(tried.cage)]
     found += [of_disk(folder, demands, settings.limits), of_broker(settings), of_clock(settings), *of_limits(settings)]
     return [*found, of_service(Path(settings.limits.root))]
 
@@ -141,6 +142,14 @@ def of_memory(tried: TrialResult, demands: JobDemands, limits: LimitSettings, fr
         return Finding("memory", "fails", text, "stop other programs, lower limits.free_memory, or use a larger board")
     tight = "close to the limit: add swap on zram, or stop other programs"
     return Finding("memory", "warning", text, tight) if left < needed / 2 else Finding("memory", "ok", text)
+
+
+def of_cage(cage: CageReport) -> Finding:
+    """What graphs of others cannot do here."""
+    if cage.open:
+        remedy = "a newer kernel closes this too (Linux 5.13 with Landlock among its security modules)"
+        return Finding("cage", "warning", f"training runs caged; {cage}", remedy)
+    return Finding("cage", "ok", f"training runs caged; {cage}")
 
 
 def of_disk(folder: Path, demands: JobDemands, limits: LimitSettings) -> Finding:

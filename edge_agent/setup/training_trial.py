@@ -10,10 +10,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import msgspec
 
 from edge_agent.limits.readings import peak_resident
+from edge_agent.training.cage import CageReport, close_cage
 from edge_agent.training.child import environment
 from sojourn.data.source import DataSettings, format_of, read_content
 from sojourn.errors import MachineError, SojournError
@@ -29,6 +31,7 @@ class TrainingTrial(msgspec.Struct, frozen=True):
     batch: int
     seconds: float
     begun: float
+    readable: tuple[str, ...] = ()
 
 
 class TrialResult(msgspec.Struct, frozen=True):
@@ -43,11 +46,14 @@ class TrialResult(msgspec.Struct, frozen=True):
     step_seconds: float
     peak: float
     parameters: int
+    cage: CageReport
 
 
-def tried(data: DataSettings, threads: int, batch: int, seconds: float = 1.0) -> TrialResult:
+def tried(
+    data: DataSettings, threads: int, batch: int, seconds: float = 1.0, readable: tuple[str, ...] = ()
+) -> TrialResult:
     """Start a worker on trial, and return what it found."""
-    order = msgspec.json.encode(TrainingTrial(data, threads, batch, seconds, time.monotonic())).decode()
+    order = msgspec.json.encode(TrainingTrial(data, threads, batch, seconds, time.monotonic(), readable)).decode()
     command = [sys.executable, "-P", "-m", "edge_agent.setup.training_trial", order]
     try:
         done = subprocess.run(command, capture_output=True, env=environment(), timeout=_PATIENCE, check=False)
@@ -74,7 +80,8 @@ def survey(settings: DataSettings) -> tuple[int, tuple[str, ...], tuple[str, ...
 
 
 def perform(trial: TrainingTrial) -> TrialResult:
-    """Read the data and train a few steps; what fails is part of the result."""
+    """Close the cage, read the data and train a few steps; what fails is part of the result."""
+    cage = close_cage(map(Path, (trial.data.path, *trial.readable, "/proc/self/status")))
     found: tuple[int, tuple[str, ...], tuple[str, ...]] = 0, (), ()
     data_fault = training_fault = None
     start = step = 0.0
@@ -93,7 +100,7 @@ def perform(trial: TrainingTrial) -> TrialResult:
         parameters = workload.built_in().model.size
     except (SojournError, ImportError, MemoryError, RuntimeError) as error:
         training_fault = f"{type(error).__name__}: {error}"
-    return TrialResult(*found, data_fault, training_fault, start, step, peak_resident() or 0.0, parameters)
+    return TrialResult(*found, data_fault, training_fault, start, step, peak_resident() or 0.0, parameters, cage)
 
 
 if __name__ == "__main__":

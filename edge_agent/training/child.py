@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import selectors
+import shutil
 import subprocess
 import sys
 from collections import deque
@@ -26,9 +27,14 @@ if TYPE_CHECKING:
 
     Report = Callable[[Did | Doing | DidNot], None]
 
+FOLDER = "worker"
+"""The empty folder in a device's store that processes with graphs run in."""
 _LAST_WORDS = 8
 _READ = 64 << 10
 _GRACE = 5.0
+_KEPT = frozenset(("PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "XDG_DATA_HOME", "SOJOURN_STORE"))
+_KEPT_BEGINNINGS = ("PYTHON", "LC_", "LD_", "MALLOC_", "GLIBC_", "ORT_", "OMP_", "MKL_")
+"""Variables of the environment that a process of ours is given."""
 log = logging.getLogger(__name__)
 
 
@@ -44,7 +50,10 @@ class WorkItem:
 class Child:
     """A worker process with its pipes."""
 
-    def __init__(self, setup: WorkerSetup) -> None:
+    def __init__(self, setup: WorkerSetup, folder: Path) -> None:
+        """Start one in this folder."""
+        self._data = setup.data.path
+        self._data_identity = _identity(self._data)
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "edge_agent.training.worker"],
             stdin=subprocess.PIPE,
@@ -52,11 +61,15 @@ class Child:
             stderr=subprocess.PIPE,
             bufsize=0,
             env=environment(),
+            cwd=emptied(folder),
             process_group=0,
         )
         self.item: WorkItem | None = None
         self.idle_since = monotonic()
         self.next_look = 0.0
+        self.handed_at = 0.0
+        self.has_begun = False
+        """Whether the first step of its work is behind it: graphs and data are ready."""
         self._pace = 1.0
         self.last_words: deque[str] = deque(maxlen=_LAST_WORDS)
         self._frames = Frames()
@@ -72,7 +85,13 @@ class Child:
     def hand(self, item: WorkItem) -> None:
         """Give the child its work. It is small and the only one in the pipe, so this does not wait."""
         self.item, self.next_look = item, 0.0
+        self.handed_at, self.has_begun = monotonic(), False
         self._send(framed(WorkOrder(item.key, _without_inline(item.work))))
+
+    @property
+    def sees_old_data(self) -> bool:
+        """Whether the data is another file by now: the cage lets the child read the one that was there."""
+        return _identity(self._data) != self._data_identity
 
     def set_pace(self, share: float) -> None:
         """Have the child work for this share of the time: 1 is without pauses."""
@@ -133,24 +152,39 @@ class Child:
             log.debug("the training process is gone")
 
     def _log(self, data: bytes) -> None:
-        *lines, self._rest_of_line = (self._rest_of_line + data).split(b"\n")
+        *lines, rest = (self._rest_of_line + data).split(b"\n")
+        self._rest_of_line = rest[-_READ:]
         for line in lines:
             if text := line.decode(errors="replace").strip()[:500]:
                 self.last_words.append(text)
                 log.info("training: %s", text)
 
 
+def emptied(folder: Path) -> Path:
+    """A folder to run in that has nothing in it: a graph finds no file that it could name."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def environment() -> dict[str, str]:
-    """The environment of a process that runs our modules, and what the owner has installed, on its own."""
+    """The environment of a process that runs our modules, and what the owner has installed, on its own.
+
+    It keeps what tells Python and its libraries how to run; anything else may be a secret, or meant for the agent.
+    """
     ours = str(Path(__file__).resolve().parents[2])
-    inherited = os.environ.get("PYTHONPATH")
-    # What the service manager wants to hear is the agent's to say.
-    kept = {key: value for key, value in os.environ.items() if key != "NOTIFY_SOCKET"}
+    kept = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith(_KEPT_BEGINNINGS)}
+    inherited = [str(Path(path).absolute()) for path in kept.get("PYTHONPATH", "").split(os.pathsep) if path]
     # A pool of BLAS threads is of no use to the graphs, but it takes memory.
-    return kept | {
-        "PYTHONPATH": os.pathsep.join([ours, inherited] if inherited else [ours]),
-        "OPENBLAS_NUM_THREADS": "1",
-    }
+    return kept | {"PYTHONPATH": os.pathsep.join([ours, *inherited]), "OPENBLAS_NUM_THREADS": "1"}
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _without_inline(work: Warm | Train) -> Warm | Train:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from edge_agent.training.cage import CageReport
 from edge_agent.training.work import Train, Trained, Warm, Warmed
 from sojourn.data.source import DataSettings
 
@@ -15,16 +16,22 @@ if TYPE_CHECKING:
 
 _HEAD = 4
 _READ = 64 << 10
+_LARGEST = 4 << 20
+"""Bytes of a frame. What is large goes through the blobs' folder."""
 
 
 class WorkerSetup(msgspec.Struct, frozen=True, tag="setup"):
-    """The first frame to a worker: where it works, on what, with how many threads, cores and megabytes."""
+    """The first frame to a worker: where it works, on what, with how many threads, cores and megabytes.
+
+    readable: what else it may read, besides its data and the blobs.
+    """
 
     blobs: str
     data: DataSettings
     threads: int
     cpu_share: float = 1.0
     memory: int | None = None
+    readable: tuple[str, ...] = ()
 
 
 class WorkOrder(msgspec.Struct, frozen=True, tag="order"):
@@ -63,7 +70,7 @@ class Failure(msgspec.Struct, frozen=True, tag="failure"):
     detail: str
 
 
-Frame = WorkerSetup | WorkOrder | SetPace | Advance | Success | Failure
+Frame = WorkerSetup | WorkOrder | SetPace | CageReport | Advance | Success | Failure
 _decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
 
 
@@ -84,6 +91,8 @@ class Frames:
         self._buffer += data
         while len(self._buffer) >= _HEAD:
             end = _HEAD + int.from_bytes(self._buffer[:_HEAD], "little")
+            if end > _LARGEST:
+                raise msgspec.DecodeError(f"a frame of {end} bytes")
             if len(self._buffer) < end:
                 return
             body = bytes(self._buffer[_HEAD:end])

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import errno
+import logging
 import signal
 import threading
 from collections import deque
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from edge_agent.limits.settings import LimitSettings
-from edge_agent.training.child import Child, WorkItem
+from edge_agent.training.cage import CageReport
+from edge_agent.training.child import FOLDER, Child, WorkItem
 from edge_agent.training.frames import Advance, Failure, Success, WorkerSetup
 from edge_agent.training.work import Train, Warm
 from sojourn.node.machine import Did, DidNot, Doing
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Sequence
 
     from edge_agent.limits.rules import Limits
     from edge_agent.training.child import Report
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
 IDLE_SECONDS = 5.0
 WATCH_PAUSE = 0.5
 """Seconds between two looks at the limits while there is work."""
+log = logging.getLogger(__name__)
 
 
 class TrainingProcess:
@@ -39,10 +45,18 @@ class TrainingProcess:
         threads: int = 1,
         idle_seconds: float = IDLE_SECONDS,
         limits: Limits | None = None,
+        readable: Sequence[str] = (),
     ) -> None:
-        """Train with the blobs of a folder and this data, on as many threads and within the limits that are allowed."""
-        bounds = limits.settings if limits else LimitSettings()
-        self._setup = WorkerSetup(str(blobs), data, threads, bounds.cpu_share, bounds.memory)
+        """Train with the blobs of a folder and this data, on as many threads and within the limits that are allowed.
+
+        The worker runs in a folder of its own beside that of the blobs. readable: what else it may read.
+        """
+        bounds = self._bounds = limits.settings if limits else LimitSettings()
+        paths = tuple(str(Path(path).expanduser().absolute()) for path in (*bounds.readable, *readable))
+        there = msgspec.structs.replace(data, path=str(Path(data.path).absolute()))
+        self._setup = WorkerSetup(str(blobs.absolute()), there, threads, bounds.cpu_share, bounds.memory, paths)
+        self._folder = blobs.absolute().with_name(FOLDER)
+        self._report: CageReport | None = None
         self._limits = None if limits is None or limits.idle else limits
         self._idle_seconds = idle_seconds
         self._lock = threading.RLock()
@@ -58,6 +72,7 @@ class TrainingProcess:
             if isinstance(work, Train):
                 trains = sum(isinstance(other.work, Train) for other in self._waiting)
                 self._waiting.insert(trains, item)
+                self._drop_other_warming(work)
             else:
                 # A newer wish to be warm replaces an older one that was not yet begun.
                 self._drop(key)
@@ -90,6 +105,15 @@ class TrainingProcess:
         for minder in minders.keys() - {threading.current_thread()}:
             minder.join()
 
+    def _drop_other_warming(self, work: Train) -> None:
+        """Training does not wait for another kit to get ready: that may take long, or have no end."""
+        child = self._child
+        if child is None or child.item is None or not isinstance(child.item.work, Warm):
+            return
+        if child.item.work.kit.digest != work.visit.kit.digest:
+            child.item, self._child = None, None
+            child.process.kill()
+
     def _drop(self, key: str) -> None:
         self._waiting = deque(item for item in self._waiting if item.key != key)
 
@@ -99,6 +123,9 @@ class TrainingProcess:
             if self._closed or not self._waiting or (self._child is not None and self._child.item is not None):
                 return
             item = self._waiting.popleft()
+            if self._child is not None and self._child.sees_old_data:
+                self._child.close_input()
+                self._child = None
             try:
                 child = self._child or self._start_child()
             except OSError as error:
@@ -111,7 +138,7 @@ class TrainingProcess:
         self._advance()
 
     def _start_child(self) -> Child:
-        child = self._child = Child(self._setup)
+        child = self._child = Child(self._setup, self._folder)
         minder = threading.Thread(target=self._mind, args=(child,), name="training process", daemon=True)
         self._minders[minder] = child
         minder.start()
@@ -122,6 +149,7 @@ class TrainingProcess:
         while child.speaks():
             for frame in child.hear(self._patience(child)):
                 self._tell(child, frame)
+            self._end_if_overdue(child)
             self._watch(child)
             self._retire_if_idle(child)
         with self._lock:
@@ -137,10 +165,13 @@ class TrainingProcess:
         self._advance()
 
     def _tell(self, child: Child, frame: Frame) -> None:
+        if isinstance(frame, CageReport):
+            self._note_cage(frame)
         with self._lock:
             item = child.item
             if item is None or not isinstance(frame, Advance | Success | Failure):
                 return
+            child.has_begun = True
             if not isinstance(frame, Advance):
                 child.item, child.idle_since = None, monotonic()
         match frame:
@@ -151,6 +182,36 @@ class TrainingProcess:
             case Failure():
                 item.report(DidNot(item.key, frame.reason, frame.detail))
         self._advance()
+
+    def _note_cage(self, report: CageReport) -> None:
+        """Say once what the cage of the workers cannot close here."""
+        if report != self._report:
+            self._report = report
+            (log.warning if report.open else log.info)("the training process is caged; %s", report)
+
+    def _end_if_overdue(self, child: Child) -> None:
+        """End work that takes longer than its owner allows, with its process: the next visit gets a new one."""
+        with self._lock:
+            item, left = child.item, self._time_left(child)
+            if item is None or left > 0:
+                return
+            child.item = None
+            if self._child is child:
+                self._child = None
+            child.process.kill()
+        allowed, name = self._allowance(child)
+        what = "the visit took" if child.has_begun else "getting its graphs and data ready took"
+        item.report(DidNot(item.key, "runtime", f"{what} longer than {allowed:g} s (limits.{name})"))
+        self._advance()
+
+    def _time_left(self, child: Child) -> float:
+        return child.handed_at + self._allowance(child)[0] - monotonic()
+
+    def _allowance(self, child: Child) -> tuple[float, str]:
+        """How many seconds the work that is under way may take, and the setting that says so."""
+        if child.has_begun:
+            return self._bounds.visit_seconds, "visit_seconds"
+        return self._bounds.warm_up_seconds, "warm_up_seconds"
 
     def _watch(self, child: Child) -> None:
         """Slow the work that is under way, or end it with the reason, as the limits have it."""
@@ -174,12 +235,11 @@ class TrainingProcess:
         self._advance()
 
     def _patience(self, child: Child) -> float | None:
-        longest = None if self._limits is None else WATCH_PAUSE
         with self._lock:
-            if child.item is not None or self._child is not child:
-                return longest
-            left = self._idle_left(child)
-            return left if longest is None else min(left, longest)
+            if self._child is not child and child.item is None:  # it was told to end
+                return None
+            left = self._idle_left(child) if child.item is None else max(0.0, self._time_left(child))
+            return left if self._limits is None else min(left, WATCH_PAUSE)
 
     def _idle_left(self, child: Child) -> float:
         return max(0.0, child.idle_since + self._idle_seconds - monotonic())

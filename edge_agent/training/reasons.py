@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sojourn.errors import ConfigError, DataError, DiskFull, JobError, SojournError
+from sojourn.errors import ConfigError, DataError, DiskFull, GraphRefused, InvalidMessage, JobError, SojournError
 
 _ALLOCATION_FAILED = ("failed to allocate", "bad_alloc", "bad allocation", "out of memory")
 
@@ -21,6 +21,8 @@ REASONS: tuple[tuple[type[Exception], str], ...] = (
     (Unsupported, "unsupported"),
     (ConfigError, "unsupported"),  # an own objective that cannot be made
     (JobError, "unsupported"),
+    (GraphRefused, "unsupported"),
+    (InvalidMessage, "unsupported"),  # a blob that is no kit
     (DiskFull, "disk"),
     (MemoryError, "memory"),
 )

@@ -1,10 +1,9 @@
-"""The training worker: a child process of the agent that can crash, be killed or be throttled without it."""
+"""The training worker: a caged child process of the agent that can crash, be killed or be throttled without it."""
 
 from __future__ import annotations
 
 import logging
 import os
-import resource
 import sys
 import threading
 from contextlib import suppress
@@ -14,6 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from edge_agent.limits.pacing import Pacing
+from edge_agent.training.cage import bound_memory, close_cage
 from edge_agent.training.frames import (
     Advance,
     Failure,
@@ -43,16 +43,18 @@ def main() -> None:
     source, sink = _own_pipes()
     _lower_priority()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    # Only now, when nothing that they print can get between the frames; and all at once, so that warm means warm.
-    from edge_agent.training.trainer import Trainer, attempt  # noqa: PLC0415
-    from sojourn.store.blobs import FolderBlobs  # noqa: PLC0415
-
     frames = frames_from(source)
     setup = next(frames, None)
     if not isinstance(setup, WorkerSetup):
         return
-    if setup.memory is not None:
-        _bound_memory(setup.memory + _STACK * (max(os.cpu_count() or 1, setup.threads) + 2))
+    report = close_cage(map(Path, (setup.data.path, *setup.readable)), [Path(setup.blobs)])
+    write_all(sink, framed(report))
+    # Only now, when nothing that they print can get between the frames; and all at once, so that warm means warm.
+    from edge_agent.training.trainer import Trainer, attempt  # noqa: PLC0415
+    from sojourn.store.blobs import FolderBlobs  # noqa: PLC0415
+
+    stacks = _STACK * (max(os.cpu_count() or 1, setup.threads) + 2)
+    bound_memory(None if setup.memory is None else setup.memory + stacks)
     pacing = pacing_of(setup)
     trainer = Trainer(FolderBlobs(Path(setup.blobs)), setup.data, setup.threads)
     orders: SimpleQueue[WorkOrder] = SimpleQueue()
@@ -110,17 +112,6 @@ def _own_pipes() -> tuple[int, int]:
     os.close(nothing)
     os.dup2(2, 1)
     return source, sink
-
-
-def _bound_memory(megabytes: int) -> None:
-    """Have allocations beyond this fail here, before the system is short of memory.
-
-    Not the address space: onnxruntime reserves far more of it than it uses. What is private and writable counts.
-    """
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    wanted = megabytes << 20
-    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def _lower_priority() -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnxruntime
 
-from sojourn.errors import DataError, ModelError
+from sojourn.errors import DataError, GraphRefused, ModelError
+from sojourn.model.kit_rules import check_kit, check_predict, check_train
 from sojourn.model.session import REFUSED, open_session, session_options
 from sojourn.randomness import noise as draw_noise
 
@@ -28,6 +29,7 @@ class Graphs:
 
     def __init__(self, kit: Kit, threads: int = 1) -> None:
         """Run `kit` on `threads` threads; with one thread results repeat bit for bit."""
+        check_kit(kit)
         self._kit = kit
         self._threads = threads
 
@@ -43,11 +45,14 @@ class Graphs:
         feeds: dict[str, NDArray[np.generic]] = {"vector": vector, "x": x, "y": y}
         feeds |= {f"noise_{at}": values for at, values in enumerate(noise)}
         loss, gradient = self._train.run(["loss", "gradient"], feeds)
+        _check_shape("loss", loss, ())
+        _check_shape("gradient", gradient, (self._kit.model.size,))
         return float(loss), gradient
 
     def logits(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
         """The model's answers for a batch, one row per sample."""
         answers: NDArray[np.float32] = self._predict.run(["logits"], {"vector": vector, "x": x})[0]
+        _check_shape("logits", answers, (len(x), len(self._kit.classes)))
         return answers
 
     def _check_labels(self, y: NDArray[np.int64]) -> None:
@@ -57,11 +62,13 @@ class Graphs:
 
     @cached_property
     def _train(self) -> onnxruntime.InferenceSession:
-        return _session(self._kit.train, self._threads)
+        check_train(self._kit)
+        return _session(self._kit.train, self._threads, "the training graph")
 
     @cached_property
     def _predict(self) -> onnxruntime.InferenceSession:
-        return _session(self._kit.predict, self._threads)
+        check_predict(self._kit)
+        return _session(self._kit.predict, self._threads, "the prediction graph")
 
 
 def check_probe(kit: Kit, graphs: Graphs) -> str | None:
@@ -72,10 +79,10 @@ def check_probe(kit: Kit, graphs: Graphs) -> str | None:
     noise = draw_noise(probe.noise_seed, 0, len(probe.y), kit.noise)
     try:
         loss, gradient = graphs.loss_and_gradient(probe_vector(kit.model.size), x, y, noise)
+    except GraphRefused:  # by us, not by this runtime
+        raise
     except (*REFUSED, ModelError) as error:
         return f"onnxruntime {onnxruntime.__version__} refuses the training graph: {error}"
-    if gradient.shape != (kit.model.size,):
-        return f"the gradient holds {gradient.size} numbers, the model {kit.model.size}"
     return _disagreement(kit, loss, gradient)
 
 
@@ -105,7 +112,13 @@ def _disagreement(kit: Kit, loss: float, gradient: NDArray[np.float32]) -> str |
     return None
 
 
-def _session(graph: bytes, threads: int) -> onnxruntime.InferenceSession:
+def _check_shape(name: str, found: NDArray[np.generic], shape: tuple[int, ...]) -> None:
+    """Refuse more, fewer or other numbers than the model has: they would leave the device."""
+    if found.shape != shape or found.dtype != np.float32:
+        raise GraphRefused(f"the graph gives a {name} of {found.dtype}{found.shape} instead of float32{shape}")
+
+
+def _session(graph: bytes, threads: int, name: str) -> onnxruntime.InferenceSession:
     # Threads that wait actively are a fifth faster on a device that does nothing else, slower beside other work (an
     # owner then allows one thread less).
     options = session_options(threads, spin=True)
@@ -113,4 +126,4 @@ def _session(graph: bytes, threads: int) -> onnxruntime.InferenceSession:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     # The pattern would hold a whole step at once for every batch size; the arena alone is fast and lean.
     options.enable_mem_pattern = False
-    return open_session(graph, options)
+    return open_session(graph, options, name)

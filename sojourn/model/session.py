@@ -1,4 +1,4 @@
-"""The one onnxruntime session: quiet, on so many threads of the CPU, and with errors in words."""
+"""The one onnxruntime session: of a graph that was inspected, quiet, on so many threads, and with errors in words."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as refusals
 
 from sojourn.errors import ModelError
+from sojourn.model.inspection import inspected
 
 REFUSED = (
     refusals.Fail,
@@ -34,6 +35,7 @@ def session_options(threads: int = 1, *, spin: bool = False) -> onnxruntime.Sess
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spin and threads > 1 else "0")
     options.add_session_config_entry("session.force_spinning_stop", "1")
+    options.add_session_config_entry("session.load_model_format", "ONNX")  # as it was inspected
     options.log_severity_level = _FATAL  # what goes wrong is in the error
     return options
 
@@ -41,7 +43,8 @@ def session_options(threads: int = 1, *, spin: bool = False) -> onnxruntime.Sess
 def open_session(
     graph: bytes, options: onnxruntime.SessionOptions | None = None, name: str = "the graph"
 ) -> onnxruntime.InferenceSession:
-    """A graph, loaded; ModelError says why it is not."""
+    """A graph, loaded; ModelError says why it is not. onnxruntime sees only what the rules for graphs allow."""
+    inspected(graph, name)
     try:
         return onnxruntime.InferenceSession(graph, options or session_options(), providers=["CPUExecutionProvider"])
     except (*REFUSED, *_LOADER) as error:

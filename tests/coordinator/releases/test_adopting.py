@@ -154,6 +154,17 @@ def after(kind: str, shape: list[int | str | None], **attributes: Any) -> onnx.M
     return linear(nodes=nodes, outputs=[shaped("scores", FLOAT, shape)])
 
 
+def dropping() -> onnx.ModelProto:
+    """The linear model with a dropout that was left on."""
+    model = linear()
+    model.graph.initializer.extend(
+        [numpy_helper.from_array(np.array(0.5, np.float32), "half"), numpy_helper.from_array(np.array(True), "on")]
+    )
+    model.graph.node[0].output[0] = "sum"
+    model.graph.node.append(node("Dropout", ["sum", "half", "on"], ["scores"]))
+    return model
+
+
 def not_a_number() -> onnx.ModelProto:
     model = linear()
     model.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.full(3, np.nan, np.float32), "b"))
@@ -172,8 +183,9 @@ def not_a_number() -> onnx.ModelProto:
         (after("ReduceSum", ["n", 1], keepdims=1), "for 8 rows: a row of scores by class"),
         (after("ReduceMax", ["n"], axes=[1], keepdims=0), "checker"),
         (external(), "keeps weights in other files"),
-        (foreign_operator(), "onnxruntime does not load the graph"),
-        (after("RandomNormalLike", ["n", 3]), "another answer each time"),
+        (foreign_operator(), "only ONNX's own is allowed"),
+        (after("RandomNormalLike", ["n", 3]), r"\(RandomNormalLike\): this operator is not allowed"),
+        (dropping(), "another answer each time"),
         (after("Softmax", ["n", 3], axis=0), "another answer by the rows beside it"),
         (not_a_number(), "not finite"),
         (linear(nodes=[node("Gemm", ["features", "nowhere"], ["scores"])]), "checker: Nodes in a graph must be"),

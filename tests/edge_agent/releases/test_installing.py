@@ -33,7 +33,7 @@ class Bench:
         self.shop = Shop(folder / "store")
         self.data = DataSettings(path=str(folder / "data.npz"))
         np.savez(self.data.path, x=np.tile(np.eye(3, dtype=np.float32), (10, 1)), y=np.tile(CLASSES, 10))
-        self.installer = self.with_program("edge_agent.releases.trial")
+        self.installer = self.with_program("edge_agent.releases.trial_process")
 
     def with_program(self, program: str, patience: float = PATIENCE) -> Installer:
         return Installer(self.shop.store, self.shop.store / "blobs", self.data, patience=patience, program=program)
@@ -99,7 +99,7 @@ def test_an_older_release_is_not_measured_against_what_it_replaces(bench: Bench)
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"graph": b"no graph"}, "does not load release 2 of"),
+        ({"graph": b"no graph"}, "release 2 of animals is refused: it is no ONNX file"),
         ({"graph": graph_of(weights_of(3))}, "differ here by up to 1 "),
         ({"card": card_of(2, line="plants")}, "release 2 of plants"),
     ],
@@ -149,8 +149,9 @@ def test_a_child_that_dies_or_hangs_is_a_clear_error(
 def test_what_libraries_print_does_not_get_into_the_answer(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    chatty = "import os\nfrom edge_agent.releases import trial as t\nold = t.tried\n"
-    chatty += "t.tried = lambda trial: (print('noise', flush=True), os.write(1, b'noise'), old(trial))[2]\nt.main()\n"
+    chatty = "import os\nfrom edge_agent.releases import trial as t, trial_process\nold = t.tried\n"
+    chatty += "t.tried = lambda trial: (print('noise', flush=True), os.write(1, b'noise'), old(trial))[2]\n"
+    chatty += "trial_process.main()\n"
     (tmp_path / "chatty_trial.py").write_text(chatty)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     done = bench.with_program("chatty_trial")(bench.shop.install(1))

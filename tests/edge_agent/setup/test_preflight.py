@@ -27,6 +27,7 @@ from edge_agent.setup.preflight import (
     of_training,
 )
 from edge_agent.setup.training_trial import TrialResult, survey, tried
+from edge_agent.training.cage import CageReport
 from sojourn.brokers.acl import acl_lines
 from sojourn.brokers.run import start_broker
 from sojourn.data.source import DataSettings
@@ -36,7 +37,7 @@ from sojourn.parts import Training
 from tests.edge_agent.limits.fake_root import FakeRoot
 from tests.sojourn.brokers.brokers import Authority
 
-TRIED = TrialResult(100, ("cat", "dog"), (), None, None, 0.5, 0.01, 80.0, 1000)
+TRIED = TrialResult(100, ("cat", "dog"), (), None, None, 0.5, 0.01, 80.0, 1000, CageReport(("files",)))
 FREE = LimitSettings()
 
 

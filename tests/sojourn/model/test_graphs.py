@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from sojourn.errors import DataError
+from sojourn.errors import DataError, GraphRefused
 from sojourn.model.graphs import Graphs, check_probe, probe_vector
 from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, Probe, TensorSpec
 
@@ -36,15 +36,15 @@ def kit() -> Kit:
     y = (TensorProto.INT64, ["batch"])
     answers = [
         helper.make_node("Reshape", ["vector", "column"], ["w"]),
-        helper.make_node("MatMul", ["x", "w"], ["logits"]),
+        helper.make_node("MatMul", ["x", "w"], ["score"]),
     ]
     train = [
         *answers,
-        helper.make_node("Mul", ["logits", "logits"], ["squares"]),
+        helper.make_node("Mul", ["score", "score"], ["squares"]),
         helper.make_node("ReduceMean", ["squares"], ["mean"], keepdims=0),
         helper.make_node("Constant", [], ["half"], value_float=0.5),
         helper.make_node("Mul", ["mean", "half"], ["loss"]),
-        helper.make_node("Mul", ["x", "logits"], ["each"]),
+        helper.make_node("Mul", ["x", "score"], ["each"]),
         helper.make_node("Constant", [], ["first"], value_ints=[0]),
         helper.make_node("ReduceMean", ["each", "first"], ["gradient"], keepdims=0),
     ]
@@ -55,7 +55,11 @@ def kit() -> Kit:
         classes=("no", "yes"),
         noise=(),
         train=graph(train, {"vector": vector, "x": x, "y": y}, {"loss": [], "gradient": [FEATURES]}),
-        predict=graph(answers, {"vector": vector, "x": x}, {"logits": ["batch", 1]}),
+        predict=graph(
+            [*answers, helper.make_node("Concat", ["score", "score"], ["logits"], axis=1)],
+            {"vector": vector, "x": x},
+            {"logits": ["batch", 2]},
+        ),
         probe=Probe(
             x=np.eye(FEATURES, dtype=np.float32).tobytes(),
             y=(0, 1, 0),
@@ -75,14 +79,15 @@ def test_loss_gradient_and_logits() -> None:
     loss, gradient = graphs.loss_and_gradient(vector, x, np.array([0, 1]))
     assert loss == 1.25
     np.testing.assert_array_equal(gradient, np.array([0.5, 1, 0], np.float32))
-    np.testing.assert_array_equal(graphs.logits(vector, x), np.array([[1], [2]], np.float32))
+    np.testing.assert_array_equal(graphs.logits(vector, x), np.array([[1, 1], [2, 2]], np.float32))
 
 
 def test_sessions_are_made_when_they_are_needed() -> None:
     broken = msgspec.structs.replace(kit(), train=b"not a graph")
     graphs = Graphs(broken)
-    assert graphs.logits(np.ones(FEATURES, np.float32), np.ones((1, FEATURES), np.float32)).item() == 3
-    assert "refuses" in (check_probe(broken, graphs) or "")
+    assert graphs.logits(np.ones(FEATURES, np.float32), np.ones((1, FEATURES), np.float32)).tolist() == [[3, 3]]
+    with pytest.raises(GraphRefused, match="the training graph is refused: it is no ONNX file"):
+        check_probe(broken, graphs)
 
 
 @pytest.mark.parametrize("labels", [[0, 2], [-1, 0], []])

@@ -1,0 +1,120 @@
+"""Kits that do not fit themselves are refused before anything is run, and results that do not fit the kit after it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, helper
+
+from sojourn.errors import GraphRefused
+from sojourn.model.graphs import Graphs
+from sojourn.model.kit_rules import check_kit
+from sojourn.model.workload import built_in
+from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, TensorSpec
+
+KIT = built_in()
+
+
+def changed(**fields: Any) -> Kit:
+    return msgspec.structs.replace(KIT, **fields)
+
+
+def probed(**fields: Any) -> Kit:
+    return changed(probe=msgspec.structs.replace(KIT.probe, **fields))
+
+
+@pytest.mark.parametrize(
+    ("kit", "words"),
+    [
+        (changed(model=ModelSpec(())), "a model of 0 tensors with 0 numbers"),
+        (
+            changed(model=ModelSpec((TensorSpec("w", (1 << 20, 1 << 20)),))),
+            "a model of 1 tensors with 1,099,511,627,776",
+        ),
+        (changed(model=ModelSpec((TensorSpec("w", (3,)), TensorSpec("w", (3,))))), "two tensors of one name"),
+        (changed(model=ModelSpec((TensorSpec("w" * 2000, (3,)),))), "a name that is too long"),
+        (changed(linear=("nothing",)), "a layer that is no tensor of the model"),
+        (changed(classes=()), "0 classes"),
+        (changed(classes=("a", "a")), "two of one name"),
+        (changed(input=InputSpec((1 << 15, 1 << 15))), "a sample, or noise for it, that is too large"),
+        (changed(noise=((1 << 30,),)), "a sample, or noise for it, that is too large"),
+        (probed(y=()), "a probe of 0 rows"),
+        (probed(y=tuple([10] * len(KIT.probe.y))), "labels that are no class"),
+        (probed(x=b"short"), "rows are not of the input's shape"),
+        (probed(places=()), r"values for 0 places"),
+        (probed(places=tuple([KIT.model.size] * len(KIT.probe.places))), "places outside of the model"),
+        (probed(places=tuple([-1] * len(KIT.probe.places))), "places outside of the model"),
+        (probed(norm=float("nan")), "not finite"),
+    ],
+)
+def test_numbers_and_names_fit_each_other(kit: Kit, words: str) -> None:
+    with pytest.raises(GraphRefused, match=f"the kit is refused: .*{words}"):
+        Graphs(kit)
+
+
+def test_the_built_in_kit_is_in_order() -> None:
+    check_kit(KIT)
+
+
+def of(data: bytes) -> ModelProto:
+    model: ModelProto = ModelProto.FromString(data)
+    return model
+
+
+def test_graphs_take_and_give_what_the_kit_says() -> None:
+    more = of(KIT.train)
+    more.graph.output.append(helper.make_tensor_value_info("x_out", TensorProto.FLOAT, None))
+    more.graph.node.append(helper.make_node("Identity", ["x"], ["x_out"]))
+    with pytest.raises(GraphRefused, match="the training graph gives gradient, loss, x_out instead of gradient, loss"):
+        step(changed(train=more.SerializeToString()))
+    wide = of(KIT.train)
+    wide.graph.output[1].type.tensor_type.shape.dim[0].dim_value = KIT.model.size + 1
+    said = f"gives gradient as float32.{KIT.model.size + 1}. instead of float32.{KIT.model.size}."
+    with pytest.raises(GraphRefused, match=said):
+        step(changed(train=wide.SerializeToString()))
+    other = of(KIT.predict)
+    other.graph.output[0].type.tensor_type.elem_type = TensorProto.DOUBLE
+    with pytest.raises(
+        GraphRefused, match=r"the prediction graph gives logits as float64\[\?, 10\] instead of float32"
+    ):
+        answers(changed(predict=other.SerializeToString()))
+
+
+def test_results_of_another_shape_never_leave_the_graphs() -> None:
+    """A graph that declares no shape is found out when it runs."""
+    train = of(KIT.train)
+    del train.graph.output[:]
+    train.graph.output.extend(
+        [
+            helper.make_tensor_value_info("loss", TensorProto.FLOAT, []),
+            helper.make_tensor_value_info("gradient", TensorProto.FLOAT, None),
+        ]
+    )
+    for node in train.graph.node:
+        node.output[:] = ["own_gradient" if name == "gradient" else name for name in node.output]
+    train.graph.node.append(helper.make_node("Concat", ["own_gradient", "vector"], ["gradient"], axis=0))
+    size = KIT.model.size
+    with pytest.raises(GraphRefused, match=rf"a gradient of float32\({2 * size},\) instead of float32\({size},\)"):
+        step(changed(train=train.SerializeToString()))
+    predict = of(KIT.predict)
+    predict.graph.output[0].CopyFrom(helper.make_tensor_value_info("logits", TensorProto.FLOAT, None))
+    for node in predict.graph.node:
+        node.output[:] = ["own_logits" if name == "logits" else name for name in node.output]
+    predict.graph.node.append(helper.make_node("Concat", ["own_logits", "own_logits"], ["logits"], axis=1))
+    with pytest.raises(GraphRefused, match=r"a logits of float32\(2, 20\) instead of float32\(2, 10\)"):
+        answers(changed(predict=predict.SerializeToString()))
+
+
+def step(kit: Kit) -> None:
+    Graphs(kit).loss_and_gradient(np.zeros(kit.model.size, np.float32), rows(), np.array([0, 1]))
+
+
+def answers(kit: Kit) -> None:
+    Graphs(kit).logits(np.zeros(kit.model.size, np.float32), rows())
+
+
+def rows() -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.zeros((2, *KIT.input.shape), np.float32)
