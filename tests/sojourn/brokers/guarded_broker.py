@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Self
 
 from sojourn.brokers import fleet as folders
+from sojourn.brokers.acl import MemberRole
 from sojourn.brokers.configuration import CONF, Listeners
-from sojourn.brokers.fleet import FleetFile, Kind, MemberRole
+from sojourn.brokers.fleet import FleetFile, Kind
 from sojourn.brokers.run import find_mosquitto
 from sojourn.links.settings import BrokerSettings, TlsSettings
 
