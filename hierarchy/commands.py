@@ -75,9 +75,9 @@ def init(
     host: Annotated[
         list[str] | None, typer.Option(help="Name or address at which devices reach this machine; may be repeated.")
     ] = None,
-    port: Annotated[int, typer.Option(help="For devices with passwords (TLS).", min=1, max=65_535)] = 8883,
-    certificate_port: Annotated[int, typer.Option(help="For devices with certificates.", min=1, max=65_535)] = 8884,
-    local_port: Annotated[int, typer.Option(help="On 127.0.0.1, without TLS; 0: none.", min=0, max=65_535)] = 1883,
+    certificate_port: options.CertificatePort = 8884,
+    password_port: options.PasswordPort = 0,
+    local_port: options.LocalPort = 1883,
     folder: Annotated[Path, typer.Option(metavar="FOLDER", help="For settings and keys.")] = Path("/etc/sojourn"),
 ) -> None:
     """Make the settings of an edge server, and the broker's configuration, keys and access rules for its site."""
@@ -95,7 +95,7 @@ def init(
         path = setup.write(folder, joined.settings, joined.files)
     else:
         hosts = host or [_asked("Name or address at which devices reach this machine", "--host or --shared-broker")]
-        listeners = Listeners(password=port, certificate=certificate_port, local=local_port)
+        listeners = Listeners(password=password_port, certificate=certificate_port, local=local_port)
         path = setup.with_own_broker(joined, folder, hosts, listeners)
         site = folder / "fleet"
         typer.echo(f"broker: start it with mosquitto -c {site / 'broker' / CONF}")

@@ -65,12 +65,12 @@ def with_own_broker(joined: Joined, folder: Path, hosts: list[str], listeners: L
     _check_new(folder)
     fleet = FleetFile(fleet=settings["fleet"], hosts=tuple(hosts), listeners=listeners, release_key=joined.release_key)
     folders.create(site, fleet, signed_here=False)
-    _, secret = folders.admit(site, name, "edge", "password")
+    _, secret = folders.admit(site, name, "edge", "password" if listeners.local else "certificate")
     settings["cloud_broker"] = _renamed(settings.pop("broker"))
     settings["broker"] = _own_broker(listeners)
     files = {each.replace("edge.", "edge.cloud.", 1): data for each, data in joined.files.items()}
-    files |= {"edge.password": secret.files["password"], "edge.ca.pem": (site / folders.CA_FILE).read_bytes()}
-    return write(folder, settings, files)
+    files |= {f"edge.{suffix}": data for suffix, data in secret.files.items()}
+    return write(folder, settings, files | {"edge.ca.pem": (site / folders.CA_FILE).read_bytes()})
 
 
 def write(folder: Path, settings: dict[str, Any], files: dict[str, bytes]) -> Path:
@@ -102,8 +102,8 @@ def _content(file: str) -> bytes:
 def _own_broker(listeners: Listeners) -> dict[str, Any]:
     if listeners.local:
         return {"host": "127.0.0.1", "port": listeners.local, "password_file": "edge.password"}
-    tls = {"ca_file": "edge.ca.pem"}
-    return {"host": "localhost", "port": listeners.password, "password_file": "edge.password", "tls": tls}
+    tls = {"ca_file": "edge.ca.pem", "certificate_file": "edge.pem", "key_file": "edge.key"}
+    return {"host": "localhost", "port": listeners.certificate, "tls": tls}
 
 
 def _renamed(broker: dict[str, Any]) -> dict[str, Any]:

@@ -30,8 +30,10 @@ def broker_table(fleet: FleetFile, secret: Secret, stem: str) -> dict[str, Any]:
 
 
 def agent_bundle(folder: Path, fleet: FleetFile, name: str, secret: Secret, data: str) -> dict[str, bytes]:
-    """The files of a device."""
+    """The files of a device: it obeys the edge servers that the fleet has now, and no others."""
     settings: dict[str, Any] = {"name": name, "fleet": fleet.fleet, "store": AGENT_STORE}
+    if edges := fleet.named("edge"):
+        settings["edges"] = edges
     settings |= {"data": {"path": data}, "broker": broker_table(fleet, secret, "agent")}
     if fleet.release_key:
         settings["release"] = {"key_file": "agent.release.pub"}

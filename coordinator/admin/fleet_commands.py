@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sojourn import options
+
 if TYPE_CHECKING:
-    from sojourn.brokers.fleet import FleetFile, MemberRole, Secret
+    from sojourn.brokers.acl import MemberRole
+    from sojourn.brokers.fleet import FleetFile, Kind, Secret
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Say who belongs to a fleet, and make credentials for them."
@@ -23,10 +28,19 @@ Folder = Annotated[
 ]
 NodeName = Annotated[str, typer.Argument(metavar="NAME", help="The node's name: a-z, 0-9 and '-'.")]
 Output = Annotated[Path | None, typer.Option(metavar="FILE", help="The bundle.", show_default="NAME.tar.gz")]
-Certificate = Annotated[bool, typer.Option("--certificate", help="A client certificate instead of a password.")]
+Password = Annotated[
+    bool, typer.Option("--password", help="A password instead of a client certificate; needs a --password-port.")
+]
+Certificate = Annotated[bool, typer.Option("--certificate", hidden=True)]
+"""What versions before 0.3 had to be told; it is so by itself now."""
 Renew = Annotated[bool, typer.Option("--renew", help="New credentials for a member; its old ones end.")]
-ShowPassword = Annotated[bool, typer.Option("--show-password", help="Print the password, too.")]
+ShowPassword = Annotated[bool, typer.Option("--show-password", help="With --password: print it, too.")]
+Wait = Annotated[
+    float, typer.Option(metavar="SECONDS", min=0, help="For the broker to read its files again, before it is cleared.")
+]
 DEFAULT = Path("/etc/sojourn/fleet")
+WAIT = 30.0
+_LISTED = 10
 
 
 @app.command()
@@ -36,9 +50,9 @@ def init(
         list[str] | None,
         typer.Option(help="Name or address at which nodes reach the broker; may be repeated, the first is told them."),
     ] = None,
-    port: Annotated[int, typer.Option(help="For nodes with passwords (TLS).", min=1, max=65_535)] = 8883,
-    certificate_port: Annotated[int, typer.Option(help="For nodes with certificates.", min=1, max=65_535)] = 8884,
-    local_port: Annotated[int, typer.Option(help="On 127.0.0.1, without TLS; 0: none.", min=0, max=65_535)] = 1883,
+    certificate_port: options.CertificatePort = 8884,
+    password_port: options.PasswordPort = 0,
+    local_port: options.LocalPort = 1883,
     cloud: Annotated[str, typer.Option(help="The coordinator's name.")] = "cloud",
     operator: Annotated[list[str] | None, typer.Option(help="May be repeated.", show_default="operator")] = None,
     fleet_folder: Folder = DEFAULT,
@@ -48,10 +62,13 @@ def init(
     from sojourn.brokers import fleet as folders
     from sojourn.brokers.configuration import CONF
     from sojourn.brokers.fleet import BROKER, RELEASE_KEY, FleetFile
+    from sojourn.errors import ConfigError
     from sojourn.settings import validated
 
+    if not local_port and not password_port:
+        raise ConfigError("operators connect with passwords: give a --local-port, or a --password-port")
     hosts = host or [_asked("Name or address at which nodes reach the broker", "--host")]
-    listeners = {"password": port, "certificate": certificate_port, "local": local_port}
+    listeners = {"password": password_port, "certificate": certificate_port, "local": local_port}
     values = {"fleet": fleet, "hosts": hosts, "listeners": listeners}
     folders.create(fleet_folder, validated(values, FleetFile, "the command line"), signed_here=True)
     with folders.alone(fleet_folder):
@@ -69,6 +86,7 @@ def init(
 @app.command("add-device")
 def add_device(
     name: NodeName,
+    password: Password = False,
     certificate: Certificate = False,
     data: Annotated[
         str, typer.Option(metavar="PATH", help="Where its data is, on the device.")
@@ -82,15 +100,19 @@ def add_device(
     from coordinator.admin.credentials import agent_bundle
 
     path = _bundle_path(output, name)
-    fleet, secret = _admitted(fleet_folder, name, "device", certificate=certificate, renew=renew)
+    kind = _kind(password=password, certificate=certificate)
+    fleet, secret = _admitted(fleet_folder, name, "device", kind, renew=renew)
     _deliver(path, agent_bundle(fleet_folder, fleet, name, secret, data), secret, show_password=show_password)
     typer.echo(f"on the device: sudo ./install.sh --bundle {path.name}", err=True)
+    if not fleet.named("edge"):
+        typer.echo("there is no edge server yet: it will obey any; --renew it when there is one", err=True)
     _say_reload()
 
 
 @app.command("add-edge")
 def add_edge(
     name: NodeName,
+    password: Password = False,
     certificate: Certificate = False,
     output: Output = None,
     renew: Renew = False,
@@ -101,9 +123,14 @@ def add_edge(
     from coordinator.admin.credentials import edge_bundle
 
     path = _bundle_path(output, name)
-    fleet, secret = _admitted(fleet_folder, name, "edge", certificate=certificate, renew=renew)
+    kind = _kind(password=password, certificate=certificate)
+    fleet, secret = _admitted(fleet_folder, name, "edge", kind, renew=renew)
     _deliver(path, edge_bundle(fleet_folder, fleet, name, secret), secret, show_password=show_password)
     typer.echo(f"on the edge server: sudo sojourn edge init --bundle {path.name}", err=True)
+    if devices := fleet.named("device"):
+        more = f" and {len(devices) - _LISTED} more" if len(devices) > _LISTED else ""
+        typer.echo(f"{', '.join(devices[:_LISTED])}{more}: these obey it only when {name!r} is among the", err=True)
+        typer.echo("`edges` of their agent.toml; add-device --renew makes new bundles that say so", err=True)
     _say_reload()
 
 
@@ -124,25 +151,25 @@ def list_(fleet_folder: Folder = DEFAULT) -> None:
 
 
 @app.command()
-def revoke(name: NodeName, fleet_folder: Folder = DEFAULT) -> None:
-    """Let a member connect no more: a lost or stolen device. It stays listed."""
+def revoke(name: NodeName, wait: Wait = WAIT, fleet_folder: Folder = DEFAULT) -> None:
+    """Let a member connect no more: a lost or stolen device. It stays listed, and leaves every roster."""
     from sojourn.brokers import fleet as folders
 
     with folders.alone(fleet_folder):
-        folders.revoke(fleet_folder, name)
-    typer.echo(f"{name} is revoked")
-    _say_reload()
+        left = folders.revoke(fleet_folder, name)
+        typer.echo(f"{name} is revoked")
+        _clear(fleet_folder, name, left, wait)
 
 
 @app.command()
-def remove(name: NodeName, fleet_folder: Folder = DEFAULT) -> None:
-    """Forget a member. Its credentials end, too, and its name is free for another."""
+def remove(name: NodeName, wait: Wait = WAIT, fleet_folder: Folder = DEFAULT) -> None:
+    """Forget a member. Its credentials end, too, it leaves every roster, and its name is free for another."""
     from sojourn.brokers import fleet as folders
 
     with folders.alone(fleet_folder):
-        folders.remove(fleet_folder, name)
-    typer.echo(f"{name} is removed")
-    _say_reload()
+        left = folders.remove(fleet_folder, name)
+        typer.echo(f"{name} is removed")
+        _clear(fleet_folder, name, left, wait)
 
 
 @app.command("renew-broker")
@@ -180,11 +207,52 @@ def _bundle_path(output: Path | None, name: str) -> Path:
     return path
 
 
-def _admitted(folder: Path, name: str, role: MemberRole, *, certificate: bool, renew: bool) -> tuple[FleetFile, Secret]:
+def _kind(*, password: bool, certificate: bool) -> Kind:
+    from sojourn.errors import ConfigError
+
+    if password and certificate:
+        raise ConfigError("a member has a password or a certificate: leave out --password or --certificate")
+    return "password" if password else "certificate"
+
+
+def _admitted(folder: Path, name: str, role: MemberRole, kind: Kind, *, renew: bool) -> tuple[FleetFile, Secret]:
     from sojourn.brokers import fleet as folders
+    from sojourn.errors import ConfigError
 
     with folders.alone(folder):
-        return folders.admit(folder, name, role, "certificate" if certificate else "password", renew=renew)
+        if kind == "password" and not folders.read(folder).listeners.password:
+            raise ConfigError(
+                "--password: this broker has no listener for passwords. Set password = 8883 under [listeners] in "
+                f"{folder / folders.FLEET_FILE}, then `sojourn fleet renew-broker`, and restart the broker"
+            )
+        return folders.admit(folder, name, role, kind, renew=renew)
+
+
+def _clear(folder: Path, name: str, left: list[str], wait: float) -> None:
+    """Have the broker forget what it keeps of a member, after it has read its files again."""
+    from sojourn.brokers.clearing import HOST, clear
+    from sojourn.errors import LinkError
+
+    if _reloaded(folder):
+        typer.echo("the broker has read its files again", err=True)
+    else:
+        _say_reload()
+    try:
+        if clear(folder, name, left, wait):
+            typer.echo(f"what the broker kept of {name} is cleared")
+        else:
+            typer.echo(f"no broker of this fleet answers on {HOST}: restart one that runs elsewhere", err=True)
+    except LinkError as error:
+        typer.echo(f"{error}: restart it, and it keeps nothing of {name} (systemctl restart mosquitto)", err=True)
+        raise typer.Exit(1) from error
+
+
+def _reloaded(folder: Path) -> bool:
+    """Have systemd's own broker read its files again, where it is the one that this folder is for."""
+    if folder.resolve() != DEFAULT or os.geteuid() != 0 or not Path("/run/systemd/system").is_dir():
+        return False
+    done = subprocess.run(["systemctl", "reload", "mosquitto"], check=False, capture_output=True)
+    return done.returncode == 0
 
 
 def _deliver(path: Path, files: dict[str, bytes], secret: Secret, *, show_password: bool) -> None:

@@ -22,7 +22,8 @@ from fleet_sim.datasets.partition import dirichlet
 from fleet_sim.demo.job import demo_job
 from fleet_sim.demo.processes import Processes
 from fleet_sim.demo.release import PUBLIC, make_key, ship
-from sojourn.brokers.run import acl_lines, find_mosquitto, start_broker
+from sojourn.brokers.acl import Members, acl_lines
+from sojourn.brokers.run import find_mosquitto, start_broker
 from sojourn.errors import JobError, LinkError
 from sojourn.links.settings import LocalBroker
 from sojourn.toml import dumps
@@ -118,7 +119,10 @@ def _broker_names(demo: Demo) -> list[str]:
 
 def _broker(demo: Demo, name: str, folder: Path) -> Broker:
     # All names are known, so the broker can enforce who speaks to whom; amqtt knows no such rules.
-    acl = acl_lines(FLEET, demo.site_names, [CLOUD], [OPERATOR]) if find_mosquitto() else None
+    members = Members(
+        devices=tuple(demo.device_names), edges=tuple(demo.site_names), clouds=(CLOUD,), operators=(OPERATOR,)
+    )
+    acl = acl_lines(FLEET, members) if find_mosquitto() else None
     return start_broker(LocalBroker(acl=acl), folder / f"broker-{name}")
 
 

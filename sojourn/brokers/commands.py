@@ -24,6 +24,7 @@ def broker(
     folder: Annotated[Path, typer.Option(help="For its config and its log.")] = Path(".sojourn/broker"),
     fleet: Annotated[str | None, typer.Option(help="Allow only what this fleet's roles may say.")] = None,
     edge: Annotated[list[str] | None, typer.Option(help="With --fleet: an edge server; may be repeated.")] = None,
+    device: Annotated[list[str] | None, typer.Option(help="With --fleet: a device; may be repeated.")] = None,
     cloud: Annotated[list[str] | None, typer.Option(help="With --fleet: a coordinator.", show_default="cloud")] = None,
     operator: Annotated[
         list[str] | None, typer.Option(help="With --fleet: an operator.", show_default="operator")
@@ -31,15 +32,22 @@ def broker(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
 ) -> None:
     """Run mosquitto, or amqtt where it is not installed, until Ctrl-C. For development, not for the field."""
-    from sojourn.brokers.run import acl_lines, start_broker
+    from sojourn.brokers.acl import Members, acl_lines
+    from sojourn.brokers.run import start_broker
     from sojourn.errors import ConfigError
     from sojourn.links.settings import LocalBroker
     from sojourn.settings import validated
 
     logs.set_up(verbose=verbose)
-    if fleet is None and (edge or cloud or operator):
-        raise ConfigError("--edge, --cloud and --operator say who may do what in a fleet: name it with --fleet")
-    acl = None if fleet is None else acl_lines(fleet, edge or [], cloud or ["cloud"], operator or ["operator"])
+    if fleet is None and (edge or device or cloud or operator):
+        raise ConfigError("--edge, --device, --cloud and --operator say who is in a fleet: name it with --fleet")
+    members = Members(
+        devices=tuple(device or ()),
+        edges=tuple(edge or ()),
+        clouds=tuple(cloud or ["cloud"]),
+        operators=tuple(operator or ["operator"]),
+    )
+    acl = None if fleet is None else acl_lines(fleet, members)
     values = {"host": host, "port": port, "kind": kind, "max_packet": max_packet, "acl": acl}
     with start_broker(validated(values, LocalBroker, "the command line"), folder) as running:
         typer.echo(f"{running.kind} is listening on {running.host}:{running.port}; Ctrl-C ends it.")

@@ -22,16 +22,24 @@ GROUP = "mosquitto"
 """Mosquitto gives up root before it reads any of these files."""
 _ENVELOPE = 44_000
 """Room for a packet's topic and properties, and for nodes of a later version."""
+_FROM_AFAR, _FROM_HERE = 3_800, 300
+"""Connections of a listener that others can reach, and of the one on 127.0.0.1: both of the former and the latter stay
+below LimitNOFILE in the unit, so that nobody from afar takes the last file from those who are on this machine."""
+_QUEUED = 1_000
 _ONE_CLIENT_EACH = "use_username_as_clientid true"
 """Otherwise a node with a valid password could take another's client id and throw it out."""
 
 
-class Listeners(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where a broker listens: with TLS for passwords and for certificates, and plainly for its own machine."""
+OptionalPort = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 
-    password: Port = 8883
+
+class Listeners(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where a broker listens: with TLS for certificates and for passwords, and plainly for its own machine."""
+
+    password: OptionalPort = 8883
+    """0 for no such listener, as new fleets have it; a file that does not say is of a version that always had one."""
     certificate: Port = 8884
-    local: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 1883
+    local: OptionalPort = 1883
     """On 127.0.0.1 only; still with passwords. 0 for no such listener."""
 
 
@@ -40,6 +48,10 @@ class BrokerLimits:
     """What a broker takes at most: bytes of a packet, messages and bytes that wait for one client, bytes of memory.
 
     Receivers pull a window at a time, about 1 MB: the limits are for when something goes wrong. memory: 0 is no limit.
+
+    No single member may come near `memory`: there Mosquitto refuses what is large, but ends when what it needs is
+    small (exit code 255). At most a member holds (edge servers + 1) retained packets, a will, and what waits for it if
+    it does not read: `queued` packets in QoS 0, about 260 MB.
     """
 
     packet: int
@@ -48,13 +60,16 @@ class BrokerLimits:
     memory: int
 
 
-_OF_A_FLEET = BrokerLimits(OWN_BROKER_PAYLOAD + _ENVELOPE, 1000, 16 << 20, 256 << 20)
+def limits_of(devices: int) -> BrokerLimits:
+    """For a fleet's broker: after a restart the presence of all devices waits for an edge server at once."""
+    return BrokerLimits(OWN_BROKER_PAYLOAD + _ENVELOPE, max(_QUEUED, 2 * devices), 16 << 20, 512 << 20)
 
 
-def fleet_conf(folder: Path, listeners: Listeners) -> str:
+def fleet_conf(folder: Path, listeners: Listeners, devices: int = 0) -> str:
     """For a fleet's broker, with its other files in the same folder: nobody unknown, nothing open, all bounded."""
-    blocks = [_everywhere(folder), _with_passwords(folder, listeners.password)]
-    blocks.append(_with_certificates(folder, listeners.certificate))
+    blocks = [_everywhere(folder, limits_of(devices)), _with_certificates(folder, listeners.certificate)]
+    if listeners.password:
+        blocks.append(_with_passwords(folder, listeners.password))
     if listeners.local:
         blocks.append(_local(listeners.local))
     return "\n".join("\n".join(block) + "\n" for block in blocks)
@@ -81,7 +96,7 @@ def local_conf(settings: LocalBroker, port: int, passwords: Path | None, acl: Pa
     return "\n".join(lines) + "\n"
 
 
-def _everywhere(folder: Path) -> list[str]:
+def _everywhere(folder: Path, limits: BrokerLimits) -> list[str]:
     return [
         "# Written by `sojourn`: changes are lost when it writes this file again.",
         "per_listener_settings false",
@@ -92,7 +107,8 @@ def _everywhere(folder: Path) -> list[str]:
         "persistent_client_expiration 1d",
         "sys_interval 0",
         f"# The largest chunk is {OWN_BROKER_PAYLOAD} bytes; receivers pull about 1 MB at a time.",
-        *_bounded(_OF_A_FLEET),
+        *_bounded(limits),
+        f"max_inflight_bytes {4 << 20}",
     ]
 
 
@@ -116,6 +132,7 @@ def _with_passwords(folder: Path, port: int) -> list[str]:
     return [
         "# Nodes that have a password.",
         f"listener {port}",
+        *_of_listener(_FROM_AFAR),
         *_server(folder / CERTIFICATE, folder / KEY),
         _ONE_CLIENT_EACH,
     ]
@@ -125,6 +142,7 @@ def _with_certificates(folder: Path, port: int) -> list[str]:
     return [
         "# Nodes that have a certificate: its name is who they are, whatever they claim.",
         f"listener {port}",
+        *_of_listener(_FROM_AFAR),
         *_server(folder / CERTIFICATE, folder / KEY),
         *_clients(folder / CA),
         f"crlfile {folder / REVOKED}",
@@ -136,7 +154,13 @@ def _local(port: int) -> list[str]:
     return [
         "# Servers and operators on this machine; operators may run several commands at once.",
         f"listener {port} 127.0.0.1",
+        *_of_listener(_FROM_HERE),
     ]
+
+
+def _of_listener(connections: int) -> list[str]:
+    """Nodes use neither QoS 2 nor topic aliases, with both of which a client makes the broker keep more for it."""
+    return [f"max_connections {connections}", "max_qos 1", "max_topic_alias 0"]
 
 
 def _server(certificate: Path, key: Path) -> list[str]:

@@ -18,7 +18,7 @@ import msgspec
 
 from sojourn import toml
 from sojourn.brokers import configuration, passwords
-from sojourn.brokers.acl import acl_lines
+from sojourn.brokers.acl import MemberRole, Members, acl_lines, left_behind
 from sojourn.brokers.certificates import Authority
 from sojourn.brokers.configuration import Listeners
 from sojourn.errors import ConfigError
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 FLEET_FILE, CA_FILE, CA_KEY, RELEASE_KEY, BROKER = "fleet.toml", "ca.pem", "ca.key", "release.key", "broker"
 DEFAULT_FOLDER = "/etc/sojourn/fleet"
-MemberRole = Literal["device", "edge", "cloud", "operator"]
 Kind = Literal["password", "certificate"]
 
 
@@ -72,6 +71,17 @@ class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def named(self, *roles: MemberRole) -> list[str]:
         """The members of these roles that may connect."""
         return [name for name, each in sorted(self.members.items()) if each.role in roles and not each.revoked]
+
+    @property
+    def admitted(self) -> Members:
+        """Who may speak at the broker, and who may no longer."""
+        return Members(
+            devices=tuple(self.named("device")),
+            edges=tuple(self.named("edge")),
+            clouds=tuple(self.named("cloud")),
+            operators=tuple(self.named("operator")),
+            barred=tuple(self.barred),
+        )
 
 
 class Secret(NamedTuple):
@@ -143,17 +153,19 @@ def authority_of(folder: Path) -> Authority:
         raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from error
 
 
-def write(folder: Path, fleet: FleetFile, hashes: dict[str, str]) -> None:
-    """Write what mosquitto reads, then the fleet file: who is listed there can connect, and who is not cannot."""
+def write(folder: Path, fleet: FleetFile, hashes: dict[str, str], cleared: Sequence[str] = ()) -> None:
+    """Write what mosquitto reads, then the fleet file: who is listed there can connect, and who is not cannot.
+
+    The `cleared` topics may be emptied until it is written again (`sojourn.brokers.clearing`).
+    """
     broker = folder / BROKER
-    barred = fleet.barred
-    admitted = {name: hashes[name] for name in sorted(hashes) if name in fleet.members and name not in barred}
-    rules = acl_lines(fleet.fleet, fleet.named("edge"), fleet.named("cloud"), fleet.named("operator"), barred)
+    members = fleet.admitted
+    known = {name: hashes[name] for name in sorted(hashes) if name in fleet.members and name not in members.barred}
     texts: dict[str, str | bytes] = {
-        configuration.PASSWORDS: passwords.lines(admitted),
-        configuration.ACL: rules,
+        configuration.PASSWORDS: passwords.lines(known),
+        configuration.ACL: acl_lines(fleet.fleet, members, cleared),
         configuration.REVOKED: authority_of(folder).revoked(list(fleet.revoked)),
-        configuration.CONF: configuration.fleet_conf(broker.resolve(), fleet.listeners),
+        configuration.CONF: configuration.fleet_conf(broker.resolve(), fleet.listeners, len(members.devices)),
     }
     for name, text in texts.items():
         write_private(broker / name, text, group=configuration.GROUP)
@@ -186,25 +198,30 @@ def admit(folder: Path, name: str, role: MemberRole, kind: Kind, *, renew: bool 
     return fleet, Secret(kind, files)
 
 
-def revoke(folder: Path, name: str) -> FleetFile:
-    """Let a member connect no more; it stays listed, and its name taken."""
-    fleet, hashes = read(folder), hashes_of(folder)
+def revoke(folder: Path, name: str) -> list[str]:
+    """Let a member connect no more; it stays listed, and its name taken. Returns the topics to clear."""
+    fleet = read(folder)
     old = _member(fleet, name)
     if not old.revoked:
         members = {**fleet.members, name: msgspec.structs.replace(old, revoked=_today())}
-        fleet = msgspec.structs.replace(fleet, members=members, revoked=_with_serial(fleet.revoked, name, old))
-    write(folder, fleet, hashes)
-    return fleet
+        fleet = msgspec.structs.replace(fleet, members=members)
+    return _without(folder, fleet, name, old)
 
 
-def remove(folder: Path, name: str) -> FleetFile:
-    """Forget a member; its credentials end too, and its name is free."""
-    fleet, hashes = read(folder), hashes_of(folder)
+def remove(folder: Path, name: str) -> list[str]:
+    """Forget a member; its credentials end too, and its name is free. Returns the topics to clear."""
+    fleet = read(folder)
     old = _member(fleet, name)
     members = {key: each for key, each in fleet.members.items() if key != name}
-    fleet = msgspec.structs.replace(fleet, members=members, revoked=_with_serial(fleet.revoked, name, old))
-    write(folder, fleet, hashes)
-    return fleet
+    return _without(folder, msgspec.structs.replace(fleet, members=members), name, old)
+
+
+def _without(folder: Path, fleet: FleetFile, name: str, old: FleetMember) -> list[str]:
+    """Write the fleet in which a member's credentials have ended; returns where the broker may keep something of it."""
+    fleet = msgspec.structs.replace(fleet, revoked=_with_serial(fleet.revoked, name, old))
+    left = left_behind(fleet.fleet, name, old.role, fleet.admitted)
+    write(folder, fleet, hashes_of(folder), left)
+    return left
 
 
 @contextmanager

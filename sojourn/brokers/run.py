@@ -17,7 +17,6 @@ import threading
 import time
 from typing import TYPE_CHECKING, Literal, Self
 
-from sojourn.brokers.acl import acl_lines
 from sojourn.brokers.configuration import CONF, local_conf
 from sojourn.brokers.passwords import password_file
 from sojourn.errors import BrokerError
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from sojourn.links.settings import LocalBroker
-
-__all__ = ["Broker", "acl_lines", "find_mosquitto", "start_broker"]
 
 _LOG = logging.getLogger(__name__)
 _START_SECONDS = 15.0

@@ -56,8 +56,10 @@ class MemoryBroker:
     def publish(self, topic: str, payload: bytes, *, retain: bool) -> None:
         """Carry a message to all who want it, with this broker's faults; what is retained arrives, and in order."""
         self.payload += len(payload)
-        if retain:
+        if retain and payload:
             self._retained[topic] = payload
+        elif retain:
+            self._retained.pop(topic, None)
         for link in self._links.wanting(topic):
             self._carry(link, topic, payload, lossy=not retain)
 

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING
 import msgspec
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from sojourn.links import reasons
 from sojourn.links.link import PORTABLE_PAYLOAD, Will
 from sojourn.links.loop import MqttLoop
 from sojourn.links.settings import OWN_BROKER_PAYLOAD
 from sojourn.links.window import MAX_MESSAGES_IN_FLIGHT, MqttWindow
+from sojourn.protocol.topics import is_state
 
 if TYPE_CHECKING:
     import threading
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
     from sojourn.links.settings import BrokerSettings
 
+_LOG = logging.getLogger(__name__)
 HEADER_ROOM = 256
 """What a packet holds besides its payload: our longest topic has 212 bytes, the rest is MQTT's."""
 _FLUSH_STEP = 0.005
@@ -90,6 +93,7 @@ class Session:
         self._ending: Ending | None = None
         self._connected = False
         self._subscribed = False
+        self._kept_dropped = False
         self._errors = _LastError()
         self._client = self._make_client()
         self._loop = MqttLoop(self._client)
@@ -178,9 +182,19 @@ class Session:
         self.payload_limit = self._limit(getattr(given, "MaximumPacketSize", None))
         self._window.open(self._client.keepalive, getattr(given, "ReceiveMaximum", MAX_MESSAGES_IN_FLIGHT))
         if self._identity.filters:
-            self._client.subscribe([(name, 1) for name in self._identity.filters])
+            self._subscribe(self._identity.filters)
         else:
             self._now_up()
+
+    def _subscribe(self, filters: Sequence[str]) -> None:
+        """Of what the broker has kept only presence is wanted: nobody keeps messages there, but to replay or hoard."""
+        if self.protocol != MQTTProtocolVersion.MQTTv5:
+            self._client.subscribe([(name, 1) for name in filters])
+            return
+        kept, fresh = SubscribeOptions.RETAIN_SEND_ON_SUBSCRIBE, SubscribeOptions.RETAIN_DO_NOT_SEND
+        whens = [kept if is_state(name) else fresh for name in filters]
+        options = [SubscribeOptions(qos=1, retainHandling=when) for when in whens]
+        self._client.subscribe(list(zip(filters, options, strict=True)))
 
     def _limit(self, max_packet: int | None) -> int:
         is_5 = self.protocol == MQTTProtocolVersion.MQTTv5
@@ -214,7 +228,15 @@ class Session:
             topic = message.topic
         except UnicodeDecodeError:
             return
+        if message.retain and not is_state(topic):  # MQTT 3.1.1 cannot ask for less
+            self._drop_kept(topic)
+            return
         self._arrived(topic, bytes(message.payload))
+
+    def _drop_kept(self, topic: str) -> None:
+        if not self._kept_dropped:
+            _LOG.warning("%s: dropped what the broker has kept on %s, and all such", self._identity.name, topic[:200])
+        self._kept_dropped = True
 
     def _lost(self) -> Ending:
         alert = reasons.tls_alert(self._errors.text)

@@ -187,7 +187,9 @@ class Node:
             raise InvalidMessage(f"{route.sender} may not write to {node} here")
         if node.role not in self.machine.watches or self.links[node.role] is not link:
             raise InvalidMessage(f"nobody asked for the presence of {node}")
-        if not payload:
+        if not payload:  # it was removed from the fleet, and what the broker kept of it was cleared
+            if (epoch := self._epochs.pop(node, None)) is not None:
+                self._events.append(Present(node, epoch, Death()))
             return
         packet = unpack_presence(payload)
         if isinstance(packet.message, Birth):

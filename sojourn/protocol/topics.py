@@ -73,6 +73,11 @@ def state_filter(fleet: str, role: Role) -> str:
     return f"sojourn/{WIRE}/{fleet}/{role}/+/state"
 
 
+def is_state(topic: str) -> bool:
+    """Whether a topic, or a filter, is one of presence and not of an inbox."""
+    return topic.endswith("/state")
+
+
 def read(fleet: str, topic: str) -> Route | None:
     """What a topic says, or None for one that is not ours."""
     match topic.split("/"):

@@ -24,7 +24,7 @@ from edge_agent import records
 from edge_agent.releases import machine
 from hierarchy.edge.visits import STALE
 from sojourn import WIRE, parts
-from sojourn.brokers.acl import acl_lines
+from sojourn.brokers.acl import Members, acl_lines
 from sojourn.errors import InvalidBlob, InvalidMessage
 from sojourn.links.link import PORTABLE_PAYLOAD
 from sojourn.links.session import HEADER_ROOM
@@ -390,7 +390,8 @@ def test_who_may_send_what_to_whom():
 
 
 def test_the_access_list_is_the_one_that_brokers_get():
-    assert acl_lines("bakery", ["hall"], ["main"], ["operator"]) in PAGE
+    members = Members(devices=("oven",), edges=("hall",), clouds=("main",), operators=("operator",))
+    assert acl_lines("bakery", members) in PAGE
 
 
 def test_limits_and_settings_are_told_as_they_are():

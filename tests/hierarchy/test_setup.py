@@ -55,12 +55,24 @@ def test_a_site_with_its_own_broker_reaches_both(bundle: Path, tmp_path: Path) -
     assert (site / "fleet" / "ca.pem").read_bytes() != (tmp_path / "cloud" / "ca.pem").read_bytes()
 
 
+def test_a_new_site_has_a_listener_for_passwords_only_if_it_is_wanted(bundle: Path, tmp_path: Path) -> None:
+    for name, flags in (("without", []), ("with", ["--password-port", "9883"]), ("old", ["--port", "8883"])):
+        init(tmp_path / name, "--bundle", str(bundle), "--host", "h", *flags)
+        port = int(flags[-1]) if flags else 0
+        assert folders.read(tmp_path / name / "fleet").listeners.password == port
+        conf = (tmp_path / name / "fleet" / "broker" / "mosquitto.conf").read_text()
+        assert conf.count("listener ") == (3 if port else 2)
+        assert (f"\nlistener {port}\n" in conf) == bool(port)
+
+
 def test_without_a_local_port_the_edge_server_uses_tls_too(bundle: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
-    init(site, "--bundle", str(bundle), "--host", "h", "--local-port", "0", "--port", "9883")
+    init(site, "--bundle", str(bundle), "--host", "h", "--local-port", "0", "--certificate-port", "9884")
     made = read_settings(str(site / "edge.toml"), {}, EdgeSettings)
-    assert (made.broker.host, made.broker.port) == ("localhost", 9883)
+    assert (made.broker.host, made.broker.port, made.broker.password_file) == ("localhost", 9884, None)
     assert isinstance(made.broker.tls, TlsSettings)
+    assert made.broker.tls.certificate_file == str(site / "edge.pem")
+    assert (site / "edge.key").exists()
     assert Path(there(made.broker.tls.ca_file)).read_bytes() == (site / "fleet" / "ca.pem").read_bytes()
 
 

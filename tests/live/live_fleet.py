@@ -18,7 +18,7 @@ from coordinator.records import ENDED
 from coordinator.rounds.kit_cache import KitCache
 from coordinator.rounds.preparing import PrepareJob, prepare
 from sojourn.brokers import run as brokers
-from sojourn.brokers.acl import acl_lines
+from sojourn.brokers.acl import Members, acl_lines
 from sojourn.brokers.configuration import local_conf
 from sojourn.brokers.run import start_broker
 from sojourn.links.settings import LocalBroker
@@ -99,7 +99,9 @@ class LiveFleet:
             self.start(name)
 
     def _broker(self, name: str, port: int):
-        acl = acl_lines(FLEET, list(self.sites), ["cloud"], ["operator"]) + witness.RULES
+        devices = tuple(device for devices in self.sites.values() for device in devices)
+        members = Members(devices=devices, edges=tuple(self.sites), clouds=("cloud",), operators=("operator",))
+        acl = acl_lines(FLEET, members) + witness.RULES
         settings = LocalBroker(port=port, kind="mosquitto", acl=acl, max_packet=self._max_packet)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(brokers, "local_conf", lambda *how: f"{local_conf(*how)}{witness.OFTEN}\n")

@@ -55,8 +55,30 @@ def test_init_makes_a_coordinator_that_knows_its_broker_and_operators(fleet, tmp
         fleet("init", "--host", "elsewhere")
 
 
-def test_a_bundle_with_a_password_is_all_that_an_agent_needs(fleet, tmp_path: Path) -> None:
-    said = fleet("add-device", "pi-1", "--data", "/srv/cats", "--output", str(tmp_path / "pi-1.tar.gz"))
+@pytest.fixture
+def with_passwords(fleet, tmp_path: Path):
+    """The same with a listener for passwords, as fleets of version 0.2 have it."""
+    path = tmp_path / "fleet" / "fleet.toml"
+    path.write_text(path.read_text().replace("password = 0\n", ""))
+    fleet("renew-broker")
+    assert "\nlistener 8883\n" in (tmp_path / "fleet" / "broker" / "mosquitto.conf").read_text()
+    return fleet
+
+
+def test_passwords_are_for_those_who_chose_them(fleet, tmp_path: Path) -> None:
+    assert "listener 8883" not in (tmp_path / "fleet" / "broker" / "mosquitto.conf").read_text()
+    with pytest.raises(ConfigError, match="no listener for passwords"):
+        fleet("add-device", "pi-1", "--password", "--output", str(tmp_path / "1.tar.gz"))
+    with pytest.raises(ConfigError, match="leave out --password or --certificate"):
+        fleet("add-device", "pi-1", "--password", "--certificate", "--output", str(tmp_path / "1.tar.gz"))
+    assert "pi-1" not in folders.read(tmp_path / "fleet").members
+    with pytest.raises(ConfigError, match="give a --local-port"):
+        CliRunner().invoke(app, ["init", "--host", "h", "--local-port", "0"], catch_exceptions=False)
+
+
+def test_a_bundle_with_a_password_is_all_that_an_agent_needs(with_passwords, tmp_path: Path) -> None:
+    bundle = str(tmp_path / "pi-1.tar.gz")
+    said = with_passwords("add-device", "pi-1", "--password", "--data", "/srv/cats", "--output", bundle)
     assert stat.S_IMODE((tmp_path / "pi-1.tar.gz").stat().st_mode) == 0o600
     device = unpacked(tmp_path / "pi-1.tar.gz", tmp_path / "device")
     made = read_settings(str(device / "agent.toml"), {}, AgentSettings)
@@ -74,13 +96,14 @@ def test_a_bundle_with_a_password_is_all_that_an_agent_needs(fleet, tmp_path: Pa
     assert (device / "agent.release.pub").read_text() == f"{signer.public}\n"
 
 
-def test_the_password_is_printed_only_when_asked_for(fleet, tmp_path: Path) -> None:
-    said = fleet("add-device", "pi-1", "--show-password", "--output", str(tmp_path / "a.tar.gz"))
+def test_the_password_is_printed_only_when_asked_for(with_passwords, tmp_path: Path) -> None:
+    bundle = str(tmp_path / "a.tar.gz")
+    said = with_passwords("add-device", "pi-1", "--password", "--show-password", "--output", bundle)
     assert read_bundle(tmp_path / "a.tar.gz")["agent.password"].decode().strip() in said
 
 
 def test_a_bundle_with_a_certificate_has_no_password(fleet, tmp_path: Path) -> None:
-    fleet("add-device", "pi-2", "--certificate", "--output", str(tmp_path / "pi-2.tar.gz"))
+    fleet("add-device", "pi-2", "--output", str(tmp_path / "pi-2.tar.gz"))
     device = unpacked(tmp_path / "pi-2.tar.gz", tmp_path / "device")
     made = read_settings(str(device / "agent.toml"), {}, AgentSettings)
     assert (made.broker.port, made.broker.password_file) == (8884, None)
@@ -98,8 +121,23 @@ def test_an_edge_server_is_told_where_the_coordinator_is(fleet, tmp_path: Path) 
     fleet("add-edge", "s1", "--output", str(tmp_path / "s1.tar.gz"))
     edge = unpacked(tmp_path / "s1.tar.gz", tmp_path / "edge")
     made = read_settings(str(edge / "edge.toml"), {}, EdgeSettings)
-    assert (made.name, made.cloud, made.broker.host, made.broker.port) == ("s1", "cloud", "broker.example", 8883)
+    assert (made.name, made.cloud, made.broker.host, made.broker.port) == ("s1", "cloud", "broker.example", 8884)
     assert "user s1\n" in (tmp_path / "fleet" / "broker" / "acl").read_text()
+
+
+def test_a_device_obeys_the_edge_servers_that_its_bundle_lists(fleet, tmp_path: Path) -> None:
+    def edges_of(name: str) -> tuple[str, ...]:
+        device = unpacked(tmp_path / f"{name}.tar.gz", tmp_path / name)
+        return read_settings(str(device / "agent.toml"), {}, AgentSettings).edges
+
+    assert "it will obey any" in fleet("add-device", "pi-0", "--output", str(tmp_path / "pi-0.tar.gz"))
+    assert edges_of("pi-0") == ()
+    assert "pi-0: these obey it only when 's1'" in fleet("add-edge", "s1", "--output", str(tmp_path / "s1.tar.gz"))
+    assert "obey any" not in fleet("add-device", "pi-1", "--output", str(tmp_path / "pi-1.tar.gz"))
+    assert edges_of("pi-1") == ("s1",)
+    assert "pi-0, pi-1: these obey" in fleet("add-edge", "s2", "--output", str(tmp_path / "s2.tar.gz"))
+    fleet("add-device", "pi-1", "--renew", "--output", str(tmp_path / "again.tar.gz"))
+    assert edges_of("again") == ("s1", "s2")
 
 
 def test_a_bundle_is_never_written_over_and_then_nothing_changes(fleet, tmp_path: Path) -> None:
@@ -110,10 +148,13 @@ def test_a_bundle_is_never_written_over_and_then_nothing_changes(fleet, tmp_path
     assert "pi-1" not in folders.read(tmp_path / "fleet").members
 
 
-def test_members_are_listed_revoked_and_removed(fleet, tmp_path: Path) -> None:
-    fleet("add-device", "pi-1", "--output", str(tmp_path / "1.tar.gz"))
+def test_members_are_listed_revoked_and_removed(with_passwords, tmp_path: Path) -> None:
+    fleet = with_passwords
+    fleet("add-device", "pi-1", "--password", "--output", str(tmp_path / "1.tar.gz"))
     fleet("add-device", "pi-2", "--certificate", "--output", str(tmp_path / "2.tar.gz"))
-    assert "kill -HUP" in fleet("revoke", "pi-1")
+    said = fleet("revoke", "pi-1")
+    assert "kill -HUP" in said
+    assert "no broker of this fleet answers" in said
     listed = fleet("list")
     assert "may connect" in next(line for line in listed.splitlines() if "pi-2" in line)
     assert "revoked" in next(line for line in listed.splitlines() if "pi-1" in line)
@@ -128,7 +169,8 @@ def test_a_broker_gets_another_name_and_members_stay(fleet, tmp_path: Path) -> N
     before = (tmp_path / "fleet" / "broker" / "server.pem").read_bytes()
     assert "other.example" in fleet("renew-broker", "--host", "other.example")
     assert (tmp_path / "fleet" / "broker" / "server.pem").read_bytes() != before
-    assert "pi-1" in folders.hashes_of(tmp_path / "fleet")
+    assert folders.read(tmp_path / "fleet").named("device") == ["pi-1"]
+    assert set(folders.hashes_of(tmp_path / "fleet")) == {"ada", "cloud"}
     fleet("add-device", "pi-2", "--output", str(tmp_path / "2.tar.gz"))
     assert b'host = "other.example"' in read_bundle(tmp_path / "2.tar.gz")["agent.toml"]
 

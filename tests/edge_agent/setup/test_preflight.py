@@ -28,7 +28,7 @@ from edge_agent.setup.preflight import (
 )
 from edge_agent.setup.training_trial import TrialResult, survey, tried
 from edge_agent.training.cage import CageReport
-from sojourn.brokers.acl import acl_lines
+from sojourn.brokers.acl import Members, acl_lines
 from sojourn.brokers.run import start_broker
 from sojourn.data.source import DataSettings
 from sojourn.errors import ConfigError, MachineError
@@ -187,7 +187,7 @@ def test_images_and_rows_are_counted(tmp_path) -> None:
 
 @pytest.fixture
 def broker(tmp_path):
-    acl = acl_lines("sojourn", ["edge"], ["cloud"], [])
+    acl = acl_lines("sojourn", Members(edges=("edge",), clouds=("cloud",)))
     started = start_broker(LocalBroker(kind="mosquitto", acl=acl, users={"pi": "secret"}), tmp_path / "broker")
     yield started
     started.stop()

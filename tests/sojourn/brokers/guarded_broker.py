@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Self
 
 from sojourn.brokers import fleet as folders
+from sojourn.brokers.acl import MemberRole
 from sojourn.brokers.configuration import CONF, Listeners
-from sojourn.brokers.fleet import FleetFile, Kind, MemberRole
+from sojourn.brokers.fleet import FleetFile, Kind
 from sojourn.brokers.run import find_mosquitto
 from sojourn.links.settings import BrokerSettings, TlsSettings
 
@@ -30,11 +31,12 @@ def free_ports(count: int) -> list[int]:
 class GuardedBroker:
     """A fleet's folder with its broker, running for as long as the block."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, passwords: bool = True) -> None:
+        """With `passwords` there is a listener for them, which is not so unless somebody chooses it."""
         self.folder = folder
         self.issued = 0
         ports = free_ports(3)
-        self.listeners = Listeners(password=ports[0], certificate=ports[1], local=ports[2])
+        self.listeners = Listeners(password=ports[0] if passwords else 0, certificate=ports[1], local=ports[2])
         folders.create(folder, FleetFile(fleet=FLEET, hosts=("localhost",), listeners=self.listeners), signed_here=True)
 
     def add(
@@ -55,6 +57,12 @@ class GuardedBroker:
             )
         tls = TlsSettings(ca_file=ca, certificate_file=str(files["pem"]), key_file=str(files["key"]))
         return BrokerSettings(port=self.listeners.certificate, tls=tls)
+
+    def add_local(self, name: str, role: MemberRole) -> BrokerSettings:
+        """The way of a server on the broker's own machine."""
+        _, secret = folders.admit(self.folder, name, role, "password")
+        password = secret.files["password"].decode().strip()
+        return BrokerSettings(host="127.0.0.1", port=self.listeners.local, username=name, password=password)
 
     def start(self) -> None:
         conf = self.folder / "as-root.conf"

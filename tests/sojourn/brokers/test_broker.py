@@ -16,7 +16,8 @@ import msgspec
 import pytest
 
 from sojourn.brokers import run as broker_module
-from sojourn.brokers.run import acl_lines, find_mosquitto, start_broker
+from sojourn.brokers.acl import CLEANER, Members, acl_lines, left_behind
+from sojourn.brokers.run import find_mosquitto, start_broker
 from sojourn.errors import BrokerError, ConfigError
 from sojourn.links.settings import BrokerSettings, BrokerTls, LocalBroker
 from tests.sojourn.brokers.brokers import Node, expect
@@ -145,40 +146,73 @@ def test_settings_are_closed() -> None:
     assert decoded.effective_port == 8883
 
 
+EVERYBODY = Members(devices=("d1", "d2"), edges=("e",), clouds=("c",), operators=("o",))
 DESIGNED = """\
-pattern write sojourn/1/fleet/edge/+/in/%u
 pattern read sojourn/1/fleet/device/%u/in/+
+pattern write sojourn/1/fleet/edge/e/in/%u
 pattern write sojourn/1/fleet/device/%u/state
 
 user e
 topic read sojourn/1/fleet/edge/e/in/+
-topic write sojourn/1/fleet/device/+/in/e
 topic read sojourn/1/fleet/device/+/state
 topic write sojourn/1/fleet/edge/e/state
-topic write sojourn/1/fleet/cloud/+/in/e
+topic write sojourn/1/fleet/cloud/c/in/e
+topic write sojourn/1/fleet/device/d1/in/e
+topic write sojourn/1/fleet/device/d2/in/e
 
 user c
 topic read sojourn/1/fleet/cloud/c/in/+
-topic write sojourn/1/fleet/edge/+/in/c
-topic write sojourn/1/fleet/cloud/+/in/c
 topic read sojourn/1/fleet/edge/+/state
 topic write sojourn/1/fleet/cloud/c/state
+topic write sojourn/1/fleet/edge/e/in/c
+topic write sojourn/1/fleet/cloud/o/in/c
 
 user o
 topic read sojourn/1/fleet/cloud/o/in/+
-topic write sojourn/1/fleet/cloud/+/in/o
+topic write sojourn/1/fleet/cloud/c/in/o
 """
 
 
 def test_the_acl_reads_as_designed() -> None:
-    assert acl_lines("fleet", ["e"], ["c"], ["o"]) == DESIGNED
-    with pytest.raises(ConfigError, match="edge server"):
-        acl_lines("fleet", ["#"], [], [])
+    assert acl_lines("fleet", EVERYBODY) == DESIGNED
+    for wrong in (Members(edges=("#",)), Members(devices=("+",)), Members(clouds=("a/b",)), Members(operators=("",))):
+        with pytest.raises(ConfigError, match="is not a valid name"):
+            acl_lines("fleet", wrong)
+
+
+def test_nothing_that_may_be_written_has_a_wildcard_however_large_the_fleet() -> None:
+    members = Members(
+        devices=tuple(f"d{number}" for number in range(50)),
+        edges=("e1", "e2", "e3"),
+        clouds=("c1", "c2"),
+        operators=("o1", "o2"),
+        barred=("x",),
+    )
+    left = left_behind("fleet", "d7", "device", members)
+    lines = acl_lines("fleet", members, left).splitlines()
+    writes = [line for line in lines if " write " in line or " readwrite " in line]
+    assert len(writes) == (3 + 1) + 3 * (1 + 2 + 50) + 2 * (1 + 3 + 2) + 2 * 2 + len(left)
+    assert not [line for line in writes if "+" in line or "#" in line]
+
+
+def test_what_a_member_may_have_left_is_all_that_it_or_its_peers_may_write() -> None:
+    t = "sojourn/1/fleet"
+    assert left_behind("fleet", "d1", "device", EVERYBODY) == [
+        f"{t}/device/d1/state", f"{t}/edge/e/in/d1", f"{t}/device/d1/in/e",
+    ]  # fmt: skip
+    assert left_behind("fleet", "e", "edge", EVERYBODY) == [
+        f"{t}/edge/e/state", f"{t}/cloud/c/in/e", f"{t}/device/d1/in/e", f"{t}/device/d2/in/e",
+        f"{t}/edge/e/in/c", f"{t}/edge/e/in/d1", f"{t}/edge/e/in/d2",
+    ]  # fmt: skip
+    rules = acl_lines("fleet", EVERYBODY, left_behind("fleet", "o", "operator", EVERYBODY))
+    assert rules.endswith(
+        f"\nuser {CLEANER}\ntopic write {t}/cloud/o/state\ntopic write {t}/cloud/c/in/o\ntopic write {t}/cloud/o/in/c\n"
+    )
 
 
 def test_the_acl_lets_everyone_do_their_part_and_no_more(tmp_path: Path) -> None:
     t = "sojourn/1/fleet"
-    rules = acl_lines("fleet", ["e"], ["c"], ["o"])
+    rules = acl_lines("fleet", EVERYBODY)
     names = ("d1", "d2", "e", "c", "o")
     allowed = {
         "d1": [f"{t}/edge/e/in/d1", f"{t}/device/d1/state"],

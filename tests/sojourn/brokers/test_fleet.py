@@ -128,11 +128,12 @@ def test_a_revoked_certificate_is_silenced_at_a_reload_and_refused_from_then_on(
             edge.assert_hears(b"the first")
         assert edge.ear.payloads == [b"the first"]
     refused(broker.second, "pi-2", "")
-    assert "certificate verify failed" in broker.said()
+    expect(lambda: "certificate verify failed" in broker.said(), "the broker's own reason")
 
 
 def test_a_removed_certificate_stays_barred_though_its_name_is_free(broker: SmallSite) -> None:
-    fleet = folders.remove(broker.folder, "pi-2")
+    folders.remove(broker.folder, "pi-2")
+    fleet = folders.read(broker.folder)
     assert "pi-2" not in fleet.members
     assert fleet.barred == ["pi-2"]
     broker.reload()
@@ -167,7 +168,7 @@ def test_a_packet_over_the_limit_is_refused_and_the_largest_chunk_passes(broker:
     conf = (broker.folder / "broker" / CONF).read_text().splitlines()
     assert "max_packet_size 300000" in conf
     assert "allow_anonymous false" in conf
-    assert f"memory_limit {256 << 20}" in conf
+    assert f"memory_limit {512 << 20}" in conf
 
 
 def test_secrets_are_for_their_owner_and_the_broker_only(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from sojourn.brokers.run import Broker, start_broker
@@ -100,9 +101,25 @@ def test_retained_state_reaches_who_comes_later(request: pytest.FixtureRequest, 
     broker: Broker = request.getfixturevalue(kind)
     settings = broker.settings
     with Node(settings, "born") as born:
-        born.link.publish("state/born", b"here", retain=True)
-    with Node(settings, "later", ["state/+"]) as later:
+        born.link.publish("born/state", b"here", retain=True)
+    with Node(settings, "later", ["+/state"]) as later:
         later.assert_hears(b"here")
+
+
+@pytest.mark.parametrize("protocol", ["5", "3.1.1"])
+def test_what_somebody_had_the_broker_keep_for_an_inbox_is_not_replayed(mosquitto: Broker, protocol: Protocol) -> None:
+    topic = f"replayed/{protocol}/in/bad"
+    with Node(at(mosquitto), "bad") as bad:
+        bad.link.publish(topic, b"of long ago", retain=True)
+        with Node(at(mosquitto), "witness", [topic]) as witness:
+            bad.link.publish(topic, b"kept, but heard by who is there", retain=True)
+            witness.assert_hears(b"kept, but heard by who is there")
+        settings = msgspec.structs.replace(at(mosquitto), protocol=protocol)
+        with Node(settings, "later", [f"replayed/{protocol}/in/+", "+/state"]) as later:
+            bad.link.publish(topic, b"new")
+            later.assert_hears(b"new")
+            assert later.ear.payloads.count(b"new") == 1
+            assert b"kept, but heard by who is there" not in later.ear.payloads
 
 
 def test_what_is_said_on_link_up_is_heard_by_ourselves(mosquitto: Broker) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from sojourn.brokers.run import Broker, acl_lines, start_broker
+from sojourn.brokers.acl import Members, acl_lines
+from sojourn.brokers.run import Broker, start_broker
 from sojourn.errors import ConfigError
 from sojourn.links.mqtt import MqttLink
 from sojourn.links.settings import BrokerSettings, BrokerTls, LocalBroker, Protocol, TlsSettings
@@ -69,7 +70,7 @@ def strict(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> It
     """Knows a client by its certificate only."""
     certificate, key = authority.issue("strict", "127.0.0.1")
     tls = BrokerTls(certificate_file=certificate, key_file=key, ca_file=str(authority.file))
-    rules = acl_lines("fleet", ["edge-1"], [], [])
+    rules = acl_lines("fleet", Members(edges=("edge-1",)))
     settings = LocalBroker(kind="mosquitto", tls=tls, acl=rules)
     with start_broker(settings, tmp_path_factory.mktemp("strict")) as started:
         yield started

@@ -283,8 +283,20 @@ def test_presence_is_taken_only_from_roles_that_are_watched() -> None:
     assert set(bed.machine.roster.members) == {"d"}
     for who in (Address("edge", "e2"), Address("cloud", "c")):
         check_untouched(bed, lambda who=who: bed.presence(who, Birth()))
-    bed.raw(topics.state(FLEET, Address("device", "d")), b"")
+
+
+def test_who_was_removed_is_gone_and_may_come_back_as_another() -> None:
+    bed = edge()
+    device = Address("device", "d")
+    bed.presence(device, Birth(OFFER), Epoch(7, b"x" * 8))
+    bed.raw(topics.state(FLEET, device), b"")
+    assert bed.machine.roster.members == {}
+    bed.raw(topics.state(FLEET, device), b"")  # said twice, it is nothing new
+    bed.presence(device, Birth(OFFER), Epoch(1, b"y" * 8))
     assert set(bed.machine.roster.members) == {"d"}
+    progress = Progress(VisitId("j", 1, 0, 0, (1, 1)), "training", 0, 0)
+    bed.say("d", progress, Epoch(1, b"y" * 8))
+    assert not bed.node.dropped
 
 
 def test_a_death_counts_only_for_the_boot_it_names() -> None:

@@ -1,0 +1,148 @@
+"""`sojourn fleet remove` and `revoke` beside a real broker: who is removed leaves the roster, and nothing stays."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from coordinator.admin.fleet_commands import app
+from hierarchy.edge.server import EdgeServer
+from sojourn.links import session
+from sojourn.links.link import Link, Will
+from sojourn.links.mqtt import MqttLink
+from sojourn.links.settings import BrokerSettings
+from sojourn.node.driver import Driver
+from sojourn.node.node import Node
+from sojourn.node.workers import ThreadWorkers
+from sojourn.protocol import topics
+from sojourn.protocol.envelope import Packet, pack, unpack, unpack_blob
+from sojourn.protocol.messages import Birth, Death, Roster
+from sojourn.protocol.topics import Address
+from sojourn.protocol.wire import Epoch, Member
+from sojourn.store.journal import MemoryStore
+from tests.sojourn.brokers.brokers import Ear, expect, make_hasty
+from tests.sojourn.brokers.brokers import Node as Listening
+from tests.sojourn.brokers.guarded_broker import FLEET, GuardedBroker
+
+EDGE, CLOUD = Address("edge", "s1"), Address("cloud", "cloud")
+EPOCH = Epoch(3, b"epoch-no")
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_hasty(monkeypatch)
+
+
+class Rosters(Ear):
+    """Who the coordinator hears is at the site, in the newest roster."""
+
+    @property
+    def newest(self) -> set[str]:
+        messages = [unpack(payload, EDGE, CLOUD).message for payload in self.payloads]
+        rosters = [each.members.inline for each in messages if isinstance(each, Roster) and each.members.inline]
+        return {member.device for member in unpack_blob(rosters[-1], tuple[Member, ...])} if rosters else set()
+
+
+class SharedBroker(GuardedBroker):
+    """A broker with a coordinator that only listens, a real edge server, and devices by password and certificate."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.cloud = self.add_local("cloud", "cloud")
+        self.edge = self.add_local("s1", "edge")
+        self.devices = {"pi-1": self.add("pi-1"), "pi-2": self.add("pi-2", kind="certificate")}
+
+    def command(self, *arguments: str) -> Result:
+        """Run a command of `sojourn fleet`, and have the broker read its files again as a person would."""
+        done: list[Result] = []
+        command = [*arguments, "--fleet-folder", str(self.folder)]
+        thread = threading.Thread(target=lambda: done.append(CliRunner().invoke(app, command)))
+        before = (self.folder / "broker" / "acl").read_text()
+        thread.start()
+        expect(lambda: (self.folder / "broker" / "acl").read_text() != before, "a new access list")
+        self.reload()
+        thread.join(30)
+        return done[0]
+
+
+class Born(Ear):
+    """Says that it is here on every connect, as a node does."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.topic = topics.state(FLEET, Address("device", name))
+
+    def link_up(self, link: Link) -> None:
+        super().link_up(link)
+        link.publish(self.topic, pack(Packet(1, EPOCH, Birth())), retain=True)
+
+
+def device(settings: BrokerSettings, name: str) -> tuple[MqttLink, Born]:
+    ear, link = Born(name), MqttLink(settings, name)
+    link.open(
+        ear, [topics.inbox_filter(FLEET, Address("device", name))], Will(ear.topic, pack(Packet(2, EPOCH, Death())))
+    )
+    return link, ear
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[SharedBroker]:
+    with SharedBroker(tmp_path / "fleet") as made:
+        yield made
+
+
+@pytest.fixture
+def rosters(broker: SharedBroker) -> Iterator[Rosters]:
+    """What a site with two devices tells its coordinator."""
+    heard, listening = Rosters(), MqttLink(broker.cloud, "cloud")
+    listening.open(heard, [topics.inbox_filter(FLEET, CLOUD)], None)
+    expect(lambda: heard.ups == 1, "the coordinator's connection")
+    link = MqttLink(broker.edge, "s1")
+    workers = ThreadWorkers(lambda work: work)
+    driver = Driver(Node(FLEET, EdgeServer("s1", "cloud"), MemoryStore(), {"device": link, "cloud": link}, workers))
+    thread = threading.Thread(target=driver.run)
+    thread.start()
+    yield heard
+    driver.stop()
+    thread.join(20)
+    listening.close()
+
+
+@pytest.mark.parametrize(("what", "name"), [("remove", "pi-1"), ("remove", "pi-2"), ("revoke", "pi-2")])
+def test_who_is_removed_leaves_the_roster_and_nothing_stays(
+    broker: SharedBroker, rosters: Rosters, monkeypatch: pytest.MonkeyPatch, what: str, name: str
+) -> None:
+    def kept_topics(reader: str, awaited: str) -> set[str]:
+        """All that is retained, for one who wants it; nodes do not want it of their inboxes."""
+        everything = [f"sojourn/1/{FLEET}/device/+/state", f"sojourn/1/{FLEET}/edge/s1/in/+"]
+        with monkeypatch.context() as patch:
+            patch.setattr(session, "is_state", lambda _: True)
+            with Listening(broker.edge, reader, everything) as listening:
+                expect(lambda: awaited in {topic for topic, _ in listening.ear.heard}, awaited)
+                return {topic for topic, _ in listening.ear.heard}
+
+    links = {each: device(settings, each) for each, settings in broker.devices.items()}
+    expect(lambda: rosters.newest == {"pi-1", "pi-2"}, "both devices on the roster")
+    (stays,) = {"pi-1", "pi-2"} - {name}
+    inbox = topics.inbox(FLEET, EDGE, name)
+    links[name][0].publish(inbox, b"kept at the broker", retain=True)
+    assert kept_topics("before", inbox) == {inbox, links["pi-1"][1].topic, links["pi-2"][1].topic}
+    done = broker.command(what, name, "--wait", "20")
+    assert (done.exit_code, f"what the broker kept of {name} is cleared" in done.output) == (0, True), done.output
+    expect(lambda: rosters.newest == {stays}, "a roster without it")
+    expect(lambda: bool(links[name][1].downs), "the end of its connection")
+    assert not links[stays][1].downs
+    assert kept_topics("after", links[stays][1].topic) == {links[stays][1].topic}
+    for link, _ in links.values():
+        link.close()
+
+
+def test_a_broker_that_does_not_read_its_files_is_to_be_restarted(broker: SharedBroker) -> None:
+    command = ["remove", "pi-1", "--wait", "0", "--fleet-folder", str(broker.folder)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 1
+    assert "has not read its files again: restart it, and it keeps nothing of pi-1" in done.output
