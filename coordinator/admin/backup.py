@@ -23,6 +23,7 @@ import msgspec
 from coordinator.machine.coordinator import Coordinator
 from sojourn import __version__, toml
 from sojourn.errors import StoreError, UserError
+from sojourn.protocol.mending import read_record
 from sojourn.settings import read_text
 from sojourn.store.blobs import digest_of, disk_errors
 from sojourn.store.files import written_beside
@@ -114,7 +115,7 @@ def _replayed(state: bytes | None, records: Iterable[bytes]) -> Coordinator:
     if state is not None:
         machine.restore(state)
     for record in records:
-        machine.apply(msgspec.msgpack.decode(record, type=machine.record_form))
+        machine.apply(read_record(record, machine.record_form))
     return machine
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import resource
-import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +23,7 @@ from edge_agent.training.frames import (
     frames_from,
     write_all,
 )
+from sojourn import logs
 from sojourn.node.machine import Did
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def main() -> None:
     """Take orders from the standard input until it ends."""
     source, sink = _own_pipes()
     _lower_priority()
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logs.set_up_worker()
     # Only now, when nothing that they print can get between the frames; and all at once, so that warm means warm.
     from edge_agent.training.trainer import Trainer, attempt  # noqa: PLC0415
     from sojourn.store.blobs import FolderBlobs  # noqa: PLC0415

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from sojourn import WIRE
 from sojourn.errors import DiskFull, InvalidBlob, InvalidMessage, LinkError
 from sojourn.links.link import Will
 from sojourn.node.exchange import Exchange
@@ -32,8 +33,10 @@ from sojourn.node.machine import (
     Woke,
     soonest,
 )
-from sojourn.protocol import topics
+from sojourn.node.quotas import MEMBERS, QUOTAS, SENDERS
+from sojourn.protocol import limits, topics
 from sojourn.protocol.envelope import Packet, kind, pack, unpack, unpack_presence
+from sojourn.protocol.mending import read_record
 from sojourn.protocol.messages import Birth, Chunk, Death, Fetch, FetchHashes, Gone, Hashes, map_refs, refs
 from sojourn.protocol.wire import Ref
 from sojourn.store.blobs import verified
@@ -43,18 +46,21 @@ if TYPE_CHECKING:
 
     from sojourn.links.link import Link
     from sojourn.node.machine import Effect, Event, Machine
+    from sojourn.node.quotas import SpeakingRate
     from sojourn.node.workers import Workers
     from sojourn.protocol.messages import Message
     from sojourn.protocol.topics import Address, Role
     from sojourn.protocol.wire import Epoch
     from sojourn.store.journal import Store
 
-INLINE = 64 << 10
+INLINE = limits.INLINE
 """Blobs up to this size ride inside the first message to a node that refers to them; a repeated one is small again."""
 INLINED_REMEMBERED = 256
 """At most this many blobs that rode along are remembered; the oldest goes first."""
 RECORDS_PER_SNAPSHOT = 512
 SECONDS_PER_SWEEP = 30.0
+OTHERS = "others"
+"""Those whose dropped messages are counted together, when there are many."""
 log = logging.getLogger("sojourn")
 _OF_WORK = (Did, DidNot, Doing)
 _OF_BLOBS = frozenset({Fetch, FetchHashes, Hashes, Chunk, Gone})
@@ -74,7 +80,9 @@ class Node:
         workers: Workers,
         *,
         pause: Callable[[float], None] = time.sleep,
+        rate: SpeakingRate | None = None,
     ) -> None:
+        """`rate` says how quickly peers may speak; None for as quickly as they like, as in simulated time."""
         self.fleet = topics.check_name(fleet, "fleet")
         self.machine = machine
         self.address = machine.address
@@ -86,6 +94,11 @@ class Node:
         self.dropped: Counter[str] = Counter()
         self.traffic = 0
         self._pause = pause
+        self._rate = rate
+        self._wires: dict[Address, int] = {}
+        """Which version of the wire each node speaks, as its birth says."""
+        self._inlined: Counter[Address] = Counter()
+        """Bytes that rode along in a node's messages since the last sweep."""
         self._inbox = topics.inbox(fleet, self.address, "")
         self._number = 0
         self._epochs: dict[Address, Epoch] = {}
@@ -108,7 +121,7 @@ class Node:
         if state is not None:
             self.machine.restore(state)
         for record in records:
-            self.machine.apply(msgspec.msgpack.decode(record, type=self.machine.record_form))
+            self.machine.apply(read_record(record, self.machine.record_form))
         self._since_snapshot = len(records)
         self._next_sweep = now + SECONDS_PER_SWEEP
         self._perform(self.machine.start(now), now)
@@ -129,7 +142,7 @@ class Node:
 
     def link_up(self, link: Link, now: float) -> None:
         """Say that we are here, on every connect."""
-        link.publish(topics.state(self.fleet, self.address), self._pack(Birth(self.machine.offer)), retain=True)
+        link.publish(topics.state(self.fleet, self.address), self._pack(Birth(self.machine.offer, WIRE)), retain=True)
         self._events.append(Linked())
         self._run(now)
 
@@ -139,7 +152,7 @@ class Node:
             if topic.startswith(self._inbox) and topics.is_name(sender := topic[len(self._inbox) :]):
                 self._message(link, sender, payload, now)
             else:
-                self._presence(link, topic, payload)
+                self._presence(link, topic, payload, now)
         except (InvalidMessage, InvalidBlob) as error:
             route = topics.read(self.fleet, topic)
             self._drop(route.sender or route.node.name if route else "?", str(error))
@@ -182,7 +195,7 @@ class Node:
         self._number += 1
         return pack(Packet(self._number, self.epoch, message))
 
-    def _presence(self, link: Link, topic: str, payload: bytes) -> None:
+    def _presence(self, link: Link, topic: str, payload: bytes, now: float) -> None:
         route = topics.read(self.fleet, topic)
         if route is None:
             raise InvalidMessage(f"topic {topic[:200]!r} is not ours")
@@ -193,9 +206,14 @@ class Node:
             raise InvalidMessage(f"nobody asked for the presence of {node}")
         if not payload:
             return
+        self._hold_back(node, now)
         packet = unpack_presence(payload)
         if isinstance(packet.message, Birth):
-            self._epochs[node] = packet.epoch
+            if node not in self._epochs and len(self._epochs) >= MEMBERS:
+                raise InvalidMessage(f"there are {MEMBERS} nodes already")
+            self._epochs[node], self._wires[node] = packet.epoch, packet.message.wire
+        elif self._epochs.get(node) == packet.epoch:
+            self._wires.pop(node, None)
         self._events.append(Present(node, packet.epoch, packet.message))  # type: ignore[arg-type]
 
     def _message(self, link: Link, sender_name: str, payload: bytes, now: float) -> None:
@@ -203,34 +221,46 @@ class Node:
         if role is None or self.links.get(role) is not link:
             raise InvalidMessage(f"{sender_name} may not write to {self.address} here")
         sender = topics.Address(role, sender_name)
-        packet = unpack(payload, sender, self.address)
+        # Who has not said that it speaks today's wire may be of the version before: its numbers are cut to the limits.
+        packet = unpack(payload, sender, self.address, mend=self._wires.get(sender, 1) < WIRE)
         known = self._epochs.get(sender)
         if known is not None and packet.epoch.count < known.count:
             raise InvalidMessage("of an earlier boot")
         self.traffic += len(payload)
         message: Message = packet.message  # type: ignore[assignment]  # presence is unpacked elsewhere
-        carries = refs(message)
-        if carries and any(ref.inline is not None for ref in carries):
-            message = map_refs(message, self._take_inline)
         useful = True
         if type(message) in _OF_BLOBS:
             outcomes, useful = self._exchange.handle(sender, message, now)
             self._events.extend(outcomes)
+            if not useful:
+                self._hold_back(sender, now)
         else:
+            self._hold_back(sender, now)
+            carries = refs(message)
+            if carries and any(ref.inline is not None for ref in carries):
+                message = map_refs(message, lambda ref: self._take_inline(sender, ref))
             self._events.append(Received(sender, packet.epoch, message))
         self.machine.heard(sender, len(payload), now, spoke=useful)
 
-    def _take_inline(self, ref: Ref) -> Ref:
+    def _hold_back(self, sender: Address, now: float) -> None:
+        """Nobody may speak more quickly than its role needs; blobs that were asked for do not count."""
+        if self._rate and not self._rate.allows(sender, QUOTAS[sender.role], now):
+            raise InvalidMessage("it speaks too quickly: the rest is not heard")
+
+    def _take_inline(self, sender: Address, ref: Ref) -> Ref:
         """Keep a blob that rode along; the machine sees only references."""
         if ref.inline is None:
             return ref
+        self._inlined[sender] += len(ref.inline)
         try:
-            self.store.blobs.put(verified(ref.inline, ref), ref.digest)
+            if self._inlined[sender] <= QUOTAS[sender.role].inlined:  # beyond that, what is wanted is asked for
+                self.store.blobs.put(verified(ref.inline, ref), ref.digest)
         except DiskFull as error:  # as if it had not ridden along: it will be asked for, and that may be declined
             log.warning("%s", error)
         return Ref(ref.digest, ref.size, ref.encoding, ref.delta)
 
     def _drop(self, sender: str, reason: str) -> None:
+        sender = sender if sender in self.dropped or len(self.dropped) < SENDERS else OTHERS
         self.dropped[sender] += 1
         word = (sender, reason[:40])
         if word not in self._warned and len(self._warned) < 1000:
@@ -341,5 +371,6 @@ class Node:
         """Delete what nothing refers to any more."""
         live = frozenset(self.machine.live())
         self._exchange.forget(live)
+        self._inlined.clear()
         self.store.blobs.sweep(live)
         self._next_sweep = now + SECONDS_PER_SWEEP
