@@ -280,4 +280,5 @@ class VisitMachine:
 
 def _describe(outcome: Trained) -> str:
     loss = outcome.metrics.get("loss")
-    return f"{outcome.samples} samples" + (f", loss {loss:.4f}" if loss is not None else "")
+    words = "diverged" if "diverged" in outcome.metrics else f"loss {loss:.4f}" if loss is not None else ""
+    return f"{outcome.samples} samples" + (f", {words}" if words else "")

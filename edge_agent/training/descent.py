@@ -91,10 +91,14 @@ def steps_of(samples: Batches, training: Training) -> int:
 
 
 def metrics(epochs: Sequence[EpochResult]) -> dict[str, float]:
-    """The mean loss over the first and over the last epoch, and the steps of all; a loss that is none is left out."""
+    """The mean loss over the first and over the last epoch, and the steps of all.
+
+    No message holds a loss that is not finite: in place of one it says that training `diverged`.
+    """
     measured = {
         "loss_first": epochs[0].loss,
         "loss": epochs[-1].loss,
         "steps": float(sum(epoch.steps for epoch in epochs)),
     }
-    return {name: figure for name, figure in measured.items() if abs(figure) <= MOST_FIGURE}
+    finite = {name: figure for name, figure in measured.items() if abs(figure) <= MOST_FIGURE}
+    return finite if len(finite) == len(measured) else {**finite, "diverged": 1.0}

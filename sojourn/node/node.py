@@ -59,6 +59,8 @@ INLINED_REMEMBERED = 256
 """At most this many blobs that rode along are remembered; the oldest goes first."""
 RECORDS_PER_SNAPSHOT = 512
 SECONDS_PER_SWEEP = 30.0
+FIRST_WIRE = 1
+"""What a node speaks whose birth does not say."""
 OTHERS = "others"
 """Those whose dropped messages are counted together, when there are many."""
 log = logging.getLogger("sojourn")
@@ -211,7 +213,7 @@ class Node:
         if isinstance(packet.message, Birth):
             if node not in self._epochs and len(self._epochs) >= MEMBERS:
                 raise InvalidMessage(f"there are {MEMBERS} nodes already")
-            self._epochs[node], self._wires[node] = packet.epoch, packet.message.wire
+            self._epochs[node], self._wires[node] = packet.epoch, packet.message.wire or FIRST_WIRE
         elif self._epochs.get(node) == packet.epoch:
             self._wires.pop(node, None)
         self._events.append(Present(node, packet.epoch, packet.message))  # type: ignore[arg-type]
@@ -222,7 +224,7 @@ class Node:
             raise InvalidMessage(f"{sender_name} may not write to {self.address} here")
         sender = topics.Address(role, sender_name)
         # Who has not said that it speaks today's wire may be of the version before: its numbers are cut to the limits.
-        packet = unpack(payload, sender, self.address, mend=self._wires.get(sender, 1) < WIRE)
+        packet = unpack(payload, sender, self.address, mend=self._wires.get(sender, FIRST_WIRE) < WIRE)
         known = self._epochs.get(sender)
         if known is not None and packet.epoch.count < known.count:
             raise InvalidMessage("of an earlier boot")

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, get_args
 
+import msgspec
+
 from sojourn.parts import Encoding, Estimator
 
 if TYPE_CHECKING:
@@ -43,4 +45,5 @@ def able(offer: Offer | None, objective: str, words: Iterable[str]) -> bool:
     """Whether a device offers an objective and all of these; one that offers nothing is asked for nothing."""
     if offer is None or objective not in offer.objectives:
         return False
-    return FIRST.issuperset(words) if offer.abilities is None else set(words) <= set(offer.abilities)
+    known = FIRST if offer.abilities is msgspec.UNSET else frozenset(offer.abilities)
+    return known.issuperset(words)

@@ -49,8 +49,8 @@ class Birth(msgspec.Struct, frozen=True, tag="birth", tag_field="kind"):
     """Retained presence: this node is here."""
 
     offer: Offer | None = None
-    wire: Annotated[int, msgspec.Meta(ge=1, le=255)] = 1
-    """The newest version of the wire that it speaks; nodes that were made before the second do not say."""
+    wire: Annotated[int, msgspec.Meta(ge=1, le=255)] | msgspec.UnsetType = msgspec.UNSET
+    """The newest version of the wire that it speaks; nodes that know only the first do not say."""
 
 
 class Death(msgspec.Struct, frozen=True, tag="death", tag_field="kind"):

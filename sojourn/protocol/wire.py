@@ -114,9 +114,9 @@ class Offer(msgspec.Struct, frozen=True):
     data: Text
     shares: Annotated[tuple[Label, ...], msgspec.Meta(max_length=16)] = ()
     """What its owner lets it tell about its data: `class-counts`."""
-    abilities: Annotated[tuple[Label, ...], msgspec.Meta(max_length=64)] | None = None
-    """The encodings, optimisers and estimators that it knows; None from agents that were made before there was a list:
-    all that was known then (`sojourn.protocol.abilities`)."""
+    abilities: Annotated[tuple[Label, ...], msgspec.Meta(max_length=64)] | msgspec.UnsetType = msgspec.UNSET
+    """The encodings, optimisers and estimators that it knows; agents that were made before there was a list do not say,
+    and know all that there was then (`sojourn.protocol.abilities`)."""
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
