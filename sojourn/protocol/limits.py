@@ -35,33 +35,40 @@ TEXT = 2000
 """Characters of a sentence for people."""
 LABEL = 200
 
+NEW = {"new": True}
+"""Marks the limits that the first version of the wire did not have: what breaks them alone is mended where an older
+node or an older journal says it (`sojourn.protocol.mending`)."""
+
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9-]{1,63}\Z")]
 Text = Annotated[str, msgspec.Meta(max_length=TEXT)]
-LongText = Annotated[str, msgspec.Meta(max_length=20_000)]
+LongText = Annotated[str, msgspec.Meta(max_length=20_000, extra=NEW)]
 """What an operator reads of a job: a reason may list all that is wrong with a job file."""
-Label = Annotated[str, msgspec.Meta(max_length=LABEL)]
+Label = Annotated[str, msgspec.Meta(max_length=LABEL, extra=NEW)]
 """A few words: a version, a board, a part of a strategy."""
-MetricName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,64}\Z")]
+MetricName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,64}\Z", extra=NEW)]
 Digest = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 Data = Annotated[bytes, msgspec.Meta(max_length=MAX_PACKET)]
+Inline = Annotated[bytes, msgspec.Meta(max_length=INLINE, extra=NEW)]
 
 Identity = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 """A number that is only compared: of a packet, a boot, a seed, an order. Nothing is added to it."""
-Number = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=MOST, extra=NEW)]
 """How many, or the how-manieth."""
-Samples = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
-Steps = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
-Hop = Annotated[int, msgspec.Meta(ge=0, le=MOST_HOPS)]
-Leaf = Annotated[int, msgspec.Meta(ge=0, le=1 << 28)]
-"""Which leaf of a blob."""
-Size = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+Samples = Number
+Steps = Number
+Size = Number
 """Of a blob, in bytes. Blobs over 2^32 are not fetched (`sojourn.node.exchange`)."""
-Bytes = Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES)]
+Hop = Annotated[int, msgspec.Meta(ge=0, le=MOST_HOPS, extra=NEW)]
+Leaf = Annotated[int, msgspec.Meta(ge=0, le=1 << 28, extra=NEW)]
+"""Which leaf of a blob."""
+Bytes = Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES, extra=NEW)]
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=MOST_SECONDS)]
-Duration = Annotated[float, msgspec.Meta(ge=0, le=MOST_SECONDS)]
-Figure = Annotated[float, msgspec.Meta(ge=-MOST_FIGURE, le=MOST_FIGURE)]
-Norm = Annotated[float, msgspec.Meta(ge=0, le=MOST_NORM)]
+Duration = Annotated[float, msgspec.Meta(ge=0, le=MOST_SECONDS, extra=NEW)]
+Microseconds = Annotated[float, msgspec.Meta(ge=0, le=1e6 * MOST_SECONDS, extra=NEW)]
+Figure = Annotated[float, msgspec.Meta(ge=-MOST_FIGURE, le=MOST_FIGURE, extra=NEW)]
+Norm = Annotated[float, msgspec.Meta(ge=0, le=MOST_NORM, extra=NEW)]
+Portion = Annotated[float, msgspec.Meta(ge=0, le=1, extra=NEW)]
 Metrics = Annotated[dict[MetricName, Figure], msgspec.Meta(max_length=32)]
 Signature = Annotated[tuple[Figure, ...], msgspec.Meta(max_length=4096)]
 

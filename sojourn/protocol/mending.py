@@ -1,22 +1,23 @@
 """Bringing what was written under wider limits within those of today.
 
 Nodes that speak the first version of the wire, and journals that earlier versions wrote, may hold numbers and texts
-beyond the limits of `sojourn.protocol.limits`: an honest node whose loss diverged has sent NaN. What breaks the limits
-alone is mended, not refused: a number becomes the largest allowed, a text is cut, a figure that is none is left out.
-Whatever else is wrong with it stays wrong.
+beyond the limits of `sojourn.protocol.limits`: an honest node whose loss diverged has sent NaN. What breaks only limits
+that the first version did not have is mended, not refused: a number becomes the largest allowed, a text is cut, a
+figure that is none is left out. Whatever else is wrong with it stays wrong.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import inspect
 
-from sojourn.protocol.limits import known_range
+from sojourn.protocol.limits import NEW, known_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,8 +62,9 @@ def _of(info: Any) -> Mend | None:
     if known := known_range(info):
         return lambda value: _unknown(value, known)
     if isinstance(info, inspect.Metadata):
-        return _of(info.type)
-    of_kind = _KINDS.get(type(info))
+        of_kind = _LIMITED.get(type(info.type)) if info.extra == NEW else None
+        return of_kind(info.type) if of_kind else _of(info.type)
+    of_kind = _CONTAINERS.get(type(info))
     return of_kind(info) if of_kind else None
 
 
@@ -142,31 +144,29 @@ def _mend_map(value: dict[str, Any], fields: list[tuple[int, inspect.Field, Mend
 
 
 def _of_map(info: inspect.DictType) -> Mend | None:
-    """Entries of which nothing is left go; so do those beyond the limit, and those whose key is not a valid one."""
-    value_of, key_pattern, most = _of(info.value_type), getattr(info.key_type, "pattern", None), info.max_length
-    if value_of is None and key_pattern is None and most is None:
+    """Entries of which nothing is left go, and so do those whose name is not a valid one."""
+    value_of, valid = _of(info.value_type), _names(info.key_type)
+    if value_of is None and valid is None:
         return None
-    valid = msgspec.msgpack.Decoder(_plain(info.key_type)) if key_pattern else None
 
     def mend(value: Any) -> Any:
         if not isinstance(value, dict):
             return value
         made = {}
         for key, each in value.items():
-            try:
-                if valid:
-                    valid.decode(msgspec.msgpack.encode(key))
-                made[key] = value_of(each) if value_of else each
-            except (_NoneLeftError, msgspec.ValidationError):
-                continue
-        return dict(list(made.items())[:most])
+            if valid is None or (isinstance(key, str) and valid.search(key)):
+                with suppress(_NoneLeftError):
+                    made[key] = value_of(each) if value_of else each
+        return made
 
     return mend
 
 
-def _plain(info: Any) -> Any:
-    """The type that a key's description is of."""
-    return Annotated[str, msgspec.Meta(pattern=info.pattern)]
+def _names(info: Any) -> re.Pattern[str] | None:
+    """What the names of entries must look like, where the first version of the wire took any."""
+    if not (isinstance(info, inspect.Metadata) and info.extra == NEW and isinstance(info.type, inspect.StrType)):
+        return None
+    return re.compile(info.type.pattern) if info.type.pattern else None
 
 
 def _of_tuple(info: inspect.TupleType) -> Mend | None:
@@ -210,11 +210,13 @@ def _of_union(info: inspect.UnionType) -> Mend | None:
     return mend
 
 
-_KINDS: dict[type, Callable[[Any], Mend | None]] = {
+_LIMITED: dict[type, Callable[[Any], Mend | None]] = {
     inspect.IntType: _of_int,
     inspect.FloatType: _of_float,
     inspect.StrType: _of_text,
     inspect.BytesType: _of_bytes,
+}
+_CONTAINERS: dict[type, Callable[[Any], Mend | None]] = {
     inspect.StructType: _of_struct,
     inspect.DictType: _of_map,
     inspect.UnionType: _of_union,

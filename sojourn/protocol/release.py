@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from sojourn.protocol.limits import (
-    MOST_SECONDS,
     Accuracy,
     Change,
     Digest,
+    Duration,
     Identity,
     Label,
     LongText,
+    Microseconds,
     Name,
     Number,
+    Portion,
     Size,
     Text,
     check_figures,
@@ -36,7 +38,6 @@ SIGNATURE_BYTES = 64
 ENOUGH = 50
 """At least this many predictions say something about how often each class comes."""
 
-Microseconds = Annotated[float, msgspec.Meta(ge=0, le=1e6 * MOST_SECONDS)]
 Version = Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 ReleaseState = Literal["fetching", "checking", "serving", "refused", "failed", "fell-back", "withdrawn"]
@@ -55,7 +56,7 @@ class ProbeCheck(msgspec.Struct, frozen=True):
     rows: Number
     x: bytes
     logits: bytes
-    atol: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+    atol: Duration
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,16 +161,16 @@ class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pace_before: Pace | None = None
     accuracy: Accuracy = nan
     accuracy_before: Accuracy = nan
-    drift: Share = 0.0
+    drift: Portion = 0.0
     """How many of the same inputs' classes came out in another mix than before: total variation, 0 to 1."""
     predictions: Number = 0
     live: Pace | None = None
     live_before: Pace | None = None
-    live_drift: Share = 0.0
+    live_drift: Portion = 0.0
     """The same for the predictions since, against those with the release before; 0 while either has too few."""
     errors: Number = 0
     """What programs reported as wrong."""
-    mix: Annotated[tuple[Share, ...], msgspec.Meta(max_length=64)] = ()
+    mix: Annotated[tuple[Portion, ...], msgspec.Meta(max_length=64)] = ()
     """How often each class was predicted since, of all; the first classes where there are many."""
 
     def __post_init__(self) -> None:

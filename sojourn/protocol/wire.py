@@ -9,13 +9,13 @@ import msgspec
 
 from sojourn.parts import Encoding, Estimator, Objective, Training
 from sojourn.protocol.limits import (
-    INLINE,
     Accuracy,
     Bytes,
     Digest,
     Duration,
     Hop,
     Identity,
+    Inline,
     Label,
     LongText,
     Measure,
@@ -59,7 +59,7 @@ class Ref(msgspec.Struct, frozen=True, omit_defaults=True):
     size: Size
     encoding: Encoding | Literal["raw"] = "raw"
     delta: bool = False
-    inline: Annotated[bytes, msgspec.Meta(max_length=INLINE)] | None = None
+    inline: Inline | None = None
 
 
 Vectors = Annotated[dict[VectorName, Ref], msgspec.Meta(max_length=16)]
