@@ -28,6 +28,7 @@ from coordinator.records import (
 )
 from coordinator.rollout_records import LineState, RolloutRecord
 from hierarchy.arranging.arrangement import ClientSet, Memo
+from sojourn.protocol.limits import MOST_BYTES, sum_within
 from sojourn.protocol.messages import Toured
 from sojourn.protocol.wire import JobStatus, Ref, RoundReport, TourId
 
@@ -196,7 +197,7 @@ class JobState(msgspec.Struct):
                 self.weights |= record.weights
                 for device in record.silent:
                     self.silent[device] = self.silent.get(device, 0) + 1
-                self.estimation_traffic += record.traffic
+                self.estimation_traffic = sum_within([self.estimation_traffic, record.traffic], MOST_BYTES)
                 self._clear()
             case RoundClosed():
                 self._close(record)

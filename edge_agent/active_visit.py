@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from edge_agent.visit_table import DEVICE_VISIT, DeviceVisitState
 from sojourn.node.machine import Send
+from sojourn.protocol.limits import MOST
 from sojourn.protocol.messages import Progress
 from sojourn.protocol.topics import Address
 
@@ -60,4 +61,4 @@ class ActiveVisit:
             return []
         self.next_progress = now + min(PROGRESS_PAUSE, self.order.lease / 4)
         stage = "training" if self.state == DeviceVisitState.TRAINING else "fetching"
-        return [Send(self.edge, Progress(self.order.id, stage, *self.progress))]  # type: ignore[arg-type]
+        return [Send(self.edge, Progress(self.order.id, stage, *(min(each, MOST) for each in self.progress)))]  # type: ignore[arg-type]

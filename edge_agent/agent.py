@@ -30,6 +30,7 @@ from sojourn.node.machine import (
     Told,
     Woke,
 )
+from sojourn.protocol.mending import read_record
 from sojourn.protocol.messages import Accepted, Cancel, Discarded, Prepare, Visit
 from sojourn.protocol.release_messages import Release
 from sojourn.protocol.topics import Address
@@ -74,7 +75,7 @@ class Agent:
 
     def restore(self, snapshot: bytes) -> None:
         """Take the durable state from a snapshot."""
-        self.state = self._visits.state = msgspec.msgpack.decode(snapshot, type=AgentState)
+        self.state = self._visits.state = read_record(snapshot, AgentState)
 
     def snapshot(self) -> bytes:
         """The durable state as bytes."""

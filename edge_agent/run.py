@@ -37,7 +37,10 @@ from sojourn.links.settings import TlsSettings
 from sojourn.node.driver import Driver, run_until_signal
 from sojourn.node.machine import Told
 from sojourn.node.node import Node
+from sojourn.node.quotas import SpeakingRate
 from sojourn.notify import Notifier
+from sojourn.protocol.abilities import ABILITIES
+from sojourn.protocol.limits import LABEL, MOST_BYTES, TEXT
 from sojourn.protocol.wire import Offer
 from sojourn.settings import read_settings, store_folder
 from sojourn.store.journal import FolderStore
@@ -52,7 +55,17 @@ def offer(settings: AgentSettings, threads: int) -> Offer:
     """What this device says of itself."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     objectives, data = (*NAMES, *settings.objectives), describe(settings.data)
-    return Offer(__version__, platform.machine(), _runtime(), threads, memory, objectives, data, shares=settings.shares)
+    return Offer(
+        __version__,
+        platform.machine()[:LABEL],
+        _runtime()[:LABEL],
+        threads,
+        min(memory, MOST_BYTES),
+        objectives,
+        data[:TEXT],
+        shares=settings.shares,
+        abilities=ABILITIES,
+    )
 
 
 def assemble(settings: AgentSettings, notifier: Notifier | None = None) -> Driver:
@@ -81,10 +94,9 @@ def assemble(settings: AgentSettings, notifier: Notifier | None = None) -> Drive
     for secret, root in exposed(secrets_of(settings), [Path(settings.data.path), *map(Path, settings.limits.readable)]):
         log.warning("training can read %s, since it may read %s: move one of them", secret, root)
     pause = (notifier or Notifier()).nap
-    workers = DeviceWorkers(
-        training, Installer(folder, folder / "blobs", settings.data, readable=settings.limits.readable)
-    )
-    return Driver(Node(settings.fleet, agent, store, {"edge": link}, workers, pause=pause))
+    installer = Installer(folder, folder / "blobs", settings.data, readable=settings.limits.readable)
+    workers = DeviceWorkers(training, installer)
+    return Driver(Node(settings.fleet, agent, store, {"edge": link}, workers, pause=pause, rate=SpeakingRate()))
 
 
 def secrets_of(settings: AgentSettings) -> list[Path]:

@@ -10,7 +10,7 @@ from edge_agent.limits.settings import LimitSettings
 from sojourn.data.source import DataSettings
 from sojourn.links.settings import BrokerSettings
 from sojourn.parts.part import PartName
-from sojourn.protocol.wire import Name
+from sojourn.protocol.limits import Name
 
 
 class ReleaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

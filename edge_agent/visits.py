@@ -30,6 +30,7 @@ from edge_agent.training.work import Train
 from edge_agent.visit_table import DEVICE_VISIT, DeviceVisitEvent, DeviceVisitState
 from sojourn.node.machine import Append, Do, Pull, Say, Send, Undo, soonest
 from sojourn.node.outbox import Outbox
+from sojourn.protocol.limits import MOST, TEXT
 from sojourn.protocol.messages import Declined, Visited
 from sojourn.protocol.topics import Address
 
@@ -185,7 +186,8 @@ class VisitMachine:
         """The visit is trained: keep the result, and offer it until it is answered."""
         active = self._active()
         active.step(DeviceVisitEvent.DONE)
-        answer = Visited(active.order.id, outcome.vectors, outcome.samples, outcome.metrics, outcome.signature)
+        samples = min(outcome.samples, MOST)
+        answer = Visited(active.order.id, outcome.vectors, samples, outcome.metrics, outcome.signature)
         record = VisitTrained(active.key, answer, outcome.memory)
         self.state.apply(record)
         self.active = None
@@ -254,7 +256,7 @@ class VisitMachine:
         active = self._active()
         if self._declined:
             DEVICE_VISIT.step(DeviceVisitState.DECLINED, DeviceVisitEvent.CROWDED_OUT)
-        self._declined = Declined(active.order.id, reason, detail[:2000])
+        self._declined = Declined(active.order.id, reason, detail[:TEXT])
         ask = self._outbox.ask(DECLINED, active.edge, self._declined, now)
         return [*self._end(active.key, event), *ask, Say(f"declined {active.order.id}: {detail}", "warning")]
 
@@ -278,4 +280,5 @@ class VisitMachine:
 
 def _describe(outcome: Trained) -> str:
     loss = outcome.metrics.get("loss")
-    return f"{outcome.samples} samples" + (f", loss {loss:.4f}" if loss is not None else "")
+    words = "diverged" if "diverged" in outcome.metrics else f"loss {loss:.4f}" if loss is not None else ""
+    return f"{outcome.samples} samples" + (f", {words}" if words else "")

@@ -118,6 +118,7 @@ def assemble(settings: EdgeSettings, notifier: Notifier | None = None) -> Driver
     from sojourn.links.mqtt import MqttLink
     from sojourn.node.driver import Driver
     from sojourn.node.node import Node
+    from sojourn.node.quotas import SpeakingRate
     from sojourn.node.workers import ThreadWorkers
     from sojourn.notify import Notifier
     from sojourn.store.journal import FolderStore
@@ -129,4 +130,7 @@ def assemble(settings: EdgeSettings, notifier: Notifier | None = None) -> Driver
     store = FolderStore(store_folder(settings.store, settings.fleet, settings.name))
     workers = ThreadWorkers(lambda work: perform(work, store.blobs))
     pause = (notifier or Notifier()).nap
-    return Driver(Node(settings.fleet, machine, store, {"device": site, "cloud": cloud}, workers, pause=pause))
+    node = Node(
+        settings.fleet, machine, store, {"device": site, "cloud": cloud}, workers, pause=pause, rate=SpeakingRate()
+    )
+    return Driver(node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from sojourn.links.settings import BrokerSettings
-from sojourn.protocol.wire import Name
+from sojourn.protocol.limits import Name
 
 
 class EdgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

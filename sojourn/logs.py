@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from typing import Any
 
 from sojourn.errors import SojournError, UserError
+from sojourn.text import clean, clean_lines
 
 OURS = ("sojourn", "edge_agent", "hierarchy", "coordinator", "fleet_sim")
 
@@ -21,10 +23,17 @@ def set_up(*, verbose: bool = False) -> None:
         logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.INFO)
 
 
+def set_up_worker() -> None:
+    """The same for a process that an agent starts: whoever reads its lines knows when they came."""
+    lines = logging.StreamHandler(sys.stderr)
+    lines.setFormatter(_Lines("%(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[lines])
+
+
 def complain(error: SojournError) -> int:
     """Say in one line what went wrong; returns the exit code: 2 if the person can mend it in what they gave us."""
     colour, plain = ("\x1b[31m", "\x1b[0m") if _coloured() else ("", "")
-    print(f"{colour}error: {error}{plain}", file=sys.stderr)  # noqa: T201  # this is where errors are printed
+    print(f"{colour}error: {clean_lines(str(error))}{plain}", file=sys.stderr)  # noqa: T201  # this is where errors are printed
     return 2 if isinstance(error, UserError) else 1
 
 
@@ -34,6 +43,15 @@ class _Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         record.levelname = record.levelname.lower()
         return super().format(record)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's own name
+        """Whatever a peer said, it is one line, and nothing in it is obeyed by a terminal."""
+        record.message = clean(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  # logging's own name
+        """A traceback has lines of its own; what an error says may be a peer's text."""
+        return clean_lines(super().formatException(ei))
 
 
 def _coloured() -> bool:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from sojourn.protocol.wire import Name
+from sojourn.protocol.limits import Name
 
 Rate = Annotated[float, msgspec.Meta(gt=0, le=1e18)]
 Duration = Annotated[float, msgspec.Meta(ge=0, le=1e6)]

@@ -23,6 +23,7 @@ import msgspec
 from coordinator.machine.coordinator import Coordinator
 from sojourn import __version__, toml
 from sojourn.errors import DamagedJournal, StoreError, UserError
+from sojourn.protocol.mending import read_record
 from sojourn.settings import read_text
 from sojourn.store.blobs import digest_of, disk_errors
 from sojourn.store.files import write_atomically, written_beside
@@ -117,7 +118,7 @@ def _replayed(store: FolderStore) -> Coordinator:
         if state is not None:
             machine.restore(state)
         for record in records:
-            machine.apply(msgspec.msgpack.decode(record, type=machine.record_form))
+            machine.apply(read_record(record, machine.record_form))
     except (DamagedJournal, msgspec.MsgspecError, LookupError) as error:
         raise StoreError(
             f"the journal cannot be replayed as it is ({error}): start its coordinator, which sets aside what is "

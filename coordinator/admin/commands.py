@@ -108,6 +108,7 @@ def assemble(settings: CoordinatorSettings, notifier: Notifier | None = None) ->
     from sojourn.links.mqtt import MqttLink
     from sojourn.node.driver import Driver
     from sojourn.node.node import Node
+    from sojourn.node.quotas import SpeakingRate
     from sojourn.node.workers import ThreadWorkers
     from sojourn.notify import Notifier
     from sojourn.protocol.signing import read_public
@@ -120,4 +121,7 @@ def assemble(settings: CoordinatorSettings, notifier: Notifier | None = None) ->
     store = FolderStore(folder)
     workers = ThreadWorkers(CoordinatorWorker(store.blobs, folder / "blobs"))
     pause = (notifier or Notifier()).nap
-    return Driver(Node(settings.fleet, machine, store, {"edge": link, "cloud": link}, workers, pause=pause))
+    node = Node(
+        settings.fleet, machine, store, {"edge": link, "cloud": link}, workers, pause=pause, rate=SpeakingRate()
+    )
+    return Driver(node)

@@ -28,6 +28,7 @@ from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch
 from sojourn.store.blobs import ref_of, verified
 from sojourn.store.memory_blobs import MemoryBlobs
+from sojourn.text import clean_lines, cleaned
 
 if TYPE_CHECKING:
     from sojourn.links.link import Link
@@ -87,7 +88,7 @@ class CoordinatorClient:
         if route is None or route.node != self._me or route.sender != self.cloud.name:
             return
         try:
-            self._inbox.put(unpack(payload, self.cloud, self._me).message)  # type: ignore[arg-type]
+            self._inbox.put(unpack(payload, self.cloud, self._me, mend=True).message)  # type: ignore[arg-type]
         except InvalidMessage as error:
             log.warning("dropped a message from %s: %s", self.cloud.name, error)
 
@@ -112,10 +113,10 @@ class CoordinatorClient:
             self._give_up_if_in_vain(now > deadline, patience)
             sends = outbox.hasten(now) if isinstance(answer, Linked) else outbox.due(now)
         if isinstance(answer, Refused):
-            raise JobError(answer.reason)
+            raise JobError(clean_lines(answer.reason))
         if not isinstance(answer, form):
             raise LinkError(f"coordinator {self.cloud.name!r} answered with {type(answer).__name__}")
-        return answer
+        return cleaned(answer)  # it is shown on a terminal
 
     def offer(self, *contents: bytes) -> list[Ref]:
         """Let the coordinator fetch these from here, while a question waits for its answer."""

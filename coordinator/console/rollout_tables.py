@@ -35,7 +35,9 @@ def line_table(views: Sequence[LineView]) -> Table:
         serves = f"{view.line} {view.serves}" if view.serves else "nothing"
         counts = ", ".join(f"{count} {state}" for state, count in sorted(view.counts.items()))
         stage = f"{view.stage} of {len(view.stages)}"
-        table.add_row(view.line, str(view.version), _coloured(view.status), stage, serves, counts)
+        table.add_row(
+            escape(view.line), str(view.version), _coloured(view.status), stage, escape(serves), escape(counts)
+        )
     return table
 
 
@@ -52,7 +54,7 @@ def device_table(view: LineView) -> Table:
 def _row(each: DeviceView) -> list[str]:
     health = each.health
     version = str(each.version) if each.version else "nothing"
-    row = [each.device, str(each.stage), version, _coloured(each.state)]
+    row = [escape(each.device), str(each.stage), version, _coloured(each.state)]
     if health is None:
         return [*row, "", "", "", "", escape(each.detail)]
     accuracy = "" if isnan(health.accuracy) else f"{100 * health.accuracy:.1f} %"
@@ -71,7 +73,7 @@ def _pace(now: Pace | None, before: Pace | None) -> str:
 
 def _coloured(word: str) -> str:
     colour = "red" if word in BAD else _COLOURS.get(word)
-    return f"[{colour}]{word}[/]" if colour else word
+    return f"[{colour}]{word}[/]" if colour else escape(word)
 
 
 def _table(*columns: str) -> Table:

@@ -202,7 +202,7 @@ def _tours(tours: tuple[TourView, ...], width: int) -> Table:
     shown = sorted(tours, key=lambda tour: tour.done)[:MOST_TOURS]
     for tour in shown:
         hop = f"{min(tour.hop + (not tour.done), len(tour.hops))}/{len(tour.hops)}"
-        table.add_row(tour.site, route(tour, width - site - 25), hop, _visit(tour))
+        table.add_row(Text(tour.site), route(tour, width - site - 25), hop, _visit(tour))
     if len(tours) > len(shown):
         table.add_row("", Text(f"and {len(tours) - len(shown)} more tours", style="dim"))
     return table
@@ -244,7 +244,7 @@ def _failures(history: tuple[RoundReport, ...]) -> list[RenderableType]:
 def result_table(progress: JobProgress) -> Table:
     """Every round of a job."""
     table = Table(
-        title=f"{progress.view.job}: {progress.view.status}",
+        title=Text(f"{progress.view.job}: {progress.view.status}"),
         title_justify="left",
         title_style="bold",
         caption=_arrangements(progress.history),
@@ -283,5 +283,6 @@ def job_table(views: Iterable[JobView]) -> Table:
         table.add_column(name, no_wrap=True, overflow="ellipsis", justify=justify)
     for it in views:
         status = Text(it.status, style=STATUS_STYLES.get(it.status, "yellow"))
-        table.add_row(it.job, status, f"{it.round}/{it.rounds}", percent(it.accuracy), it.strategy, it.model)
+        shown = (Text(it.strategy), Text(it.model))
+        table.add_row(Text(it.job), status, f"{it.round}/{it.rounds}", percent(it.accuracy), *shown)
     return table

@@ -25,6 +25,7 @@ from coordinator.releases.verifying import CardChecked
 from coordinator.state import CoordinatorState
 from sojourn.node.machine import Did, DidNot, Linked, Present, Pulled, PullFailed, Received, Say, Send, Woke, soonest
 from sojourn.node.outbox import Outbox
+from sojourn.protocol.mending import read_record
 from sojourn.protocol.messages import Birth, Export, Inspect, Roster, RosterAsk, Stop, Submit, Toured, TourProgress
 from sojourn.protocol.release_messages import DeviceReport, InspectReleases, MakeRelease, Rollout, Steer
 from sojourn.protocol.topics import Address
@@ -74,7 +75,7 @@ class Coordinator:
 
     def restore(self, snapshot: bytes) -> None:
         """Take the durable state from a snapshot."""
-        self._queue.durable = self._rollouts.durable = msgspec.msgpack.decode(snapshot, type=CoordinatorState)
+        self._queue.durable = self._rollouts.durable = read_record(snapshot, CoordinatorState)
 
     def snapshot(self) -> bytes:
         """The durable state."""

@@ -31,6 +31,7 @@ from coordinator.state import CoordinatorState
 from sojourn.errors import Fault
 from sojourn.node.machine import Append, Do, Say, Send, Undo, soonest
 from sojourn.parts import name_of
+from sojourn.protocol.abilities import asked
 from sojourn.protocol.messages import TourAccepted, TourCancel
 from sojourn.protocol.topics import Address
 
@@ -189,7 +190,9 @@ class JobQueue:
 
     def _reached(self, state: JobState) -> dict[str, tuple[str, ...]]:
         """The devices that can do the job, by site."""
-        return self._sites.reach(name_of(state.strategy.objective))
+        settings, strategy = state.settings, state.strategy
+        abilities = asked(settings.encoding, strategy.training, strategy.estimator)
+        return self._sites.reach(name_of(strategy.objective), abilities)
 
     def _wait(self, state: JobState, reason: str, now: float) -> list[Effect]:
         """Until the sites change, or for a while: a device that gave no answer may have one then."""

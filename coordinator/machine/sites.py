@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from sojourn.node.machine import Do, Pull, Send
+from sojourn.errors import InvalidMessage
+from sojourn.node.machine import Do, Pull, Say, Send
+from sojourn.protocol.abilities import able
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.messages import Birth, RosterSeen
 from sojourn.protocol.topics import Address
@@ -19,6 +22,10 @@ if TYPE_CHECKING:
     from sojourn.store.blobs import BlobStore
 
 
+DEVICES = 10_000
+"""At most this many devices are taken from one site."""
+ROSTER_BYTES = 16 << 20
+"""Of a roster: the longest names and offers of as many devices are less, where offers are honest."""
 CONSENT = ("class-counts",)
 """The estimators that ask for what an owner must agree to share."""
 
@@ -32,7 +39,7 @@ class ReadRoster(msgspec.Struct, frozen=True):
     members: Ref
 
 
-class RosterRead(msgspec.Struct, frozen=True):
+class RosterRead(msgspec.Struct, frozen=True, dict=True):
     """Who is at a site."""
 
     site: str
@@ -40,10 +47,17 @@ class RosterRead(msgspec.Struct, frozen=True):
     revision: int
     members: tuple[Member, ...]
 
+    @cached_property
+    def epochs(self) -> dict[str, Epoch]:
+        """The newest start of each device that the site has seen."""
+        return {member.device: member.epoch for member in self.members}
+
 
 def read_roster(work: ReadRoster, blobs: BlobStore) -> RosterRead:
     """Read the roster in a blob."""
-    members = unpack_blob(blobs.read(work.members.digest), tuple[Member, ...])
+    members = unpack_blob(blobs.read(work.members.digest), tuple[Member, ...], ROSTER_BYTES)
+    if len(members) > DEVICES:
+        raise InvalidMessage(f"the roster of {work.site} has {len(members)} devices, more than {DEVICES}")
     return RosterRead(work.site, work.epoch, work.revision, members)
 
 
@@ -56,6 +70,8 @@ class Sites:
         self._names: dict[str, frozenset[str]] = {}
         """The devices of each roster."""
         self._coming: dict[str, ReadRoster] = {}
+        self._homes: dict[str, str] = {}
+        """The site that each device was first seen at, and is still."""
 
     def present(self, event: Present) -> bool:
         """Take a birth or a death; returns whether an edge server was born (again)."""
@@ -70,6 +86,8 @@ class Sites:
     def roster(self, sender: Address, epoch: Epoch, message: Roster) -> list[Effect]:
         """A site announces its roster, until it hears that it was seen: fetch it, unless it is old news."""
         site, revision = sender.name, message.revision
+        if message.members.size > ROSTER_BYTES:
+            return [Say(f"the roster of {site} has {message.members.size} bytes: it is not fetched", "warning")]
         known, coming = self._rosters.get(site), self._coming.get(site)
         if known and known.epoch == epoch and known.revision >= revision:
             return [Send(sender, RosterSeen(revision))]
@@ -94,11 +112,18 @@ class Sites:
         del self._coming[read.site]
         self._rosters[read.site] = read
         self._names[read.site] = frozenset(member.device for member in read.members)
+        for member in read.members:
+            home = self._homes.get(member.device)
+            if home is None or home not in self._epochs or self._epoch_at(home, member.device) is None:
+                self._homes[member.device] = read.site
         return [Send(Address("edge", read.site), RosterSeen(read.revision))]
 
-    def reach(self, objective: str | None = None) -> dict[str, tuple[str, ...]]:
-        """The devices that each living site reaches; with an objective, those that say they have it."""
-        return {site: self._devices(site, objective) for site in sorted(self._rosters) if site in self._epochs}
+    def reach(
+        self, objective: str | None = None, abilities: frozenset[str] = frozenset()
+    ) -> dict[str, tuple[str, ...]]:
+        """The devices that each living site reaches; with an objective, those that offer it and these abilities."""
+        alive = [site for site in sorted(self._rosters) if site in self._epochs]
+        return {site: self._devices(site, objective, abilities) for site in alive}
 
     def has(self, site: str, device: str) -> bool:
         """Whether a device is on a site's roster."""
@@ -134,7 +159,22 @@ class Sites:
         """The rosters that are being fetched."""
         return {work.members.digest for work in self._coming.values()}
 
-    def _devices(self, site: str, objective: str | None = None) -> tuple[str, ...]:
+    def _devices(self, site: str, objective: str | None, abilities: frozenset[str]) -> tuple[str, ...]:
+        members = [member for member in self._rosters[site].members if self._is_at(site, member)]
+        return tuple(m.device for m in members if objective is None or able(m.offer, objective, abilities))
+
+    def _is_at(self, site: str, member: Member) -> bool:
+        """Whether a device counts for a site that names it: its home, or one that sees the same start of it there.
+
+        Sites that share a broker see the same devices. One that only claims another's device does not know its nonce.
+        """
+        home = self._homes.get(member.device, site)
+        if home == site or home not in self._epochs:
+            return True
+        seen = self._epoch_at(home, member.device)
+        return seen is None or seen == member.epoch
+
+    def _epoch_at(self, site: str, device: str) -> Epoch | None:
+        """The start of a device that a site saw last."""
         roster = self._rosters.get(site)
-        members = roster.members if roster else ()
-        return tuple(m.device for m in members if not (objective and m.offer) or objective in m.offer.objectives)
+        return roster.epochs.get(device) if roster else None

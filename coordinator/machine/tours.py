@@ -6,9 +6,10 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from coordinator.machine.tour_messages import tour_message
+from coordinator.rounds.results import REPORT_BYTES
 from sojourn.node.alarm import Alarm
 from sojourn.node.fetches import Fetches
-from sojourn.node.machine import Pull, Send
+from sojourn.node.machine import Pull, Say, Send
 from sojourn.protocol.messages import TourAccepted, TourCancel, TourDiscarded
 from sojourn.protocol.topics import Address
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from sojourn.node.outbox import Outbox
     from sojourn.protocol.messages import Toured, TourProgress
     from sojourn.protocol.wire import TourId
+
+FLOAT32 = 4
+"""How many times as many bytes a model takes in float32 as in the smallest encoding, at most."""
 
 
 class RoundTours:
@@ -98,6 +102,9 @@ class RoundTours:
         state, tour = found
         if tour.number in state.arrived:
             return [Send(sender, TourAccepted(message.tour))]
+        if reason := _unfit(state, tour, message):
+            warning = Say(f"site {sender.name}, tour {message.tour}: {reason}", "warning")
+            return [Send(sender, TourDiscarded(message.tour, reason)), warning]
         return self.fetch(tour, message)
 
     def _current(self, durable: CoordinatorState, sender: Address, tour_id: TourId) -> tuple[JobState, TourPlan] | None:
@@ -191,6 +198,19 @@ class RoundTours:
         if number in self._leases:
             self._leases[number] = self._ends(number)
         self._coming.pop(number, None)
+
+
+def _unfit(state: JobState, tour: TourPlan, message: Toured) -> str | None:
+    """Why a result is not worth fetching: reports or vectors that cannot be of this tour."""
+    if message.reports.size > REPORT_BYTES:
+        return f"the reports are {message.reports.size} bytes, more than {REPORT_BYTES}"
+    most = FLOAT32 * state.travelling_vector(tour.start["model"]).size
+    for name, ref in message.vectors.items():
+        if name not in {"model", *state.strategy.objective.returns}:
+            return f"nobody asked for the vector {name!r}"
+        if ref.size > most:
+            return f"{name!r} is {ref.size} bytes, more than the {most} that this model's numbers take"
+    return None
 
 
 def _counted(durable: CoordinatorState, tour_id: TourId) -> bool:

@@ -17,6 +17,7 @@ from coordinator.rounds.schedules import merges
 from coordinator.state import JobState
 from sojourn.model import vectors
 from sojourn.parts import UpdateEstimator
+from sojourn.protocol.limits import LOSS, MOST_BYTES, MOST_SECONDS, sum_within, within
 from sojourn.protocol.wire import RoundReport
 
 if TYPE_CHECKING:
@@ -112,12 +113,12 @@ class _Closing:
         return RoundReport(
             state.round,
             accuracy,
-            loss,
+            within(loss, LOSS),
             tours,
             len(self._done),
             len(failures),
-            traffic_of(self._work) + state.estimation_traffic,
-            self._work.seconds,
+            sum_within([traffic_of(self._work), state.estimation_traffic], MOST_BYTES),
+            min(max(self._work.seconds, 0.0), MOST_SECONDS),
             state.quality,
             (*state.notices, *failures[:LISTED], *forgetful(state, self._done)[:LISTED]),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -9,7 +10,9 @@ import msgspec
 from coordinator.state import JobState
 from sojourn.errors import InvalidBlob, InvalidMessage
 from sojourn.model import vectors
+from sojourn.parts import EdgeCloud
 from sojourn.protocol.envelope import unpack_blob
+from sojourn.protocol.limits import MOST_BYTES, TEXT, sum_within
 from sojourn.protocol.wire import VisitReport
 
 if TYPE_CHECKING:
@@ -24,6 +27,9 @@ LISTED = 8
 """At most this many failures of a round are listed one by one."""
 LINE = 200
 """Characters of each failure."""
+REPORT_BYTES = 64 << 20
+"""Of the reports of a tour."""
+log = logging.getLogger(__name__)
 
 
 class CloseRound(msgspec.Struct, frozen=True):
@@ -59,9 +65,25 @@ def reports_of(state: JobState, tour: TourPlan, blobs: BlobStore) -> list[VisitR
     if arrived is None:
         return []
     try:
-        return unpack_blob(blobs.read(arrived.reports.digest), list[VisitReport])
+        return _of_tour(tour, state, unpack_blob(blobs.read(arrived.reports.digest), list[VisitReport], REPORT_BYTES))
     except (InvalidMessage, InvalidBlob) as error:
-        return [VisitReport(tour.hops[0], 0, "refused", str(error)[:2000], 0, 0.0, {}, None, 0.0)]
+        return [VisitReport(tour.hops[0], 0, "refused", str(error)[:TEXT], 0, 0.0, {}, None, 0.0)]
+
+
+def _of_tour(tour: TourPlan, state: JobState, reports: list[VisitReport]) -> list[VisitReport]:
+    """The reports that a site may give of this tour: of its own devices and hops, and one result for each hop."""
+    schedule = state.strategy.schedule
+    waves = schedule.edge_merges if isinstance(schedule, EdgeCloud) and state.phase == "train" else 1
+    devices, hops = {*tour.hops, *tour.spares}, len(tour.hops) * max(1, waves)
+    found, done = [], set()
+    for report in reports:
+        if report.device not in devices or report.hop >= hops or report.hop in done:
+            log.warning("site %s reports a visit that its tour does not have: %s", tour.site, report.device)
+            continue
+        if report.status == "done":
+            done.add(report.hop)
+        found.append(report)
+    return found
 
 
 def failures_of(state: JobState, tour: TourPlan, reports: list[VisitReport]) -> list[str]:
@@ -74,4 +96,4 @@ def failures_of(state: JobState, tour: TourPlan, reports: list[VisitReport]) -> 
 
 def traffic_of(work: CloseRound) -> int:
     """The payload bytes of a round: between cloud and sites, and between sites and devices."""
-    return work.traffic + sum(toured.traffic for toured in work.state.arrived.values())
+    return sum_within([work.traffic, *(toured.traffic for toured in work.state.arrived.values())], MOST_BYTES)

@@ -38,6 +38,7 @@ SEED = derive(derive(7, "train", 1), DEVICE.name, 0)
 OFFER = Offer(
     "0.1.0", "Raspberry Pi 4", "onnxruntime 1.31.1", 4, 3_900_000_000, NAMES, "npz shelf.npz", ("class-counts",)
 )
+"""Of an agent that knows the first version of the wire alone."""
 EXEMPLARS = Exemplars.of(np.array([[0, 8], [16, 4], [2, 2]], np.uint8), np.array([0, 1, 1]))
 MEMBERS = (Member("pi-1", EPOCHS[DEVICE], OFFER), Member("pi-2", Epoch(1, b"\x08" * 8), None))
 REPORTS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -9,7 +10,7 @@ import msgpack
 from docs.vectors.cast import CLOUD, DEVICE, EDGE, EPOCHS, KIT, SEED, TASK, TOUR, VISIT
 from sojourn.parts import Gate, TourPolicy
 from sojourn.protocol.envelope import Packet, pack
-from sojourn.protocol.messages import Birth, Progress, Tour, Visit
+from sojourn.protocol.messages import Birth, Progress, Tour, Visit, Visited
 
 if TYPE_CHECKING:
     from sojourn.protocol.topics import Address
@@ -24,7 +25,7 @@ ASKED = pack(Packet(1, EPOCHS[EDGE], Visit(VISIT, KIT, {"model": KIT}, TASK, SEE
 
 def make() -> dict[str, Any]:
     """All of them, by the key that they have in vectors.json."""
-    made = [*_progress(), *_visits(), *_tours(), *_roles()]
+    made = [*_progress(), *_visits(), *_tours(), *_results(), *_roles()]
     return {
         "invalid": [
             {
@@ -67,6 +68,8 @@ def _progress() -> list[Dropped]:
         ("a boolean where an integer belongs", "field", UP, {**fields, "step": True}),
         ("a negative number", "field", UP, {**fields, "step": -1}),
         ("a number of 2^53", "field", UP, {**fields, "step": 1 << 53}),
+        ("more steps than there are", "field", UP, {**fields, "step": (1 << 40) + 1}),
+        ("a hop that no tour has", "field", UP, {**fields, "visit": ["digits", 1, 0, 2_500_001, [1, 1]]}),
         ("an unknown stage", "field", UP, {**fields, "stage": "resting"}),
         ("a visit as a map", "field", UP, {**fields, "visit": {"job": "digits"}}),
         ("a visit that is too short", "field", UP, {**fields, "visit": ["digits", 1, 0, 0]}),
@@ -111,6 +114,17 @@ def _tours() -> list[Dropped]:
     return [
         ("1001 merges", "field", (CLOUD, EDGE), {**led, "merges": 1001}),
         ("an unknown weighting", "field", (CLOUD, EDGE), {**led, "weighting": "loudness"}),
+    ]
+
+
+def _results() -> list[Dropped]:
+    result = msgpack.unpackb(pack(Packet(1, EPOCHS[DEVICE], Visited(VISIT, {}, 60, {}))))
+    return [
+        ("more samples than there are", "field", UP, {**result, "samples": (1 << 53) - 1}),
+        ("a loss that is no number", "field", UP, {**result, "metrics": {"loss": math.nan}}),
+        ("an infinite loss", "field", UP, {**result, "metrics": {"loss": math.inf}}),
+        ("a metric with a space in its name", "field", UP, {**result, "metrics": {"my loss": 1.0}}),
+        ("an infinite signature", "field", UP, {**result, "signature": [0.5, math.inf]}),
     ]
 
 

@@ -45,6 +45,7 @@ from sojourn.parts import (
     Training,
 )
 from sojourn.protocol import topics
+from sojourn.protocol.abilities import ABILITIES
 from sojourn.protocol.envelope import Packet, kind, pack, pack_blob
 from sojourn.protocol.messages import (
     Accepted,
@@ -93,6 +94,7 @@ from sojourn.protocol.release_messages import (
     Steer,
 )
 from sojourn.protocol.signing import CONTEXT
+from sojourn.protocol.topics import TOPICS
 from sojourn.protocol.wire import JobView, Ref, RoundReport, Task, TourView
 from sojourn.randomness import derive
 from sojourn.store.blobs import LEAF, leaf_hashes, ref_of
@@ -121,7 +123,7 @@ def make() -> dict[str, Any]:
 
 def _topics() -> dict[str, Any]:
     inbox, state = topics.inbox(FLEET, EDGE, DEVICE.name), topics.state(FLEET, DEVICE)
-    start = f"sojourn/{WIRE}/{FLEET}"
+    start = f"sojourn/{TOPICS}/{FLEET}"
     return {
         "fleet": FLEET,
         "valid": [
@@ -151,8 +153,9 @@ def _topics() -> dict[str, Any]:
 
 def _presence() -> list[Sent]:
     return [
-        ("birth", DEVICE, None, Birth(OFFER)),
-        ("birth-of-an-edge-server", EDGE, None, Birth()),
+        ("birth", DEVICE, None, Birth(msgspec.structs.replace(OFFER, abilities=ABILITIES), WIRE)),
+        ("birth-of-an-edge-server", EDGE, None, Birth(wire=WIRE)),
+        ("birth-of-version-1", DEVICE, None, Birth(OFFER)),
         ("death", DEVICE, None, Death()),
     ]
 

@@ -24,6 +24,7 @@ import numpy as np
 from edge_agent.inference.endpoint_process import Endpoint
 from edge_agent.inference.http_api import PredictionApi, RefusedRequest
 from edge_agent.inference.reporters import ErrorToken
+from sojourn import logs
 from sojourn.errors import ConfigError, DataError, NoRelease, SojournError
 
 LARGEST = 4 << 20
@@ -195,7 +196,7 @@ def end_with_parent() -> None:
 
 def main(settings: str) -> int:
     """Serve until the agent is gone."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logs.set_up_worker()
     endpoint = msgspec.json.decode(settings, type=Endpoint)
     threading.Thread(target=end_with_parent, daemon=True).start()
     np.seterr(all="ignore")

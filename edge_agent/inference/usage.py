@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from edge_agent.releases.folder import FOLDER
+from sojourn.protocol.limits import Name, Number
 from sojourn.protocol.release import CLASSES, Pace, Version
-from sojourn.protocol.wire import Name, Number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

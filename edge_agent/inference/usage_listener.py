@@ -25,6 +25,7 @@ from edge_agent.releases.folder import FOLDER, ReleaseFolder, shared_folder
 from edge_agent.releases.work import Usage
 from sojourn.errors import StoreError
 from sojourn.model.class_mix import total_variation
+from sojourn.protocol.limits import MOST
 from sojourn.protocol.release import ENOUGH, Health
 from sojourn.store.blobs import disk_errors
 
@@ -38,7 +39,6 @@ PAUSE = 60.0
 _SHORT_PAUSE = 1.0
 """Seconds between two urgent words on one line, however many errors programs report."""
 _MIX = 64
-_MOST = (1 << 53) - 1
 _SOCKET_MODE = 0o660
 _GRACE = 5.0
 _CREDENTIALS = struct.Struct("3i")
@@ -136,11 +136,11 @@ class LineUsage:
         compared = 0 < self.before < self.version
         enough = min(tally.predictions, before.predictions) >= ENOUGH
         return Health(
-            predictions=min(tally.predictions, _MOST),
+            predictions=min(tally.predictions, MOST),
             live=tally.pace(),
             live_before=before.pace() if compared else None,
             live_drift=total_variation(tally.classes, before.classes) if compared and enough else 0.0,
-            errors=min(tally.errors, _MOST),
+            errors=min(tally.errors, MOST),
             mix=tuple(tally.classes[each] / counted for each in range(seen)) if counted else (),
         )
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from sojourn.errors import InvalidBlob, StoreError
+from sojourn.protocol.limits import Name
 from sojourn.protocol.release import Goods, Parcel, Version
-from sojourn.protocol.wire import Name
 from sojourn.store.blobs import LEAF, digest_of_hashes, disk_errors, leaf_hashes
 from sojourn.store.files import BESIDE, move_into_place, sync_path, written_beside
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from sojourn.protocol.limits import Name
 from sojourn.protocol.release import Goods, Health
-from sojourn.protocol.wire import Name
 
 
 class Install(msgspec.Struct, frozen=True, tag="install"):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from edge_agent.training import optimisers
+from sojourn.protocol.limits import MOST_FIGURE
 from sojourn.randomness import batches, noise
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def descend(
         x, y = samples.batch(index, kit.input.dtype)
         drawn = noise(seed, step, len(index), kit.noise)
         slope = partial(prepared.graphs.loss_and_gradient, x=x, y=y, noise=drawn)
-        with np.errstate(over="ignore", invalid="ignore"):  # a loss that diverges shows in the metrics
+        with np.errstate(over="ignore", invalid="ignore"):  # the gate stops a model that diverges
             loss, direction = objective.direction(w, slope)
             optimiser.move(w, direction)
         losses.append((len(index), float(loss)))
@@ -90,9 +91,14 @@ def steps_of(samples: Batches, training: Training) -> int:
 
 
 def metrics(epochs: Sequence[EpochResult]) -> dict[str, float]:
-    """The mean loss over the first and over the last epoch, and the steps of all; NaN stays NaN."""
-    return {
+    """The mean loss over the first and over the last epoch, and the steps of all.
+
+    No message holds a loss that is not finite: in place of one it says that training `diverged`.
+    """
+    measured = {
         "loss_first": epochs[0].loss,
         "loss": epochs[-1].loss,
         "steps": float(sum(epoch.steps for epoch in epochs)),
     }
+    finite = {name: figure for name, figure in measured.items() if abs(figure) <= MOST_FIGURE}
+    return finite if len(finite) == len(measured) else {**finite, "diverged": 1.0}

@@ -15,6 +15,7 @@ from edge_agent.training.handover import model_of, save_model
 from edge_agent.training.objectives import Plain
 from edge_agent.training.reasons import Unsupported
 from edge_agent.training.work import Trained
+from sojourn.errors import DataError
 from sojourn.model.classifier import classifier_weights
 from sojourn.model.exemplars import Exemplars, signature
 from sojourn.parts import (
@@ -26,6 +27,7 @@ from sojourn.parts import (
     UpdateEstimator,
 )
 from sojourn.protocol.envelope import unpack_blob
+from sojourn.protocol.limits import MOST_FIGURE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,6 +77,8 @@ def estimate_result(
     """What a device tells when it has trained from start to end: a mark, or the model itself."""
     start, end = start_and_end
     mark = _mark(visit, blobs, prepared, end)
+    if mark and not all(abs(figure) <= MOST_FIGURE for figure in mark):
+        raise DataError("what the training found is not finite: it has diverged on the data here")
     sent = {} if mark else {"model": save_model(blobs, start, end, visit.task, prepared.kit.model)}
     return Trained(sent, len(prepared.samples), metrics(passed), mark, {})
 

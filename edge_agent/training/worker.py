@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +23,7 @@ from edge_agent.training.frames import (
     frames_from,
     write_all,
 )
+from sojourn import logs
 from sojourn.node.machine import Did
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def main() -> None:
     """Take orders from the standard input until it ends."""
     source, sink = _own_pipes()
     _lower_priority()
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logs.set_up_worker()
     frames = frames_from(source)
     setup = next(frames, None)
     if not isinstance(setup, WorkerSetup):

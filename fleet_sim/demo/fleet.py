@@ -210,7 +210,7 @@ def _show_end(last: JobProgress, console: Console) -> None:
         console.print(result_table(last))
     if last.view.status != "done":
         raise JobError(f"the job is {last.view.status}: {last.view.detail}")
-    console.print(f"Done: {last.view.detail}.", highlight=False)
+    console.print(f"Done: {last.view.detail}.", highlight=False, markup=False)
 
 
 def _try_out(model: Path, console: Console) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from sojourn.protocol.limits import sum_within
 from sojourn.protocol.messages import Tour, Toured
 from sojourn.protocol.wire import Ref, TourId, VisitId, VisitReport
 
@@ -159,9 +160,9 @@ class TourState(msgspec.Struct):
         """
         done = [report for report in self.reports if report.status == "done"]
         if not self.order.merges:
-            return sum(report.samples for report in done)
+            return sum_within(report.samples for report in done)
         last = max((report.hop // len(self.route) for report in done), default=0)
-        return sum({it.device: it.samples for it in done if it.hop // len(self.route) == last}.values())
+        return sum_within({it.device: it.samples for it in done if it.hop // len(self.route) == last}.values())
 
     def is_due(self, hop: int) -> bool:
         """Whether this visit is of the present wave and not over."""

@@ -20,6 +20,7 @@ from hierarchy.edge.shipping import Shipping
 from hierarchy.edge.site import Site
 from hierarchy.edge.tours import TourLeader
 from sojourn.node.machine import Did, DidNot, Linked, Present, Pulled, PullFailed, Received, Woke, soonest
+from sojourn.protocol.mending import read_record
 from sojourn.protocol.messages import (
     Declined,
     Progress,
@@ -68,7 +69,7 @@ class EdgeServer:
 
     def restore(self, snapshot: bytes) -> None:
         """Take the durable state from a snapshot."""
-        self.site.state = msgspec.msgpack.decode(snapshot, type=EdgeState)
+        self.site.state = read_record(snapshot, EdgeState)
 
     def snapshot(self) -> bytes:
         """The durable state."""

@@ -15,6 +15,7 @@ from hierarchy.edge.tour_table import LEADING, MERGING, NOT_HERE, TOUR
 from hierarchy.edge.visits import Visits
 from sojourn.node.machine import Keep, Pull, Say, Send
 from sojourn.protocol.envelope import pack_blob
+from sojourn.protocol.limits import MOST, MOST_BYTES
 from sojourn.protocol.messages import Toured, TourProgress
 from sojourn.store.blobs import ref_of
 
@@ -223,7 +224,7 @@ class TourLeader:
         running.step(event)
         data = pack_blob(tour.reports)
         reports = ref_of(data)
-        toured = Toured(tour.order.id, vectors, tour.samples, reports, running.traffic)
+        toured = Toured(tour.order.id, vectors, tour.samples, reports, min(running.traffic, MOST_BYTES))
         blobs = (reports.digest, *(ref.digest for ref in vectors.values()))
         ended = self._site.write(TourEnded(key, toured), sync=True, blobs=blobs)
         ask = self._site.outbox.ask(("toured", key), self._site.cloud, toured, now)
@@ -269,8 +270,8 @@ class TourLeader:
             tour.visits,
             asked.device if asked else None,
             *(visit.steps if visit else (0, 0)),
-            tour.lost,
-            running.traffic,
+            min(tour.lost, MOST),
+            min(running.traffic, MOST_BYTES),
         )
         return [Send(self._site.cloud, progress)]
 

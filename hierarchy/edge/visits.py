@@ -13,6 +13,7 @@ from hierarchy.edge.running import RunningVisit
 from hierarchy.edge.tour_table import GATHERING
 from hierarchy.edge.visit_table import DUE, HANDED, KEPT, MISSED, VISIT, WAITING
 from sojourn.node.machine import Pull, Say, Send
+from sojourn.protocol.limits import MOST_SECONDS, TEXT
 from sojourn.protocol.messages import Accepted, Cancel, Discarded, Prepare, Visit
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import VisitReport
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 STALE = 3
 """How often a device may call an attempt stale before it costs the hop."""
-LONGEST_REASON = 2000
 _STATUS: dict[VisitEvent, VisitStatus] = {
     "declined": "declined",
     "lease over": "lost",
@@ -220,7 +220,7 @@ class Visits:
             passed.norm,
             result.metrics,
             result.signature,
-            now - visit.began,
+            _lasted(visit.began, now),
         )
         handed_on = tour.order.task.kind == "train" and not tour.order.merges
         record = VisitKept(key, passed.vectors, passed.handout if handed_on else {}, report)
@@ -237,10 +237,10 @@ class Visits:
         visit, device, number = running.visits[hop], str(tour.open_visits[hop].device), tour.visit(hop)
         visit.step(event)
         status, then = _STATUS[event], then or self._instead(key, hop)
-        report = VisitReport(device, hop, status, reason[:LONGEST_REASON], 0, 0.0, {}, None, now - visit.began)
+        report = VisitReport(device, hop, status, reason[:TEXT], 0, 0.0, {}, None, _lasted(visit.began, now))
         effects = self._site.undo(where)
         if status != "declined":
-            refusal = Discarded(number, reason[:LONGEST_REASON]) if visit.result else Cancel(number)
+            refusal = Discarded(number, reason[:TEXT]) if visit.result else Cancel(number)
             effects.append(Send(Address("device", device), refusal))
         missed = self._site.write(VisitMissed(key, report, then))
         warning = Say(f"tour {tour.order.id} hop {hop}: {device} {status} ({reason}); {then}", "warning")
@@ -311,3 +311,8 @@ class Visits:
             self._site.alarm.set(where, visit.lease_ends)
             return []
         return self.lose(where, "lease over", f"no sign of life for {visit.lease:g} s", now)
+
+
+def _lasted(began: float, now: float) -> float:
+    """How many seconds a visit took, as a report may say it."""
+    return min(max(now - began, 0.0), MOST_SECONDS)

@@ -22,9 +22,9 @@ from sojourn.brokers.acl import MemberRole, Members, acl_lines, left_behind
 from sojourn.brokers.certificates import Authority
 from sojourn.brokers.configuration import Listeners
 from sojourn.errors import ConfigError
+from sojourn.protocol.limits import Name
 from sojourn.protocol.signing import Signer
 from sojourn.protocol.topics import check_name
-from sojourn.protocol.wire import Name
 from sojourn.settings import read_file
 from sojourn.store.files import private_folder, write_private
 

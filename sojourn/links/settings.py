@@ -44,7 +44,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """`auto` tries MQTT 5 and falls back to 3.1.1."""
     keepalive: Annotated[int, msgspec.Meta(ge=5, le=65_535)] = 60
     """Seconds; twice the time that the largest payload may take on the way up."""
-    max_payload: Annotated[int, msgspec.Meta(ge=30_000)] | None = None
+    max_payload: Annotated[int, msgspec.Meta(ge=30_000, le=1_000_000)] | None = None
     """The largest payload to send, for a broker that does not state its own limit."""
 
     def __repr__(self) -> str:

@@ -13,4 +13,5 @@ def total_variation(first: Counter[int], second: Counter[int]) -> float:
     ours, theirs = first.total(), second.total()
     if not ours or not theirs:
         return 0.0
-    return sum(abs(first[each] / ours - second[each] / theirs) for each in first.keys() | second.keys()) / 2
+    apart = sum(abs(first[each] / ours - second[each] / theirs) for each in first.keys() | second.keys()) / 2
+    return min(apart, 1.0)  # sums of shares may be a little over it

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import signal
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from sojourn.node.node import Node
 
 LONGEST_WAIT = 5.0
+MOST_WAITING = 64 << 20
+"""Bytes of messages that may wait to be read: links read quicker than a node that is flooded does."""
 log = logging.getLogger("sojourn")
 
 
@@ -29,6 +32,10 @@ class Driver:
         self.node = node
         self._queue: queue.SimpleQueue[Callable[[float], None] | None] = queue.SimpleQueue()
         self._up: set[Link] = set()
+        self._counting = threading.Lock()
+        self._waiting = 0
+        """Bytes of messages that came and were not read yet."""
+        self._overrun = False
         self._why_down = "not connected yet"
         self._notifier = Notifier()
 
@@ -42,7 +49,19 @@ class Driver:
 
     def arrived(self, link: Link, topic: str, payload: bytes) -> None:
         """Take a message that the link received."""
-        self._queue.put(lambda now: self.node.arrived(link, topic, payload, now))
+        if self._waiting + len(payload) > MOST_WAITING:  # whoever needs an answer asks again
+            if not self._overrun:
+                log.warning("more comes than can be read: what does not fit into %d MB is dropped", MOST_WAITING >> 20)
+            self._overrun = True
+            return
+        with self._counting:
+            self._waiting += len(payload)
+        self._queue.put(lambda now: self._arrived(link, topic, payload, now))
+
+    def _arrived(self, link: Link, topic: str, payload: bytes, now: float) -> None:
+        with self._counting:
+            self._waiting -= len(payload)
+        self.node.arrived(link, topic, payload, now)
 
     def report(self, event: Event) -> None:
         """Take what a worker reports of its work."""

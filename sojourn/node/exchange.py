@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from sojourn.errors import DiskFull
 from sojourn.node.machine import Pulled, PullFailed
+from sojourn.node.quotas import QUOTAS
 from sojourn.protocol.messages import Chunk, Fetch, FetchHashes, Gone, Hashes
 from sojourn.store.blobs import HASH, LEAF, digest_of_hashes, leaf_count
 
@@ -30,6 +31,9 @@ PATIENCE = 2.0
 LONGEST = 15.0
 LARGEST = 1 << 32
 """A blob beyond this is not a model: who offers one wants to fill our disk."""
+ENOUGH = 8
+"""A node gets a blob so many times, and a little; then it must be sent the reference anew: a request is small, its
+answer is not."""
 OVERHEAD = 512
 """Room that a chunk's envelope needs beside its leaves."""
 Outcome = Pulled | PullFailed
@@ -59,18 +63,21 @@ class Exchange:
         self._send = send
         self._limit = limit
         self._transfers: dict[bytes, _Transfer] = {}
-        self._granted: dict[Address, set[bytes]] = {}
+        self._under_way: dict[Address, dict[bytes, int]] = {}
+        """The sizes of what is being fetched from each node, by digest."""
+        self._granted: dict[Address, dict[bytes, int]] = {}
+        """Who may fetch which blobs, and how much of each it got since it was last given the reference, in leaves."""
 
     def grant(self, to: Address, digests: Iterable[bytes]) -> None:
         """These blobs may be fetched by that node: it was given their references."""
-        self._granted.setdefault(to, set()).update(digests)
+        self._granted.setdefault(to, {}).update(dict.fromkeys(digests, 0))
 
     def forget(self, live: set[bytes] | frozenset[bytes]) -> None:
         """Blobs that are no longer kept need no grants and no transfers."""
-        for digests in self._granted.values():
-            digests.intersection_update(live)
+        kept = {to: {k: v for k, v in served.items() if k in live} for to, served in self._granted.items()}
+        self._granted = {to: served for to, served in kept.items() if served}
         for digest in self._transfers.keys() - live:
-            del self._transfers[digest]
+            self._end(digest)
 
     def pulling(self) -> set[bytes]:
         """The digests of what is under way."""
@@ -89,12 +96,30 @@ class Exchange:
             return [PullFailed(ref.digest, "gone")]
         if (running := self._transfers.get(ref.digest)) and running.source == source:
             return []
+        if self._too_much(ref, source):
+            log.warning("%s has more to be fetched than it may: %s is not", source, ref.digest.hex()[:12])
+            return [PullFailed(ref.digest, "gone")]
         partial = self._blobs.partial(ref.digest, ref.size)
         transfer = _Transfer(ref, source, partial, now + PATIENCE)
         if len(partial.hashes) >= leaf_count(ref.size) * HASH and not _hash_list_is_right(transfer):
             partial.forget_hashes()  # what an earlier process left is damaged
+        if running:
+            self._end(ref.digest)
         self._transfers[ref.digest] = transfer
+        self._under_way.setdefault(source, {})[ref.digest] = ref.size
         return self._advance(transfer, now)
+
+    def _too_much(self, ref: Ref, source: Address) -> bool:
+        """Whether one more blob from this node would be more than its share."""
+        under_way, quota = self._under_way.get(source, {}), QUOTAS[source.role]
+        return len(under_way) >= quota.pulls or sum(under_way.values()) + ref.size > quota.pulled
+
+    def _end(self, digest: bytes) -> None:
+        """Nothing more is fetched of a blob."""
+        transfer = self._transfers.pop(digest)
+        del self._under_way[transfer.source][digest]
+        if not self._under_way[transfer.source]:
+            del self._under_way[transfer.source]
 
     def handle(self, sender: Address, message: Message, now: float) -> tuple[list[Outcome], bool]:
         """React to a message of the blob protocol; also tells whether it was of use, and so a sign of life."""
@@ -123,19 +148,23 @@ class Exchange:
         return min([transfer.due for transfer in self._transfers.values()]) if self._transfers else None
 
     def _serve(self, to: Address, message: Fetch | FetchHashes) -> bool:
-        digest = message.digest
-        if digest not in self._granted.get(to, ()) or not self._blobs.has(digest):
+        digest, granted = message.digest, self._granted.get(to, {})
+        if digest not in granted or not self._blobs.has(digest):
             self._send(to, Gone(digest))
             return False
         room = max(1, (self._limit(to) - OVERHEAD) // LEAF)
         leaves = leaf_count(self._blobs.size(digest))
-        if message.first >= leaves:  # there is nothing there to send
+        if (
+            message.first >= leaves or granted[digest] > ENOUGH * leaves + 2 * WINDOW
+        ):  # nothing there to send, or it was
             return False
         if isinstance(message, FetchHashes):
             stop = min(leaves, message.first + (self._limit(to) - OVERHEAD) // HASH)
+            granted[digest] += stop - message.first
             self._send(to, Hashes(digest, message.first, self._blobs.hashes(digest, message.first, stop)))
             return True
         stop = min(leaves, message.first + min(message.count, 2 * WINDOW))
+        granted[digest] += stop - message.first
         # One read for all: opening a file for every chunk costs as much as sending it.
         data = self._blobs.read(digest, message.first * LEAF, (stop - message.first) * LEAF)
         for at in range(0, len(data), room * LEAF):
@@ -147,7 +176,7 @@ class Exchange:
         try:
             match message:
                 case Gone():
-                    del self._transfers[digest]
+                    self._end(digest)
                     return [PullFailed(digest, "gone")], True
                 case Hashes() if not transfer.ready:
                     useful = self._keep_hashes(transfer, message)
@@ -161,7 +190,7 @@ class Exchange:
             return self._advance(transfer, now), True
         except DiskFull as error:
             log.warning("%s", error)
-            del self._transfers[digest]
+            self._end(digest)
             return [PullFailed(digest, "disk")], True
 
     def _keep_hashes(self, transfer: _Transfer, message: Hashes) -> bool:
@@ -198,7 +227,7 @@ class Exchange:
             transfer.missing = [leaf for leaf in range(leaf_count(ref.size)) if leaf not in held]
         if transfer.ready and not transfer.missing and not transfer.flying:
             self._blobs.complete(ref.digest)
-            del self._transfers[ref.digest]
+            self._end(ref.digest)
             return [Pulled(ref.digest)]
         transfer.due = now + transfer.patience
         if not transfer.ready or len(transfer.flying) <= WINDOW // 2:

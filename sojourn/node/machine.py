@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
+from sojourn.protocol.limits import Digest
 from sojourn.protocol.messages import Birth, Death, Message
 from sojourn.protocol.topics import Address
-from sojourn.protocol.wire import Digest, Epoch, Offer, Ref
+from sojourn.protocol.wire import Epoch, Offer, Ref
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from sojourn import WIRE
 from sojourn.errors import DiskFull, InvalidBlob, InvalidMessage, LinkError
 from sojourn.links.link import Will
 from sojourn.node.exchange import Exchange
@@ -32,8 +33,9 @@ from sojourn.node.machine import (
     Woke,
     soonest,
 )
+from sojourn.node.quotas import MEMBERS, QUOTAS, SENDERS
 from sojourn.node.replay import replay
-from sojourn.protocol import topics
+from sojourn.protocol import limits, topics
 from sojourn.protocol.envelope import Packet, kind, pack, unpack, unpack_presence
 from sojourn.protocol.messages import Birth, Chunk, Death, Fetch, FetchHashes, Gone, Hashes, map_refs, refs
 from sojourn.protocol.wire import Ref
@@ -44,18 +46,23 @@ if TYPE_CHECKING:
 
     from sojourn.links.link import Link
     from sojourn.node.machine import Effect, Event, Machine
+    from sojourn.node.quotas import SpeakingRate
     from sojourn.node.workers import Workers
     from sojourn.protocol.messages import Message
     from sojourn.protocol.topics import Address, Role
     from sojourn.protocol.wire import Epoch
     from sojourn.store.journal import Store
 
-INLINE = 64 << 10
+INLINE = limits.INLINE
 """Blobs up to this size ride inside the first message to a node that refers to them; a repeated one is small again."""
 INLINED_REMEMBERED = 256
 """At most this many blobs that rode along are remembered; the oldest goes first."""
 RECORDS_PER_SNAPSHOT = 512
 SECONDS_PER_SWEEP = 30.0
+FIRST_WIRE = 1
+"""What a node speaks whose birth does not say."""
+OTHERS = "others"
+"""Those whose dropped messages are counted together, when there are many."""
 log = logging.getLogger("sojourn")
 _OF_WORK = (Did, DidNot, Doing)
 _OF_BLOBS = frozenset({Fetch, FetchHashes, Hashes, Chunk, Gone})
@@ -75,7 +82,9 @@ class Node:
         workers: Workers,
         *,
         pause: Callable[[float], None] = time.sleep,
+        rate: SpeakingRate | None = None,
     ) -> None:
+        """`rate` says how quickly peers may speak; None for as quickly as they like, as in simulated time."""
         self.fleet = topics.check_name(fleet, "fleet")
         self.machine = machine
         self.address = machine.address
@@ -87,6 +96,11 @@ class Node:
         self.dropped: Counter[str] = Counter()
         self.traffic = 0
         self._pause = pause
+        self._rate = rate
+        self._wires: dict[Address, int] = {}
+        """Which version of the wire each node speaks, as its birth says."""
+        self._inlined: Counter[Address] = Counter()
+        """Bytes that rode along in a node's messages since the last sweep."""
         self._inbox = topics.inbox(fleet, self.address, "")
         self._number = 0
         self._epochs: dict[Address, Epoch] = {}
@@ -125,7 +139,7 @@ class Node:
 
     def link_up(self, link: Link, now: float) -> None:
         """Say that we are here, on every connect."""
-        link.publish(topics.state(self.fleet, self.address), self._pack(Birth(self.machine.offer)), retain=True)
+        link.publish(topics.state(self.fleet, self.address), self._pack(Birth(self.machine.offer, WIRE)), retain=True)
         self._events.append(Linked())
         self._run(now)
 
@@ -135,7 +149,7 @@ class Node:
             if topic.startswith(self._inbox) and topics.is_name(sender := topic[len(self._inbox) :]):
                 self._message(link, sender, payload, now)
             else:
-                self._presence(link, topic, payload)
+                self._presence(link, topic, payload, now)
         except (InvalidMessage, InvalidBlob) as error:
             route = topics.read(self.fleet, topic)
             self._drop(route.sender or route.node.name if route else "?", str(error))
@@ -178,7 +192,7 @@ class Node:
         self._number += 1
         return pack(Packet(self._number, self.epoch, message))
 
-    def _presence(self, link: Link, topic: str, payload: bytes) -> None:
+    def _presence(self, link: Link, topic: str, payload: bytes, now: float) -> None:
         route = topics.read(self.fleet, topic)
         if route is None:
             raise InvalidMessage(f"topic {topic[:200]!r} is not ours")
@@ -188,12 +202,18 @@ class Node:
         if node.role not in self.machine.watches or self.links[node.role] is not link:
             raise InvalidMessage(f"nobody asked for the presence of {node}")
         if not payload:  # it was removed from the fleet, and what the broker kept of it was cleared
+            self._wires.pop(node, None)
             if (epoch := self._epochs.pop(node, None)) is not None:
                 self._events.append(Present(node, epoch, Death()))
             return
+        self._hold_back(node, now)
         packet = unpack_presence(payload)
         if isinstance(packet.message, Birth):
-            self._epochs[node] = packet.epoch
+            if node not in self._epochs and len(self._epochs) >= MEMBERS:
+                raise InvalidMessage(f"there are {MEMBERS} nodes already")
+            self._epochs[node], self._wires[node] = packet.epoch, packet.message.wire or FIRST_WIRE
+        elif self._epochs.get(node) == packet.epoch:
+            self._wires.pop(node, None)
         self._events.append(Present(node, packet.epoch, packet.message))  # type: ignore[arg-type]
 
     def _message(self, link: Link, sender_name: str, payload: bytes, now: float) -> None:
@@ -201,34 +221,46 @@ class Node:
         if role is None or self.links.get(role) is not link:
             raise InvalidMessage(f"{sender_name} may not write to {self.address} here")
         sender = topics.Address(role, sender_name)
-        packet = unpack(payload, sender, self.address)
+        # Who has not said that it speaks today's wire may be of the version before: its numbers are cut to the limits.
+        packet = unpack(payload, sender, self.address, mend=self._wires.get(sender, FIRST_WIRE) < WIRE)
         known = self._epochs.get(sender)
         if known is not None and packet.epoch.count < known.count:
             raise InvalidMessage("of an earlier boot")
         self.traffic += len(payload)
         message: Message = packet.message  # type: ignore[assignment]  # presence is unpacked elsewhere
-        carries = refs(message)
-        if carries and any(ref.inline is not None for ref in carries):
-            message = map_refs(message, self._take_inline)
         useful = True
         if type(message) in _OF_BLOBS:
             outcomes, useful = self._exchange.handle(sender, message, now)
             self._events.extend(outcomes)
+            if not useful:
+                self._hold_back(sender, now)
         else:
+            self._hold_back(sender, now)
+            carries = refs(message)
+            if carries and any(ref.inline is not None for ref in carries):
+                message = map_refs(message, lambda ref: self._take_inline(sender, ref))
             self._events.append(Received(sender, packet.epoch, message))
         self.machine.heard(sender, len(payload), now, spoke=useful)
 
-    def _take_inline(self, ref: Ref) -> Ref:
+    def _hold_back(self, sender: Address, now: float) -> None:
+        """Nobody may speak more quickly than its role needs; blobs that were asked for do not count."""
+        if self._rate and not self._rate.allows(sender, QUOTAS[sender.role], now):
+            raise InvalidMessage("it speaks too quickly: the rest is not heard")
+
+    def _take_inline(self, sender: Address, ref: Ref) -> Ref:
         """Keep a blob that rode along; the machine sees only references."""
         if ref.inline is None:
             return ref
+        self._inlined[sender] += len(ref.inline)
         try:
-            self.store.blobs.put(verified(ref.inline, ref), ref.digest)
+            if self._inlined[sender] <= QUOTAS[sender.role].inlined:  # beyond that, what is wanted is asked for
+                self.store.blobs.put(verified(ref.inline, ref), ref.digest)
         except DiskFull as error:  # as if it had not ridden along: it will be asked for, and that may be declined
             log.warning("%s", error)
         return Ref(ref.digest, ref.size, ref.encoding, ref.delta)
 
     def _drop(self, sender: str, reason: str) -> None:
+        sender = sender if sender in self.dropped or len(self.dropped) < SENDERS else OTHERS
         self.dropped[sender] += 1
         word = (sender, reason[:40])
         if word not in self._warned and len(self._warned) < 1000:
@@ -339,5 +371,6 @@ class Node:
         """Delete what nothing refers to any more."""
         live = frozenset(self.machine.live())
         self._exchange.forget(live)
+        self._inlined.clear()
         self.store.blobs.sweep(live)
         self._next_sweep = now + SECONDS_PER_SWEEP

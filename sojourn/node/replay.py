@@ -10,10 +10,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, get_args
 
-import msgspec
-
 from sojourn import __version__
 from sojourn.errors import DamagedJournal, MachineError, StoreError
+from sojourn.protocol.mending import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +55,7 @@ def _plainly(machine: Machine, store: Store) -> int:
     if state is not None:
         machine.restore(state)
     for record in records:
-        machine.apply(msgspec.msgpack.decode(record, type=machine.record_form))
+        machine.apply(read_record(record, machine.record_form))
     return len(records)
 
 
@@ -134,7 +133,7 @@ class _Recovery:
             return DAMAGED
         machine, found = self._machine, []
         form = machine.record_form
-        if reason := _failure(lambda: found.append(msgspec.msgpack.decode(entry.data, type=form))):
+        if reason := _failure(lambda: found.append(read_record(entry.data, form))):
             return f"it cannot be read: {reason}"
         if reason := machine.objection(found[0]):
             return f"it does not follow what is here: {reason}"

@@ -12,15 +12,18 @@ import msgpack
 import msgspec
 
 from sojourn.errors import Fault, InvalidMessage
+from sojourn.protocol import limits
+from sojourn.protocol.limits import Identity
+from sojourn.protocol.mending import mended
 from sojourn.protocol.messages import BETWEEN, Message, Presence
-from sojourn.protocol.wire import Epoch, Number
+from sojourn.protocol.wire import Epoch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sojourn.protocol.topics import Address
 
-MAX_PACKET = 8 << 20
+MAX_PACKET = limits.MAX_PACKET
 MAX_STRING = 64 << 10
 MAX_ITEMS = 16 << 10
 
@@ -30,7 +33,7 @@ _T = TypeVar("_T")
 class Packet(msgspec.Struct, frozen=True):
     """A message with what every packet carries."""
 
-    id: Number
+    id: Identity
     epoch: Epoch
     message: Message | Presence
 
@@ -48,17 +51,20 @@ def pack(packet: Packet) -> bytes:
     )
 
 
-def unpack(data: bytes, sender: Address, to: Address) -> Packet:
-    """The packet in these bytes, if it is one that this sender may send to this node."""
-    packet = _unpack_canonical(data, _MESSAGE) or _unpack_checked(data, _MESSAGES)
+def unpack(data: bytes, sender: Address, to: Address, *, mend: bool = False) -> Packet:
+    """The packet in these bytes, if it is one that this sender may send to this node.
+
+    mend: from nodes that may know only the first version of the wire, bring what breaks today's limits within them.
+    """
+    packet = _unpack_canonical(data, _MESSAGE) or _unpack_checked(data, _MESSAGES, mend=mend)
     if (sender.role, to.role) not in BETWEEN[type(packet.message)]:
         raise InvalidMessage(f"a {sender.role} may not send {kind(packet.message)!r} to a {to.role}")
     return packet
 
 
 def unpack_presence(data: bytes) -> Packet:
-    """The birth or death in these bytes."""
-    return _unpack_canonical(data, _PRESENCE) or _unpack_checked(data, _PRESENCES)
+    """The birth or death in these bytes; a birth that names no version of the wire is of the first, and is mended."""
+    return _unpack_canonical(data, _PRESENCE) or _unpack_checked(data, _PRESENCES, mend=True)
 
 
 def kind(message: Message | Presence | type[Message | Presence]) -> str:
@@ -67,7 +73,7 @@ def kind(message: Message | Presence | type[Message | Presence]) -> str:
 
 
 class _Header(msgspec.Struct, frozen=True):
-    id: Number
+    id: Identity
     epoch: Epoch
 
 
@@ -99,7 +105,7 @@ def _unpack_canonical(data: bytes, decoder: msgspec.msgpack.Decoder[Any]) -> Pac
     return packet if pack(packet) == data else None
 
 
-def _unpack_checked(data: bytes, kinds: Mapping[str, type[Message | Presence]]) -> Packet:
+def _unpack_checked(data: bytes, kinds: Mapping[str, type[Message | Presence]], *, mend: bool) -> Packet:
     """The packet in any msgpack that keeps to the limits; entries that this version does not know are passed over."""
     fields = bounded(data)
     if not isinstance(fields, dict):
@@ -111,9 +117,19 @@ def _unpack_checked(data: bytes, kinds: Mapping[str, type[Message | Presence]]) 
     try:
         # Struct by struct rather than as one union: msgspec analyses a union anew at every call.
         header = msgspec.convert(fields, _Header, builtin_types=(bytes,))
-        return Packet(header.id, header.epoch, msgspec.convert(fields, form, builtin_types=(bytes,)))
+        return Packet(header.id, header.epoch, _converted(fields, form, mend=mend and fields.get("wire", 1) == 1))
     except msgspec.ValidationError as error:
         raise InvalidMessage(f"{name!r}: {error}") from error
+
+
+def _converted(fields: dict[str, Any], form: type[Message | Presence], *, mend: bool) -> Message | Presence:
+    try:
+        return msgspec.convert(fields, form, builtin_types=(bytes,))
+    except msgspec.ValidationError:
+        if not mend:
+            raise
+        found: Message | Presence = mended(fields, form)
+        return found
 
 
 def bounded(data: bytes, largest: int = MAX_PACKET) -> Any:
@@ -141,9 +157,18 @@ def pack_blob(value: object) -> bytes:
 
 
 def unpack_blob(data: bytes, form: type[_T], largest: int = 1 << 30) -> _T:
-    """The structure in a blob; a blob's size was agreed on before it was fetched."""
+    """The structure in a blob of at most `largest` bytes.
+
+    It is read straight into its form, and whatever does not belong there is passed over or refused where it stands: so
+    it takes a few times the blob's size, whatever is in it. Read into lists and maps first, 100 MB of empty ones would
+    take 7 GB. What an older node wrote under wider limits is mended, if it is small.
+    """
+    if len(data) > largest:
+        raise InvalidMessage(f"a blob of {len(data)} bytes is more than the limit of {largest}")
     try:
-        fields = msgpack.unpackb(data, raw=False, max_str_len=largest, max_bin_len=largest, max_ext_len=0)
-        return msgspec.convert(fields, form, builtin_types=(bytes,))
-    except (ValueError, msgpack.UnpackException, msgspec.ValidationError, RecursionError) as error:
-        raise InvalidMessage(f"not a valid {form}: {error}") from error
+        return msgspec.msgpack.decode(data, type=form)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        try:
+            return mended(bounded(data), form)  # type: ignore[no-any-return]
+        except (msgspec.ValidationError, InvalidMessage):
+            raise InvalidMessage(f"not a valid {form}: {error}") from error

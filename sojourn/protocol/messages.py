@@ -7,6 +7,26 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from sojourn.parts import Gate, TourPolicy, Weighting
+from sojourn.protocol.limits import (
+    Accuracy,
+    Bytes,
+    Data,
+    Digest,
+    Hop,
+    Identity,
+    Leaf,
+    LongText,
+    Metrics,
+    Name,
+    Norm,
+    Number,
+    Samples,
+    Seconds,
+    Signature,
+    Steps,
+    Text,
+    check_figures,
+)
 from sojourn.protocol.release_messages import (
     DeviceReport,
     InspectReleases,
@@ -19,21 +39,7 @@ from sojourn.protocol.release_messages import (
     Ship,
     Steer,
 )
-from sojourn.protocol.wire import (
-    Digest,
-    JobView,
-    Name,
-    Number,
-    Offer,
-    Ref,
-    Seconds,
-    Task,
-    Text,
-    TourId,
-    Vectors,
-    VisitId,
-    VisitReason,
-)
+from sojourn.protocol.wire import JobView, Offer, Ref, Task, TourId, Vectors, VisitId, VisitReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +49,8 @@ class Birth(msgspec.Struct, frozen=True, tag="birth", tag_field="kind"):
     """Retained presence: this node is here."""
 
     offer: Offer | None = None
+    wire: Annotated[int, msgspec.Meta(ge=1, le=255)] | msgspec.UnsetType = msgspec.UNSET
+    """The newest version of the wire that it speaks; nodes that know only the first do not say."""
 
 
 class Death(msgspec.Struct, frozen=True, tag="death", tag_field="kind"):
@@ -53,7 +61,7 @@ class Fetch(msgspec.Struct, frozen=True, tag="fetch", tag_field="kind"):
     """Send me these leaves of a blob you gave me the reference of, as chunks."""
 
     digest: Digest
-    first: Number
+    first: Leaf
     count: Annotated[int, msgspec.Meta(ge=1, le=1024)]
 
 
@@ -61,23 +69,23 @@ class FetchHashes(msgspec.Struct, frozen=True, tag="fetch-hashes", tag_field="ki
     """Send me the hashes of the leaves from this one on, as many as fit."""
 
     digest: Digest
-    first: Number
+    first: Leaf
 
 
 class Hashes(msgspec.Struct, frozen=True, tag="hashes", tag_field="kind"):
     """Hashes of consecutive leaves, 32 bytes each."""
 
     digest: Digest
-    first: Number
-    hashes: bytes
+    first: Leaf
+    hashes: Data
 
 
 class Chunk(msgspec.Struct, frozen=True, tag="chunk", tag_field="kind"):
     """Whole consecutive leaves of a blob."""
 
     digest: Digest
-    first: Number
-    data: bytes
+    first: Leaf
+    data: Data
 
 
 class Gone(msgspec.Struct, frozen=True, tag="gone", tag_field="kind"):
@@ -101,9 +109,9 @@ class Visit(msgspec.Struct, frozen=True, tag="visit", tag_field="kind"):
     kit: Ref
     vectors: Vectors
     task: Task
-    seed: Number
+    seed: Identity
     lease: Seconds
-    earlier: Number = 0
+    earlier: Hop = 0
     """How many visits the model has had on this tour: a first device may have to warm it up."""
 
 
@@ -131,8 +139,8 @@ class Progress(msgspec.Struct, frozen=True, tag="progress", tag_field="kind"):
 
     visit: VisitId
     stage: Literal["fetching", "training"]
-    step: Number
-    steps: Number
+    step: Steps
+    steps: Steps
 
 
 class Declined(msgspec.Struct, frozen=True, tag="declined", tag_field="kind"):
@@ -148,9 +156,9 @@ class Visited(msgspec.Struct, frozen=True, tag="visited", tag_field="kind"):
 
     visit: VisitId
     vectors: Vectors
-    samples: Number
-    metrics: Annotated[dict[Text, float], msgspec.Meta(max_length=32)]
-    signature: Annotated[tuple[float, ...], msgspec.Meta(max_length=4096)] | None = None
+    samples: Samples
+    metrics: Metrics
+    signature: Signature | None = None
 
 
 class RosterAsk(msgspec.Struct, frozen=True, tag="roster-ask", tag_field="kind"):
@@ -179,10 +187,10 @@ class Tour(msgspec.Struct, frozen=True, tag="tour", tag_field="kind"):
     hops: Annotated[tuple[Name, ...], msgspec.Meta(min_length=1, max_length=2500)]
     spares: Annotated[tuple[Name, ...], msgspec.Meta(max_length=1000)]
     task: Task
-    seed: Number
+    seed: Identity
     policy: TourPolicy
     gate: Gate
-    norms: Annotated[tuple[float, ...], msgspec.Meta(max_length=256)]
+    norms: Annotated[tuple[Norm, ...], msgspec.Meta(max_length=256)]
     merges: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
     """0: one visit after another. Else: all devices at once, merged here, so many times over."""
     weighting: Weighting = "samples"
@@ -212,13 +220,13 @@ class TourProgress(msgspec.Struct, frozen=True, tag="tour-progress", tag_field="
     """A sign of life from a tour, and where the model is."""
 
     tour: TourId
-    hop: Number
-    hops: Number
+    hop: Hop
+    hops: Hop
     device: Name | None
-    step: Number
-    steps: Number
+    step: Steps
+    steps: Steps
     lost: Number
-    traffic: Number
+    traffic: Bytes
 
 
 class Toured(msgspec.Struct, frozen=True, tag="toured", tag_field="kind"):
@@ -226,9 +234,9 @@ class Toured(msgspec.Struct, frozen=True, tag="toured", tag_field="kind"):
 
     tour: TourId
     vectors: Vectors
-    samples: Number
+    samples: Samples
     reports: Ref
-    traffic: Number
+    traffic: Bytes
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit", tag_field="kind"):
@@ -264,7 +272,7 @@ class Jobs(msgspec.Struct, frozen=True, tag="jobs", tag_field="kind"):
     """The answer to `inspect`, `submit` and `stop`: the jobs asked about."""
 
     ticket: Name
-    jobs: tuple[JobView, ...]
+    jobs: Annotated[tuple[JobView, ...], msgspec.Meta(max_length=1000)]
 
 
 class Exported(msgspec.Struct, frozen=True, tag="exported", tag_field="kind"):
@@ -272,14 +280,17 @@ class Exported(msgspec.Struct, frozen=True, tag="exported", tag_field="kind"):
 
     ticket: Name
     model: Ref
-    accuracy: float
+    accuracy: Accuracy
+
+    def __post_init__(self) -> None:
+        check_figures(self)
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused", tag_field="kind"):
     """What an operator asked for cannot be done."""
 
     ticket: Name
-    reason: Annotated[str, msgspec.Meta(max_length=20_000)]
+    reason: LongText
 
 
 Presence = Birth | Death

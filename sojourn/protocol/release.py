@@ -11,8 +11,23 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
+from sojourn.protocol.limits import (
+    Accuracy,
+    Change,
+    Digest,
+    Duration,
+    Identity,
+    Label,
+    LongText,
+    Microseconds,
+    Name,
+    Number,
+    Portion,
+    Size,
+    Text,
+    check_figures,
+)
 from sojourn.protocol.spec import InputSpec
-from sojourn.protocol.wire import Digest, Name, Number, Text
 
 if TYPE_CHECKING:
     from sojourn.protocol.signing import Signer
@@ -47,7 +62,7 @@ class ProbeCheck(msgspec.Struct, frozen=True):
     rows: Number
     x: bytes
     logits: bytes
-    atol: float
+    atol: Duration
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,9 +75,9 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     input: InputSpec
     probe: ProbeCheck
     encoding: Literal["float32", "int8"] = "float32"
-    accuracy: float = nan
+    accuracy: Accuracy = nan
     """On the data that the release was tested with, as it is shipped."""
-    accuracy_lost: float = 0.0
+    accuracy_lost: Change = 0.0
     """What the encoding cost, on the same data: 0.01 is one point."""
     tested: Number = 0
     """The number of samples that say so."""
@@ -76,12 +91,15 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     """What the graph was compared with, and how far it was from it."""
     notes: Text = ""
 
+    def __post_init__(self) -> None:
+        check_figures(self)
+
 
 class Parcel(msgspec.Struct, frozen=True, array_like=True):
     """A blob of a release, by its digest and size."""
 
     digest: Digest
-    size: Number
+    size: Size
 
 
 class Goods(msgspec.Struct, frozen=True, array_like=True):
@@ -133,8 +151,8 @@ def sign(order: Order, signer: Signer) -> SignedOrder:
 class Pace(msgspec.Struct, frozen=True, array_like=True):
     """How long predictions took, in microseconds."""
 
-    median: float
-    p95: float
+    median: Microseconds
+    p95: Microseconds
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -147,19 +165,22 @@ class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rows: Number = 0
     pace: Pace | None = None
     pace_before: Pace | None = None
-    accuracy: float = nan
-    accuracy_before: float = nan
-    drift: float = 0.0
+    accuracy: Accuracy = nan
+    accuracy_before: Accuracy = nan
+    drift: Portion = 0.0
     """How many of the same inputs' classes came out in another mix than before: total variation, 0 to 1."""
     predictions: Number = 0
     live: Pace | None = None
     live_before: Pace | None = None
-    live_drift: float = 0.0
+    live_drift: Portion = 0.0
     """The same for the predictions since, against those with the release before; 0 while either has too few."""
     errors: Number = 0
     """What programs reported as wrong."""
-    mix: Annotated[tuple[float, ...], msgspec.Meta(max_length=64)] = ()
+    mix: Annotated[tuple[Portion, ...], msgspec.Meta(max_length=64)] = ()
     """How often each class was predicted since, of all; the first classes where there are many."""
+
+    def __post_init__(self) -> None:
+        check_figures(self)
 
 
 class HealthRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -173,7 +194,7 @@ class HealthRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
 
     failures: Share = 0.0
-    latency: Annotated[float, msgspec.Meta(gt=0)] = 2.0
+    latency: Annotated[float, msgspec.Meta(gt=0, le=1e9)] = 2.0
     accuracy: Share = 0.02
     drift: Share = 0.3
     errors: Number = 0
@@ -188,23 +209,23 @@ RolloutStatus = Literal["running", "paused", "halted", "rolling-back", "rolled-b
 class DeviceView(msgspec.Struct, frozen=True):
     """A device of a model line as a person sees it."""
 
-    device: str
+    device: Label
     stage: Number
     """The stage that brings the release to it; 0 for none so far."""
-    serial: Number
+    serial: Identity
     version: Number
-    state: str
-    detail: str = ""
+    state: Label
+    detail: LongText = ""
     health: Health | None = None
 
 
 class LineView(msgspec.Struct, frozen=True):
     """A model line as a person sees it: its newest rollout."""
 
-    line: str
+    line: Label
     status: RolloutStatus
-    detail: str
-    serial: Number
+    detail: LongText
+    serial: Identity
     """The highest that any order of the line has."""
     version: Number
     before: Number
@@ -213,11 +234,11 @@ class LineView(msgspec.Struct, frozen=True):
     """The version that the fleet is meant to serve."""
     goods: Goods | None
     """Its blobs."""
-    stages: tuple[float, ...]
+    stages: Annotated[tuple[Share, ...], msgspec.Meta(max_length=20)]
     stage: Number
-    counts: dict[str, int]
+    counts: Annotated[dict[Label, Number], msgspec.Meta(max_length=64)]
     """How many devices are in each state."""
-    devices: tuple[DeviceView, ...] = ()
+    devices: Annotated[tuple[DeviceView, ...], msgspec.Meta(max_length=10_000)] = ()
 
 
 def complaint(health: Health, rules: HealthRules) -> str | None:

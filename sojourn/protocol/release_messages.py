@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from sojourn.protocol.limits import Identity, Name, Number, Text
 from sojourn.protocol.release import Health, HealthRules, LineView, ReleaseState, Share, SignedOrder, Version
-from sojourn.protocol.wire import Name, Number, Ref, Text
+from sojourn.protocol.wire import Ref
 
 
 class MakeRelease(msgspec.Struct, frozen=True, tag="make-release", tag_field="kind"):
@@ -64,7 +65,7 @@ class Releases(msgspec.Struct, frozen=True, tag="releases", tag_field="kind"):
     """The answer to `inspect-releases`, `rollout` and `steer`."""
 
     ticket: Name
-    lines: tuple[LineView, ...]
+    lines: Annotated[tuple[LineView, ...], msgspec.Meta(max_length=1000)]
 
 
 class Ship(msgspec.Struct, frozen=True, tag="ship", tag_field="kind"):
@@ -88,7 +89,7 @@ class ReleaseReport(msgspec.Struct, frozen=True, tag="release-report", tag_field
     """Where the device is with the newest order of a line, and how the release does."""
 
     line: Name
-    serial: Number
+    serial: Identity
     version: Number
     """What it serves now; 0 for none."""
     state: ReleaseState

@@ -12,9 +12,10 @@ from typing import Literal, get_args
 
 import msgspec
 
-from sojourn import WIRE
 from sojourn.errors import ConfigError
 
+TOPICS = 1
+"""The version of the topics. It is apart from that of the wire (`sojourn.WIRE`), whose versions hear each other."""
 Role = Literal["device", "edge", "cloud"]
 ROLES: tuple[str, ...] = get_args(Role)
 
@@ -55,12 +56,12 @@ def is_name(name: str) -> bool:
 
 def inbox(fleet: str, to: Address, sender: str) -> str:
     """The topic for a message to a node."""
-    return f"sojourn/{WIRE}/{fleet}/{to.role}/{to.name}/in/{sender}"
+    return f"sojourn/{TOPICS}/{fleet}/{to.role}/{to.name}/in/{sender}"
 
 
 def state(fleet: str, node: Address) -> str:
     """The topic of a node's retained presence."""
-    return f"sojourn/{WIRE}/{fleet}/{node.role}/{node.name}/state"
+    return f"sojourn/{TOPICS}/{fleet}/{node.role}/{node.name}/state"
 
 
 def inbox_filter(fleet: str, node: Address) -> str:
@@ -70,7 +71,7 @@ def inbox_filter(fleet: str, node: Address) -> str:
 
 def state_filter(fleet: str, role: Role) -> str:
     """What a node subscribes to for the presence of all nodes of a role."""
-    return f"sojourn/{WIRE}/{fleet}/{role}/+/state"
+    return f"sojourn/{TOPICS}/{fleet}/{role}/+/state"
 
 
 def is_state(topic: str) -> bool:
@@ -81,7 +82,7 @@ def is_state(topic: str) -> bool:
 def read(fleet: str, topic: str) -> Route | None:
     """What a topic says, or None for one that is not ours."""
     match topic.split("/"):
-        case ["sojourn", wire, in_fleet, role, name, *rest] if wire == str(WIRE) and in_fleet == fleet:
+        case ["sojourn", wire, in_fleet, role, name, *rest] if wire == str(TOPICS) and in_fleet == fleet:
             pass
         case _:
             return None

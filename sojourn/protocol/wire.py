@@ -8,15 +8,33 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from sojourn.parts import Encoding, Estimator, Objective, Training
+from sojourn.protocol.limits import (
+    Accuracy,
+    Bytes,
+    Digest,
+    Duration,
+    Hop,
+    Identity,
+    Inline,
+    Label,
+    LongText,
+    Measure,
+    MetricName,
+    Metrics,
+    Name,
+    Norm,
+    Number,
+    Samples,
+    Signature,
+    Size,
+    Steps,
+    Text,
+    check_figures,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9-]{1,63}\Z")]
-Text = Annotated[str, msgspec.Meta(max_length=2000)]
-Digest = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
-Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
-Seconds = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 VectorName = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 VisitReason = Literal[
     "busy", "hot", "metered", "power", "hours", "memory", "disk", "data", "runtime", "unsupported", "stale", "gone",
@@ -30,7 +48,7 @@ JobStatus = Literal["queued", "compiling", "waiting", "running", "done", "stoppe
 class Epoch(msgspec.Struct, frozen=True, array_like=True):
     """Which boot of a node speaks: a stored counter and eight random bytes."""
 
-    count: Number
+    count: Identity
     nonce: Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
 
 
@@ -38,10 +56,10 @@ class Ref(msgspec.Struct, frozen=True, omit_defaults=True):
     """A blob by its digest, how it is encoded, and the blob itself when it is small enough to ride along."""
 
     digest: Digest
-    size: Number
+    size: Size
     encoding: Encoding | Literal["raw"] = "raw"
     delta: bool = False
-    inline: bytes | None = None
+    inline: Inline | None = None
 
 
 Vectors = Annotated[dict[VectorName, Ref], msgspec.Meta(max_length=16)]
@@ -65,7 +83,7 @@ class VisitId(msgspec.Struct, frozen=True, array_like=True):
     job: Name
     round: Number
     tour: Number
-    hop: Number
+    hop: Hop
     attempt: tuple[Number, Number]
 
     def __str__(self) -> str:
@@ -85,17 +103,20 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """What a device can do."""
+    """What a device can do. Nothing else is asked of it."""
 
-    version: Text
-    machine: Text
-    runtime: Text
+    version: Label
+    machine: Label
+    runtime: Label
     threads: Annotated[int, msgspec.Meta(ge=1, le=1024)]
-    memory: Number
-    objectives: Annotated[tuple[Text, ...], msgspec.Meta(max_length=64)]
+    memory: Bytes
+    objectives: Annotated[tuple[Label, ...], msgspec.Meta(max_length=64)]
     data: Text
-    shares: Annotated[tuple[Text, ...], msgspec.Meta(max_length=16)] = ()
+    shares: Annotated[tuple[Label, ...], msgspec.Meta(max_length=16)] = ()
     """What its owner lets it tell about its data: `class-counts`."""
+    abilities: Annotated[tuple[Label, ...], msgspec.Meta(max_length=64)] | msgspec.UnsetType = msgspec.UNSET
+    """The encodings, optimisers and estimators that it knows; agents that were made before there was a list do not say,
+    and know all that there was then (`sojourn.protocol.abilities`)."""
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
@@ -110,14 +131,14 @@ class VisitReport(msgspec.Struct, frozen=True):
     """How one attempt of a visit ended; travels inside `Toured.reports`."""
 
     device: Name
-    hop: Number
+    hop: Hop
     status: VisitStatus
     reason: Text
-    samples: Number
-    norm: float
-    metrics: Annotated[dict[Text, float], msgspec.Meta(max_length=32)]
-    signature: Annotated[tuple[float, ...], msgspec.Meta(max_length=4096)] | None
-    seconds: float
+    samples: Samples
+    norm: Norm
+    metrics: Metrics
+    signature: Signature | None
+    seconds: Duration
 
     @property
     def stride(self) -> float:
@@ -139,12 +160,12 @@ class TourView(msgspec.Struct, frozen=True):
     """A tour as a person sees it."""
 
     number: Number = msgspec.field(name="tour")
-    site: str
-    hops: tuple[str, ...]
-    hop: Number
-    device: str | None
-    step: Number
-    steps: Number
+    site: Label
+    hops: Annotated[tuple[Label, ...], msgspec.Meta(max_length=2500)]
+    hop: Hop
+    device: Label | None
+    step: Steps
+    steps: Steps
     lost: Number
     done: bool
 
@@ -153,29 +174,35 @@ class RoundReport(msgspec.Struct, frozen=True):
     """What a round did."""
 
     round: Number
-    accuracy: float
-    loss: float
+    accuracy: Accuracy
+    loss: Measure
     tours: Number
     visits: Number
     lost: Number
-    traffic: Number
-    seconds: float
-    quality: dict[str, float]
-    failures: tuple[str, ...] = ()
+    traffic: Bytes
+    seconds: Duration
+    quality: Annotated[dict[MetricName, Measure], msgspec.Meta(max_length=64)]
+    failures: Annotated[tuple[Text, ...], msgspec.Meta(max_length=1000)] = ()
+
+    def __post_init__(self) -> None:
+        check_figures(self)
 
 
 class JobView(msgspec.Struct, frozen=True):
     """A job as a person sees it."""
 
-    job: str
-    strategy: str
-    model: str
+    job: Label
+    strategy: Label
+    model: Label
     status: JobStatus
-    detail: str
+    detail: LongText
     round: Number
     rounds: Number
-    phase: str
-    accuracy: float
+    phase: Label
+    accuracy: Accuracy
     devices: Number
-    tours: tuple[TourView, ...] = ()
-    history: tuple[RoundReport, ...] = ()
+    tours: Annotated[tuple[TourView, ...], msgspec.Meta(max_length=1000)] = ()
+    history: Annotated[tuple[RoundReport, ...], msgspec.Meta(max_length=1000)] = ()
+
+    def __post_init__(self) -> None:
+        check_figures(self)

@@ -33,7 +33,7 @@ from sojourn.model import exemplars, scoring, vectors
 from sojourn.model.exemplars import Exemplars
 from sojourn.model.graphs import GRADIENT_TOLERANCE, LOSS_TOLERANCE, probe_vector
 from sojourn.node import exchange, node, outbox
-from sojourn.protocol import envelope, messages, release, signing, spec, topics, wire
+from sojourn.protocol import envelope, limits, messages, release, signing, spec, topics, wire
 from sojourn.protocol.envelope import bounded, kind, pack, pack_blob, unpack, unpack_blob, unpack_presence
 from sojourn.protocol.messages import BETWEEN, Message, Presence
 from sojourn.protocol.topics import Address
@@ -112,6 +112,8 @@ def told_default(field: msgspec.structs.FieldInfo) -> str:
     match field.default:
         case None:
             return "nil"
+        case msgspec.UNSET:
+            return "not there"
         case () | "" | msgspec.NODEFAULT:  # the latter: made anew each time, an empty map
             return "empty"
         case bool() as value:
@@ -137,7 +139,7 @@ def test_a_stale_file_is_told(tmp_path, monkeypatch, capsys):
 
 def test_vectors_are_of_this_wire():
     assert VECTORS["wire"] == WIRE
-    assert f"sojourn/{WIRE}/<fleet>/<role>/<to>/in/<from>" in PAGE
+    assert f"sojourn/{topics.TOPICS}/<fleet>/<role>/<to>/in/<from>" in PAGE
 
 
 @pytest.mark.parametrize("vector", VECTORS["packets"], ids=named)
@@ -311,6 +313,55 @@ def told_type(form: Any) -> str | None:
             return "boolean"
         case _:
             return None
+
+
+WORDS: list[tuple[Any, str]] = [
+    (msgspec.inspect.type_info(form), word)
+    for word, form in {
+        "number": limits.Number,
+        "identity": limits.Identity,
+        "hop": limits.Hop,
+        "leaf": limits.Leaf,
+        "bytes": limits.Bytes,
+        "text": limits.Text,
+        "long text": limits.LongText,
+        "label": limits.Label,
+        "name": limits.Name,
+        "digest": limits.Digest,
+        "seconds": limits.Seconds,
+        "duration": limits.Duration,
+        "norm": limits.Norm,
+        "share": limits.Portion,
+        "microseconds": limits.Microseconds,
+        "metrics": limits.Metrics,
+        "signature": limits.Signature,
+        "accuracy": limits.Accuracy,
+        "change": limits.Change,
+        "measure": limits.Measure,
+    }.items()
+]
+"""What the page calls the types that have a name."""
+
+
+def word_of(form: Any) -> str | None:
+    """The page's word for a field's type; None where the page says it otherwise."""
+    match form:
+        case msgspec.inspect.UnionType(types=(one, msgspec.inspect.NoneType())):
+            word = word_of(one)
+            return word and f"{word} or nil"
+        case _:
+            return next((word for info, word in WORDS if info == form), None)
+
+
+@pytest.mark.parametrize("name", sorted({**STRUCTURES, **KINDS}))
+def test_types_with_a_name_are_told_by_it(name):
+    form, title = (KINDS[name], f"`{name}`") if name in KINDS else (STRUCTURES[name], name)
+    types = dict(re.findall(r"^\| `(\w+)` \| ([^|\n]*) \| [^|]+ \| [^|\n]*\|$", section(title), re.MULTILINE))
+    wanted = {field.encode_name: word for field in fields_of(form) if (word := word_of(field.type))}
+    ranges = {key: it for key, it in types.items() if it.startswith("float, ")}  # told as it is, and tested above
+    assert {key: types[key].split(":")[0] for key in wanted} == wanted | {
+        k: v for k, v in ranges.items() if k in wanted
+    }
 
 
 def told_limit(number: float | None) -> str:

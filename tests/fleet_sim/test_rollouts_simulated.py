@@ -236,7 +236,7 @@ def test_a_node_killed_at_any_moment(kind, name) -> None:
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_chaos(seed, monkeypatch) -> None:
     draw = random.Random(seed)
-    monkeypatch.setattr(node_module, "INLINE", draw.choice([0, 128 << 10]))
+    monkeypatch.setattr(node_module, "INLINE", draw.choice([0, 64 << 10]))
     monkeypatch.setattr(node_module, "RECORDS_PER_SNAPSHOT", draw.choice([1, 5, 512]))
     monkeypatch.setattr(node_module, "SECONDS_PER_SWEEP", draw.choice([0.5, 30.0]))
     fleet = serving()

@@ -82,7 +82,7 @@ def test_a_line_of_a_large_fleet_fits_in_one_message_with_those_that_are_ill_in_
     names = tuple(f"{number:04}-{'d' * 58}" for number in range(2000))
     it = RolloutBench(names, 4)
     it.begin(stages=(1.0,), rules=HealthRules(failures=1.0))
-    full = Health(rows=1, mix=(1 / 64,) * 64, predictions=1 << 50)
+    full = Health(rows=1, mix=(1 / 64,) * 64, predictions=1 << 40)
     for name in names[:30]:
         it.report(name, 1, health=full)
     it.report(names[17], 1, 0, "failed", full, "€" * 2000)

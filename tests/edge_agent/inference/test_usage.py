@@ -218,7 +218,7 @@ def test_what_is_no_report_is_dropped_and_counted(desk: Desk) -> None:
 
 
 def test_the_largest_report_fits_into_a_datagram(desk: Desk) -> None:
-    most = (1 << 53) - 1
+    most = 1 << 40
     times, classes = dict.fromkeys(range(400), most), dict.fromkeys(range(1001), most)
     report = UsageReport(LINE, 1, most, times, classes, most, "\U0001f436" * 500, "\U0001f436" * 500)
     assert len(msgspec.msgpack.encode(report)) <= LARGEST
@@ -227,7 +227,7 @@ def test_the_largest_report_fits_into_a_datagram(desk: Desk) -> None:
 
 
 def test_huge_numbers_stay_within_what_a_report_may_hold(desk: Desk) -> None:
-    most = (1 << 53) - 1
+    most = 1 << 40
     desk.tell(1, predictions=1)
     desk.next()
     for _ in range(3):

