@@ -125,6 +125,8 @@ class DevicesEstimated(msgspec.Struct, frozen=True, tag="devices-estimated/1"):
     traffic: int
     samples: dict[str, int] = {}
     weights: dict[str, Ref] = {}
+    norms: tuple[float, ...] | msgspec.UnsetType = msgspec.UNSET
+    """How far training went, for the gate of the first round; unset where nothing was trained, and before 0.3.0."""
 
 
 class RoundClosed(msgspec.Struct, frozen=True, tag="round-closed/1"):
@@ -142,6 +144,8 @@ class RoundClosed(msgspec.Struct, frozen=True, tag="round-closed/1"):
     """The visits that each device has done in this round."""
     samples: dict[str, int] = {}
     weights: dict[str, Ref] = {}
+    rise: float | msgspec.UnsetType = msgspec.UNSET
+    """By which factor its visits made the loss on the exemplars grow, by the median; unset where nobody looked."""
 
 
 class JobEnded(msgspec.Struct, frozen=True, tag="job-ended/1"):

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from coordinator.records import JobRecord, Record
     from coordinator.strategies import Strategy
 
+MOST_NORMS = 256
+"""As many as an order of a tour holds."""
 ASK_AGAIN_AFTER = 5
 """Rounds after which devices that gave no answer to an estimation are asked again."""
 NUMBERS_SKIPPED = 1_000_000
@@ -96,6 +98,8 @@ class JobState(msgspec.Struct):
     """How often a device gave no answer to an estimation."""
     next_tour: int = 0
     norms: tuple[float, ...] = ()
+    usual_rise: float | msgspec.UnsetType = msgspec.UNSET
+    """By which factor a visit of the last round made the loss on the exemplars grow; unset before it is known."""
     history: list[RoundReport] = []
     estimation_traffic: int = 0
     """Bytes of estimations since the last round: they count as the next one's."""
@@ -195,6 +199,8 @@ class JobState(msgspec.Struct):
                 self.signatures |= record.signatures
                 self.samples |= record.samples
                 self.weights |= record.weights
+                if record.norms and not self.history:
+                    self.norms = tuple(sorted((*self.norms, *record.norms))[-MOST_NORMS:])
                 for device in record.silent:
                     self.silent[device] = self.silent.get(device, 0) + 1
                 self.estimation_traffic = sum_within([self.estimation_traffic, record.traffic], MOST_BYTES)
@@ -218,6 +224,7 @@ class JobState(msgspec.Struct):
     def _close(self, record: RoundClosed) -> None:
         """Take over what the closed round came to, and have no tours any more."""
         self.vectors, self.handout, self.norms = record.vectors, record.handout, record.norms
+        self.usual_rise = record.rise or self.usual_rise
         self.history.append(record.report)
         self.estimation_traffic = 0
         self.silent = {} if len(self.history) % ASK_AGAIN_AFTER == 0 else self.silent

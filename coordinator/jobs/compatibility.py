@@ -184,6 +184,11 @@ def _job(strategy: Strategy, job: JobSettings) -> Iterator[str]:
             'tours.on_lost_visit = "retry" with tours.retries = 0 never tries again: set tours.retries = 1, or '
             'tours.on_lost_visit = "skip"'
         )
+    if tours.visit_deadline < tours.lease:
+        yield (
+            f"tours.deadline = {tours.deadline:g} is over before a lease of tours.lease = {tours.lease:g} seconds is: "
+            f"set it to the seconds that the slowest device may take for a visit"
+        )
 
 
 CHECKS = (_own_parts, _halves, _optimiser, _memory, _edges, _pools, *arranger_compatibility.CHECKS, _merge)

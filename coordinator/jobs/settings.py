@@ -10,7 +10,7 @@ import msgspec
 from coordinator.jobs.compatibility import objections
 from coordinator.strategies import Strategy, named
 from sojourn.errors import ConfigError
-from sojourn.parts import Count, Encoding, Gate, Natural, NotNegative, TourPolicy, fixed_rounds
+from sojourn.parts import Count, Encoding, GateSettings, Natural, NotNegative, TourSettings, fixed_rounds
 from sojourn.protocol.spec import Shape
 from sojourn.protocol.topics import check_name
 from sojourn.settings import parse, validated
@@ -65,8 +65,8 @@ class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     data: JobData = JobData()
     fleet: FleetSettings = FleetSettings()
     training: dict[str, Any] = {}
-    tours: TourPolicy = TourPolicy()
-    gate: Gate = Gate()
+    tours: TourSettings = TourSettings()
+    gate: GateSettings = GateSettings()
     estimator: dict[str, Any] = {}
     arranger: dict[str, Any] = {}
     schedule: dict[str, Any] = {}
@@ -108,8 +108,7 @@ def read_job(text: str, where: str, folder: Path | None = None) -> JobSettings:
     strategy = job.put_together(where)
     if reasons := objections(strategy, job):
         raise ConfigError(f"{where}: {'; '.join(reasons)}")
-    needs_exemplars = strategy.estimator.exemplars or job.gate.loss_factor is not None
-    if needs_exemplars and not (job.data.test or job.data.exemplars):
+    if strategy.estimator.exemplars and not (job.data.test or job.data.exemplars):
         raise ConfigError(
             f"{where}: the strategy {job.strategy!r} needs exemplars: name a file in data.exemplars or data.test"
         )

@@ -24,6 +24,7 @@ from coordinator.records import (
     blobs_of,
 )
 from coordinator.rounds.closing import PassLeg
+from coordinator.rounds.orders import tour_deadline
 from coordinator.rounds.planning import NotYet, PlanRound
 from coordinator.rounds.preparing import PrepareJob, recipes
 from coordinator.rounds.results import CloseRound
@@ -289,6 +290,9 @@ class JobQueue:
         job = state.settings
         tour = next(t for t in state.tours if t.number == number)
         policy, reason = job.tours.on_lost_site, f"no sign of life for {job.tours.site_lease:g} s"
+        if self._tours.past_deadline(number, now):
+            # Its site speaks, and yet it does not end: waiting longer, or asking somebody else, could go on for ever.
+            policy, reason = "drop", f"its tour is over the deadline of {tour_deadline(state, tour):g} s"
         lost = Say(f"job {state.name}: site {tour.site} is lost, {reason}; {policy}", "warning")
         self._advance(state, "site lost")
         if policy == "wait":

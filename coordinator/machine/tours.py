@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from coordinator.machine.tour_messages import tour_message
+from coordinator.rounds.orders import tour_deadline
 from coordinator.rounds.results import REPORT_BYTES
 from sojourn.node.alarm import Alarm
 from sojourn.node.fetches import Fetches
@@ -35,6 +37,8 @@ class RoundTours:
         """When each tour's lease ends, unless its site has spoken since."""
         self._lease_lengths: dict[int, float] = {}
         """How many seconds each lease is long."""
+        self._deadlines: dict[int, float] = {}
+        """When each tour must be home, however often its site speaks."""
         self._alarm: Alarm[int] = Alarm()
         self._coming: dict[int, tuple[str, Toured]] = {}
         """The results that are being fetched, and from which site."""
@@ -64,7 +68,12 @@ class RoundTours:
             self._legs = Counter(tour.leg for tour in state.tours)
 
     def ask(self, state: JobState, tour: TourPlan, now: float) -> list[Effect]:
-        """Ask a site to lead a tour."""
+        """Ask a site to lead a tour; all the time that it may take begins now."""
+        self._deadlines.pop(tour.number, None)
+        return self._ask(state, tour, now)
+
+    def _ask(self, state: JobState, tour: TourPlan, now: float) -> list[Effect]:
+        self._deadlines.setdefault(tour.number, now + tour_deadline(state, tour))
         self._lease(tour.number, now, state.settings.tours.site_lease)
         message = tour_message(state, tour)
         return [*self._outbox.ask(("tour", tour.number), Address("edge", tour.site), message, now)]
@@ -82,7 +91,11 @@ class RoundTours:
         """A site was born again and may have forgotten its tours, if it lost its store or its power."""
         out = [tour for tour in state.tours if tour.site == site and tour.number in self._leases]
         asked = [tour for tour in out if not self._outbox.open(("tour", tour.number))]
-        return [effect for tour in asked for effect in self.ask(state, tour, now)]
+        return [effect for tour in asked for effect in self._ask(state, tour, now)]
+
+    def past_deadline(self, number: int, now: float) -> bool:
+        """Whether a tour has taken all the time that it may."""
+        return self._deadlines.get(number, math.inf) <= now
 
     def progressed(self, durable: CoordinatorState, sender: Address, message: TourProgress, now: float) -> list[Effect]:
         """A site says how far a tour has come."""
@@ -158,6 +171,7 @@ class RoundTours:
         self._alarm.forget(number)
         self._leases.pop(number, None)
         self._lease_lengths.pop(number, None)
+        self._deadlines.pop(number, None)
         self.progress.pop(number, None)
 
     def overdue(self, now: float) -> list[int]:
@@ -184,14 +198,16 @@ class RoundTours:
             self._lease(number, now, state.settings.tours.site_lease)
 
     def _lease(self, number: int, now: float, term: float) -> None:
-        self._leases[number], self._lease_lengths[number] = now + term, term
-        self._alarm.set(number, now + term)
+        ends = min(now + term, self._deadlines[number])
+        self._leases[number], self._lease_lengths[number] = ends, term
+        self._alarm.set(number, ends)
 
     def _ends(self, number: int) -> float:
         """When a tour's lease ends: while its result is fetched, every word of its site renews it."""
         ends, coming = self._leases[number], self._coming.get(number)
         heard = self._heard.get(coming[0]) if coming else None
-        return ends if heard is None else max(ends, heard + self._lease_lengths[number])
+        renewed = ends if heard is None else max(ends, heard + self._lease_lengths[number])
+        return min(renewed, self._deadlines[number])
 
     def _fetch_no_more(self, number: int) -> None:
         self._fetches.forget(number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from statistics import median
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,9 +13,20 @@ from coordinator.records import DevicesEstimated, LegPassed, RoundClosed
 from coordinator.rounds.estimation import estimated, keep_weights
 from coordinator.rounds.merging import ANCHOR, MODEL, RELAY, SLOT, JobVectors, TourResult, next_vectors
 from coordinator.rounds.planning import moment_of
-from coordinator.rounds.results import LISTED, failures_of, reports_of, returned_by, tour_model, traffic_of
+from coordinator.rounds.results import (
+    LINE,
+    LISTED,
+    failures_of,
+    reports_of,
+    returned_by,
+    sample_of,
+    tour_model,
+    traffic_of,
+)
 from coordinator.rounds.schedules import merges
+from coordinator.rounds.tour_check import TourCheck
 from coordinator.state import JobState
+from hierarchy.edge.rules import not_finite
 from sojourn.model import vectors
 from sojourn.parts import UpdateEstimator
 from sojourn.protocol.limits import LOSS, MOST_BYTES, MOST_SECONDS, sum_within, within
@@ -37,6 +49,10 @@ if TYPE_CHECKING:
     Vector = NDArray[np.float32]
 
 
+MOST_RISE = 1e6
+"""A usual rise beyond this is no other one."""
+
+
 class PassLeg(msgspec.Struct, frozen=True):
     """The tours of a leg are home, and others wait to depart from what they brought."""
 
@@ -53,16 +69,17 @@ def close_round(work: CloseRound, blobs: BlobStore, evaluator: Evaluator) -> Rou
 def pass_leg(work: PassLeg, blobs: BlobStore, evaluator: Evaluator) -> LegPassed:
     """What the present leg brought home is what the next one departs with."""
     state, kit = work.state, evaluator.kit(work.state)
-    model = _relayed(state, blobs, kit)
+    leg = [(tour, reports_of(state, tour, blobs)) for tour in state.tours if tour.leg == state.leg]
+    model = _relayed(state, TourCheck(state, leg, blobs, evaluator), blobs, kit)
     exact = vectors.save(blobs, model, "float32", kit.model)
     handout = handed_out(model, state.settings, exact, blobs, kit)
     return LegPassed(state.name, state.leg + 1, {RELAY: exact}, {RELAY: handout})
 
 
-def _relayed(state: JobState, blobs: BlobStore, kit: Kit) -> Vector:
+def _relayed(state: JobState, check: TourCheck, blobs: BlobStore, kit: Kit) -> Vector:
     """The model that the present leg brought home, or that it was given if it lost it."""
     tours = [tour for tour in state.tours if tour.leg == state.leg]
-    models = (tour_model(state, tour, blobs, kit) for tour in tours)
+    models = (check.model(tour) for tour in tours)
     given = state.vectors[tours[0].start["model"]]
     return next((model for model in models if model is not None), vectors.load(blobs, given, kit.model))
 
@@ -75,41 +92,96 @@ class _Closing:
         self._state, self._kit = work.state, evaluator.kit(work.state)
         self._reports = [(tour, reports_of(work.state, tour, blobs)) for tour in work.state.tours]
         self._done = [report for _, each in self._reports for report in each if report.status == "done"]
+        self._check = TourCheck(self._state, self._reports, blobs, evaluator)
+        refusals = {tour.number: self._check.refusal(tour) for tour in self._state.tours}
+        self._refused = {number: reason for number, reason in refusals.items() if reason}
 
     def record(self) -> RoundClosed:
         """Merge, evaluate, and say what became of the visits."""
         state, strategy, blobs, kit = self._state, self._state.strategy, self._blobs, self._kit
-        results = _results(state, strategy, blobs, kit)
-        after = self._merged(results)
+        results = self._results()
+        after, fault = self._merged(results)
         exact = {name: vectors.save(blobs, vector, "float32", kit.model) for name, vector in after.vectors.items()}
         return RoundClosed(
             state.name,
             exact,
             handouts(after.vectors, exact, strategy, state.settings, blobs, kit),
             self._norms() or state.norms,
-            self._report(len(results), after.vectors[MODEL]),
+            self._report(len(results), after.vectors[MODEL], fault),
             merged=ANCHOR not in after.vectors,
             slots=dict(after.slots),
             visits=dict(Counter(each.device for each in self._done)),
             samples={each.device: each.samples for each in self._done},
-            weights=_updates(state, strategy, self._reports, blobs, kit),
+            weights=self._updates(),
+            rise=min(MOST_RISE, max(1.0, median(self._check.rises))) if self._check.rises else msgspec.UNSET,
         )
 
-    def _merged(self, results: Sequence[TourResult]) -> JobVectors:
-        """The job's vectors after the round: merged, or each in its slot until the schedule merges them."""
+    def _results(self) -> list[TourResult]:
+        """What each tour brought home; of legs that followed one another, what the last one did."""
+        state, returns = self._state, self._state.strategy.objective.returns
+        home = [tour for tour in state.tours if _has_model(state, tour) and tour.number not in self._refused]
+        if any(tour.leg for tour in state.tours):
+            return [self._relayed_result(home)] if home else []
+        return [
+            TourResult(
+                model, self._check.weight(tour), tour.slot, returned_by(state, tour, returns, self._blobs, self._kit)
+            )
+            for tour in home
+            if (model := tour_model(state, tour, self._blobs, self._kit)) is not None
+        ]
+
+    def _relayed_result(self, home: Sequence[TourPlan]) -> TourResult:
+        """The one model of all legs, with the samples that they saw and the sums of what they returned."""
+        state, sums = self._state, dict[str, "NDArray[np.float64]"]()
+        for tour in home:
+            back = returned_by(state, tour, state.strategy.objective.returns, self._blobs, self._kit)
+            for name, vector in back.items():
+                sums[name] = sums.get(name, np.zeros(len(vector))) + vector
+        returned = {name: total.astype(np.float32) for name, total in sums.items()}
+        seen = sum(self._check.weight(tour) for tour in home)
+        return TourResult(_relayed(state, self._check, self._blobs, self._kit), seen, None, returned)
+
+    def _merged(self, results: Sequence[TourResult]) -> tuple[JobVectors, str | None]:
+        """The job's vectors after the round: merged, or each in its slot until the schedule merges them.
+
+        A merge that is not finite changes nothing; then a sentence says so.
+        """
         state, strategy = self._state, self._state.strategy
         held = {name: ref for name, ref in state.vectors.items() if name != RELAY}
         now = {name: vectors.load(self._blobs, ref, self._kit.model) for name, ref in held.items()}
         due = merges(strategy.schedule, moment_of(state, state.settings, len(state.arranged)))
-        return next_vectors(
-            strategy, JobVectors(now, state.slots), results, len(state.fleet), due=due, before=state.merged_fleet
-        )
+        held_back = JobVectors(now, state.slots)
+        with np.errstate(all="ignore"):
+            after = next_vectors(strategy, held_back, results, len(state.fleet), due=due, before=state.merged_fleet)
+        faults = (not_finite(vector, repr(name)) for name, vector in after.vectors.items())
+        if fault := next((fault for fault in faults if fault), None):
+            return held_back, f"the merge counts for nothing, the model stays as it was: {fault}"
+        return after, None
 
-    def _report(self, tours: int, model: Vector) -> RoundReport:
+    def _updates(self) -> dict[str, Ref]:
+        """The last update of each device that was alone on its tour, where the arranger goes by it."""
+        state, found = self._state, {}
+        if not isinstance(state.strategy.estimator, UpdateEstimator):
+            return {}
+        for tour, each in self._reports:
+            done = [report.device for report in each if report.status == "done"]  # a spare may have stood in
+            alone = len(done) == 1 and tour.number not in self._refused
+            model = tour_model(state, tour, self._blobs, self._kit) if alone else None
+            if model is not None:
+                start = vectors.load(self._blobs, state.exact_vector(tour.start["model"]), self._kit.model)
+                found[done[0]] = keep_weights(model - start, self._blobs)
+        return found
+
+    def _report(self, tours: int, model: Vector, fault: str | None) -> RoundReport:
         """What people read of the round; `tours` of it brought a model home."""
         state = self._state
         accuracy, loss = self._evaluator.evaluate(state, model)
-        failures = [line for tour, each in self._reports for line in failures_of(state, tour, each)]
+        failures = [
+            line
+            for tour, each in self._reports
+            for line in failures_of(state, tour, each, self._refused.get(tour.number))
+        ]
+        notes = [f"{each.device}: {each.reason}"[:LINE] for each in self._done if each.reason]
         return RoundReport(
             state.round,
             accuracy,
@@ -120,64 +192,23 @@ class _Closing:
             sum_within([traffic_of(self._work), state.estimation_traffic], MOST_BYTES),
             min(max(self._work.seconds, 0.0), MOST_SECONDS),
             state.quality,
-            (*state.notices, *failures[:LISTED], *forgetful(state, self._done)[:LISTED]),
+            (
+                *state.notices,
+                *([fault[:LINE]] if fault else ()),
+                *failures[:LISTED],
+                *notes[:LISTED],
+                *forgetful(state, self._done)[:LISTED],
+            ),
         )
 
     def _norms(self) -> tuple[float, ...]:
         """How far visits moved the model, from everywhere among them: what the gate compares the next round with."""
-        strides = sorted(report.stride for report in self._done if report.norm > 0)
-        return tuple(strides[:: max(1, len(self._done) // 128)][:256])
-
-
-def _results(state: JobState, strategy: Strategy, blobs: BlobStore, kit: Kit) -> list[TourResult]:
-    """What each tour brought home; of legs that followed one another, what the last one did."""
-    home = [tour for tour in state.tours if _has_model(state, tour)]
-    if any(tour.leg for tour in state.tours):
-        return [_relayed_result(state, strategy, home, blobs, kit)] if home else []
-    returns = strategy.objective.returns
-    return [
-        TourResult(model, state.arrived[tour.number].samples, tour.slot, returned_by(state, tour, returns, blobs, kit))
-        for tour in home
-        if (model := tour_model(state, tour, blobs, kit)) is not None
-    ]
-
-
-def _relayed_result(
-    state: JobState, strategy: Strategy, home: Sequence[TourPlan], blobs: BlobStore, kit: Kit
-) -> TourResult:
-    """The one model of all legs, with the samples that they saw and the sums of what they returned."""
-    sums: dict[str, NDArray[np.float64]] = {}
-    for tour in home:
-        for name, vector in returned_by(state, tour, strategy.objective.returns, blobs, kit).items():
-            sums[name] = sums.get(name, np.zeros(len(vector))) + vector
-    returned = {name: total.astype(np.float32) for name, total in sums.items()}
-    seen = sum(state.arrived[tour.number].samples for tour in home)
-    return TourResult(_relayed(state, blobs, kit), seen, None, returned)
+        return sample_of(self._check.strides)
 
 
 def _has_model(state: JobState, tour: TourPlan) -> bool:
     arrived = state.arrived.get(tour.number)
     return arrived is not None and "model" in arrived.vectors
-
-
-def _updates(
-    state: JobState,
-    strategy: Strategy,
-    reports: Iterable[tuple[TourPlan, Sequence[VisitReport]]],
-    blobs: BlobStore,
-    kit: Kit,
-) -> dict[str, Ref]:
-    """The last update of each device that was alone on its tour, where the arranger goes by it."""
-    if not isinstance(strategy.estimator, UpdateEstimator):
-        return {}
-    found = {}
-    for tour, each in reports:
-        done = [report.device for report in each if report.status == "done"]  # a spare may have stood in
-        model = tour_model(state, tour, blobs, kit) if len(done) == 1 else None
-        if model is not None:
-            start = vectors.load(blobs, state.exact_vector(tour.start["model"]), kit.model)
-            found[done[0]] = keep_weights(model - start, blobs)
-    return found
 
 
 def forgetful(state: JobState, done: Iterable[VisitReport]) -> list[str]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from coordinator.records import INITIAL, DevicesEstimated
-from coordinator.rounds.results import LISTED, failures_of, reports_of, tour_model, traffic_of
+from coordinator.rounds.results import LISTED, failures_of, reports_of, sample_of, tour_model, traffic_of
+from coordinator.rounds.tour_check import TourCheck
 from hierarchy.arranging.rows import rows
 from sojourn.model import vectors
 from sojourn.model.classifier import classifier_weights
 from sojourn.parts import (
+    ClassCountEstimator,
     ClassifierEstimator,
     ConfidenceEstimator,
     OwnEstimator,
@@ -31,9 +34,12 @@ if TYPE_CHECKING:
     from coordinator.rounds.results import CloseRound
     from coordinator.state import JobState
     from sojourn.parts import Estimator
+    from sojourn.protocol.spec import Kit
     from sojourn.protocol.wire import Ref, VisitReport
     from sojourn.store.blobs import BlobStore
 
+MOST_COUNTED = 1 << 53
+"""A count of samples that is still exact as a float."""
 TRIES = 2
 """A device that gave no answer so often is left out."""
 
@@ -86,37 +92,50 @@ def keep_weights(vector: NDArray[np.float32], blobs: BlobStore) -> Ref:
 def estimated(work: CloseRound, blobs: BlobStore, evaluator: Evaluator) -> DevicesEstimated:
     """Work out what an estimation found."""
     state, estimator = work.state, work.state.strategy.estimator
+    reported = [(tour, reports_of(state, tour, blobs)) for tour in state.tours]
+    check = TourCheck(state, reported, blobs, evaluator)
     signatures: dict[str, tuple[float, ...]] = {}
     weights: dict[str, Ref] = {}
     samples, failures = {}, []
-    for tour in state.tours:
-        (device,), reports = tour.hops, reports_of(state, tour, blobs)
-        failures += failures_of(state, tour, reports)
+    for tour, reports in reported:
+        (device,), refused = tour.hops, check.refusal(tour)
+        failures += failures_of(state, tour, reports, refused)
         done = next((report for report in reports if report.status == "done"), None)
-        if done is None:
+        if done is None or refused:
             continue
         samples[device] = done.samples
         answer = _answer(estimator, state, tour, done, blobs, evaluator)
         if answer is None:
             continue
-        if not np.isfinite(answer).all() or (estimator.by_class and len(answer) != len(evaluator.kit(state).classes)):
-            failures.append(f"{device}: its answer is not {len(evaluator.kit(state).classes)} finite numbers")
+        if fault := _fault(estimator, answer, evaluator.kit(state)):
+            failures.append(f"{device}: its answer is {fault}")
         elif estimator.weights:
             weights[device] = keep_weights(answer.astype(np.float32), blobs)
         else:
             signatures[device] = tuple(float(number) for number in answer)
     found = samples if _samples_only(estimator) else {**signatures, **weights}
     silent = tuple(tour.hops[0] for tour in state.tours if tour.hops[0] not in found)
-    listed = tuple(failures[:LISTED])
-    return DevicesEstimated(state.name, signatures, silent, listed, traffic_of(work), samples, weights)
+    return DevicesEstimated(
+        state.name,
+        signatures,
+        silent,
+        tuple(failures[:LISTED]),
+        traffic_of(work),
+        samples,
+        weights,
+        sample_of(check.strides) or msgspec.UNSET,
+    )
 
 
 def _answer(
     estimator: Estimator, state: JobState, tour: TourPlan, done: VisitReport, blobs: BlobStore, evaluator: Evaluator
 ) -> NDArray[np.float64] | None:
-    """What a device's answer says of it: its own figures, or what the model that it trained tells."""
-    if done.signature is not None:
-        return np.array(done.signature, np.float64)
+    """What a device's answer says of it: what the model that it trained tells, or its own figures.
+
+    Its own figures count only where the job lets devices work them out: elsewhere it could choose how it looks.
+    """
+    if on_device(estimator):
+        return None if done.signature is None else np.array(done.signature, np.float64)
     kit = evaluator.kit(state)
     model = tour_model(state, tour, blobs, kit)
     if model is None:
@@ -133,6 +152,26 @@ def _answer(
             return np.asarray(load(estimator, "estimate").estimate(graphs, model, exemplars), np.float64)
         case _:
             return None
+
+
+def on_device(estimator: Estimator) -> bool:
+    """Whether devices work out themselves what they are known by, so that the coordinator has only their word."""
+    return isinstance(estimator, ClassCountEstimator) or getattr(estimator, "where", "server") == "device"
+
+
+def _fault(estimator: Estimator, answer: NDArray[np.float64], kit: Kit) -> str | None:
+    """What is wrong with an answer; a device's word may not be of another kind than what it stands for."""
+    classes = len(kit.classes)
+    if not np.isfinite(answer).all() or (estimator.by_class and len(answer) != classes):
+        return f"not {classes} finite numbers"
+    if isinstance(estimator, SignatureEstimator | ConfidenceEstimator) and not ((answer >= 0) & (answer <= 1)).all():
+        return "not made of probabilities from 0 to 1"
+    if isinstance(estimator, ClassCountEstimator) and ((answer < 0) | (answer > MOST_COUNTED)).any():
+        return f"not made of counts from 0 to {MOST_COUNTED}"
+    if isinstance(estimator, ClassifierEstimator):
+        there = len(classifier_weights(kit, np.zeros(kit.model.size, np.float32), estimator.layers))
+        return None if len(answer) == there else f"{len(answer)} numbers, and the classifier has {there}"
+    return None
 
 
 def _samples_only(estimator: Estimator) -> bool:

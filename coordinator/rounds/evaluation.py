@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import nan
 from typing import TYPE_CHECKING
 
+from hierarchy.edge.exemplar_view import ExemplarView
 from sojourn.errors import Fault
 from sojourn.model.exemplars import Exemplars, signature
 from sojourn.model.graphs import Graphs
@@ -34,6 +35,7 @@ class Evaluator:
         self._kit: Kit
         self._graphs: Graphs
         self._samples: dict[bytes, Exemplars] = {}
+        self._view: ExemplarView | None = None
 
     def kit(self, state: JobState) -> Kit:
         """The job's kit."""
@@ -42,7 +44,7 @@ class Evaluator:
         if state.kit.digest != self._digest:
             self._kit = unpack_blob(self._blobs.read(state.kit.digest), Kit)
             self._graphs = self._make(self._kit, 1)
-            self._digest, self._samples = state.kit.digest, {}
+            self._digest, self._samples, self._view = state.kit.digest, {}, None
         return self._kit
 
     def evaluate(self, state: JobState, vector: NDArray[np.float32]) -> tuple[float, float]:
@@ -68,6 +70,13 @@ class Evaluator:
         """The job's exemplars, if it has any."""
         self.kit(state)
         return self._read(state.exemplars) if state.exemplars else None
+
+    def view(self, state: JobState) -> ExemplarView | None:
+        """The job's exemplars as the gate looks at them, if it has any."""
+        exemplars = self.exemplars(state)
+        if self._view is None and exemplars is not None:
+            self._view = ExemplarView(self._kit, self._graphs, exemplars)
+        return self._view
 
     def _read(self, ref: Ref) -> Exemplars:
         if ref.digest not in self._samples:

@@ -23,6 +23,7 @@ from hierarchy.arranging.arrangement import (
     quality_of,
 )
 from sojourn.errors import JobError
+from sojourn.model.weights import within_share
 from sojourn.parts import ClassCountEstimator, name_of
 from sojourn.randomness import derive
 
@@ -99,7 +100,11 @@ def _candidates(
     state: JobState, strategy: Strategy, here: list[str], reach: Mapping[str, frozenset[str]], blobs: BlobStore
 ) -> Candidates:
     sized = all(device in state.samples for device in here)
-    samples = np.array([state.samples[device] for device in here], np.int64) if sized and here else None
+    samples = None
+    if sized and here:
+        # Who says that it has more than its share of all samples is not drawn for more than that.
+        told = within_share([state.samples[device] for device in here], state.settings.gate.bounds(1.0).most_share)
+        samples = np.array(told).astype(np.int64)
     estimator = strategy.estimator
     return Candidates(
         tuple(here),

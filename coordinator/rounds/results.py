@@ -6,17 +6,20 @@ import logging
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
+from coordinator.rounds.orders import waves_of
 from coordinator.state import JobState
+from hierarchy.edge.rules import counted_samples
 from sojourn.errors import InvalidBlob, InvalidMessage
 from sojourn.model import vectors
-from sojourn.parts import EdgeCloud
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.limits import MOST_BYTES, TEXT, sum_within
 from sojourn.protocol.wire import VisitReport
 
 if TYPE_CHECKING:
-    import numpy as np
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from coordinator.records import TourPlan
@@ -47,7 +50,10 @@ def tour_model(state: JobState, tour: TourPlan, blobs: BlobStore, kit: Kit) -> N
     if ref is None:
         return None
     vector = vectors.load(blobs, ref, kit.model)
-    return vectors.load(blobs, state.exact_vector(tour.start["model"]), kit.model) + vector if ref.delta else vector
+    if not ref.delta:
+        return vector
+    with np.errstate(all="ignore"):  # what is not finite is refused
+        return vectors.load(blobs, state.exact_vector(tour.start["model"]), kit.model) + vector
 
 
 def returned_by(
@@ -60,35 +66,41 @@ def returned_by(
 
 
 def reports_of(state: JobState, tour: TourPlan, blobs: BlobStore) -> list[VisitReport]:
-    """How each visit of a tour ended."""
-    arrived = state.arrived.get(tour.number)
-    if arrived is None:
-        return []
-    try:
-        return _of_tour(tour, state, unpack_blob(blobs.read(arrived.reports.digest), list[VisitReport], REPORT_BYTES))
-    except (InvalidMessage, InvalidBlob) as error:
-        return [VisitReport(tour.hops[0], 0, "refused", str(error)[:TEXT], 0, 0.0, {}, None, 0.0)]
-
-
-def _of_tour(tour: TourPlan, state: JobState, reports: list[VisitReport]) -> list[VisitReport]:
-    """The reports that a site may give of this tour: of its own devices and hops, and one result for each hop."""
-    schedule = state.strategy.schedule
-    waves = schedule.edge_merges if isinstance(schedule, EdgeCloud) and state.phase == "train" else 1
-    devices, hops = {*tour.hops, *tour.spares}, len(tour.hops) * max(1, waves)
+    """How each visit of a tour ended, as far as it can be: of devices and hops that the tour has, each hop done once."""
+    visits, most = len(tour.hops) * max(1, waves_of(state)), state.settings.gate.bounds(1.0)
     found, done = [], set()
-    for report in reports:
-        if report.device not in devices or report.hop >= hops or report.hop in done:
+    for report in _reports(state, tour, blobs):
+        if report.device not in (*tour.hops, *tour.spares) or report.hop >= visits or report.hop in done:
             log.warning("site %s reports a visit that its tour does not have: %s", tour.site, report.device)
             continue
         if report.status == "done":
             done.add(report.hop)
-        found.append(report)
+        found.append(msgspec.structs.replace(report, samples=counted_samples(report.samples, most)))
     return found
 
 
-def failures_of(state: JobState, tour: TourPlan, reports: list[VisitReport]) -> list[str]:
-    """What went wrong on a tour, a line each."""
-    lines = [f"{report.device}: {report.status}, {report.reason}" for report in reports if report.status != "done"]
+def _reports(state: JobState, tour: TourPlan, blobs: BlobStore) -> list[VisitReport]:
+    arrived = state.arrived.get(tour.number)
+    if arrived is None:
+        return []
+    try:
+        return unpack_blob(blobs.read(arrived.reports.digest), list[VisitReport], REPORT_BYTES)
+    except (InvalidMessage, InvalidBlob) as error:
+        return [VisitReport(tour.hops[0], 0, "refused", str(error)[:TEXT], 0, 0.0, {}, None, 0.0)]
+
+
+def sample_of(strides: Iterable[float]) -> tuple[float, ...]:
+    """Some of the strides, from everywhere among them: what the gate compares the next round with."""
+    ordered = sorted(strides)
+    return tuple(ordered[:: max(1, len(ordered) // 128)][:256])
+
+
+def failures_of(
+    state: JobState, tour: TourPlan, reports: Iterable[VisitReport], refused: str | None = None
+) -> list[str]:
+    """What went wrong on a tour, a line each; `refused` is why the tour itself counts for nothing."""
+    lines = [f"site {tour.site}: its tour is refused, {refused}"] if refused else []
+    lines += [f"{report.device}: {report.status}, {report.reason}" for report in reports if report.status != "done"]
     if reason := state.given_up.get(tour.number):
         lines.append(f"site {tour.site}: {reason}")
     return [line[:LINE] for line in lines]

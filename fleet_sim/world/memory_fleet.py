@@ -12,7 +12,7 @@ from edge_agent.agent import Agent
 from edge_agent.training.objectives import NAMES
 from edge_agent.training.trainer import InlineTraining, Trainer
 from fleet_sim.world.world import SimulatedNode, World
-from hierarchy.edge.gate import perform
+from hierarchy.edge.gate import VIEWS, perform
 from hierarchy.edge.server import EdgeServer
 from sojourn import __version__
 from sojourn.links.memory import MemoryLink
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from coordinator.state import JobState
+    from hierarchy.edge.exemplar_view import ExemplarViews
     from sojourn.data.source import DataSettings
     from sojourn.links.link import Link
     from sojourn.links.memory import Faults, MemoryBroker
@@ -54,6 +55,7 @@ class MemoryFleet:
         one_broker: bool = False,
         clock: float = 0.0,
         stores: Mapping[str, Store] | None = None,
+        views: ExemplarViews | None = None,
     ) -> None:
         """`sites` says which devices are on which edge server's broker; with one broker every site reaches all.
 
@@ -63,6 +65,8 @@ class MemoryFleet:
         self.world.now = clock
         self.nodes: dict[str, SimulatedNode] = {}
         self.stores: dict[str, Store] = dict(stores or {})
+        self.exemplar_views = views or VIEWS
+        """The exemplars as the gates of all sites look at them."""
         self._build: dict[str, Callable[[], Node]] = {}
         cloud = self.world.broker(faults)
         self.brokers: dict[str, MemoryBroker] = {CLOUD: cloud}
@@ -124,7 +128,9 @@ class MemoryFleet:
         above = below if site is cloud else MemoryLink(cloud, OWN_BROKER_PAYLOAD)
         links: dict[Role, Link] = {"device": below, "cloud": above}
         return self._node(
-            EdgeServer(name, CLOUD), links, lambda store: InlineWorkers(lambda work: perform(work, store.blobs))
+            EdgeServer(name, CLOUD),
+            links,
+            lambda store: InlineWorkers(lambda work: perform(work, store.blobs, self.exemplar_views)),
         )
 
     def _agent(self, name: str, data: DataSettings, broker: MemoryBroker) -> Node:

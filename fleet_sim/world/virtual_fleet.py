@@ -14,6 +14,7 @@ from edge_agent.training.objectives import NAMES
 from fleet_sim.world.counted_link import CountedLink
 from fleet_sim.world.engine_training import EngineTraining
 from fleet_sim.world.memory_fleet import CLOUD, MemoryFleet
+from hierarchy.edge.exemplar_view import ExemplarViews
 from hierarchy.edge.records import VisitKept, VisitMissed
 from sojourn import __version__
 from sojourn.model.graphs import Graphs
@@ -83,7 +84,8 @@ class VirtualFleet(MemoryFleet):
         self.worker_starts = worker_starts
         self._links: dict[str, CountedLink] = {}
         devices: dict[str, Any] = {device: None for reached in sites.values() for device in reached}
-        super().__init__(devices, sites, one_broker=one_broker, clock=clock, stores=stores)
+        views = ExemplarViews(make)
+        super().__init__(devices, sites, one_broker=one_broker, clock=clock, stores=stores, views=views)
 
     def course(self, name: str, before: tuple[RoundReport, ...] = ()) -> JobProgress:
         """How a job stands, as an operator sees it."""

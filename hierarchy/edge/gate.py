@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from statistics import median
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
+from hierarchy.edge.exemplar_view import ExemplarView, ExemplarViews
 from hierarchy.edge.merge import Merged, WaveMerge, merge
+from hierarchy.edge.rules import Update, against, granted_samples, longest_way, not_finite, rise_of, too_long
 from sojourn.errors import InvalidBlob
 from sojourn.model import vectors
-from sojourn.parts import Gate
+from sojourn.parts import Gate, TourBounds
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit, ModelSpec
-from sojourn.protocol.wire import Ref, Task, stride
+from sojourn.protocol.wire import Ref, Task, visit_steps
+from sojourn.store.blobs import ref_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,11 +26,14 @@ if TYPE_CHECKING:
 
     from sojourn.store.blobs import BlobStore
 
+    Vector = NDArray[np.float32]
 
 KITS = 16
 """Of at most this many kits the shapes of the models are remembered."""
 _SPECS: dict[bytes, ModelSpec] = {}
 """By the digest of the kit."""
+VIEWS = ExemplarViews()
+"""The exemplars of the jobs under way, for all work of this process."""
 _EXPANSION = {"float32": 1, "float16": 2, "int8": 4, "raw": 1}
 """How many times as many bytes a model in this encoding takes as float32 (int8: at most, as it has scales too)."""
 
@@ -36,8 +41,8 @@ _EXPANSION = {"float32": 1, "float16": 2, "int8": 4, "raw": 1}
 class Check(msgspec.Struct, frozen=True):
     """Check a result against the checkpoint that it grew from, and make it the next checkpoint.
 
-    result, checkpoint: vectors by name. norms: of earlier visits, each over sqrt(its steps).
-    metrics: of the device.
+    result, checkpoint: vectors by name. norms: of earlier visits, each over sqrt(its steps). samples: as the device
+    says. earlier: how many visits the model had on this tour before.
     """
 
     kit: Ref
@@ -47,7 +52,9 @@ class Check(msgspec.Struct, frozen=True):
     gate: Gate
     norms: tuple[float, ...]
     task: Task
-    metrics: dict[str, float] = {}
+    samples: int = 0
+    earlier: int = 0
+    bounds: TourBounds = TourBounds()
 
 
 class Passed(msgspec.Struct, frozen=True):
@@ -60,12 +67,18 @@ class Passed(msgspec.Struct, frozen=True):
     vectors: dict[str, Ref]
     handout: dict[str, Ref]
     norm: float
+    note: str = ""
+    """What people should know of it: that the update was shortened."""
+    rise: float | None = None
+    """The factor by which the loss on the exemplars grew."""
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """The result is not handed on."""
+    """The result is not handed on. What was measured of it tells, with that of others, what is usual."""
 
     reason: str
+    norm: float = 0.0
+    rise: float | None = None
 
 
 class Wrap(msgspec.Struct, frozen=True):
@@ -87,11 +100,13 @@ class Wrapped(msgspec.Struct, frozen=True):
     vectors: dict[str, Ref]
 
 
-def perform(work: Check | Wrap | WaveMerge, blobs: BlobStore) -> Passed | Failed | Wrapped | Merged:
+def perform(
+    work: Check | Wrap | WaveMerge, blobs: BlobStore, views: ExemplarViews = VIEWS
+) -> Passed | Failed | Wrapped | Merged:
     """Do one piece of an edge server's work."""
     match work:
         case Check():
-            return check(work, blobs)
+            return check(work, blobs, views)
         case Wrap():
             return wrap(work, blobs)
         case WaveMerge():
@@ -128,8 +143,8 @@ def spec_of(kit: Ref, blobs: BlobStore) -> ModelSpec:
     return known
 
 
-def check(work: Check, blobs: BlobStore) -> Passed | Failed:
-    """A result with finite numbers, a norm near the usual and no leap of the loss is the next checkpoint."""
+def check(work: Check, blobs: BlobStore, views: ExemplarViews = VIEWS) -> Passed | Failed:
+    """A result with finite numbers, a norm in line and no step against the exemplars is the next checkpoint."""
     if "model" not in work.result:
         # An estimate may be made on the device: then there is no model to hand on.
         return Passed({}, {}, 0.0) if work.task.kind == "estimate" else Failed("no model came back")
@@ -139,20 +154,62 @@ def check(work: Check, blobs: BlobStore) -> Passed | Failed:
     try:
         after = vectors.load(blobs, result, spec)
         if result.delta:
-            after = before + after
-        with np.errstate(all="ignore"):
-            moved = (after - before).astype(np.float64)
-            norm = math.sqrt(moved @ moved)
-        if refusal := _refusal(work, blobs, before, after, norm):
-            return Failed(refusal)
+            with np.errstate(all="ignore"):
+                after = before + after
+        passed = _judged(work, before, after, blobs, views)
+        if isinstance(passed, Failed):
+            return passed
         sums = {name: _added(name, work, blobs, spec) for name in promised(work.task)}
     except InvalidBlob as error:
         return Failed(str(error))
-    if not result.delta and result.encoding == "float32":
-        return Passed({"model": result, **sums}, {"model": result}, norm)
-    exact = vectors.save(blobs, after, "float32", spec)
-    handed = vectors.save(blobs, after, work.task.encoding, spec)
-    return Passed({"model": exact, **sums}, {"model": handed}, norm)
+    update, note, rise = passed
+    if not note and not result.delta and result.encoding == "float32":
+        return Passed({"model": result, **sums}, {"model": result}, update.norm, rise=rise)
+    exact = vectors.save(blobs, update.after, "float32", spec)
+    handed = vectors.save(blobs, update.after, work.task.encoding, spec)
+    return Passed({"model": exact, **sums}, {"model": handed}, update.norm, note, rise)
+
+
+def _judged(
+    work: Check, before: Vector, after: Vector, blobs: BlobStore, views: ExemplarViews
+) -> tuple[Update, str, float | None] | Failed:
+    """The update as it is handed on, with a word if it was shortened and its rise; or why it is not."""
+    update = _update(work, before, after)
+    norm = update.norm
+    if not math.isfinite(norm):
+        return Failed(not_finite(after) or "the update is longer than any number")
+    view = views.of(work.kit, work.exemplars, blobs) if work.exemplars and work.task.kind == "train" else None
+    longest, note = _longest(work, update, view), ""
+    if reason := too_long(norm, longest):
+        if not _may_shorten(work, view):
+            return Failed(reason, norm)
+        update, note = _update(work, before, _shortened(update, longest / norm)), f"{reason}: it was shortened to that"
+    rise = rise_of(update, view) if view else None
+    if refusal := against(update, view, work.gate, work.bounds, work.task):
+        return Failed(f"{note}, and {refusal}" if note else refusal, norm, rise)
+    return update, note, rise
+
+
+def _update(work: Check, before: Vector, after: Vector) -> Update:
+    digest = ref_of(after.astype("<f4", copy=False).tobytes()).digest if work.exemplars else b""
+    return Update(before, after, (work.checkpoint["model"].digest, digest))
+
+
+def _longest(work: Check, update: Update, view: ExemplarView | None) -> float:
+    steps = visit_steps(work.task, granted_samples(work.samples, work.bounds), work.earlier)
+    first = view is not None and not work.norms and work.gate.norm_factor is not None
+    slope = view.at(update.before, update.digests[0]) if view and first else None
+    return longest_way(work.gate, work.norms, steps, work.task.training, slope)
+
+
+def _may_shorten(work: Check, view: ExemplarView | None) -> bool:
+    """Only where the exemplars tell that the way is right, and nothing besides the model goes by its length."""
+    objective = work.task.objective
+    return work.bounds.clip and view is not None and not objective.returns and not objective.keeps
+
+
+def _shortened(update: Update, share: float) -> Vector:
+    return (update.before + share * update.way).astype(np.float32)
 
 
 def _added(name: str, work: Check, blobs: BlobStore, spec: ModelSpec) -> Ref:
@@ -164,45 +221,9 @@ def _added(name: str, work: Check, blobs: BlobStore, spec: ModelSpec) -> Ref:
         so_far = vectors.load(blobs, work.checkpoint[name], spec)
         with np.errstate(over="ignore"):
             total = np.add(so_far, total, dtype=np.float64).astype(np.float32)
-    if not np.isfinite(total).all():
-        raise InvalidBlob(f"{int((~np.isfinite(total)).sum())} of {len(total)} numbers of {name!r} are not finite")
+    if fault := not_finite(total, repr(name)):
+        raise InvalidBlob(fault)
     return vectors.save(blobs, total, "float32", spec)
-
-
-def _refusal(
-    work: Check, blobs: BlobStore, before: NDArray[np.float32], after: NDArray[np.float32], norm: float
-) -> str | None:
-    """Why a model is not handed on: numbers that are not finite, too long a way, or a leap of the loss."""
-    if not math.isfinite(norm) and not np.isfinite(after).all():  # a finite norm is of finite numbers
-        return f"{int((~np.isfinite(after)).sum())} of {len(after)} numbers are not finite"
-    return _norm_refusal(work, norm) or _loss_refusal(work, blobs, before, after)
-
-
-def _norm_refusal(work: Check, norm: float) -> str | None:
-    """Whether a model moved much farther, for the steps it made, than models usually do; never without a factor."""
-    factor, usual = work.gate.norm_factor, median(work.norms) if work.norms else math.inf
-    moved = stride(norm, work.metrics)
-    if factor is not None and moved > factor * usual:
-        return f"the update's norm, {moved:.3g} for its steps, is over {factor:g} times the usual {usual:.3g}"
-    return None
-
-
-def _loss_refusal(work: Check, blobs: BlobStore, before: NDArray[np.float32], after: NDArray[np.float32]) -> str | None:
-    """Whether the loss on the coordinator's exemplars leapt; never without a factor or without exemplars."""
-    factor = work.gate.loss_factor
-    if factor is None or work.exemplars is None:
-        return None
-    # Imported here: onnxruntime only on an edge server that is asked to predict.
-    from sojourn.model.exemplars import Exemplars  # noqa: PLC0415
-    from sojourn.model.graphs import Graphs  # noqa: PLC0415
-    from sojourn.model.scoring import accuracy_and_loss  # noqa: PLC0415
-
-    exemplars = unpack_blob(blobs.read(work.exemplars.digest), Exemplars)
-    graphs = Graphs(unpack_blob(blobs.read(work.kit.digest), Kit), 1)
-    old, new = (accuracy_and_loss(graphs, vector, exemplars)[1] for vector in (before, after))
-    if new <= factor * max(old, 1e-9):
-        return None
-    return f"the loss on the exemplars went from {old:.3g} to {new:.3g}"
 
 
 def wrap(work: Wrap, blobs: BlobStore) -> Wrapped:
@@ -210,8 +231,11 @@ def wrap(work: Wrap, blobs: BlobStore) -> Wrapped:
     model = work.checkpoint["model"]
     if work.task.encoding == "float32" or model == work.start:
         return Wrapped(work.checkpoint)
-    kit = unpack_blob(blobs.read(work.kit.digest), Kit)
-    before = vectors.load(blobs, work.start, kit.model)
-    after = vectors.load(blobs, model, kit.model)
-    delta = vectors.save(blobs, after - before, work.task.encoding, kit.model, delta=True)
+    spec = spec_of(work.kit, blobs)
+    before, after = (vectors.load(blobs, ref, spec) for ref in (work.start, model))
+    with np.errstate(all="ignore"):
+        difference = after - before
+    if fault := not_finite(difference, "the difference to the start"):
+        raise InvalidBlob(fault)
+    delta = vectors.save(blobs, difference, work.task.encoding, spec, delta=True)
     return Wrapped({**work.checkpoint, "model": delta})

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from hierarchy.edge.rules import not_finite
+from sojourn.errors import InvalidBlob
 from sojourn.model import vectors
+from sojourn.model.weights import within_share
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit
 from sojourn.protocol.wire import Ref, Task
@@ -49,11 +52,14 @@ def objection(tour: Tour) -> str | None:
 
 
 def merge_of(tour: TourState) -> WaveMerge | None:
-    """What is to be merged when a wave is over; a device without samples has no say in a mean by samples."""
+    """What is to be merged when a wave is over; a device without samples has no say in a mean by samples.
+
+    By samples, no device has more than its share of the say.
+    """
     kept = [result for _, result in sorted(tour.results.items()) if result]
     if tour.order.weighting == "samples":
         kept = [result for result in kept if result.samples > 0]
-        weights = tuple(float(result.samples) for result in kept)
+        weights = tuple(within_share([float(result.samples) for result in kept], tour.bounds.most_share))
     else:
         weights = (1.0,) * len(kept)
     return WaveMerge(tour.order.kit, tuple(it.model for it in kept), weights, tour.order.task) if kept else None
@@ -63,6 +69,8 @@ def merge(work: WaveMerge, blobs: BlobStore) -> Merged:
     """The weighted mean, summed in hop order."""
     kit = unpack_blob(blobs.read(work.kit.digest), Kit)
     mean = vectors.mean((vectors.load(blobs, ref, kit.model) for ref in work.models), work.weights)
+    if fault := not_finite(mean, "the mean"):
+        raise InvalidBlob(fault)
     exact = vectors.save(blobs, mean, "float32", kit.model)
     if work.task.encoding == "float32":
         return Merged({"model": exact}, {"model": exact})

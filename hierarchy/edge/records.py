@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from sojourn.parts import TourBounds
 from sojourn.protocol.limits import sum_within
 from sojourn.protocol.messages import Tour, Toured
 from sojourn.protocol.wire import Ref, TourId, VisitId, VisitReport
@@ -125,6 +126,11 @@ class TourState(msgspec.Struct):
     lost: int = 0
     reports: list[VisitReport] = []
     toured: Toured | None = None
+
+    @property
+    def bounds(self) -> TourBounds:
+        """What bounds the tour besides its policy and gate: nothing, if an earlier version ordered it."""
+        return TourBounds() if isinstance(self.order.bounds, msgspec.UnsetType) else self.order.bounds
 
     @property
     def visits(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from hierarchy.edge.tour_table import NOT_HERE, TOUR
@@ -21,14 +22,17 @@ PAUSE = 1.0
 
 
 class RunningVisit:
-    """A visit whose device was asked: its state, its lease, and the result that came back."""
+    """A visit whose device was asked: its state, its lease and deadline, and the result that came back."""
 
-    def __init__(self, lease: float, now: float) -> None:
+    def __init__(self, lease: float, now: float, deadline: float | None = None) -> None:
         self.state = VISIT.step(DUE, "handed over")
         self.began = now
         self.lease = lease
-        self.lease_ends: float | None = now + lease
+        self.deadline = deadline
+        """The seconds that it may take in all, however often the device speaks; None: for ever."""
+        self.lease_ends: float | None = None
         """None once the result is here: then nothing more is expected of the device."""
+        self._begin_lease(now)
         self.steps = (0, 0)
         self.prepared = False
         """Whether the device trains, so that the next one was asked to get ready."""
@@ -43,7 +47,18 @@ class RunningVisit:
     def renew(self, now: float) -> None:
         """The device gave a sign of life: its lease begins anew."""
         if self.lease_ends is not None:
-            self.lease_ends = now + self.lease
+            self._begin_lease(now)
+
+    def _begin_lease(self, now: float) -> None:
+        self.lease_ends = min(now + self.lease, self._over_at)
+
+    @property
+    def _over_at(self) -> float:
+        return math.inf if self.deadline is None else self.began + self.deadline
+
+    def past_deadline(self, now: float) -> bool:
+        """Whether it has taken all the time that it may."""
+        return now >= self._over_at
 
 
 class RunningTour:

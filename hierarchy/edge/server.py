@@ -192,7 +192,7 @@ class EdgeServer:
             case Passed() if hop is not None:
                 return self._visits.keep((key, hop), event.outcome, now)
             case Failed() if hop is not None:
-                return self._visits.lose((key, hop), "refused", event.outcome.reason, now)
+                return self._visits.refuse((key, hop), event.outcome, now)
             case Merged():
                 return self._tours.merged(key, event.outcome, now)
             case Wrapped():

@@ -2,7 +2,7 @@
 
     due           it is the turn of its device, which has not been asked yet, or not since the edge server started
     waiting       its device is busy with another visit
-    handed        the device was asked, and its lease runs
+    handed        the device was asked, and its lease and its deadline run
     fetching      a result was announced, and its vectors are being fetched from the device
     checking      the gate looks at the result
     kept          the result is in the journal
@@ -24,7 +24,7 @@ from sojourn.node.table import Table
 VisitEvent = Literal[
     "handed over", "device busy", "device free", "device born again", "progress", "result", "result without vectors",
     "unfit result", "declined", "fetched", "fetch failed", "passed", "refused", "not checked", "lease over",
-    "tour dropped",
+    "deadline over", "tour dropped",
 ]  # fmt: skip
 
 DUE = "due"
@@ -43,9 +43,11 @@ _WAY: dict[tuple[str, str], str] = {
     (HANDED, "result without vectors"): CHECKING,
     (HANDED, "unfit result"): MISSED,
     (HANDED, "lease over"): MISSED,
+    (HANDED, "deadline over"): MISSED,
     (FETCHING, "fetched"): CHECKING,
     (FETCHING, "fetch failed"): MISSED,
     (FETCHING, "lease over"): MISSED,
+    (FETCHING, "deadline over"): MISSED,
     (CHECKING, "passed"): KEPT,
     (CHECKING, "refused"): MISSED,
     (CHECKING, "not checked"): MISSED,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hierarchy.edge.gate import Check, unfit
 from hierarchy.edge.records import VisitIssued, VisitKept, VisitMissed, key_of
+from hierarchy.edge.rules import counted_samples, granted_samples
 from hierarchy.edge.running import RunningVisit
 from hierarchy.edge.tour_table import GATHERING
 from hierarchy.edge.visit_table import DUE, HANDED, KEPT, MISSED, VISIT, WAITING
@@ -16,13 +17,13 @@ from sojourn.node.machine import Pull, Say, Send
 from sojourn.protocol.limits import MOST_SECONDS, TEXT
 from sojourn.protocol.messages import Accepted, Cancel, Discarded, Prepare, Visit
 from sojourn.protocol.topics import Address
-from sojourn.protocol.wire import VisitReport
+from sojourn.protocol.wire import VisitReport, visit_steps, with_figures
 from sojourn.randomness import derive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hierarchy.edge.gate import Passed
+    from hierarchy.edge.gate import Failed, Passed
     from hierarchy.edge.records import Key, TourState
     from hierarchy.edge.site import Site, VisitKey
     from hierarchy.edge.visit_table import VisitEvent
@@ -38,6 +39,7 @@ STALE = 3
 _STATUS: dict[VisitEvent, VisitStatus] = {
     "declined": "declined",
     "lease over": "lost",
+    "deadline over": "lost",
     "fetch failed": "lost",
     "unfit result": "refused",
     "refused": "refused",
@@ -69,8 +71,8 @@ class Visits:
         if visit is None or visit.device is None:
             effects.append(self._site.write(VisitIssued(key, device, hop - tour.hop)))
         self._site.at[device] = key, hop
-        running.visits[hop] = RunningVisit(tour.order.policy.lease, now)
-        self._site.alarm.set((key, hop), now + tour.order.policy.lease)
+        visit_now = running.visits[hop] = RunningVisit(tour.order.policy.lease, now, tour.bounds.deadline)
+        self._site.alarm.set((key, hop), visit_now.lease_ends or now)
         return [*effects, *self._ask(key, hop, now)]
 
     def _ask(self, key: Key, hop: int, now: float) -> list[Effect]:
@@ -197,10 +199,12 @@ class Visits:
         visit, it = running.visits[hop], tour.order
         assert visit.result is not None  # noqa: S101  # it came a moment ago
         visit.lease_ends = None
-        norms, _ = running.before(tour)
-        exemplars = it.vectors.get("gate")
-        result = visit.result
-        work = Check(it.kit, result.vectors, tour.vectors, exemplars, it.gate, norms, it.task, result.metrics)
+        norms, earlier = running.before(tour)
+        exemplars, result = it.vectors.get("gate"), visit.result
+        work = Check(
+            it.kit, result.vectors, tour.vectors, exemplars, it.gate, norms, it.task, result.samples, earlier,
+            tour.bounds,
+        )  # fmt: skip
         return self._site.do(where, tour.open_visits[hop].attempt, work)
 
     def keep(self, where: VisitKey, passed: Passed, now: float) -> list[Effect]:
@@ -211,15 +215,16 @@ class Visits:
         visit.step("passed")
         result = visit.result
         assert result is not None  # noqa: S101  # it was checked a moment ago
+        task, samples = tour.order.task, counted_samples(result.samples, tour.bounds)
         report = VisitReport(
             device.name,
             hop,
             "done",
-            "",
-            result.samples,
+            passed.note[:TEXT],
+            samples,
             passed.norm,
-            result.metrics,
-            result.signature,
+            self._measured(where, passed),
+            result.signature if task.kind == "estimate" else None,
             _lasted(visit.began, now),
         )
         handed_on = tour.order.task.kind == "train" and not tour.order.merges
@@ -228,8 +233,31 @@ class Visits:
         written = self._site.write(record, sync=True, blobs=blobs)
         return [written, Send(device, Accepted(result.visit)), *self._leave(where, device.name, now)]
 
-    def lose(
-        self, where: VisitKey, event: VisitEvent, reason: str, now: float, then: str | None = None
+    def _measured(self, where: VisitKey, judged: Passed | Failed) -> dict[str, float]:
+        """A device's figures, with what is not left to it: its steps, and what the gate has found."""
+        key, hop = where
+        tour, running = self._site.tour(key)
+        result, (_, earlier) = running.visits[hop].result, running.before(tour)
+        assert result is not None  # noqa: S101  # it was checked a moment ago
+        steps = visit_steps(tour.order.task, granted_samples(result.samples, tour.bounds), earlier)
+        figures = {"steps": float(steps)} if judged.norm else {}
+        return with_figures(result.metrics, figures if judged.rise is None else {**figures, "rise": judged.rise})
+
+    def refuse(self, where: VisitKey, failed: Failed, now: float) -> list[Effect]:
+        """The gate does not let a result pass: what it has measured is reported all the same."""
+        measured = self._measured(where, failed)
+        return self.lose(where, "refused", failed.reason, now, norm=failed.norm, metrics=measured)
+
+    def lose(  # all that a visit that came to nothing leaves
+        self,
+        where: VisitKey,
+        event: VisitEvent,
+        reason: str,
+        now: float,
+        then: str | None = None,
+        *,
+        norm: float = 0.0,
+        metrics: dict[str, float] | None = None,
     ) -> list[Effect]:
         """A visit came to nothing: journal it and what is tried instead, tell the device, go on."""
         key, hop = where
@@ -237,7 +265,9 @@ class Visits:
         visit, device, number = running.visits[hop], str(tour.open_visits[hop].device), tour.visit(hop)
         visit.step(event)
         status, then = _STATUS[event], then or self._instead(key, hop)
-        report = VisitReport(device, hop, status, reason[:TEXT], 0, 0.0, {}, None, _lasted(visit.began, now))
+        report = VisitReport(
+            device, hop, status, reason[:TEXT], 0, norm, metrics or {}, None, _lasted(visit.began, now)
+        )
         effects = self._site.undo(where)
         if status != "declined":
             refusal = Discarded(number, reason[:TEXT]) if visit.result else Cancel(number)
@@ -303,13 +333,15 @@ class Visits:
         return effects
 
     def overdue(self, where: VisitKey, now: float) -> list[Effect]:
-        """The alarm went off for a visit: its lease may have run out."""
+        """The alarm went off for a visit: its lease or its deadline may be over."""
         visit = self._site.visit(where)
         if visit is None or visit.lease_ends is None:
             return []
         if visit.lease_ends > now:
             self._site.alarm.set(where, visit.lease_ends)
             return []
+        if visit.past_deadline(now):
+            return self.lose(where, "deadline over", f"over its deadline of {visit.deadline:g} s", now)
         return self.lose(where, "lease over", f"no sign of life for {visit.lease:g} s", now)
 
 

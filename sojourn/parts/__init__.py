@@ -51,7 +51,7 @@ from sojourn.parts.schedules import (
     Slots,
     fixed_rounds,
 )
-from sojourn.parts.visits import Gate, TourPolicy, Training
+from sojourn.parts.visits import Gate, GateSettings, TourBounds, TourPolicy, TourSettings, Training
 
 __all__ = [
     "Adagrad",
@@ -75,6 +75,7 @@ __all__ = [
     "FedCatArranger",
     "FedSeqArranger",
     "Gate",
+    "GateSettings",
     "HierClusterArranger",
     "IcgArranger",
     "Ida",
@@ -106,7 +107,9 @@ __all__ = [
     "SiteArranger",
     "SizeEstimator",
     "Slots",
+    "TourBounds",
     "TourPolicy",
+    "TourSettings",
     "Training",
     "UniformMean",
     "UpdateEstimator",

@@ -41,10 +41,11 @@ class Packet(msgspec.Struct, frozen=True):
 def pack(packet: Packet) -> bytes:
     """The bytes of a packet: the message's own map, with two entries more in front."""
     body = _ENCODER.encode(packet.message)
-    if body[0] + 2 > _LARGEST_FIXMAP:
-        raise Fault(f"{kind(packet.message)!r} has more fields than a short msgpack map can hold")
-    return b"%c\xa2id%b\xa5epoch%b%b" % (
-        body[0] + 2,
+    entries = body[0] - _SMALLEST_FIXMAP + 2
+    if entries > _MOST_ENTRIES:
+        raise Fault(f"{kind(packet.message)!r} has more fields than a msgpack map of this form can hold")
+    return b"%b\xa2id%b\xa5epoch%b%b" % (
+        b"%c" % (_SMALLEST_FIXMAP + entries) if entries <= _FIXMAP else b"\xde\x00%c" % entries,
         _ENCODER.encode(packet.id),
         _ENCODER.encode(packet.epoch),
         body[1:],
@@ -78,7 +79,9 @@ class _Header(msgspec.Struct, frozen=True):
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_SMALLEST_FIXMAP, _LARGEST_FIXMAP = 0x80, 0x8F
+_SMALLEST_FIXMAP, _FIXMAP = 0x80, 15
+_MOST_ENTRIES = _FIXMAP + 2
+"""The message's own map is a short one of at most 15 entries; with the two in front it may need the longer form."""
 _KIND = b"\xa4kind"
 _MESSAGES: dict[str, type[Message]] = {kind(form): form for form in get_args(Message)}
 _PRESENCES: dict[str, type[Presence]] = {kind(form): form for form in get_args(Presence)}

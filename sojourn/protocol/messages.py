@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from sojourn.parts import Gate, TourPolicy, Weighting
+from sojourn.parts import Gate, TourBounds, TourPolicy, Weighting
 from sojourn.protocol.limits import (
     Accuracy,
     Bytes,
@@ -195,6 +195,8 @@ class Tour(msgspec.Struct, frozen=True, tag="tour", tag_field="kind"):
     """0: one visit after another. Else: all devices at once, merged here, so many times over."""
     weighting: Weighting = "samples"
     """How a merge weighs its models."""
+    bounds: TourBounds | msgspec.UnsetType = msgspec.UNSET
+    """What bounds the tour besides; unset in what an earlier version sent or wrote."""
 
 
 class TourCancel(msgspec.Struct, frozen=True, tag="tour-cancel", tag_field="kind"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from sojourn.parts import Encoding, Estimator, Objective, Training
+from sojourn.parts import Elmy, Encoding, Estimator, Objective, Training
 from sojourn.protocol.limits import (
     Accuracy,
     Bytes,
@@ -40,6 +40,10 @@ VisitReason = Literal[
     "busy", "hot", "metered", "power", "hours", "memory", "disk", "data", "runtime", "unsupported", "stale", "gone",
     "failed",
 ]  # fmt: skip
+METRICS = 32
+"""At most this many figures come with a visit."""
+MEASURED = ("steps", "rise")
+"""Figures of a visit that an edge server works out itself, whatever the device says."""
 VisitStatus = Literal["done", "declined", "lost", "refused"]
 """How a visit ended: kept, declined by the device, silent past its lease, or stopped by the gate."""
 JobStatus = Literal["queued", "compiling", "waiting", "running", "done", "stopped", "refused"]
@@ -142,18 +146,37 @@ class VisitReport(msgspec.Struct, frozen=True):
 
     @property
     def stride(self) -> float:
-        """How far the model went, as it compares between devices with little and with much data."""
-        return stride(self.norm, self.metrics)
+        """How far the model went, by the steps that the edge server has noted."""
+        return stride(self.norm, self.metrics.get("steps", 1.0))
 
 
-def stride(norm: float, metrics: Mapping[str, float]) -> float:
+def with_figures(metrics: Mapping[str, float], figures: Mapping[str, float]) -> dict[str, float]:
+    """A device's metrics with figures that are not left to it; not more than a report holds."""
+    others = [(name, value) for name, value in metrics.items() if name not in MEASURED][: METRICS - len(MEASURED)]
+    return {**dict(others), **figures}
+
+
+def stride(norm: float, steps: float) -> float:
     """The update's L2 norm divided by sqrt(steps).
 
     Steps in random directions add up to about sqrt(steps) of one step, so devices with few and with many steps can be
     compared.
     """
-    steps = metrics.get("steps", 1.0)
     return norm / math.sqrt(steps) if 1.0 < steps < math.inf else norm
+
+
+def visit_steps(task: Task, samples: int, earlier: int) -> int:
+    """The steps that a visit makes on so many samples, as its task says; at least 1.
+
+    What the device itself says of its steps is not asked. earlier: how many visits the model had on this tour before.
+    """
+    passes = task.training.epochs
+    if task.kind == "train" and isinstance(task.objective, Elmy):
+        pool = task.objective
+        held_out = int(pool.validation * samples + 0.5)
+        samples -= held_out if 0 < held_out < samples else 0
+        passes = pool.models * passes + (0 if earlier else pool.warmup)
+    return max(1, passes * -(-samples // task.training.batch))
 
 
 class TourView(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ import pytest
 from coordinator.jobs.compatibility import objections
 from coordinator.jobs.settings import JobSettings
 from coordinator.strategies import STRATEGIES, Strategy, named
-from sojourn.parts import TourPolicy, fixed_rounds
+from sojourn.parts import TourSettings, fixed_rounds
 
 
 def mixed(base: str, **changes: dict[str, Any]) -> Strategy:
@@ -220,7 +220,7 @@ def test_a_job_that_says_the_same_is_fine(name: str) -> None:
     rounds = fixed_rounds(named(name, "here").schedule)
     for asked in (job(name), job(name, rounds=rounds or 7), job(name, tours={"on_lost_visit": "swap"})):
         assert objections(asked.parts(), asked) == []
-    assert job(name).tours == TourPolicy()
+    assert job(name).tours == TourSettings()
 
 
 class Arranges(msgspec.Struct):

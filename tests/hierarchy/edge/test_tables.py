@@ -15,7 +15,7 @@ from hierarchy.edge.tour_table import ENDED, GATHERING, LEADING, MERGING, STALLE
 from hierarchy.edge.visit_table import CHECKING, DUE, FETCHING, HANDED, KEPT, MISSED, VISIT
 from sojourn.errors import UnexpectedEvent
 from sojourn.node.machine import Did, DidNot, Do, Linked, Present, Pull, Pulled, PullFailed, Received, Send, Woke
-from sojourn.parts import TourPolicy
+from sojourn.parts import TourBounds, TourPolicy
 from sojourn.protocol.messages import (
     Birth,
     Declined,
@@ -85,7 +85,8 @@ class Site(Bench):
 
 
 def whole_tour(**changes) -> Tour:
-    return msgspec.structs.replace(tour(("a",), lease=60.0), **changes)
+    bounds = TourBounds(deadline=90.0)
+    return msgspec.structs.replace(tour(("a",), lease=60.0), **{"bounds": bounds, **changes})
 
 
 def in_tour_state(state: str) -> Site:
@@ -182,6 +183,9 @@ def visits_and_their_devices() -> None:
     site.hear(device("a"), Visited(visit_id(0), {}, 5, {}, (0.5,)))
     for state in (HANDED, FETCHING):
         in_visit_state(state).tell(Woke(), 60.0)
+        site = in_visit_state(state)
+        site.edge.heard(device("a"), 1, 50.0, spoke=True)
+        site.tell(Woke(), 90.0)
     in_visit_state(FETCHING).tell(PullFailed(result("a").digest, "gone"))
     site = in_visit_state(CHECKING)
     site.tell(Did(site.work, Failed("not finite")))

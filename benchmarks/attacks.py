@@ -1,0 +1,211 @@
+"""What one bad device of ten does to a job on digits: with the gate as it is by default, and with the gate off.
+
+Every attack is paired by seed with a fleet from which the device is absent; figures are means of the last ten rounds.
+
+Run from the root: python -m benchmarks.attacks [--seeds 5] [--rounds 30] [--alpha 0.5] [--strategy visit fedavg]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import msgspec
+import numpy as np
+
+from edge_agent.training.work import Train, Trained
+from fleet_sim import run as simulating
+from fleet_sim.engines.engine import Outcome
+from fleet_sim.engines.serial import SerialEngine
+from fleet_sim.settings import read_simulation
+from sojourn.model import vectors
+from sojourn.node.machine import Did
+from sojourn.protocol.envelope import unpack_blob
+from sojourn.protocol.spec import Kit
+from sojourn.randomness import generator
+from sojourn.store.memory_blobs import MemoryBlobs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from numpy.typing import NDArray
+
+    from fleet_sim.preparing import PreparedTraining
+    from fleet_sim.world.virtual_fleet import EndedVisit
+    from sojourn.store.blobs import BlobStore
+
+    Vector = NDArray[np.float32]
+    Spoil = Callable[[Vector, Vector, np.random.Generator], Vector]
+
+DEVICES, LAST = 10, 10
+BAD = "device-04"
+MANY = 1_000_000_000
+"""The samples and steps that a liar claims."""
+LEAST = 8
+"""Devices that a round needs: the fleet of ten must do without the absent one."""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """What the bad device does: how it changes its model, whether it trains on flipped labels, and what it claims."""
+
+    spoil: Spoil | None = None
+    flipped: bool = False
+    lies: bool = False
+    signature: bool = False
+
+
+def _times(factor: float) -> Spoil:
+    return lambda before, after, _: before + np.float32(factor) * (after - before)
+
+
+def _random(before: Vector, after: Vector, draw: np.random.Generator) -> Vector:
+    """As far as training went, in a direction that means nothing."""
+    way = draw.normal(size=len(before))
+    return (before + way * (np.linalg.norm(after - before) / np.linalg.norm(way))).astype(np.float32)
+
+
+ATTACKS = {
+    "label flip": Attack(flipped=True),
+    "x -5": Attack(_times(-5)),
+    "x -1000, lies about steps and samples": Attack(_times(-1000), lies=True),
+    "random, same norm": Attack(_random),
+    "chosen signature, label flip": Attack(flipped=True, signature=True),
+}
+
+
+class BadDeviceEngine:
+    """An engine in which one device is bad."""
+
+    def __init__(self, good: SerialEngine, attack: Attack, seed: int) -> None:
+        self._good, self._attack, self._draw = good, attack, generator(seed, "attack")
+        shards = good._shards  # noqa: SLF001  # the data with other labels
+        flipped = len(shards.classes) - 1 - shards.y
+        self._bad = SerialEngine(replace(shards, y=flipped)) if attack.flipped else good
+
+    def start(self, device: str, key: str, work: Any, blobs: BlobStore) -> Future[Outcome]:
+        """Train the visit, well or badly."""
+        if device != BAD or not isinstance(work, Train):
+            return self._good.start(device, key, work, blobs)
+        made = self._bad.start(device, key, work, blobs)
+        done: Future[Outcome] = type(made)()
+        done.set_result(self._spoiled(made.result(), work, blobs))
+        return done
+
+    def _spoiled(self, outcome: Outcome, work: Train, blobs: BlobStore) -> Outcome:
+        event = outcome.event
+        if not isinstance(event, Did) or not isinstance(event.outcome, Trained):
+            return outcome
+        trained, store = event.outcome, MemoryBlobs()
+        kit = unpack_blob(blobs.read(work.visit.kit.digest), Kit)
+        if self._attack.spoil and work.visit.task.kind == "train":
+            before = vectors.load(blobs, work.visit.vectors["model"], kit.model)
+            after = vectors.decode(outcome.blobs[trained.vectors["model"].digest], "float32", kit.model)
+            ref = vectors.save(store, self._attack.spoil(before, after, self._draw), "float32", kit.model)
+            trained = msgspec.structs.replace(trained, vectors={**trained.vectors, "model": ref})
+        if self._attack.lies:
+            metrics = {**trained.metrics, "steps": float(MANY)}
+            trained = msgspec.structs.replace(trained, samples=MANY, metrics=metrics)
+        if self._attack.signature and work.visit.task.kind == "estimate":
+            trained = msgspec.structs.replace(trained, signature=(1.0,) * len(kit.classes))
+        made = {ref.digest: store.read(ref.digest) for ref in trained.vectors.values() if store.has(ref.digest)}
+        return Outcome(msgspec.structs.replace(event, outcome=trained), {**outcome.blobs, **made})
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@dataclass(frozen=True)
+class JobOutcome:
+    """How a job went: the mean accuracy of its last rounds, and whose results were kept and refused."""
+
+    accuracy: float
+    kept: int
+    refused: int
+    bad_kept: int
+    bad_refused: int
+
+
+def outcome(settings: dict[str, Any], seed: int, attack: Attack | None, *, absent: bool = False) -> JobOutcome:
+    """Simulate one job; without an attack all devices are good, and `absent` leaves the one out that is not."""
+    simulation = read_simulation("", "benchmark", {**settings, "seed": seed})
+    ended: list[EndedVisit] = []
+    prepare = simulating.prepare_training
+
+    def prepared(*given: Any, train: bool) -> PreparedTraining:
+        made = prepare(*given, train=train)
+        assert isinstance(made.engine, SerialEngine)
+        bad = BadDeviceEngine(made.engine, attack, seed) if attack else made.engine
+        return replace(made, engine=bad)
+
+    with tempfile.TemporaryDirectory() as folder, patch.object(simulating, "prepare_training", prepared):
+        running = simulating.SimulationRun(simulation, Path(folder) / "run")
+        if absent:
+            running.fleet.kill(BAD)
+        running.fleet._visited = ended.append  # noqa: SLF001  # no folder of results is wanted
+        try:
+            *_, last = running.courses()
+        finally:
+            running.engine.close()
+            running.results.close()
+    reports = [it.report for it in ended]
+    found = Counter((report.device == BAD, report.status) for report in reports)
+    accuracy = fmean(report.accuracy for report in last.history[-LAST:])
+    counts = [found[whose, status] for whose in (False, True) for status in ("done", "refused")]
+    return JobOutcome(accuracy, *counts)
+
+
+def show(strategy: str, settings: dict[str, Any], seeds: range, attacks: list[str]) -> None:
+    """The rows of one strategy: how far each attack is from the device's absence, with the gate and without."""
+    absent = [outcome(settings, seed, None, absent=True) for seed in seeds]
+    honest = [outcome(settings, seed, None) for seed in seeds]
+    print(_row(strategy, "nobody is bad", honest, absent, None), flush=True)
+    for name in attacks:
+        gated = [outcome(settings, seed, ATTACKS[name]) for seed in seeds]
+        opened = [outcome({**settings, "gate.on": False}, seed, ATTACKS[name]) for seed in seeds]
+        print(_row(strategy, name, gated, absent, opened), flush=True)
+
+
+def _row(
+    strategy: str, name: str, gated: list[JobOutcome], absent: list[JobOutcome], opened: list[JobOutcome] | None
+) -> str:
+    with_gate, without, gone = (fmean(it.accuracy for it in each) for each in (gated, opened or gated, absent))
+    apart = [100 * (it.accuracy - other.accuracy) for it, other in zip(gated, absent, strict=True)]
+    kept, refused = sum(it.kept for it in gated), sum(it.refused for it in gated)
+    bad = sum(it.bad_refused for it in gated), sum(it.bad_refused + it.bad_kept for it in gated)
+    off = f"{without:.1%}" if opened else ""
+    return (
+        f"| {strategy} | {name} | {gone:.1%} | {with_gate:.1%} | {fmean(apart):+.1f} | {min(apart):+.1f} | {off} "
+        f"| {refused} of {kept + refused} ({refused / (kept + refused):.2%}) | {bad[0]} of {bad[1]} |"
+    )
+
+
+def main() -> None:
+    """Run all attacks and print the table."""
+    given = argparse.ArgumentParser(description=__doc__)
+    given.add_argument("--seeds", type=int, default=5)
+    given.add_argument("--rounds", type=int, default=30)
+    given.add_argument("--alpha", type=float, default=0.5, help="of the Dirichlet split; 0: everybody the same mix")
+    given.add_argument("--strategy", nargs="+", default=["visit", "fedavg"])
+    given.add_argument("--attack", nargs="+", default=list(ATTACKS))
+    asked = given.parse_args()
+    split = {"split.by": "dirichlet", "split.alpha": asked.alpha} if asked.alpha else {"split.by": "iid"}
+    fleet = {"simulation.devices": DEVICES, "simulation.sites": 1, "simulation.engine": "serial"}
+    print(
+        "| strategy | attack | absent | with the gate | points | worst seed | gate off | honest refused | bad refused |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    for strategy in asked.strategy:
+        settings = {"strategy": strategy, "rounds": asked.rounds, "fleet.devices": LEAST, **fleet, **split}
+        show(strategy, settings, range(1, asked.seeds + 1), asked.attack)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Judges tours that are home: what a site says of them is not believed more than what a device says.
+
+A tour's model must be finite and of the right length, no farther from its start than its visits can have gone, and not
+lead away from the exemplars, by the rules of the gate. It weighs what its reports allow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from coordinator.rounds.orders import bounds_of, task_of, waves_of
+from coordinator.rounds.results import returned_by, tour_model
+from hierarchy.edge.rules import Update, against, granted_samples, longest_way, not_finite, too_long
+from sojourn.errors import InvalidBlob
+from sojourn.model import vectors
+from sojourn.model.weights import within_share
+from sojourn.protocol.wire import stride, visit_steps
+from sojourn.store.blobs import ref_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from coordinator.records import TourPlan
+    from coordinator.rounds.evaluation import Evaluator
+    from coordinator.state import JobState
+    from sojourn.protocol.wire import VisitReport
+    from sojourn.store.blobs import BlobStore
+
+    Vector = NDArray[np.float32]
+    Reported = Sequence[tuple[TourPlan, Sequence[VisitReport]]]
+
+
+class TourCheck:
+    """What the tours of a leg or a round brought home, judged by the rules of the job's gate."""
+
+    def __init__(self, state: JobState, reported: Reported, blobs: BlobStore, evaluator: Evaluator) -> None:
+        self._state, self._blobs, self._evaluator = state, blobs, evaluator
+        self._kit, self._gate = evaluator.kit(state), state.settings.gate.rules
+        self._done = {tour.number: [it for it in each if it.status == "done"] for tour, each in reported}
+        everybody = [report for each in self._done.values() for report in each]
+        self._bounds = bounds_of(state, [report.samples for report in everybody])
+        self._tasks = {tour.number: task_of(state, tour) for tour, _ in reported}
+        kept = [
+            stride(report.norm, steps)
+            for number, each in self._done.items()
+            for report, steps in zip(each, self._steps(number), strict=True)
+            if report.norm
+        ]
+        refused = [report for _, each in reported for report in each if report.status == "refused"]
+        self.strides = [*kept, *(report.stride for report in refused if report.norm)]
+        """How far each visit went, as it compares between devices with little and with much data.
+
+        Those of refused results are among them: if the gate is wrong about most, it is right again in the next round.
+        """
+        self.rises = [rise for report in [*everybody, *refused] if (rise := report.metrics.get("rise", 0.0)) > 0]
+        """By which factor each visit made the loss on the exemplars grow."""
+
+    def model(self, tour: TourPlan) -> Vector | None:
+        """A tour's model, if it has one that passes."""
+        return None if self.refusal(tour) else tour_model(self._state, tour, self._blobs, self._kit)
+
+    def refusal(self, tour: TourPlan) -> str | None:
+        """Why a tour that is home counts for nothing; None if it counts, or brought no model."""
+        try:
+            model = tour_model(self._state, tour, self._blobs, self._kit)
+            names = self._state.strategy.objective.returns if self._state.phase == "train" else ()
+            returned = returned_by(self._state, tour, names, self._blobs, self._kit)
+        except InvalidBlob as error:
+            return str(error)
+        if model is None:
+            return None
+        faults = [not_finite(model), *(not_finite(vector, repr(name)) for name, vector in returned.items())]
+        if fault := next((fault for fault in faults if fault), None):
+            return fault
+        if not self._done[tour.number]:
+            return "it has a model, and no visit that is said to have made it"
+        # Of an earlier leg the start is gone: it was judged when its leg passed.
+        return self._judged(tour, model) if tour.leg == self._state.leg and self._state.phase == "train" else None
+
+    def _judged(self, tour: TourPlan, model: Vector) -> str | None:
+        """Whether a finite model can be what the tour's visits made of its start."""
+        if not self._state.settings.gate.on:
+            return None
+        task, start = self._tasks[tour.number], self._state.exact_vector(tour.start["model"])
+        before = vectors.load(self._blobs, start, self._kit.model)
+        digest = ref_of(model.astype("<f4", copy=False).tobytes()).digest
+        update = Update(before, model, (start.digest, digest))
+        norms = [*self._state.norms, *self.strides]
+        one_step = longest_way(self._gate, norms, 1, task.training, None)
+        longest = one_step * sum(math.sqrt(steps) for steps in self._steps(tour.number))
+        view = self._evaluator.view(self._state)
+        return too_long(update.norm, longest) or against(update, view, self._gate, self._bounds, task)
+
+    def _steps(self, number: int) -> list[int]:
+        """The steps of a tour's visits, as its task has them."""
+        return [
+            visit_steps(self._tasks[number], granted_samples(report.samples, self._bounds), earlier)
+            for earlier, report in enumerate(self._done[number])
+        ]
+
+    def weight(self, tour: TourPlan) -> float:
+        """The samples that a tour weighs: those of its visits, in which no device has more than its share."""
+        arrived = self._state.arrived[tour.number]
+        return min(
+            float(arrived.samples),
+            sum(report.samples * self._share[report.device] for report in self._weighing(tour.number)),
+        )
+
+    @cached_property
+    def _share(self) -> dict[str, float]:
+        """The part of each device's samples that counts: all of them, mostly."""
+        told: Counter[str] = Counter()
+        for number in self._done:
+            for report in self._weighing(number):
+                told[report.device] += report.samples
+        counted = within_share([float(samples) for samples in told.values()], self._bounds.most_share)
+        parts = zip(told.items(), counted, strict=True)
+        return {device: 1.0 if samples <= most else most / samples for (device, samples), most in parts}
+
+    def _weighing(self, number: int) -> list[VisitReport]:
+        """The visits that a tour's model stands for: all, or with merges at the edge those of the last wave."""
+        done = self._done[number]
+        if not waves_of(self._state) or not done:
+            return done
+        size = next(len(tour.hops) for tour in self._state.tours if tour.number == number)
+        last = max(report.hop // size for report in done)
+        return list({report.device: report for report in done if report.hop // size == last}.values())
