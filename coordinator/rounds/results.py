@@ -66,7 +66,7 @@ def returned_by(
 
 
 def reports_of(state: JobState, tour: TourPlan, blobs: BlobStore) -> list[VisitReport]:
-    """How each visit of a tour ended, as far as it can be: of devices and hops that the tour has, each hop done once."""
+    """How each visit of a tour ended: only of devices and hops that the tour has, and each hop done once."""
     visits, most = len(tour.hops) * max(1, waves_of(state)), state.settings.gate.bounds(1.0)
     found, done = [], set()
     for report in _reports(state, tour, blobs):

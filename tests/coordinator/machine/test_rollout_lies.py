@@ -125,8 +125,6 @@ def test_a_device_that_changes_its_mind_for_ever_fills_neither_journal_nor_log()
         Health(pace=Pace(nan, 1.0)),
         Health(live=Pace(1.0, inf)),
         Health(pace_before=Pace(-1.0, 1.0)),
-        Health(accuracy=7.0),
-        Health(accuracy_before=-1.0),
         Health(drift=nan),
         Health(live_drift=1e300),
         Health(mix=(0.5, nan)),
