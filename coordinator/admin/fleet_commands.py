@@ -127,7 +127,8 @@ def add_edge(
     fleet, secret = _admitted(fleet_folder, name, "edge", kind, renew=renew)
     _deliver(path, edge_bundle(fleet_folder, fleet, name, secret), secret, show_password=show_password)
     typer.echo(f"on the edge server: sudo sojourn edge init --bundle {path.name}", err=True)
-    if devices := fleet.named("device"):
+    devices = fleet.named("device")
+    if devices and not renew:
         more = f" and {len(devices) - _LISTED} more" if len(devices) > _LISTED else ""
         typer.echo(f"{', '.join(devices[:_LISTED])}{more}: these obey it only when {name!r} is among the", err=True)
         typer.echo("`edges` of their agent.toml; add-device --renew makes new bundles that say so", err=True)

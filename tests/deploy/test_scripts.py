@@ -69,7 +69,7 @@ def test_compose_starts_the_broker_after_the_keys_and_lets_nobody_in_unencrypted
     services = made["services"]
     assert set(services) == {"keys", "broker", "coordinator"}
     assert services["broker"]["depends_on"] == {"keys": {"condition": "service_completed_successfully"}}
-    assert services["broker"]["ports"] == ["8883:8883", "8884:8884"]
+    assert services["broker"]["ports"] == ["8884:8884"]
     assert services["coordinator"]["network_mode"] == "service:broker"
     used = {each.partition(":")[0] for service in services.values() for each in service["volumes"]}
     assert used - {"./bundles"} == set(made["volumes"])
