@@ -112,8 +112,8 @@ else
     fi
 fi
 rm -rf "$venv/tmp"
-"$venv/bin/python" -m pip --disable-pip-version-check check ||
-    fail "$locked and Sojourn's wheel are of different versions; nothing was changed"
+unmet=$("$venv/bin/python" -m pip --disable-pip-version-check check 2>&1) ||
+    fail "$locked and Sojourn's wheel are of different versions ($unmet); nothing was changed"
 "$venv/bin/sojourn" --version >/dev/null || fail "what was installed does not run; nothing was changed"
 
 if ! getent passwd "sojourn-$role" >/dev/null; then
