@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import numpy_helper
+from onnx.inliner import inline_local_functions
 
 from coordinator.releases.file import LARGEST_GRAPH
 from sojourn.errors import ModelError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 OLDEST_RUNTIME_IR = 10
-"""The newest ONNX IR that the oldest onnxruntime on devices (1.20) reads."""
+"""The newest ONNX IR that the oldest onnxruntime in the field (1.20, with sojourn 0.2) reads."""
 ROW_TOLERANCE = 1e-3
 """Of the largest answer: another batch size may sum in another order; what mixes rows is off by far more."""
 ROWS = 8
@@ -85,7 +86,7 @@ def _read(data: bytes, where: str) -> onnx.ModelProto:
     if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in _tensors(model)):
         advice = "save it with its data inside (torch: external_data=False)"
         raise ModelError(f"{where} keeps weights in other files: {advice}")
-    return model
+    return inline_local_functions(model) if model.functions else model
 
 
 def check(model: onnx.ModelProto, where: str) -> None:

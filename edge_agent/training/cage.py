@@ -42,11 +42,13 @@ class CageReport(msgspec.Struct, frozen=True, tag="caged"):
 
 def close_cage(read: Iterable[Path], write: Iterable[Path] = ()) -> CageReport:
     """From now on: read these paths and what Python needs, write those, and no network, program or other process."""
-    from edge_agent.training import landlock, seccomp  # noqa: PLC0415  # ctypes is for the worker alone
-
+    _bound_files()
+    try:
+        from edge_agent.training import landlock, seccomp  # noqa: PLC0415  # ctypes is for the worker alone
+    except (ImportError, MemoryError) as error:  # a Python without it, or one that may not make it work here
+        return CageReport((), (f"files, network and programs (Python has no ctypes here: {error})",))
     closed: list[str] = []
     left: list[str] = []
-    _bound_files()
     reads = [*map(Path, _SYSTEM), *python_paths(), *read]
     rights = [(path, landlock.READ) for path in reads] + [(path, landlock.WRITE) for path in write]
     rights.append((_ours(), landlock.LIST))

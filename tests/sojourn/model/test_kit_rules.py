@@ -47,7 +47,7 @@ def probed(**fields: Any) -> Kit:
         (probed(places=()), r"values for 0 places"),
         (probed(places=tuple([KIT.model.size] * len(KIT.probe.places))), "places outside of the model"),
         (probed(places=tuple([-1] * len(KIT.probe.places))), "places outside of the model"),
-        (probed(norm=float("nan")), "not finite"),
+        (probed(noise_seed=-1), "a probe with -1 as its seed"),
     ],
 )
 def test_numbers_and_names_fit_each_other(kit: Kit, words: str) -> None:
