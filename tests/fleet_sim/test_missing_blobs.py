@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -73,4 +72,11 @@ def test_a_coordinator_goes_on_or_says_what_is_missing(strategy: str, caplog: py
             assert "is gone from the disk: restore a backup" in state.detail
     assert outcomes == {"done", "refused"}
     assert not any(record.exc_info for record in caplog.records)
-    assert any("it is compiled again" in it.getMessage() for it in caplog.records if it.levelno == logging.ERROR)
+
+
+def test_a_job_that_has_not_begun_is_compiled_again(caplog: pytest.LogCaptureFixture) -> None:
+    fleet = at("visit", CLOUD, 4)
+    fleet.stores[CLOUD].blobs.sweep(set())
+    fleet.start(CLOUD)
+    assert fleet.run("job", 5000).status == "done"
+    assert "it is compiled again" in caplog.text

@@ -160,7 +160,8 @@ def snapshots(folder: Path) -> FolderStore:
     """Two generations, and a record after each."""
     store = FolderStore(folder)
     keeper = Keeper()
-    for number, record in enumerate((Opened("a"), Put("a", "pen"), Put("a", "cap"), Put("a", "ink"))):
+    records: list[Opened | Put] = [Opened("a"), Put("a", "pen"), Put("a", "cap"), Put("a", "ink")]
+    for number, record in enumerate(records):
         written(store, record)
         keeper.apply(record)
         if number in (0, 2):
