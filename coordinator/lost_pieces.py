@@ -47,7 +47,10 @@ def objection(durable: CoordinatorState, record: Record) -> str | None:
 
 
 def _follows(state: JobState, record: JobRecord) -> bool:  # noqa: C901  # one short case for each record
-    """Whether a record is of the step that the job is at. What a round came to counts, however it was reached."""
+    """Whether a record is of the step that the job is at, or says what a later round came to.
+
+    That is worth more than to begin where the record is missing: models of earlier rounds are no longer kept.
+    """
     numbers = {tour.number for tour in state.tours}
     if state.status in ENDED:
         return False
@@ -57,7 +60,7 @@ def _follows(state: JobState, record: JobRecord) -> bool:  # noqa: C901  # one s
         case JobCompiled():
             return state.kit is None
         case JobWaits() | RoundPlanned():
-            return state.kit is not None and not state.tours
+            return state.kit is not None and not numbers
         case LegPassed():
             return bool(numbers) and record.leg == state.leg + 1
         case TourArrived():
@@ -69,7 +72,7 @@ def _follows(state: JobState, record: JobRecord) -> bool:  # noqa: C901  # one s
         case DevicesEstimated():
             return state.kit is not None and (not numbers or state.phase == "estimate")
         case RoundClosed():
-            return state.kit is not None and record.report.round == state.round
+            return state.kit is not None and record.report.round >= state.round
         case JobEnded():
             return record.status != "done" or state.why_complete() is not None
         case _:

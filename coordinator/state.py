@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import nan
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -223,6 +224,10 @@ class JobState(msgspec.Struct):
 
     def _close(self, record: RoundClosed) -> None:
         """Take over what the closed round came to, and have no tours any more."""
+        if not self.tours or self.phase != "train" or record.report.round != self.round:
+            self.fleet |= dict.fromkeys(record.visits)  # the record of its plan is missing
+        while self.round < record.report.round:
+            self.history.append(_unknown_round(self.round))
         self.vectors, self.handout, self.norms = record.vectors, record.handout, record.norms
         self.usual_rise = record.rise or self.usual_rise
         self.history.append(record.report)
@@ -239,6 +244,11 @@ class JobState(msgspec.Struct):
 
     def _clear(self) -> None:
         self.tours, self.arrived, self.given_up, self.leg = (), {}, {}, 0
+
+
+def _unknown_round(number: int) -> RoundReport:
+    """Of a round whose record is missing only this is known: there was one."""
+    return RoundReport(number, nan, nan, 0, 0, 0, 0, 0.0, {}, ("the record of this round was damaged",))
 
 
 class CoordinatorState(msgspec.Struct):

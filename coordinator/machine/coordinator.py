@@ -104,8 +104,9 @@ class Coordinator:
         return lost_pieces.do_without(self.state, missing)
 
     def live(self) -> AbstractSet[bytes]:
-        """All that a job, a result on its way, a roster, a release or an export refers to."""
+        """All that a job, its round before, a result on its way, a roster, a release or an export refers to."""
         live = self.sites.live() | self._requests.exported | self._tours.live() | self._rollout_requests.live()
+        live |= self._queue.superseded
         lines = self.state.lines.values()
         return live.union(*(state.live() for state in self.state.jobs.values()), *(line.live() for line in lines))
 

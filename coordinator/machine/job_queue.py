@@ -66,6 +66,8 @@ class JobQueue:
         self.durable = CoordinatorState()
         self.traffic = 0
         """The bytes between the cloud and the sites since the round was planned."""
+        self.superseded: set[bytes] = set()
+        """The blobs of the round before: should the record of its end be damaged, it is done again from them."""
         self._sites = sites
         self._tours = tours
         self._steps: dict[str, str] = {}
@@ -91,6 +93,9 @@ class JobQueue:
 
     def write(self, record: JobRecord, *, sync: bool = False, blobs: tuple[bytes, ...] = ()) -> Append:
         """Change the durable state; the record must be in the journal before anything else leaves."""
+        before = self.durable.jobs.get(record.job)
+        if isinstance(record, RoundClosed | JobEnded):
+            self.superseded = before.live() if before and isinstance(record, RoundClosed) else set()
         self.durable.apply(record)
         state = self.durable.jobs[record.job]
         if state.status != STATUS[self.step(state)]:

@@ -66,7 +66,7 @@ def test_work_that_is_done_before_it_was_begun_is_our_mistake() -> None:
 
 
 def ask_all(bench: Bench, **where) -> None:
-    """What an edge server may say at any time and does not end the visit, then what does."""
+    """What an edge server may say at any time, of a visit that is over too."""
     for message in (visit(**where), Accepted(visit_id(**where)), Discarded(visit_id(**where), "")):
         bench.ask(message)
 
@@ -80,6 +80,8 @@ def test_every_row_happens(stepped) -> None:
     ask_all(bench)  # over
     bench.take(visit(job="a"))
     ask_all(bench, job="a")  # while training
+    bench.take(visit(job="a", attempt=(1, 2)))
+    bench.ask(Discarded(visit_id(job="a", attempt=(1, 2)), ""))  # discarded while training
     bench.take(visit(job="b"))
     bench.ask(visit(job="c"))  # busy
     bench.tell(DidNot(bench.work, "failed", "it crashed"))
@@ -105,10 +107,11 @@ def test_every_row_happens(stepped) -> None:
     bench.take(remembering(round_=3))
     bench.ask(remembering(round_=3))
     bench.ask(Accepted(visit_id(round_=3)))
-    bench.ask(remembering(round_=3, attempt=(1, 2)))  # superseded while waiting
+    bench.take(remembering(round_=3, attempt=(1, 2)))
+    bench.ask(remembering(round_=3, attempt=(1, 3)))  # superseded while waiting
     bench.tell(Pulled(KIT.digest))
     bench.tell(Pulled(MODEL.digest))
-    bench.ask(Cancel(visit_id(round_=3, attempt=(1, 2))))  # cancelled while waiting
+    bench.ask(Cancel(visit_id(round_=3, attempt=(1, 3))))  # cancelled while waiting
     bench.take(remembering(round_=4))
     bench.tell(Woke(), 1000.0)  # nobody answers the result of round 2
     bench.finish(1000.0)

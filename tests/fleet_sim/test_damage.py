@@ -11,6 +11,7 @@ import pytest
 
 from coordinator.machine.coordinator import Coordinator
 from fleet_sim.world.memory_fleet import CLOUD
+from sojourn.node import node as node_module
 from sojourn.store.journal import MemoryStore
 from tests.fleet_sim.machines import machine_of
 from tests.fleet_sim.small_fleet import TWO_SITES, Run, SmallFleet, fedavg, job, run, visit
@@ -109,6 +110,17 @@ def test_any_record_may_be_damaged_at_any_moment(name: str, strategy: str) -> No
     for which in range(last - 1):
         moment = which + 1 if which % 2 else which + 1 + (3 * which) % (last - which - 1)
         check(damaged(text, name, moment, which, cut_short if which % 3 else flipped), name, strategy)
+
+
+@pytest.mark.parametrize("moment", range(4, 16))
+def test_a_coordinator_whose_earlier_models_are_swept_away_goes_on(
+    moment: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds that were closed since count, and the last one is done again."""
+    monkeypatch.setattr(node_module, "SECONDS_PER_SWEEP", 0.1)
+    for which in range(1, moment):
+        fleet = damaged(JOBS["fedavg"], CLOUD, moment, which, flipped)
+        check(fleet, CLOUD, "fedavg")
 
 
 def test_the_log_says_what_was_lost_and_what_to_do(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,82 @@
+"""A blob that a journal refers to is deleted by hand: every role goes on without it, or says what is missing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from coordinator.records import ENDED
+from fleet_sim.world.memory_fleet import CLOUD
+from sojourn.store.memory_blobs import MemoryBlobs
+from tests.fleet_sim.small_fleet import TWO_SITES, SmallFleet
+from tests.fleet_sim.test_damage import JOBS, NODES, Written, records_of, undisturbed
+from tests.fleet_sim.test_kills import wait
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def at(strategy: str, name: str, moment: int) -> SmallFleet:
+    """A fleet in which a node was killed after so many records."""
+    fleet = SmallFleet(TWO_SITES)
+    written = Written(fleet, name)
+    fleet.submit(JOBS[strategy])
+    fleet.world.run(lambda: written.count >= moment)
+    fleet.kill(name)
+    wait(fleet, 1.0)
+    return fleet
+
+
+def held(fleet: SmallFleet, name: str) -> list[bytes]:
+    blobs = fleet.stores[name].blobs
+    assert isinstance(blobs, MemoryBlobs)
+    return sorted(blobs._blobs)
+
+
+def robbed(strategy: str, name: str) -> Iterator[SmallFleet]:
+    """The fleet at some moments of a job, without each of the blobs that the node holds then, and without all."""
+    last = records_of(name, JOBS[strategy])
+    for moment in range(2, last, max(1, last // 4)):
+        fleet = at(strategy, name, moment)
+        count = 0 if fleet.job("job").status in ENDED else len(held(fleet, name))
+        for which in (*range(count), None) if count else ():
+            fleet = at(strategy, name, moment)
+            for digest in held(fleet, name) if which is None else [held(fleet, name)[which]]:
+                fleet.stores[name].blobs.sweep(set(held(fleet, name)) - {digest})
+            fleet.start(name)
+            fleet.run("job", 5000)
+            yield fleet
+
+
+@pytest.mark.parametrize("strategy", JOBS)
+@pytest.mark.parametrize("name", [name for name in NODES if name != CLOUD])
+def test_devices_and_edge_servers_go_on(name: str, strategy: str) -> None:
+    for fleet in robbed(strategy, name):
+        state = fleet.job("job")
+        assert state.status == "done", state.detail
+        assert np.array_equal(fleet.model(), undisturbed(strategy).model) or any(it.lost for it in state.history)
+
+
+@pytest.mark.parametrize("strategy", JOBS)
+def test_a_coordinator_goes_on_or_says_what_is_missing(strategy: str, caplog: pytest.LogCaptureFixture) -> None:
+    outcomes = set()
+    for fleet in robbed(strategy, CLOUD):
+        state = fleet.job("job")
+        outcomes.add(state.status)
+        if state.status == "done":
+            assert np.array_equal(fleet.model(), undisturbed(strategy).model)
+        else:
+            assert state.status == "refused"
+            assert "is gone from the disk: restore a backup" in state.detail
+    assert outcomes == {"done", "refused"}
+    assert not any(record.exc_info for record in caplog.records)
+
+
+def test_a_job_that_has_not_begun_is_compiled_again(caplog: pytest.LogCaptureFixture) -> None:
+    fleet = at("visit", CLOUD, 4)
+    fleet.stores[CLOUD].blobs.sweep(set())
+    fleet.start(CLOUD)
+    assert fleet.run("job", 5000).status == "done"
+    assert "it is compiled again" in caplog.text
