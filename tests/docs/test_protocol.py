@@ -112,6 +112,8 @@ def told_default(field: msgspec.structs.FieldInfo) -> str:
     match field.default:
         case None:
             return "nil"
+        case msgspec.UNSET:
+            return "not there"
         case () | "" | msgspec.NODEFAULT:  # the latter: made anew each time, an empty map
             return "empty"
         case bool() as value:
