@@ -69,8 +69,8 @@ class DeviceReported(msgspec.Struct, frozen=True, tag="device-told/1"):
     line: str
     device: str
     report: ReleaseReport
-    site: str = ""
-    """Through which site that was heard; unknown before 0.3.0."""
+    site: str | msgspec.UnsetType = msgspec.UNSET
+    """Through which site that was heard; unset before 0.3.0."""
 
 
 class DevicesSetAside(msgspec.Struct, frozen=True, tag="devices-set-aside/1"):
@@ -108,10 +108,18 @@ class LineState(msgspec.Struct):
     members: dict[str, int] = {}
     """The devices that are to serve the release, and since which stage."""
     reports: dict[str, ReleaseReport] = {}
-    through: dict[str, str] = {}
-    """Through which site each device's report came."""
-    aside: dict[str, str] = {}
-    """The members that went back alone, and why."""
+    sites: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    set_aside: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def through(self) -> dict[str, str]:
+        """Through which site each device's report came."""
+        return self.sites or {}
+
+    @property
+    def aside(self) -> dict[str, str]:
+        """The members that went back alone, and why."""
+        return self.set_aside or {}
 
     @property
     def cargo(self) -> Cargo:
@@ -162,9 +170,11 @@ class LineState(msgspec.Struct):
                 self.members |= dict.fromkeys(record.devices, record.stage)
             case DeviceReported():
                 self.reports[record.device] = record.report
-                self.through[record.device] = record.site
+                if record.site is not msgspec.UNSET:
+                    self.sites = self.sites or {}
+                    self.sites[record.device] = record.site
             case DevicesSetAside():
-                self.aside |= record.devices
+                self.set_aside = self.aside | record.devices
             case RolloutTurned():
                 self.status, self.detail = record.status, record.detail
 

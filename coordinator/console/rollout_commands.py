@@ -38,8 +38,11 @@ def rollout(
     max_drift: Annotated[float, typer.Option(metavar="SHARE", min=0, max=1, help="Of the predicted classes.")] = 0.3,
     max_errors: Annotated[int, typer.Option(min=0, help="That programs report, on one device.")] = 0,
     quorum: Annotated[
-        int, typer.Option(metavar="DEVICES", min=1, max=1000, help="How many must complain before all turn back.")
-    ] = 2,
+        int | None,
+        typer.Option(
+            metavar="DEVICES", min=1, max=1000, help="How many must complain before all turn back.", show_default="2"
+        ),
+    ] = None,
     after: Annotated[
         int, typer.Option(metavar="SERIAL", min=0, help="Devices know orders up to this one: after a restored backup.")
     ] = 0,
@@ -47,6 +50,8 @@ def rollout(
     watch: Annotated[bool, typer.Option("--watch", help="Watch it until it ends.")] = False,
 ) -> None:
     """Bring a release to the fleet in stages. It comes back by itself when a stage is ill."""
+    import msgspec
+
     from coordinator.releases.file import read_release
     from coordinator.releases.orders import orders_for, shares_of
     from sojourn.protocol.release import HealthRules
@@ -63,7 +68,7 @@ def rollout(
         errors=max_errors,
         soak=soak,
         patience=patience,
-        quorum=quorum,
+        quorum=quorum or msgspec.UNSET,
     )
     line = release.card.line
     known = next(iter(operator.releases(line)), None)

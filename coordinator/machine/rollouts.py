@@ -202,7 +202,7 @@ class Rollouts:
         against = {device: line.through.get(device, "") for device in (*progress.ill, *line.aside)}
         site_of = self._site_of(line, progress)
         voices = Voices(against, line.members, silent - against.keys(), lambda: self._others(line), site_of)
-        return voices.verdict(line.rules.quorum)
+        return voices.verdict(line.rules.company)
 
     def _voiceless(self, line: LineState, progress: RolloutProgress) -> set[str]:
         """The members that have not answered, or are not here: one whose site is down cannot say that it is ill."""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Reach = dict[str, tuple[str, ...]]
 """The devices that each living site names."""
+TRIES = 4
+"""How often a device is told through one site before another is tried: 15 seconds."""
 TOGETHER = 400
 """Devices in one message: with the longest names, and a small release riding along, it fits in any broker's packet."""
 
@@ -41,7 +43,7 @@ def shipments(line: LineState, devices: Iterable[str], reach: Reach, progress: R
     """Send to each of these devices that is here the order that it should be under."""
     loads: dict[tuple[str, bool], list[str]] = {}
     for device, sites in sorted(sites_of(devices, reach).items()):
-        site = sites[progress.repeats[device] % len(sites)]
+        site = sites[progress.repeats[device] // TRIES % len(sites)]
         progress.via[device] = site
         progress.repeats[device] += _unheard(line, device)
         loads.setdefault((site, device in line.aside), []).append(device)

@@ -295,7 +295,7 @@ def _releases() -> list[Sent]:
     return [
         ("make-release", OPERATOR, CLOUD, MakeRelease("t-6", "digits", "digits", 1, "int8", "for the shelf")),
         ("release-made", CLOUD, OPERATOR, ReleaseMade("t-6", graph, card)),
-        ("rollout", OPERATOR, CLOUD, Rollout("t-7", forward, back, graph, card, (0.5, 1.0), HealthRules())),
+        ("rollout", OPERATOR, CLOUD, Rollout("t-7", forward, back, graph, card, (0.5, 1.0), HealthRules(quorum=3))),
         ("ship", CLOUD, EDGE, Ship(forward, graph, card, ("pi-1", "pi-2"))),
         ("release", EDGE, DEVICE, Release(forward, graph, card)),
         ("release-of-nothing", EDGE, DEVICE, Release(back, None, None)),

@@ -37,6 +37,8 @@ CLASSES = 1000
 SIGNATURE_BYTES = 64
 ENOUGH = 50
 """At least this many predictions say something about how often each class comes."""
+QUORUM = 2
+"""How many devices must complain before a fleet turns back, unless the rules say otherwise."""
 FELT = 100.0
 """Microseconds: a release that takes no longer than this more is not slower, whatever the factor. Of so short a time
 the scheduler decides more than the graph, and nobody notices it."""
@@ -200,7 +202,12 @@ class HealthRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     errors: Number = 0
     soak: Annotated[float, msgspec.Meta(ge=0, le=1e7)] = 10.0
     patience: Annotated[float, msgspec.Meta(ge=0, le=1e7)] = 600.0
-    quorum: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 2
+    quorum: Annotated[int, msgspec.Meta(ge=1, le=1000)] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def company(self) -> int:
+        """The quorum, also where it is unset: then a coordinator from before 0.3.0 takes the rules, too."""
+        return self.quorum or QUORUM
 
 
 RolloutStatus = Literal["running", "paused", "halted", "rolling-back", "rolled-back", "done"]

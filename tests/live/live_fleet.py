@@ -70,11 +70,13 @@ class LiveFleet:
         max_packet: int = 1_000_000,
         data: dict[str, str] | None = None,
         flags: tuple[str, ...] = (),
+        cloud_flags: tuple[str, ...] = (),
         witnessed: bool = False,
     ):
-        """`data` is each device's file, unless it is given a part of the digits; `flags` are for all agents.
+        """`data` is each device's file, unless it is given a part of the digits.
 
-        With `witnessed` somebody counts all that is said, from the first word on.
+        `flags` are for all agents, `cloud_flags` for the coordinator. With `witnessed` somebody counts all that is
+        said, from the first word on.
         """
         self.folder = folder
         self.sites = sites
@@ -85,7 +87,7 @@ class LiveFleet:
         if data is None:
             split_digits(folder, [device for devices in sites.values() for device in devices])
         where = self._address("cloud")
-        self._add("cloud", ["coordinator", "run", "--broker", where])
+        self._add("cloud", ["coordinator", "run", "--broker", where, *cloud_flags])
         for site, devices in sites.items():
             if own_brokers:
                 self.brokers[site] = self._broker(site, 0)

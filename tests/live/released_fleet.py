@@ -30,7 +30,9 @@ class ReleasedFleet(LiveFleet):
         self.signer = Signer.generate(folder / "release.key")
         (folder / "release.pub").write_text(self.signer.public)
         (folder / "agent.toml").write_text("[release]\nkey_file = 'release.pub'\nreport_seconds = 1\n")
-        super().__init__(folder, SITES, own_brokers=False, flags=(str(folder / "agent.toml"),))
+        self._verifying = ("--release-key", str(folder / "release.pub"))
+        agents = (str(folder / "agent.toml"),)
+        super().__init__(folder, SITES, own_brokers=False, flags=agents, cloud_flags=self._verifying)
         self._asking = self.operator()
         self._asking.jobs(patience=60.0)
         for device in DEVICES:
@@ -41,6 +43,13 @@ class ReleasedFleet(LiveFleet):
             known = next(iter(operator.releases(release.card.line)), None)
             forward, back = orders_for(release, known, FLEET, signer or self.signer)
             operator.rollout(forward, back, release, STAGES, rules, undo=True)
+
+    def restart_coordinator(self, *, verifies: bool) -> None:
+        """Kill the coordinator and start it again, with the fleet's public key or without."""
+        self.kill("cloud")
+        command = [word for word in self.commands["cloud"] if word not in self._verifying]
+        self.commands["cloud"] = [*command, *(self._verifying if verifies else ())]
+        self.start("cloud")
 
     def end(self):
         """What the coordinator says when the rollout is over."""

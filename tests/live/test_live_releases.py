@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edge_agent.inference.model import Model
+from sojourn.errors import JobError
 from sojourn.protocol.release import HealthRules
 from sojourn.protocol.signing import Signer
 from tests.live.live_fleet import job_text
@@ -57,34 +58,60 @@ def test_a_better_release_takes_its_place_while_a_program_uses_it(fleet: Release
     [(forgetful, 3, "accuracy fell"), (slow, 4, "times as slow as before"), (broken, 5, "failed: ")],
     ids=["less accurate", "slower", "does not load"],
 )
-def test_a_bad_release_stops_at_the_first_device_and_comes_back(
+def test_a_bad_release_stops_at_the_first_devices_and_comes_back(
     fleet: ReleasedFleet, make: Callable[[int], ReleaseFile], version: int, why: str
 ) -> None:
     view = fleet.roll_out(make(version))
     assert (view.status, view.serves, view.stage) == ("rolled-back", 2, 1)
     assert why in view.detail
+    told = [device for device in DEVICES if f"release digits {version}" in fleet.log(device)]
+    assert len(told) == 2  # the one of the first stage, and the one that was asked besides
     assert fleet.current() == {2}
     fleet.all_predict(2)
 
 
-def test_a_release_that_somebody_else_signed_is_refused(fleet: ReleasedFleet, tmp_path: Path) -> None:
+def test_a_release_that_somebody_else_signed_is_refused_before_any_device_hears_of_it(
+    fleet: ReleasedFleet, tmp_path: Path
+) -> None:
     thief = Signer.generate(tmp_path / "thief.key")
+    before = fleet.view()
+    with pytest.raises(JobError, match="the order forward is not signed with the fleet's release key"):
+        fleet.begin(digits_release(6), signer=thief)
+    assert fleet.view() == before
+    assert not any("digits 6" in fleet.log(name) for name in ("cloud", *DEVICES))
+
+
+def test_where_the_coordinator_has_no_key_devices_refuse_what_somebody_else_signed(
+    fleet: ReleasedFleet, tmp_path: Path
+) -> None:
+    thief = Signer.generate(tmp_path / "thief.key")
+    fleet.restart_coordinator(verifies=False)
     view = fleet.roll_out(digits_release(6), signer=thief)
+    fleet.restart_coordinator(verifies=True)
     assert view.status == "rolled-back"
     assert "refused: the order is not signed with the fleet's release key" in view.detail
+    assert "this coordinator has no release key" in fleet.log("cloud")
     assert fleet.current() == {2}
 
 
-def test_a_program_that_reports_errors_has_the_release_taken_back(fleet: ReleasedFleet) -> None:
+def test_a_program_that_reports_errors_has_the_release_taken_back_when_another_device_agrees(
+    fleet: ReleasedFleet,
+) -> None:
     fleet.begin(digits_release(7), rules=HealthRules(soak=30.0, patience=60.0))
     first = _first(fleet, 7)
     with Model("digits", fleet.store(first)) as model:
         fleet.wait(lambda: model.version == 7, "the new version in the program")
         model.report_error("this is a three")
+        fleet.wait(lambda: len(fleet.view().devices) == 2, "another device that is asked")
+        assert "others are waited for" in fleet.view().detail
+        (second,) = [each.device for each in fleet.view().devices if each.device != first]
+        with Model("digits", fleet.store(second)) as other:
+            fleet.wait(lambda: other.version == 7, "the new version there")
+            other.report_error("this is a three, too")
         view = fleet.end()
         fleet.wait(lambda: model.version == 2, "the old version in the program")
     assert view.status == "rolled-back"
-    assert "1 errors were reported" in view.detail
+    assert view.detail.count("1 errors were reported") == 2
     assert fleet.current() == {2}
 
 

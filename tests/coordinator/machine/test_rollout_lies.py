@@ -3,12 +3,14 @@ cannot be; and how one device's word finds company."""
 
 from __future__ import annotations
 
+from collections import Counter
 from math import inf, nan
 
 import msgspec
 import pytest
 
 from coordinator.machine.rollout_progress import CHANGES, LEAST
+from coordinator.machine.routes import TRIES
 from coordinator.rollout_records import AHEAD, DeviceReported, DevicesSetAside
 from sojourn.node.machine import Present, Say
 from sojourn.protocol.messages import Death
@@ -144,7 +146,9 @@ def test_figures_that_cannot_be_are_a_complaint_of_one_device_and_no_more(health
 def test_a_device_whose_site_is_silent_is_told_through_another_that_names_it() -> None:
     it = RolloutBench(("a",), 1)
     it.join("s1", ("a",))
-    effects = [*it.begin(stages=(1.0,), rules=RULES), *it.wait(8)]
+    effects = [*it.begin(stages=(1.0,), rules=RULES), *it.wait(14)]
+    assert [count for _, count in Counter(where for where, _, _ in shipped(effects)).items()] == [TRIES]
+    effects += it.wait(2)
     assert {where for where, _, _ in shipped(effects)} == {"s0", "s1"}
     it.report("a", 1, 0, "fetching", through="s1")
     heard = it.wait(60)

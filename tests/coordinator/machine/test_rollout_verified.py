@@ -99,7 +99,7 @@ def test_signed_orders_of_another_fleet_an_old_serial_or_another_way_back_are_re
     assert it.line().forward.read.version == 2
 
 
-@pytest.mark.parametrize("key", ["", SIGNER.public], ids=["no key", "a key"])
+@pytest.mark.parametrize("key", ["", SIGNER.public], ids=["without a key", "with a key"])
 def test_no_order_uses_up_the_serial_numbers_of_those_to_come(key) -> None:
     it = RolloutBench(TEN, 2, key=key)
     assert "serial numbers would run out" in refusal(it.hear(OPERATOR, rollout(serial=AHEAD + 1)))

@@ -98,9 +98,9 @@ RULES = HealthRules(latency=2.0, accuracy=0.25, drift=0.5, errors=3)
     ("fine", "ill", "said"),
     [
         (
-            Health(pace=Pace(9, 20.0), pace_before=Pace(1, 10.0)),
-            Health(pace=Pace(1, above(20.0)), pace_before=Pace(1, 10.0)),
-            "2.0 times as slow as before on the same inputs (20 us, before 10 us)",
+            Health(pace=Pace(9, 2000.0), pace_before=Pace(1, 1000.0)),
+            Health(pace=Pace(1, above(2000.0)), pace_before=Pace(1, 1000.0)),
+            "2.0 times as slow as before on the same inputs (2.0 ms, before 1.0 ms)",
         ),
         (
             Health(live=Pace(9, 3000.0), live_before=Pace(1, 1500.0)),
@@ -129,8 +129,8 @@ def test_every_rule_holds_up_to_its_limit_and_not_beyond(fine, ill, said) -> Non
 @pytest.mark.parametrize(
     ("ill", "looser"),
     [
-        (Health(pace=Pace(1, 21.0), pace_before=Pace(1, 10.0)), HealthRules(latency=2.1)),
-        (Health(live=Pace(1, 21.0), live_before=Pace(1, 10.0)), HealthRules(latency=2.1)),
+        (Health(pace=Pace(1, 2100.0), pace_before=Pace(1, 1000.0)), HealthRules(latency=2.1)),
+        (Health(live=Pace(1, 2100.0), live_before=Pace(1, 1000.0)), HealthRules(latency=2.1)),
         (Health(accuracy=0.5, accuracy_before=0.75), HealthRules(accuracy=0.25)),
         (Health(drift=0.4), HealthRules(drift=0.4)),
         (Health(live_drift=0.4), HealthRules(drift=0.4)),
@@ -153,8 +153,8 @@ def test_every_rule_can_be_loosened(ill, looser) -> None:
         Health(accuracy_before=1.0),
         Health(accuracy=nan, accuracy_before=nan),
         Health(accuracy=1.0, accuracy_before=0.5),
-        Health(pace=Pace(nan, nan), pace_before=Pace(1, 1.0)),
-        Health(drift=nan),
+        Health(pace=Pace(1, 17.0), pace_before=Pace(1, 7.0)),  # of microseconds the scheduler decides
+        Health(live=Pace(1, 101.0), live_before=Pace(1, 1.0)),
     ],
 )
 def test_what_cannot_be_compared_or_got_better_is_no_complaint(health) -> None:
@@ -162,8 +162,8 @@ def test_what_cannot_be_compared_or_got_better_is_no_complaint(health) -> None:
 
 
 def test_a_release_before_that_took_no_time_is_no_division_by_nothing() -> None:
-    said = complaint(Health(pace=Pace(1, 1.0), pace_before=Pace(0, 0.0)), HealthRules())
-    assert said == "inf times as slow as before on the same inputs (1 us, before 0 us)"
+    said = complaint(Health(pace=Pace(1, 200.0), pace_before=Pace(0, 0.0)), HealthRules())
+    assert said == "inf times as slow as before on the same inputs (200 us, before 0 us)"
 
 
 def test_a_report_with_all_figures_is_smaller_than_a_kilobyte() -> None:
