@@ -119,7 +119,7 @@ class _Closing:
             len(failures),
             sum_within([traffic_of(self._work), state.estimation_traffic], MOST_BYTES),
             min(max(self._work.seconds, 0.0), MOST_SECONDS),
-            state.quality,
+            {name: within(value, LOSS) for name, value in state.quality.items()},
             (*state.notices, *failures[:LISTED], *forgetful(state, self._done)[:LISTED]),
         )
 
