@@ -16,7 +16,7 @@ OURS = ("sojourn", "edge_agent", "hierarchy", "coordinator", "fleet_sim")
 def set_up(*, verbose: bool = False) -> None:
     """Plain lines on standard error: the time, the level, the text."""
     lines = logging.StreamHandler()
-    lines.setFormatter(_Lines("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    lines.setFormatter(Lines("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
     # Libraries speak up only when something is wrong.
     logging.basicConfig(level=logging.WARNING, handlers=[lines])
     for package in OURS:
@@ -26,7 +26,7 @@ def set_up(*, verbose: bool = False) -> None:
 def set_up_worker() -> None:
     """The same for a process that an agent starts: whoever reads its lines knows when they came."""
     lines = logging.StreamHandler(sys.stderr)
-    lines.setFormatter(_Lines("%(message)s"))
+    lines.setFormatter(Lines("%(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[lines])
 
 
@@ -37,10 +37,11 @@ def complain(error: SojournError) -> int:
     return 2 if isinstance(error, UserError) else 1
 
 
-class _Lines(logging.Formatter):
+class Lines(logging.Formatter):
     """Levels in lower case, so that the text stands out."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """The whole of what is printed."""
         record.levelname = record.levelname.lower()
         return super().format(record)
 

@@ -112,10 +112,11 @@ class Sites:
         del self._coming[read.site]
         self._rosters[read.site] = read
         self._names[read.site] = frozenset(member.device for member in read.members)
+        homes = {device: site for device, site in self._homes.items() if self._epoch_at(site, device) is not None}
         for member in read.members:
-            home = self._homes.get(member.device)
-            if home is None or home not in self._epochs or self._epoch_at(home, member.device) is None:
-                self._homes[member.device] = read.site
+            if homes.get(member.device) not in self._epochs:
+                homes[member.device] = read.site
+        self._homes = homes
         return [Send(Address("edge", read.site), RosterSeen(read.revision))]
 
     def reach(

@@ -191,7 +191,7 @@ class _Closing:
             len(failures),
             sum_within([traffic_of(self._work), state.estimation_traffic], MOST_BYTES),
             min(max(self._work.seconds, 0.0), MOST_SECONDS),
-            state.quality,
+            {name: within(value, LOSS) for name, value in state.quality.items()},
             (
                 *state.notices,
                 *([fault[:LINE]] if fault else ()),

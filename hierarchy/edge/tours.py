@@ -11,7 +11,7 @@ from hierarchy.edge.gate import Wrap
 from hierarchy.edge.merge import merge_of, objection
 from hierarchy.edge.records import TourDropped, TourEnded, TourTaken, WaveMerged, key_of
 from hierarchy.edge.running import RunningTour
-from hierarchy.edge.tour_table import LEADING, MERGING, NOT_HERE, TOUR
+from hierarchy.edge.tour_table import GATHERING, LEADING, MERGING, NOT_HERE, TOUR
 from hierarchy.edge.visits import Visits
 from sojourn.node.machine import Keep, Pull, Say, Send
 from sojourn.protocol.envelope import pack_blob
@@ -82,7 +82,10 @@ class TourLeader:
             return "unfit order"
         if held is None:
             return "order" if attempt > self._site.state.fences.get(key, -1) else "old order"
-        if attempt > held.order.id.attempt:
+        # An order that asks for something else under the same number takes the place of one that has not set out: the
+        # coordinator knows best, and what the first one needs may not be there.
+        other = message.id == held.order.id and message != held.order and self._site.running[key].state == GATHERING
+        if attempt > held.order.id.attempt or other:
             return "newer order"
         return "repeated order" if message.id == held.order.id else "old order"
 

@@ -213,7 +213,7 @@ class Node:
                 raise InvalidMessage(f"there are {MEMBERS} nodes already")
             self._epochs[node], self._wires[node] = packet.epoch, packet.message.wire or FIRST_WIRE
         elif self._epochs.get(node) == packet.epoch:
-            self._wires.pop(node, None)
+            del self._epochs[node], self._wires[node]
         self._events.append(Present(node, packet.epoch, packet.message))  # type: ignore[arg-type]
 
     def _message(self, link: Link, sender_name: str, payload: bytes, now: float) -> None:

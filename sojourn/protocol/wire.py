@@ -205,7 +205,7 @@ class RoundReport(msgspec.Struct, frozen=True):
     traffic: Bytes
     seconds: Duration
     quality: Annotated[dict[MetricName, Measure], msgspec.Meta(max_length=64)]
-    failures: Annotated[tuple[Text, ...], msgspec.Meta(max_length=1000)] = ()
+    failures: tuple[LongText, ...] = ()
 
     def __post_init__(self) -> None:
         check_figures(self)

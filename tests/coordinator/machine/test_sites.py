@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from coordinator.machine.sites import ReadRoster, RosterRead
+import msgspec
+import pytest
+
+from coordinator.machine.sites import DEVICES, ROSTER_BYTES, ReadRoster, RosterRead, read_roster
 from coordinator.rounds.planning import PlanRound
-from sojourn.node.machine import Linked, Present, Pull, Pulled, PullFailed, Woke
+from sojourn.errors import InvalidMessage
+from sojourn.node.machine import Linked, Present, Pull, Pulled, PullFailed, Say, Woke
+from sojourn.protocol.abilities import ABILITIES
+from sojourn.protocol.envelope import pack_blob
 from sojourn.protocol.messages import Birth, Death, Roster, RosterAsk, RosterSeen, Submit
-from sojourn.protocol.wire import Epoch, Member
+from sojourn.protocol.wire import Epoch, Member, Ref
 from sojourn.store.blobs import ref_of
+from sojourn.store.memory_blobs import MemoryBlobs
 from tests.coordinator.machine.cloud_bench import BOOT, MEMBERS, OFFER, OPERATOR, Bench, site, text
 from tests.sojourn.store.replays import sends
 
@@ -80,3 +87,65 @@ def test_edge_servers_are_asked_for_their_rosters_until_they_tell() -> None:
     assert sends(bench.tell(Linked(), 1.5)) == [RosterAsk()]
     bench.tell(Present(site("s1"), BOOT, Death()), 2.0)
     assert bench.cloud.wake_at() is None
+
+
+def took(bench: Bench, name: str, *members: Member, revision: int = 1) -> None:
+    """A site is born, and tells exactly these members."""
+    bench.tell(Present(site(name), BOOT, Birth()))
+    ref = ref_of(f"{name} {revision}".encode())
+    bench.hear(site(name), Roster(revision, ref))
+    bench.tell(Pulled(ref.digest))
+    bench.did(ReadRoster, lambda work: RosterRead(work.site, work.epoch, work.revision, members))
+
+
+def test_a_device_that_another_site_only_claims_counts_where_it_is() -> None:
+    bench = Bench()
+    theirs, claimed = Member("a", Epoch(3, b"12345678"), OFFER), Member("a", Epoch(99, b"guessed!"), OFFER)
+    took(bench, "s2", theirs)
+    took(bench, "s1", claimed, Member("b", BOOT, OFFER))
+    assert bench.cloud.sites.reach() == {"s1": ("b",), "s2": ("a",)}
+    took(bench, "s2", revision=2)  # it has left there
+    assert bench.cloud.sites.reach() == {"s1": ("a", "b"), "s2": ()}
+
+
+def test_a_device_whose_site_is_gone_counts_where_it_turns_up() -> None:
+    bench = Bench()
+    took(bench, "s2", Member("a", Epoch(3, b"12345678"), OFFER))
+    bench.tell(Present(site("s2"), BOOT, Death()))
+    took(bench, "s1", Member("a", Epoch(4, b"abcdefgh"), OFFER))
+    assert bench.cloud.sites.reach() == {"s1": ("a",)}
+    bench.tell(Present(site("s2"), BOOT, Birth()))
+    assert bench.cloud.sites.reach() == {"s1": ("a",), "s2": ()}
+
+
+def test_a_roster_that_is_too_large_is_not_fetched_or_not_taken() -> None:
+    bench = Bench()
+    bench.tell(Present(site("s1"), BOOT, Birth()))
+    (said,) = bench.hear(site("s1"), Roster(1, Ref(bytes(32), ROSTER_BYTES + 1)))
+    assert isinstance(said, Say)
+    blobs = MemoryBlobs()
+    data = pack_blob([Member(f"d{number}", BOOT, None) for number in range(DEVICES + 1)])
+    blobs.put(data)
+    with pytest.raises(InvalidMessage, match="10001 devices"):
+        read_roster(ReadRoster("s1", BOOT, 1, ref_of(data)), blobs)
+
+
+def test_nothing_is_planned_for_a_device_that_its_offer_does_not_list() -> None:
+    bench = Bench()
+    said = {
+        "silent": None,
+        "older": OFFER,
+        "able": msgspec.structs.replace(OFFER, abilities=ABILITIES),
+        "plain": msgspec.structs.replace(OFFER, abilities=("encoding float32", "optimiser sgd", "estimator none")),
+        "other": msgspec.structs.replace(OFFER, objectives=("dyn",)),
+    }
+    took(bench, "s1", *(Member(name, BOOT, offer) for name, offer in said.items()))
+    reach = bench.cloud.sites.reach
+    assert reach()["s1"] == tuple(said)
+    assert reach("sgd", frozenset({"encoding float32", "optimiser sgd"}))["s1"] == ("older", "able", "plain")
+    assert reach("sgd", frozenset({"encoding float16"}))["s1"] == ("older", "able")
+    assert reach("sgd", frozenset({"encoding of tomorrow"}))["s1"] == ()
+    bench.hear(OPERATOR, Submit("t", text(encoding="int8", **{"fleet.devices": 1})))
+    bench.compile()
+    (plan,) = [work for work in bench.work.values() if isinstance(work, PlanRound)]
+    assert plan.reach == {"s1": ("older", "able")}

@@ -6,12 +6,15 @@ import pytest
 
 from coordinator.machine.tours import RoundTours
 from coordinator.records import TourArrived, TourGivenUp, TourMoved, TourPlan
+from coordinator.rounds.results import REPORT_BYTES
 from coordinator.state import JobState
 from sojourn.node.machine import Pull
 from sojourn.node.outbox import Outbox
-from sojourn.protocol.messages import Toured, TourProgress
+from sojourn.protocol.messages import TourDiscarded, Toured, TourProgress
 from sojourn.protocol.topics import Address
-from sojourn.protocol.wire import Ref
+from sojourn.protocol.wire import Ref, TourId
+from tests.coordinator.machine.cloud_bench import Bench, site
+from tests.sojourn.store.replays import sends
 
 TEXT = """
 name = "job"
@@ -108,3 +111,21 @@ def test_tours_are_those_of_the_present_plan() -> None:
     job.tours = ()
     assert tours.plan(job, 1) is None
     assert not tours.gathered(job)
+
+
+@pytest.mark.parametrize(
+    ("vectors", "reports", "why"),
+    [
+        ({"model": Ref(bytes(32), 1 << 32, "float32")}, REPORTS, "more than"),
+        ({"model": MODEL, "disk-filler": MODEL}, REPORTS, "nobody asked"),
+        ({"model": MODEL}, Ref(bytes(32), REPORT_BYTES + 1), "the reports are"),
+    ],
+)
+def test_a_result_that_cannot_be_of_the_tour_is_not_fetched(vectors, reports, why) -> None:
+    bench = Bench()
+    bench.running()
+    effects = bench.hear(site("s1"), Toured(TourId("job", 1, 0, 1), vectors, 5, reports, 0))
+    assert not [effect for effect in effects if isinstance(effect, Pull)]
+    (answer,) = sends(effects)
+    assert isinstance(answer, TourDiscarded)
+    assert why in answer.reason

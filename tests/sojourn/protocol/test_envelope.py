@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from contextlib import suppress
 from typing import Any, get_args
 
@@ -228,3 +229,25 @@ def test_a_text_that_is_too_long_is_refused_also_where_nobody_looks_for_it() -> 
     assert unpack(fields(x="x" * MAX_STRING), DEVICE, EDGE)
     with pytest.raises(InvalidMessage, match="not valid msgpack"):
         unpack(fields(x="x" * (MAX_STRING + 1)), DEVICE, EDGE)
+
+
+@pytest.mark.parametrize("rubbish", [b"\x90", b"\x80", b"\x91\x90", b"\xc0", b"\xa0"], ids=bytes.hex)
+def test_a_blob_takes_no_more_than_a_few_times_its_size_when_it_is_read(rubbish) -> None:
+    count = 4_000_000 // len(rubbish)
+    for data in (
+        b"\xdd" + count.to_bytes(4) + rubbish * count,  # a list of them
+        b"\x91\x93\xa1d\x92\x00\xc4\x0812345678\x81\xa1x\xdd"
+        + count.to_bytes(4)
+        + rubbish * count,  # in an unknown field
+    ):
+        tracemalloc.start()
+        with pytest.raises(InvalidMessage):
+            unpack_blob(data, list[Member])
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 2 * len(data)
+
+
+def test_a_blob_over_its_limit_is_not_read() -> None:
+    with pytest.raises(InvalidMessage, match="more than the limit of 5"):
+        unpack_blob(bytes(6), list[Member], 5)

@@ -1,0 +1,15 @@
+"""A few thousand mutated packets into fleets in the middle of a job; `python -m tests.fuzz` does more."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz import JOBS, Fuzzing
+
+
+@pytest.mark.parametrize("seed", range(len(JOBS)))
+def test_no_packet_makes_a_node_fall_over_or_its_journal_unreadable(seed: int) -> None:
+    fuzzing = Fuzzing(seed)
+    fuzzing.run(1000)
+    assert fuzzing.check().endswith("then done")
+    assert fuzzing.given["one field"] > 300
