@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from fleet_sim.engines.engine import Shards
     from sojourn.store.blobs import BlobStore
 
+STEEP = 1e30
 RARE = 0.01
 """Added to a device's samples of each class, since 0 has no logarithm."""
 
@@ -59,9 +60,9 @@ class UntrainedGraphs(Graphs):
         y: NDArray[np.int64],
         noise: Sequence[NDArray[np.float32]] = (),
     ) -> tuple[float, NDArray[np.float32]]:
-        """Always the same: where nothing is learnt the gate has nothing to object to."""
+        """Always the same loss, and as steep as can be: where nothing is learnt, the gate objects to nothing."""
         del x, y, noise
-        return 1.0, np.zeros_like(vector)
+        return 1.0, np.full_like(vector, STEEP)
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ REMEMBERED, BYTES = 64, 64 << 20
 """Of at most this many models the slope is remembered, and of fewer where they take more memory than this."""
 LEARNT = 0.1
 """A loss under this part of a blind guess's counts as that: below it, a factor of the loss means nothing."""
+LOST = 2.0
+"""A model with a loss over so many times a blind guess's answers at random: a leap of its loss means nothing, too."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +57,9 @@ class ExemplarView:
         self._x, self._y = exemplars.unpacked(x[rows]), y[rows]
         if not len(y) or x.shape[1:] != kit.input.shape:
             raise InvalidBlob(f"{len(y)} exemplars of shape {x.shape[1:]} are none for a model of {kit.input.shape}")
-        self.learnt = LEARNT * math.log(max(2, len(kit.classes)))
-        """A loss that counts as learnt."""
+        blind = math.log(max(2, len(kit.classes)))
+        self.learnt, self.lost = LEARNT * blind, LOST * blind
+        """A loss that counts as learnt, and one of a model that has nothing to lose."""
         self._known: dict[bytes, Slope] = {}
         self._lock = threading.Lock()
 

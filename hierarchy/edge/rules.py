@@ -112,15 +112,15 @@ def _slopes(update: Update, view: ExemplarView) -> tuple[Slope, Slope]:
 def against(update: Update, view: ExemplarView | None, gate: Gate, bounds: TourBounds, task: Task) -> str | None:
     """Whether an update leads away from what the exemplars show; never without them.
 
-    The loss may not leap, and may grow but little where the update points against the slope. Alone, neither the
-    cosine nor a small growth says anything: what a device with few classes learns is often at the others' cost. So
-    both are held against what is usual among the devices.
+    The loss of a model that has learnt may not leap, and may grow but little where the update points against the
+    slope. Alone, neither the cosine nor a small growth says anything: what a device with few classes learns is often at
+    the others' cost. So both are held against what is usual among the devices.
     """
     if view is None or (gate.loss_factor is None and bounds.against_factor is None):
         return None
     (old, new), rise = _slopes(update, view), rise_of(update, view) / bounds.usual_rise
     words = f"the loss on the exemplars went from {old.loss:.3g} to {new.loss:.3g}"
-    if gate.loss_factor is not None and rise > gate.loss_factor:
+    if gate.loss_factor is not None and rise > gate.loss_factor and not view.lost <= old.loss < math.inf:
         return words
     elsewhere = isinstance(task.objective, Elmy) and task.objective.start == "own"  # it did not start at `before`
     if bounds.against_factor is None or elsewhere or rise <= bounds.against_factor:

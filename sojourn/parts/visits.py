@@ -90,7 +90,7 @@ class GateSettings(Gate, frozen=True, forbid_unknown_fields=True, kw_only=True):
     on: bool = True
     loss_factor: Factor | None = 2.0
     against_factor: Factor = 1.2
-    least_cosine: Cosine = -0.4
+    least_cosine: Cosine = -0.5
     clip: bool = True
     most_samples: Samples = 1_000_000
     most_share: Share = 0.5

@@ -127,15 +127,61 @@ def test_a_bad_visit_is_skipped(change, said) -> None:
     assert not np.array_equal(fleet.model(), run(chain(), ONE_SITE).model)
 
 
-def test_the_first_visit_of_all_has_nothing_to_compare_its_norm_with() -> None:
+def test_the_first_visit_of_all_is_held_against_the_estimation() -> None:
     first = order_of(chain())[0]
-    _, failures = run_with(chain(), {first: spoiled(lambda before, trained: before + 3 * (trained - before))})
-    assert failures == []
+    _, failures = run_with(chain(), {first: spoiled(leap)})
+    assert [line.startswith(f"{first}: refused, the update's norm") for line in failures] == [True]
+
+
+def test_without_an_estimation_the_first_visit_is_held_against_the_slope_on_the_exemplars() -> None:
+    text = fedavg(rounds=1, fleet__devices=4)
+    fleet, failures = run_with(text, {"dev-1": spoiled(leap)})
+    assert [line.startswith("dev-1: refused, the update's norm") for line in failures] == [True]
+    assert fleet.job("job").history[0].visits == 3
+
+
+def lying(work, outcome, blobs):
+    """An update in the wrong direction, a thousand times too long, with claims that would allow it."""
+    spoil = spoiled(lambda before, trained: before - 1000 * (trained - before))
+    made = spoil(work, outcome, blobs)
+    if not training(work) or not isinstance(made, Did):
+        return made
+    said = msgspec.structs.replace(made.outcome, samples=2**50, metrics={"steps": 2.0**50})
+    return msgspec.structs.replace(made, outcome=said)
+
+
+@pytest.mark.parametrize("text", [chain(), fedavg(rounds=1, fleet__devices=4)], ids=["visit", "fedavg"])
+def test_a_lie_about_steps_and_samples_buys_nothing(text) -> None:
+    fleet, failures = run_with(text, {"dev-1": lying})
+    assert [line.startswith("dev-1: refused, ") for line in failures] == [True]
+    assert fleet.job("job").samples.get("dev-1", 0) < 100
+
+
+def test_a_chosen_signature_is_not_taken_where_the_model_tells_it() -> None:
+    def choosing(work, outcome, blobs):
+        if training(work):
+            return outcome
+        said = msgspec.structs.replace(outcome.outcome, signature=(1.0,) * 10)
+        return msgspec.structs.replace(outcome, outcome=said)
+
+    fleet, _ = run_with(chain(), {"dev-2": choosing})
+    assert fleet.job("job").signatures == run(chain(), ONE_SITE).state.signatures
+
+
+@pytest.mark.parametrize("mark", [(1.5,) * 10, (-0.1,) * 10], ids=["over 1", "under 0"])
+def test_a_signature_is_made_of_probabilities(mark) -> None:
+    def lies(work, outcome, blobs):
+        if training(work):
+            return outcome
+        return msgspec.structs.replace(outcome, outcome=msgspec.structs.replace(outcome.outcome, signature=mark))
+
+    fleet, _ = run_with(chain(estimator__where="device"), {"dev-2": lies})
+    assert set(fleet.job("job").signatures) == set(FOUR) - {"dev-2"}
 
 
 def test_the_gate_can_be_opened() -> None:
     bad = order_of(chain())[2]
-    text = chain(gate__norm_factor=1e9)
+    text = chain(gate__on=False)
     fleet, failures = run_with(text, {bad: spoiled(leap)})
     assert failures == []
     assert not np.array_equal(fleet.model(), run(text, ONE_SITE).model)
