@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from sojourn.brokers.configuration import local_conf
 from sojourn.brokers.run import start_broker
 from sojourn.links.settings import LocalBroker
 from sojourn.store.memory_blobs import MemoryBlobs
+from tests.forked import Forked
 from tests.live import witness
 from tests.live.witness import Witness
 
@@ -80,7 +79,7 @@ class LiveFleet:
         """
         self.folder = folder
         self.sites = sites
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, Forked] = {}
         self.commands: dict[str, list[str]] = {}
         self._max_packet = max_packet
         self.brokers: dict[str, Any] = {"cloud": self._broker("cloud", 0)}
@@ -114,19 +113,16 @@ class LiveFleet:
 
     def _add(self, name: str, command: list[str]) -> None:
         store = str(self.folder / "stores" / name)
-        self.commands[name] = [sys.executable, "-m", "sojourn.cli", *command, "--fleet", FLEET, "--store", store]
+        self.commands[name] = [*command, "--fleet", FLEET, "--store", store]
 
     def start(self, name: str) -> None:
-        log = (self.folder / f"{name}.log").open("ab")
-        self.processes[name] = subprocess.Popen(self.commands[name], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        log.close()
+        self.processes[name] = Forked(self.commands[name], self.folder / f"{name}.log")
 
     def kill(self, name: str) -> None:
         self.processes[name].kill()
-        self.processes[name].wait()
 
-    def interrupt(self, name: str) -> int:
-        self.processes[name].send_signal(signal.SIGINT)
+    def interrupt(self, name: str) -> int | None:
+        self.processes[name].interrupt()
         return self.processes[name].wait(60)
 
     def restart_broker(self, name: str = "cloud") -> None:
@@ -172,15 +168,11 @@ class LiveFleet:
             return operator.job(name)
 
     def stop(self) -> None:
-        for name in self.processes:
-            if self.processes[name].poll() is None:
-                self.processes[name].terminate()
         for process in self.processes.values():
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
+            process.terminate()
+        for process in self.processes.values():
+            if process.wait(30) is None:
                 process.kill()
-                process.wait()
         if self.witness:
             self.witness.close()
         for broker in self.brokers.values():

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
 
+from tests.forked import sojourn
 from tests.live.live_fleet import LiveFleet, job_text
 
 JOB = job_text("NAME", rounds=3, devices=2).replace("sets = 2", "sets = 1") + "[training]\nepochs = 40\n"
@@ -37,8 +36,7 @@ def weights(fleet: LiveFleet, name: str) -> list[np.ndarray]:
 
 def coordinator(fleet: LiveFleet, *arguments: str) -> str:
     store = str(fleet.folder / "stores" / "cloud")
-    command = [sys.executable, "-m", "sojourn.cli", "coordinator", *arguments, "--store", store]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    return sojourn("coordinator", *arguments, "--store", store)
 
 
 def check_same_bits(fleet: LiveFleet, name: str, expected: list[np.ndarray]) -> None:

@@ -9,8 +9,11 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from tests import forked
+from tests.forked import Forked
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 FLEET = "kept"
@@ -23,6 +26,8 @@ PATIENCE = 150.0
 
 def sojourn(*arguments: str, folder: Path, tree: Path | None = None) -> str:
     """What a command prints; `tree` is the version's source, unless it is the one that is installed."""
+    if tree is None:
+        return forked.sojourn(*arguments, folder=folder)
     done = subprocess.run(
         command_of(*arguments),
         cwd=folder,
@@ -36,6 +41,34 @@ def sojourn(*arguments: str, folder: Path, tree: Path | None = None) -> str:
     return done.stdout
 
 
+class OtherVersion:
+    """A command of the version whose source is in `tree`, in a Python of its own; otherwise as `Forked`."""
+
+    def __init__(self, arguments: Sequence[str], log: Path, folder: Path, tree: Path) -> None:
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                command_of(*arguments),
+                cwd=folder,
+                env=environment_of(tree),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def wait(self, seconds: float) -> int | None:
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+
 class CommandFleet:
     """A coordinator, an edge server and two agents as processes, on a Mosquitto of their own.
 
@@ -47,7 +80,7 @@ class CommandFleet:
         self._trees = trees or {}
         self._logs = folder / "logs"
         self._logs.mkdir()
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, Forked | OtherVersion] = {}
         # With the fleet's access rules: a version may not need a right that another one's broker does not give.
         rules = ("--fleet", FLEET, "--edge", SITE)
         self._spawn("broker", "broker", "--kind", "mosquitto", "--port", "0", "--folder", "broker", *rules)
@@ -62,7 +95,6 @@ class CommandFleet:
         """The end that nobody is told of."""
         for node in nodes:
             self._processes[node].kill()
-            self._processes[node].wait()
 
     def end(self, *nodes: str) -> None:
         """Stop them in good order: each leaves a snapshot."""
@@ -112,22 +144,14 @@ class CommandFleet:
         for process in self._processes.values():
             process.terminate()
         for process in self._processes.values():
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
+            if process.wait(30) is None:
                 process.kill()
-                process.wait()
 
     def _spawn(self, node: str, *arguments: str) -> None:
-        with (self._logs / node).open("ab") as log:
-            self._processes[node] = subprocess.Popen(
-                command_of(*arguments),
-                cwd=self.folder,
-                env=environment_of(self._trees.get(node)),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+        log, tree = self._logs / node, self._trees.get(node)
+        self._processes[node] = (
+            Forked(arguments, log, self.folder) if tree is None else OtherVersion(arguments, log, self.folder, tree)
+        )
 
 
 def command_of(*arguments: str) -> list[str]:
