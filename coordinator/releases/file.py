@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite, prod
+from math import prod
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -128,7 +128,7 @@ def read_card(card_bytes: bytes, where: str) -> Card:
     x_bytes = probe.rows * prod(card.input.shape) * _ITEM[card.input.dtype]
     if not probe.rows or len(probe.x) != x_bytes or len(probe.logits) != probe.rows * len(card.classes) * 4:
         raise DataError(f"{where}: the probe in its card does not have the shape of its input and classes")
-    if not (isfinite(probe.atol) and probe.atol > 0):
+    if probe.atol <= 0:
         raise DataError(f"{where}: the tolerance in its card is {probe.atol}")
     return card
 

@@ -43,9 +43,6 @@ FELT = 100.0
 """Microseconds: a release that takes no longer than this more is not slower, whatever the factor. Of so short a time
 the scheduler decides more than the graph, and nobody notices it."""
 
-_ROUNDING = 1e-6
-"""How far above 1 a sum of shares may come out."""
-
 Version = Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 ReleaseState = Literal["fetching", "checking", "serving", "refused", "failed", "fell-back", "withdrawn"]
@@ -250,8 +247,6 @@ class LineView(msgspec.Struct, frozen=True):
 
 def complaint(health: Health, rules: HealthRules) -> str | None:
     """Which rule a device's report breaks, in words; None when all is well."""
-    if impossible := _impossible(health):
-        return f"it reports {impossible}, which cannot be"
     for now, before, where in (
         (health.pace, health.pace_before, "on the same inputs"),
         (health.live, health.live_before, "in use"),
@@ -270,21 +265,6 @@ def complaint(health: Health, rules: HealthRules) -> str | None:
             return f"the mix of predicted classes moved by {100 * drift:.0f} % on {where}"
     if health.errors > rules.errors:
         return f"{health.errors} errors were reported by programs"
-    return None
-
-
-def _impossible(health: Health) -> str | None:
-    """A figure that no device can have measured; None where all may be true."""
-    paces = (health.pace, health.pace_before, health.live, health.live_before)
-    for time in [time for pace in paces if pace for time in (pace.median, pace.p95)]:
-        if not 0 <= time < inf:
-            return f"a prediction of {time:g} us"
-    for accuracy in (health.accuracy, health.accuracy_before):
-        if not (isnan(accuracy) or 0 <= accuracy <= 1):
-            return f"an accuracy of {accuracy:g}"
-    for share in (health.drift, health.live_drift, *health.mix):
-        if not 0 <= share <= 1 + _ROUNDING:
-            return f"a share of {share:g}"
     return None
 
 

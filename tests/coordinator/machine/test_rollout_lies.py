@@ -4,7 +4,6 @@ cannot be; and how one device's word finds company."""
 from __future__ import annotations
 
 from collections import Counter
-from math import inf, nan
 
 import msgspec
 import pytest
@@ -14,7 +13,7 @@ from coordinator.machine.routes import TRIES
 from coordinator.rollout_records import AHEAD, DeviceReported, DevicesSetAside
 from sojourn.node.machine import Present, Say
 from sojourn.protocol.messages import Death
-from sojourn.protocol.release import Health, HealthRules, Pace, complaint
+from sojourn.protocol.release import Health, HealthRules
 from sojourn.protocol.wire import Epoch
 from tests.coordinator.machine.cloud_bench import BOOT, records, site
 from tests.coordinator.machine.rollout_bench import RolloutBench, shipped, told
@@ -119,28 +118,6 @@ def test_a_device_that_changes_its_mind_for_ever_fills_neither_journal_nor_log()
         it.report(device, 1)
     it.wait(RULES.soak)
     assert it.line().status == "done"
-
-
-@pytest.mark.parametrize(
-    "health",
-    [
-        Health(pace=Pace(nan, 1.0)),
-        Health(live=Pace(1.0, inf)),
-        Health(pace_before=Pace(-1.0, 1.0)),
-        Health(drift=nan),
-        Health(live_drift=1e300),
-        Health(mix=(0.5, nan)),
-    ],
-)
-def test_figures_that_cannot_be_are_a_complaint_of_one_device_and_no_more(health) -> None:
-    it = begun(stages=(1.0,))
-    assert "cannot be" in (complaint(health, RULES) or "")
-    for device in TEN:
-        it.report(device, 1, health=health if device == TEN[0] else None)
-    it.wait(RULES.soak)
-    assert (it.line().status, list(it.line().aside)) == ("done", [TEN[0]])
-    it.restart()
-    assert list(it.line().aside) == [TEN[0]]
 
 
 def test_a_device_whose_site_is_silent_is_told_through_another_that_names_it() -> None:

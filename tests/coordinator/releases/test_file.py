@@ -101,8 +101,9 @@ def probed(**fields: object) -> bytes:
         (probed(rows=0, x=b"", logits=b""), "probe in its card"),
         (probed(x=release().card.probe.x[:-4]), "probe in its card"),
         (probed(logits=b""), "probe in its card"),
-        (probed(atol=float("nan")), "tolerance"),
-        (probed(atol=-1.0), "tolerance"),
+        (probed(atol=float("nan")), "what no card can"),
+        (probed(atol=-1.0), "what no card can"),
+        (probed(atol=0.0), "tolerance"),
     ],
 )
 def test_a_card_that_makes_no_sense_is_refused(card: bytes, words: str) -> None:
