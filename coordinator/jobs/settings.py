@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from coordinator.jobs.compatibility import objections
+from coordinator.jobs.tour_settings import GateSettings, TourSettings
 from coordinator.strategies import Strategy, named
 from sojourn.errors import ConfigError
-from sojourn.parts import Count, Encoding, GateSettings, Natural, NotNegative, TourSettings, fixed_rounds
+from sojourn.parts import Count, Encoding, Natural, NotNegative, fixed_rounds
 from sojourn.protocol.spec import Shape
 from sojourn.protocol.topics import check_name
 from sojourn.settings import parse, validated

@@ -41,6 +41,7 @@ from sojourn.parts import (
     Scaffold,
     Sgd,
     SignatureEstimator,
+    TourBounds,
     TourPolicy,
     Training,
 )
@@ -232,12 +233,14 @@ def _tours() -> list[Sent]:
     policy, gate = TourPolicy(on_lost_visit="swap"), Gate()
     tour = Tour(TOUR, KIT, {"model": MODEL}, ("pi-1", "pi-2"), ("pi-9",), TASK, derive(7, "train", 1), policy, gate, ())
     waves = msgspec.structs.replace(tour, merges=2, weighting="uniform")
+    bounded = msgspec.structs.replace(tour, bounds=TourBounds(deadline=3600.0, against_factor=1.25, least_cosine=-0.5))
     return [
         ("roster-ask", CLOUD, EDGE, RosterAsk()),
         ("roster", EDGE, CLOUD, Roster(1, members)),
         ("roster-seen", CLOUD, EDGE, RosterSeen(1)),
         ("tour", CLOUD, EDGE, tour),
         ("tour-with-merges", CLOUD, EDGE, waves),
+        ("tour-with-bounds", CLOUD, EDGE, bounded),
         ("tour-progress", EDGE, CLOUD, TourProgress(TOUR, 1, 2, "pi-2", 3, 8, 0, 61_234)),
         ("toured", EDGE, CLOUD, Toured(TOUR, {"model": RESULT}, 120, reports, 123_456)),
         ("tour-accepted", CLOUD, EDGE, TourAccepted(TOUR)),

@@ -51,7 +51,7 @@ from sojourn.parts.schedules import (
     Slots,
     fixed_rounds,
 )
-from sojourn.parts.visits import Gate, GateSettings, TourBounds, TourPolicy, TourSettings, Training
+from sojourn.parts.visits import Cosine, Factor, Gate, Samples, TourBounds, TourPolicy, Training
 
 __all__ = [
     "Adagrad",
@@ -64,6 +64,7 @@ __all__ = [
     "ClassifierEstimator",
     "CluSampArranger",
     "ConfidenceEstimator",
+    "Cosine",
     "Count",
     "Dyn",
     "DynServer",
@@ -72,10 +73,10 @@ __all__ = [
     "Encoding",
     "Estimator",
     "EveryRound",
+    "Factor",
     "FedCatArranger",
     "FedSeqArranger",
     "Gate",
-    "GateSettings",
     "HierClusterArranger",
     "IcgArranger",
     "Ida",
@@ -96,6 +97,7 @@ __all__ = [
     "RandomArranger",
     "Ring",
     "Sam",
+    "Samples",
     "Scaffold",
     "ScaffoldServer",
     "Schedule",
@@ -109,7 +111,6 @@ __all__ = [
     "Slots",
     "TourBounds",
     "TourPolicy",
-    "TourSettings",
     "Training",
     "UniformMean",
     "UpdateEstimator",

@@ -46,7 +46,8 @@ PAGE = make_vectors.PAGE.read_text(encoding="utf-8")
 KINDS: dict[str, type] = {kind(form): form for form in (*get_args(Message), *get_args(Presence))}
 STRUCTURES: dict[str, type] = {
     "Training settings": parts.Training,
-    **{form.__name__: form for form in (parts.TourPolicy, parts.Gate, spec.Kit, spec.ModelSpec, spec.TensorSpec)},
+    **{form.__name__: form for form in (parts.TourPolicy, parts.Gate, parts.TourBounds, spec.Kit)},
+    **{form.__name__: form for form in (spec.ModelSpec, spec.TensorSpec)},
     **{form.__name__: form for form in (spec.InputSpec, spec.Probe, Exemplars, wire.Epoch, wire.Ref)},
     **{form.__name__: form for form in (wire.TourId, wire.VisitId, wire.Task, wire.Offer, Member)},
     **{form.__name__: form for form in (VisitReport, wire.TourView, wire.RoundReport, wire.JobView)},
@@ -113,7 +114,7 @@ def told_default(field: msgspec.structs.FieldInfo) -> str:
         case None:
             return "nil"
         case msgspec.UNSET:
-            return "not there"
+            return "left out"
         case () | "" | msgspec.NODEFAULT:  # the latter: made anew each time, an empty map
             return "empty"
         case bool() as value:
@@ -301,8 +302,8 @@ def told_type(form: Any) -> str | None:
     match form:
         case msgspec.inspect.IntType():
             return f"integer, {form.ge:,} to {form.le:,}"
-        case msgspec.inspect.FloatType(ge=0, lt=None):
-            return f"float, 0 to {told_limit(form.le)}"
+        case msgspec.inspect.FloatType(gt=None, lt=None):
+            return f"float, {told_limit(form.ge)} to {told_limit(form.le)}"
         case msgspec.inspect.FloatType(gt=None):
             return f"float, at least {form.ge:g}, below {form.lt:g}"
         case msgspec.inspect.FloatType():

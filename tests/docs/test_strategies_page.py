@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from coordinator.aggregators.aggregating import aggregate
 from coordinator.aggregators.contributions import Contribution, MergeContext
 from coordinator.jobs import settings as job_file
 from coordinator.jobs.compatibility import objections
+from coordinator.jobs.tour_settings import GateSettings, TourSettings
 from coordinator.rounds.schedules import Departure, Moment, depart, merges
 from coordinator.strategies import STRATEGIES, Named
 from coordinator.strategies.requirements import requirements_of
@@ -117,13 +119,15 @@ def known_words() -> set[str]:
     fields = {field.name for form in forms for field in msgspec.structs.fields(form)}
     messages = {form.__name__ for form in get_args(Message)}
     picked = {choice for form in forms for choice in choices(form)}
-    dotted = {f"tours.{field.name}" for field in msgspec.structs.fields(parts.TourPolicy)}
+    dotted = {f"tours.{field.name}" for field in msgspec.structs.fields(TourSettings)}
+    dotted |= {f"gate.{field.name}" for field in msgspec.structs.fields(GateSettings)}
     dotted |= {f"data.{field.name}" for field in msgspec.structs.fields(job_file.JobData)}
     lists = {'shares = ["class-counts"]', 'objectives = ["mine:Sparse"]'}
     seen = {"vector", "weight", "devices", "objective", "returned", "memory", "begin", "end", "Departure", "Moment"}
     optional = {"wanted_sets(number, devices)", "rearranges(number)", 'sojourn.randomness.generator(seed, "a name")'}
     told = {"show", "sojourn strategies", "sojourn strategies show fedseq", "agent.toml", "encoding", "float16", "int8"}
     own_part = {"package.module:Class", 'arranger = { name = "mine:Neighbours", size = 3 }', "name", "[training]"}
+    tables = {"[gate]", "[tours]", "true", "false"}
     return (
         {*STRATEGIES, *FORMS, "training", *(name for _, name, _ in FORMS_OF), *MEASURES}
         | fields
@@ -135,6 +139,7 @@ def known_words() -> set[str]:
         | optional
         | told
         | own_part
+        | tables
     )
 
 
@@ -149,6 +154,16 @@ def test_nothing_is_named_that_does_not_exist() -> None:
         if word not in known | fields and not set_to and not (ROOT / word).is_file():
             strange.append(word)
     assert strange == []
+
+
+def test_the_gates_defaults_are_those_of_the_code() -> None:
+    rows_of_gate = re.findall(r"^\| (`gate[^|]*) \| ([^|]*) \|", PAGE, re.MULTILINE)
+    listed = {
+        name: json.loads(value.strip("`").replace(",", ""))
+        for names, values in rows_of_gate
+        for name, value in zip(re.findall(r"gate\.(\w+)", names), values.split(", "), strict=True)
+    }
+    assert listed == msgspec.structs.asdict(GateSettings())
 
 
 def test_the_messages_of_a_visit_are_named_as_they_are() -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from coordinator.jobs.compatibility import objections
 from coordinator.jobs.settings import JobSettings
+from coordinator.jobs.tour_settings import TourSettings
 from coordinator.strategies import STRATEGIES, Strategy, named
-from sojourn.parts import TourSettings, fixed_rounds
+from sojourn.parts import fixed_rounds
 
 
 def mixed(base: str, **changes: dict[str, Any]) -> Strategy:
