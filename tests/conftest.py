@@ -1,9 +1,10 @@
-"""What all tests share: one new folder for compiled kits, one thread for each computation, and an order of files."""
+"""What all tests share: one folder for kits, one thread for each computation, an order of files, little garbage."""
 
 from __future__ import annotations
 
 import copy
 import functools
+import gc
 import os
 import shutil
 import signal
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 _KITS: list[str] = []
 """The folder that this process made, and has to take away."""
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_GARBAGE = (10_000, 10, 10)
+"""How many new objects begin a collection, instead of 700: torch and the simulations make many, and few are garbage."""
 _LONG = (
     "tests/live/",
     "tests/fleet_sim/demo/",
@@ -43,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     all the processes that tests start and interrupt.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.disable()
     if not hasattr(config, "workerinput"):
         _KITS.append(tempfile.mkdtemp(prefix="sojourn-tests-"))
         os.environ["XDG_CACHE_HOME"] = _KITS[0]
@@ -58,6 +62,13 @@ def pytest_unconfigure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest."""
     items.sort(key=lambda item: next((at for at, long in enumerate(_LONG) if item.nodeid.startswith(long)), len(_LONG)))
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage from now on, but not among what was imported: it stays, and looking took a tenth of all time."""
+    gc.freeze()
+    gc.set_threshold(*_GARBAGE)
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
