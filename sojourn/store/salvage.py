@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sojourn.store.files import sync_path
+from sojourn.store.private import private_file
 from sojourn.store.tables import INCOMPLETE, prepare
 
 Row = dict[str, Any]
@@ -49,6 +50,7 @@ def salvage(path: Path) -> None:
         raise sqlite3.DatabaseError("database disk image is malformed, and nothing in it can be read")
     fresh = path.with_name(f".{path.name}.salvaged")
     fresh.unlink(missing_ok=True)
+    private_file(fresh)
     with closing(sqlite3.connect(fresh)) as new:
         prepare(new)
         for table, rows in found.items():

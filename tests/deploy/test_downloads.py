@@ -24,6 +24,8 @@ FILES = sorted(
 INTO_A_SHELL = re.compile(r"\|\s*(sudo\s+)?(-\S+\s+)*(ba|da|z)?sh\b|\b(sh|bash|eval)\b.*(\$\(|<\(|`)\s*(curl|wget)\b")
 FETCHES = re.compile(r"(^|[\s`(&;|])(curl|wget)\s+[^`\n]*(https?:|\$)|^\s*ADD\s+https?:|urlretrieve")
 CHECKS = re.compile(r"sha256sum --check|sha256sum -c|--checksum=sha256:")
+HERE = re.compile(r"(//|\s)localhost[:/]")
+"""What is asked of this machine is no download."""
 NEAR = 6
 """Lines after a download in which its checksum must be compared."""
 
@@ -37,7 +39,7 @@ def unchecked(text: str) -> list[str]:
         if INTO_A_SHELL.search(line)
         or (
             FETCHES.search(line)
-            and "//localhost" not in line
+            and not HERE.search(line)
             and not CHECKS.search("\n".join(lines[number : number + NEAR]))
         )
     ]
