@@ -142,7 +142,9 @@ def _job(demo: Demo, folder: Path) -> str:
 
 def _start_servers(demo: Demo, brokers: dict[str, Broker], processes: Processes, folder: Path) -> None:
     cloud = _address(_at(brokers, CLOUD))
-    _start(processes, folder, "coordinator", CLOUD, {"broker": cloud, "operators": [OPERATOR]})
+    _start(
+        processes, folder, "coordinator", CLOUD, {"broker": cloud, "operators": [OPERATOR], "release_key_file": PUBLIC}
+    )
     for name in demo.site_names:
         _start(processes, folder, "edge", name, {"broker": _address(_at(brokers, name)), "cloud_broker": cloud})
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from onnx import numpy_helper
@@ -18,7 +19,7 @@ from coordinator.releases.file import ReleaseFile, read_release
 from sojourn import extras
 from sojourn.errors import ConfigError, DataError, MachineError, ModelError
 from sojourn.model.predictor import Predictor
-from sojourn.protocol.release import LineView
+from sojourn.protocol.release import HealthRules, LineView
 from tests.coordinator.releases.release_material import linear
 from tests.coordinator.releases.test_file import release
 
@@ -171,6 +172,11 @@ class Known:
 
     lines: tuple[LineView, ...]
     asked: list[tuple[str, Any]] = field(default_factory=list)
+    fleet: str = "sojourn"
+
+    def rollout(self, _forward, _back, _release, _shares, rules, *, undo: bool) -> LineView:
+        self.asked.append(("rollout", (rules, undo)))
+        return view("wine", 7, 0, 0)
 
     def releases(self, line: str | None = None) -> tuple[LineView, ...]:
         return self.lines
@@ -182,6 +188,19 @@ class Known:
 
 def view(line: str, version: int, before: int, serves: int) -> LineView:
     return LineView(line, "rolled-back", "", 4, version, before, serves, None, (1.0,), 1, {})
+
+
+def test_how_many_must_complain_is_told_only_if_it_is_said(monkeypatch) -> None:
+    """A coordinator of an earlier version refuses rules that it does not know."""
+    known = Known(())
+    monkeypatch.setattr(job_commands, "_connection", lambda **_given: nullcontext(known))
+    create()
+    run("key", "release.key")
+    run("rollout", "wine-7.release", "--key", "release.key")
+    run("rollout", "wine-7.release", "--key", "release.key", "--quorum", "5", "--halt")
+    assert known.asked == [("rollout", (HealthRules(), True)), ("rollout", (HealthRules(quorum=5), False))]
+    assert b"quorum" not in msgspec.msgpack.encode(known.asked[0][1][0])
+    assert [rules.company for _, (rules, _) in known.asked] == [2, 5]
 
 
 @pytest.mark.parametrize(
