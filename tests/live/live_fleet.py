@@ -57,6 +57,11 @@ epochs = 5
 """
 
 
+def compile_here(text: str) -> None:
+    """Compile a job's model in this process, where torch is loaded once for all tests: a coordinator finds the kit."""
+    prepare(PrepareJob("job", text), MemoryBlobs(), KitCache())
+
+
 class LiveFleet:
     """A coordinator, edge servers and agents as processes; brokers too."""
 
@@ -156,8 +161,7 @@ class LiveFleet:
         return self.finish(name)
 
     def submit(self, text: str) -> None:
-        # Compiled here, where torch is loaded once for all tests, and not by the coordinator of each fleet.
-        prepare(PrepareJob("job", text), MemoryBlobs(), KitCache())
+        compile_here(text)
         with self.operator() as operator:
             operator.jobs(patience=PATIENCE)  # the coordinator may still be starting
             operator.submit(text)

@@ -1,4 +1,4 @@
-"""Ten agents that serve releases, as processes on a real Mosquitto."""
+"""Five agents that serve releases, as processes on a real Mosquitto."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from coordinator.releases.file import ReleaseFile
 
-DEVICES = [f"pi-{number}" for number in range(10)]
-SITES = {"edge-1": DEVICES[:5], "edge-2": DEVICES[5:]}
-STAGES = (0.05, 0.25, 1.0)
+DEVICES = [f"pi-{number}" for number in range(5)]
+SITES = {"edge-1": DEVICES[:3], "edge-2": DEVICES[3:]}
+STAGES = (0.05, 0.5, 1.0)
 RULES = HealthRules(soak=0.2, patience=60.0)
 OVER = ("done", "rolled-back", "halted", "paused")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sojourn.brokers.run import find_mosquitto
-from tests.live.live_fleet import job_text, split_digits
+from tests.live.live_fleet import compile_here, job_text, split_digits
 from tests.sojourn.brokers.guarded_broker import free_ports
 
 PATIENCE = 150.0
@@ -86,7 +86,9 @@ def test_three_people_follow_the_commands_and_a_model_is_trained(guarded: Guarde
         device = guarded.unpack(tmp_path / f"{name}.tar.gz")
         guarded.serve(name, "agent", "run", device / "agent.toml", "--data", tmp_path / f"{name}.npz")
     job = tmp_path / "job.toml"
-    job.write_text(job_text("job", rounds=1, devices=2).replace("sets = 2", "sets = 1"))
+    text = job_text("job", rounds=1, devices=2).replace("sets = 2", "sets = 1")
+    compile_here(text)
+    job.write_text(text)
     there: list[object] = ["--broker", f"localhost:{ports[1]}", "--password-file", cloud / "operator.password"]
     guarded.sojourn("job", "submit", job, *there)
     deadline = time.monotonic() + PATIENCE

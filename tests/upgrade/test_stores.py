@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from edge_agent import Model
+from tests.live.live_fleet import compile_here
 from tests.upgrade.command_fleet import CLOUD, DEVICES, CommandFleet, sojourn
 from tests.upgrade.kept import CLOSE, VERSIONS, apart, trained_before, unpack
 
@@ -25,7 +26,9 @@ def version(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def fleet(version: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandFleet]:
-    live = CommandFleet(unpack(version, tmp_path_factory.mktemp("kept"), "fleet.tar.gz"))
+    folder = unpack(version, tmp_path_factory.mktemp("kept"), "fleet.tar.gz")
+    compile_here((folder / "job-queued.toml").read_text())
+    live = CommandFleet(folder)
     yield live
     live.stop()
 
