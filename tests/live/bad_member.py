@@ -1,0 +1,98 @@
+"""A member of a fleet that keeps to no rule: says anything to anybody that the broker lets it say."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+import msgpack
+from paho.mqtt.client import Client
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+
+from sojourn.protocol import topics
+from sojourn.protocol.topics import Address, Role
+from sojourn.store.blobs import LEAF, leaf_hashes, ref_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from paho.mqtt.client import MQTTMessage
+
+    from sojourn.brokers.run import Broker
+
+PATIENCE = 60.0
+Fields = dict[str, Any]
+
+
+class BadMember:
+    """A client with a member's name. What it hears is kept as plain maps; what it says is packed without a check."""
+
+    def __init__(self, broker: Broker, fleet: str, role: Role, name: str) -> None:
+        self.address = Address(role, name)
+        self.heard: list[tuple[str, Fields]] = []
+        self.blobs: dict[bytes, bytes] = {}
+        """What it hands out to whoever asks."""
+        self.on_hearing: Callable[[str, Fields], None] = lambda _sender, _message: None
+        self._fleet = fleet
+        self._number = 0
+        self._epoch = [1 << 20, os.urandom(8)]
+        self._connected = threading.Event()
+        self._client = Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=MQTTProtocolVersion.MQTTv5)
+        self._client.username_pw_set(name)
+        inbox = topics.inbox_filter(fleet, self.address)
+        self._client.on_connect = lambda *_: self._client.subscribe(inbox, 1) and None
+        self._client.on_subscribe = lambda *_: self._connected.set()
+        self._client.on_message = lambda _client, _data, message: self._hear(message)
+        self._client.connect(broker.host, broker.port)
+        self._client.loop_start()
+        assert self._connected.wait(PATIENCE)
+
+    def say(self, role: Role, to: str, kind: str, *, retain: bool = False, **fields: Any) -> None:
+        """Send a message with whatever fields."""
+        topic = topics.inbox(self._fleet, Address(role, to), self.address.name)
+        self._client.publish(topic, self._packed(kind, fields), qos=1, retain=retain)
+
+    def born(self, **fields: Any) -> None:
+        """Be there, with any offer."""
+        topic = topics.state(self._fleet, self.address)
+        self._client.publish(topic, self._packed("birth", fields), qos=1, retain=True)
+
+    def blob(self, data: bytes, encoding: str = "raw") -> Fields:
+        """A reference to these bytes, which are handed out to whoever asks."""
+        ref = ref_of(data)
+        self.blobs[ref.digest] = data
+        return {"digest": ref.digest, "size": ref.size, "encoding": encoding}
+
+    def wait(self, kind: str, count: int = 1) -> Fields:
+        """The newest message of a kind, when so many have come."""
+        deadline = time.monotonic() + PATIENCE
+        while len(found := [message for _, message in list(self.heard) if message["kind"] == kind]) < count:
+            assert time.monotonic() < deadline, [message["kind"] for _, message in self.heard]
+            time.sleep(0.02)
+        return found[-1]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def _packed(self, kind: str, fields: Fields) -> bytes:
+        self._number += 1
+        return bytes(msgpack.packb({"id": self._number, "epoch": self._epoch, "kind": kind, **fields}))
+
+    def _hear(self, message: MQTTMessage) -> None:
+        sender, said = message.topic.rpartition("/")[2], msgpack.unpackb(message.payload, strict_map_key=False)
+        self.heard.append((sender, said))
+        role: Role = "edge" if self.address.role != "edge" else ("device" if sender != "cloud" else "cloud")
+        data = self.blobs.get(said.get("digest", b""))
+        if said["kind"] == "fetch" and data is not None:
+            at = said["first"] * LEAF
+            self.say(role, sender, "chunk", digest=said["digest"], first=said["first"], data=data[at : at + 2 * LEAF])
+        elif said["kind"] == "fetch-hashes" and data is not None:
+            hashes = leaf_hashes(data)[said["first"] * 32 :]
+            self.say(role, sender, "hashes", digest=said["digest"], first=said["first"], hashes=hashes)
+        self.on_hearing(sender, said)
