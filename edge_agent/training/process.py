@@ -167,6 +167,9 @@ class TrainingProcess:
     def _tell(self, child: Child, frame: Frame) -> None:
         if isinstance(frame, CageReport):
             self._note_cage(frame)
+        if isinstance(frame, Failure):  # beyond a limit anything may fail: then the limit is the reason
+            child.next_look = 0.0
+            self._watch(child)
         with self._lock:
             item = child.item
             if item is None or not isinstance(frame, Advance | Success | Failure):

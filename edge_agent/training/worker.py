@@ -52,12 +52,12 @@ def main() -> None:
     from edge_agent.training.trainer import Trainer, attempt  # noqa: PLC0415
     from sojourn.store.blobs import FolderBlobs  # noqa: PLC0415
 
-    stacks = _STACK * (max(os.cpu_count() or 1, setup.threads) + 2)
-    bound_memory(None if setup.memory is None else setup.memory + stacks)
     pacing = pacing_of(setup)
     trainer = Trainer(FolderBlobs(Path(setup.blobs)), setup.data, setup.threads)
     orders: SimpleQueue[WorkOrder] = SimpleQueue()
     threading.Thread(target=_listen, args=(frames, orders, pacing), daemon=True).start()
+    stacks = _STACK * (max(os.cpu_count() or 1, setup.threads) + 2)
+    bound_memory(None if setup.memory is None else setup.memory + stacks)
     while True:
         order = orders.get()
         outcome = attempt(order.key, order.work, trainer, _Advances(order.key, sink, pacing))
