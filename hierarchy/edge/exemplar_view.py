@@ -1,11 +1,10 @@
-"""What a model makes of the coordinator's exemplars: its loss on them, and the slope of that, remembered for a few."""
+"""What a model makes of the coordinator's exemplars: its loss on them and its gradient, remembered for a few."""
 
 from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from sojourn.protocol.spec import Kit
 from sojourn.randomness import noise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -28,60 +27,72 @@ if TYPE_CHECKING:
 
 VIEWS = 2
 """Graphs and exemplars of at most this many kits are kept ready."""
-SHOWN = 256
+SHOWN = 128
 """Of more exemplars than this, so many are looked at, evenly from all of them."""
 BATCH = 64
-REMEMBERED, BYTES = 64, 64 << 20
-"""Of at most this many models the slope is remembered, and of fewer where they take more memory than this."""
+LOSSES, BYTES = 256, 16 << 20
+"""Of at most this many models the loss is remembered, and gradients that take at most this much memory."""
 LEARNT = 0.1
 """A loss under this part of a blind guess's counts as that: below it, a factor of the loss means nothing."""
 LOST = 2.0
 """A model with a loss over so many times a blind guess's answers at random: a leap of its loss means nothing, too."""
 
 
-@dataclass(frozen=True, eq=False)
-class Slope:
-    """The mean loss on the exemplars at a model, and its gradient."""
-
-    loss: float
-    gradient: Vector
-
-
 class ExemplarView:
-    """The exemplars through one kit's training graph: dropout draws the same at every look."""
+    """The exemplars through one kit's graphs: models are known by their digests, and looked at once."""
 
     def __init__(self, kit: Kit, graphs: Graphs, exemplars: Exemplars) -> None:
         self._graphs, self._noise = graphs, kit.noise
         x, y = exemplars.packed()
         rows = np.linspace(0, len(y) - 1, SHOWN).astype(np.int64) if len(y) > SHOWN else np.arange(len(y))
-        self._x, self._y = exemplars.unpacked(x[rows]), y[rows]
         if not len(y) or x.shape[1:] != kit.input.shape:
             raise InvalidBlob(f"{len(y)} exemplars of shape {x.shape[1:]} are none for a model of {kit.input.shape}")
+        self._x, self._y = exemplars.unpacked(x[rows]), y[rows]
         blind = math.log(max(2, len(kit.classes)))
         self.learnt, self.lost = LEARNT * blind, LOST * blind
         """A loss that counts as learnt, and one of a model that has nothing to lose."""
-        self._known: dict[bytes, Slope] = {}
+        self._losses: dict[bytes, float] = {}
+        self._gradients: dict[bytes, Vector] = {}
         self._lock = threading.Lock()
 
-    def at(self, vector: Vector, digest: bytes) -> Slope:
-        """The slope at a model, which is known by its digest."""
+    def loss(self, vector: Vector, digest: bytes) -> float:
+        """The mean loss of a model."""
         with self._lock:
-            known = self._known.pop(digest, None) or self._look(vector)
-            self._known[digest] = known  # the last that was asked for is the last to be forgotten
-            most = min(REMEMBERED, max(2, BYTES // max(1, known.gradient.nbytes)))
-            while len(self._known) > most:
-                del self._known[next(iter(self._known))]
-            return known
+            known = self._losses.pop(digest, None)
+            self._losses[digest] = found = self._mean_loss(vector) if known is None else known
+            _forget(self._losses, LOSSES)
+            return found
 
-    def _look(self, vector: Vector) -> Slope:
-        total, gradient = 0.0, np.zeros(len(vector))
+    def gradient(self, vector: Vector, digest: bytes) -> Vector:
+        """The gradient of that loss; dropout draws the same at every look."""
+        with self._lock:
+            known = self._gradients.pop(digest, None)
+            self._gradients[digest] = found = self._mean_gradient(vector) if known is None else known
+            _forget(self._gradients, max(1, BYTES // max(1, found.nbytes)))
+            return found
+
+    def _mean_loss(self, vector: Vector) -> float:
         with np.errstate(all="ignore"):
-            for at in range(0, len(self._y), BATCH):
-                x, y = self._x[at : at + BATCH], self._y[at : at + BATCH]
-                loss, slope = self._graphs.loss_and_gradient(vector, x, y, noise(0, at, len(y), self._noise))
-                total += len(y) * loss
-                gradient += len(y) * slope.astype(np.float64)
-            return Slope(total / len(self._y), (gradient / len(self._y)).astype(np.float32))
+            losses = [len(y) * self._graphs.loss(vector, x, y) for x, y, _ in self._batches()]
+            return sum(losses) / len(self._y)
+
+    def _mean_gradient(self, vector: Vector) -> Vector:
+        total = np.zeros(len(vector))
+        with np.errstate(all="ignore"):
+            for x, y, at in self._batches():
+                _, gradient = self._graphs.loss_and_gradient(vector, x, y, noise(0, at, len(y), self._noise))
+                total += len(y) * gradient.astype(np.float64)
+            return (total / len(self._y)).astype(np.float32)
+
+    def _batches(self) -> Iterator[tuple[NDArray[np.generic], NDArray[np.int64], int]]:
+        for at in range(0, len(self._y), BATCH):
+            yield self._x[at : at + BATCH], self._y[at : at + BATCH], at
+
+
+def _forget(known: dict[bytes, Any], most: int) -> None:
+    """Forget those that were longest not asked for."""
+    while len(known) > most:
+        del known[next(iter(known))]
 
 
 class ExemplarViews:

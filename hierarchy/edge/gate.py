@@ -198,7 +198,7 @@ def _update(work: Check, before: Vector, after: Vector) -> Update:
 def _longest(work: Check, update: Update, view: ExemplarView | None) -> float:
     steps = visit_steps(work.task, granted_samples(work.samples, work.bounds), work.earlier)
     first = view is not None and not work.norms and work.gate.norm_factor is not None
-    slope = view.at(update.before, update.digests[0]) if view and first else None
+    slope = view.gradient(update.before, update.digests[0]) if view and first else None
     return longest_way(work.gate, work.norms, steps, work.task.training, slope)
 
 

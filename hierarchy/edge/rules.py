@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hierarchy.edge.exemplar_view import ExemplarView, Slope
+    from hierarchy.edge.exemplar_view import ExemplarView
     from sojourn.parts import Gate, TourBounds, Training
     from sojourn.protocol.wire import Task
 
@@ -70,11 +70,12 @@ def granted_samples(samples: int, bounds: TourBounds) -> int:
     return counted if bounds.usual_samples is None else min(counted, MORE_SAMPLES * bounds.usual_samples)
 
 
-def longest_way(gate: Gate, norms: Sequence[float], steps: float, training: Training, slope: Slope | None) -> float:
+def longest_way(gate: Gate, norms: Sequence[float], steps: float, training: Training, slope: Vector | None) -> float:
     """The norm that an update of so many steps may have at most; infinite where nothing is known to compare it with.
 
     norms: of earlier updates, each over the root of its steps. Without any, the very first results are held against
-    `slope`: each step may be as long as the first one would be on the exemplars, as if all led the same way.
+    `slope`, the exemplars' gradient: each step may be as long as the first one would be there, as if all led the same
+    way.
     """
     if gate.norm_factor is None:
         return math.inf
@@ -85,11 +86,11 @@ def longest_way(gate: Gate, norms: Sequence[float], steps: float, training: Trai
     return gate.norm_factor * max(1.0, steps) * _first_step(training, slope)
 
 
-def _first_step(training: Training, slope: Slope) -> float:
+def _first_step(training: Training, slope: Vector) -> float:
     """The length of a step; a model that has learnt the exemplars has no slope there, but may have one elsewhere."""
     if training.optimiser == "adam":
-        return training.lr * math.sqrt(len(slope.gradient))
-    return training.lr / (1 - training.momentum) * max(1.0, float(np.linalg.norm(slope.gradient.astype(np.float64))))
+        return training.lr * math.sqrt(len(slope))
+    return training.lr / (1 - training.momentum) * max(1.0, float(np.linalg.norm(slope.astype(np.float64))))
 
 
 def too_long(norm: float, longest: float) -> str | None:
@@ -99,14 +100,14 @@ def too_long(norm: float, longest: float) -> str | None:
 
 def rise_of(update: Update, view: ExemplarView) -> float:
     """The factor by which an update makes the loss on the exemplars grow; under 1 where it falls."""
-    old, new = _slopes(update, view)
-    before = max(old.loss, view.learnt) if math.isfinite(old.loss) else math.inf
-    rise = new.loss / before
+    old, new = _losses(update, view)
+    before = max(old, view.learnt) if math.isfinite(old) else math.inf
+    rise = new / before
     return rise if math.isfinite(rise) else math.inf
 
 
-def _slopes(update: Update, view: ExemplarView) -> tuple[Slope, Slope]:
-    return view.at(update.before, update.digests[0]), view.at(update.after, update.digests[1])
+def _losses(update: Update, view: ExemplarView) -> tuple[float, float]:
+    return view.loss(update.before, update.digests[0]), view.loss(update.after, update.digests[1])
 
 
 def against(update: Update, view: ExemplarView | None, gate: Gate, bounds: TourBounds, task: Task) -> str | None:
@@ -118,22 +119,22 @@ def against(update: Update, view: ExemplarView | None, gate: Gate, bounds: TourB
     """
     if view is None or (gate.loss_factor is None and bounds.against_factor is None):
         return None
-    (old, new), rise = _slopes(update, view), rise_of(update, view) / bounds.usual_rise
-    words = f"the loss on the exemplars went from {old.loss:.3g} to {new.loss:.3g}"
-    if gate.loss_factor is not None and rise > gate.loss_factor and not view.lost <= old.loss < math.inf:
+    (old, new), rise = _losses(update, view), rise_of(update, view) / bounds.usual_rise
+    words = f"the loss on the exemplars went from {old:.3g} to {new:.3g}"
+    if gate.loss_factor is not None and rise > gate.loss_factor and not view.lost <= old < math.inf:
         return words
     elsewhere = isinstance(task.objective, Elmy) and task.objective.start == "own"  # it did not start at `before`
     if bounds.against_factor is None or elsewhere or rise <= bounds.against_factor:
         return None
-    cosine = cosine_to_descent(update.way, old)
+    cosine = cosine_to_descent(update.way, view.gradient(update.before, update.digests[0]))
     return (
         f"{words}, and the update points against them (cosine {cosine:.2f})" if cosine < bounds.least_cosine else None
     )
 
 
-def cosine_to_descent(way: NDArray[np.float64], slope: Slope) -> float:
-    """The cosine between an update and the steepest descent on the exemplars; 0 where one of them leads nowhere."""
-    gradient = slope.gradient.astype(np.float64)
+def cosine_to_descent(way: NDArray[np.float64], gradient: Vector) -> float:
+    """The cosine between an update and the steepest descent; 0 where one of them leads nowhere."""
+    slope = gradient.astype(np.float64)
     with np.errstate(all="ignore"):
-        lengths = math.sqrt(way @ way) * math.sqrt(gradient @ gradient)
-        return float(-(way @ gradient) / lengths) if 0 < lengths < math.inf else 0.0
+        lengths = math.sqrt(way @ way) * math.sqrt(slope @ slope)
+        return float(-(way @ slope) / lengths) if 0 < lengths < math.inf else 0.0

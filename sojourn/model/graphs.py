@@ -49,6 +49,12 @@ class Graphs:
         _check_shape("gradient", gradient, (self._kit.model.size,))
         return float(loss), gradient
 
+    def loss(self, vector: NDArray[np.float32], x: NDArray[np.generic], y: NDArray[np.int64]) -> float:
+        """The mean cross-entropy of a batch as the model predicts it."""
+        logits = self.logits(vector, x).astype(np.float64)
+        shifted = logits - logits.max(axis=1, keepdims=True)
+        return float((np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(y)), y]).mean())
+
     def logits(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
         """The model's answers for a batch, one row per sample."""
         answers: NDArray[np.float32] = self._predict.run(["logits"], {"vector": vector, "x": x})[0]

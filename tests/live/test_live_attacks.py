@@ -180,7 +180,7 @@ def test_a_server_cannot_make_a_device_read_its_files_or_compute_for_ever(fleet:
             "estimator": None,
         }  # fmt: skip
         for number, (train, why) in enumerate(
-            ((reading(kit.train, f"{fleet.folder}/pi-1.npz"), "external"), (endless(kit.train), "Loop")), 1
+            ((reading(kit.train, f"{fleet.folder}/pi-1.npz"), "in another file"), (endless(kit.train), "Loop")), 1
         ):
             ref = bad.blob(msgspec.msgpack.encode(msgspec.structs.replace(kit, train=train)))
             bad.say("device", "pi-1", "prepare", job="theirs", kit=ref, task=task)

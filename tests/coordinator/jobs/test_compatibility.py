@@ -266,3 +266,11 @@ def test_an_own_arranger_that_may_repeat_a_device_is_refused_with_memory(here: s
     assert objections(mixed("feddyn", arranger={NAME: here})) == []
     assert objections(mixed("fedprox", arranger=twice)) == []
     assert objections(mixed("feddyn", arranger=twice, schedule={NAME: "ring", "trips": 2})) == []
+
+
+def test_a_visit_may_not_be_over_before_its_lease() -> None:
+    short = job("visit", tours={"lease": 60, "deadline": 59})
+    (reason,) = objections(short.parts(), short)
+    assert reason.startswith("tours.deadline = 59 is over before a lease of tours.lease = 60 seconds is: ")
+    for fine in ({"lease": 60, "deadline": 60}, {"lease": 1e6}):
+        assert objections(job("visit", tours=fine).parts(), job("visit", tours=fine)) == []

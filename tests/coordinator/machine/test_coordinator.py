@@ -238,6 +238,25 @@ def test_a_site_without_a_sign_of_life(policy, others, record) -> None:
     assert any(isinstance(effect, Do) for effect in effects) == (record is TourGivenUp)
 
 
+@pytest.mark.parametrize("policy", ["wait", "drop", "reassign"])
+def test_endless_progress_does_not_hold_a_job(policy) -> None:
+    bench = Bench()
+    bench.join("s3", ("a",))
+    bench.running(**{"tours.on_lost_site": policy, "tours.lease": 10, "tours.deadline": 20})
+    (first, second) = bench.cloud.state.jobs["job"].tours
+    bench.toured(second.number, second.site)
+    for now in range(0, 40, 10):
+        progress = TourProgress(TourId("job", 1, first.number, 1), 0, 1, "a", now, 10**6, 0, 0)
+        assert records(bench.hear(site(first.site), progress, float(now))) == []
+        assert records(bench.tell(Woke(), float(now))) == []
+    effects = bench.tell(Woke(), 40.0)  # a visit of 20 s, and as long again around it
+    assert records(effects) == [TourGivenUp]
+    assert bench.cloud.state.jobs["job"].given_up == {first.number: "its tour is over the deadline of 40 s"}
+    assert any(isinstance(effect, Do) for effect in effects)
+    late = TourProgress(TourId("job", 1, first.number, 1), 0, 1, "a", 41, 10**6, 0, 0)
+    assert [type(message) for message in sends(bench.hear(site(first.site), late, 41.0))] == [TourCancel]
+
+
 def test_a_lease_runs_on_while_a_result_is_fetched() -> None:
     bench = Bench()
     bench.running(**{"tours.on_lost_site": "drop"})

@@ -6,6 +6,7 @@ import pytest
 
 from coordinator.machine.tours import RoundTours
 from coordinator.records import TourArrived, TourGivenUp, TourMoved, TourPlan
+from coordinator.rounds.orders import tour_deadline
 from coordinator.rounds.results import REPORT_BYTES
 from coordinator.state import JobState
 from sojourn.node.machine import Pull
@@ -129,3 +130,31 @@ def test_a_result_that_cannot_be_of_the_tour_is_not_fetched(vectors, reports, wh
     (answer,) = sends(effects)
     assert isinstance(answer, TourDiscarded)
     assert why in answer.reason
+
+
+def test_a_tour_has_a_deadline_that_no_sign_of_life_renews() -> None:
+    job, tours = a_job(0, 1), RoundTours(Outbox())
+    (first, _), limit = job.tours, 2 * 60 * 60.0  # one visit of 60 leases, and as long again around it
+    tours.ask(job, first, 0.0)
+    for now in range(0, int(limit), 60):
+        tours.heard_of(job, first, progress(job, 0), float(now))
+        assert tours.overdue(float(now)) == []
+    assert tours.past_deadline(0, limit - 1) is False
+    assert tours.overdue(limit) == [0]
+    assert tours.past_deadline(0, limit) is True
+
+
+def test_a_site_that_is_born_again_gets_no_more_time_and_one_that_is_asked_anew_does() -> None:
+    job, tours = a_job(0), RoundTours(Outbox())
+    tours.ask(job, job.tours[0], 0.0)
+    tours.heard_of(job, job.tours[0], progress(job, 0), 10.0)
+    assert tours.ask_again(job, "site-0", 7000.0)
+    assert tours.past_deadline(0, 7200.0)
+    tours.ask(job, job.tours[0], 7000.0)
+    assert not tours.past_deadline(0, 7200.0)
+
+
+def test_tours_that_share_a_device_wait_for_each_other() -> None:
+    assert [tour_deadline(a_job(0), tour) for tour in a_job(0).tours] == [7200.0]
+    shared = a_job(0, 0, 0)
+    assert {tour_deadline(shared, tour) for tour in shared.tours} == {4 * 3600.0}

@@ -6,10 +6,14 @@ import msgspec
 import numpy as np
 import pytest
 
+from hierarchy.edge.exemplar_view import ExemplarViews
 from hierarchy.edge.gate import Check, Failed, Passed, Wrap, Wrapped, perform, unfit
 from hierarchy.edge.merge import Merged, WaveMerge
+from sojourn.errors import InvalidBlob
 from sojourn.model import vectors
-from sojourn.parts import Gate, Scaffold, Sgd
+from sojourn.model.exemplars import Exemplars
+from sojourn.model.graphs import Graphs
+from sojourn.parts import Dyn, Gate, Scaffold, Sgd, TourBounds
 from sojourn.protocol.envelope import pack_blob
 from sojourn.protocol.spec import InputSpec, ModelSpec, TensorSpec
 from sojourn.protocol.wire import Ref, Task
@@ -169,3 +173,102 @@ def test_a_device_that_took_more_steps_may_go_further(samples, passes) -> None:
     assert (plain.training.epochs, plain.training.batch) == (1, 32)
     done = perform(Check(desk.kit, result, before, None, Gate(), (0.025,), plain, samples), desk.blobs)
     assert isinstance(done, Passed if passes else Failed)
+
+
+@pytest.mark.parametrize(("samples", "passes"), [(2**50, False), (16 * 8, True)])
+def test_claimed_samples_buy_steps_only_up_to_a_multiple_of_the_usual(samples, passes) -> None:
+    """The norm of 0.5 is right for four batches of 32; 16 times the usual samples are one batch, or four."""
+    desk = Desk()
+    usual = 2 if not passes else 8
+    work = Check(
+        desk.kit, {"model": desk.save(END)}, {"model": desk.save(START)}, None, Gate(), (0.025,),
+        task(objective=Sgd()), samples, bounds=TourBounds(usual_samples=usual),
+    )  # fmt: skip
+    assert isinstance(perform(work, desk.blobs), Passed if passes else Failed)
+
+
+class Looking(Desk):
+    """A desk with exemplars, on which the loss is the squared distance to the model (1, 2, 2)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        shown = pack_blob(Exemplars.of(np.ones((1, 2), np.float32), np.zeros(1, np.int64)))
+        self.exemplars = ref_of(shown)
+        self.blobs.put(shown, self.exemplars.digest)
+        self.views = ExemplarViews(Distance)
+
+    def judge(self, end, norms=(), clip=True, objective=None, **changes):
+        of = task(objective=objective or Sgd())
+        bounds = TourBounds(against_factor=1.2, least_cosine=-0.5, clip=clip)
+        checkpoint, result = {"model": self.save(START)}, {"model": self.save(end)}
+        gate = Gate(norm_factor=10.0, loss_factor=2.0)
+        work = Check(self.kit, result, checkpoint, self.exemplars, gate, norms, of, 32, bounds=bounds)
+        return perform(msgspec.structs.replace(work, **changes), self.blobs, self.views)
+
+
+class Distance(Graphs):
+    """A loss with a known slope."""
+
+    def loss(self, vector, x, y) -> float:
+        away = vector - np.array([1, 2, 2], np.float32)
+        return float(away @ away)
+
+    def loss_and_gradient(self, vector, x, y, noise=()):
+        away = vector - np.array([1, 2, 2], np.float32)
+        return float(away @ away), (2 * away).astype(np.float32)
+
+
+def test_an_update_that_is_only_too_long_is_shortened_to_what_is_allowed() -> None:
+    desk = Looking()  # the start is 1 away from the goal, which is in the third number; the step may be 0.5
+    done = desk.judge([1, 2, 1], norms=(0.05,))
+    assert isinstance(done, Passed)
+    assert desk.load(done.vectors["model"]).tolist() == [1, 2, 2.5]
+    assert done.norm == pytest.approx(0.5)
+    assert done.note == "the update's norm, 2, is over the 0.5 that its steps allow: it was shortened to that"
+    assert done.rise == 0.25
+    assert desk.judge([1, 2, 1], norms=(0.05,), clip=False) == Failed(
+        "the update's norm, 2, is over the 0.5 that its steps allow", 2.0
+    )
+
+
+def test_one_that_is_too_long_in_the_wrong_direction_is_refused() -> None:
+    desk = Looking()
+    done = desk.judge([1, 2, 9], norms=(0.05,))
+    assert isinstance(done, Failed)
+    assert done.reason == (
+        "the update's norm, 6, is over the 0.5 that its steps allow: it was shortened to that, and the loss on the "
+        "exemplars went from 1 to 2.25"
+    )
+    assert (done.norm, done.rise) == (6.0, 2.25)
+
+
+@pytest.mark.parametrize("objective", [Dyn(), Scaffold()])
+def test_where_more_than_the_model_goes_by_an_update_it_is_not_shortened(objective) -> None:
+    desk = Looking()
+    done = desk.judge([1, 2, 1], norms=(0.05,), objective=objective)
+    assert done == Failed("the update's norm, 2, is over the 0.5 that its steps allow", 2.0)
+
+
+def test_the_first_update_of_all_is_held_against_the_first_step_on_the_exemplars() -> None:
+    desk = Looking()  # a slope of 2 and a rate of 0.05: a step of 0.1, of which ten are allowed
+    assert isinstance(desk.judge([1, 2, 2.01]), Passed)
+    assert isinstance(desk.judge([1, 2, 1.9], clip=False), Failed)
+
+
+def test_an_update_within_all_bounds_is_handed_on_as_it_came() -> None:
+    desk = Looking()
+    done = desk.judge([1, 2, 2.5], norms=(0.5,))
+    assert done == Passed({"model": desk.save([1, 2, 2.5])}, {"model": desk.save([1, 2, 2.5])}, 0.5, "", 0.25)
+
+
+def test_numbers_that_are_finite_and_a_way_that_is_not_are_refused() -> None:
+    desk = Desk()
+    most = np.finfo(np.float32).max
+    far = {"model": desk.save([most, most, most])}
+    done = perform(
+        Check(desk.kit, far, {"model": desk.save([-most] * 3)}, None, Gate(), (1.0,), task(objective=Sgd())), desk.blobs
+    )
+    assert isinstance(done, Failed)
+    work = Wrap(desk.kit, desk.save([-most] * 3), far, task("float16", objective=Sgd()))
+    with pytest.raises(InvalidBlob, match="3 of 3 numbers of the difference to the start are not finite"):
+        perform(work, desk.blobs)

@@ -29,7 +29,7 @@ from sojourn.node.machine import (
     Undo,
     Woke,
 )
-from sojourn.parts import Scaffold
+from sojourn.parts import Scaffold, TourBounds
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.messages import (
     Accepted,
@@ -180,6 +180,15 @@ def test_models_are_merged_by_samples_or_uniformly() -> None:
         work = merge_in(bench.answers("a"))
         assert work.weights == weights
         assert [it == result("b1") for it in work.models].count(True) == (weighting == "uniform")
+
+
+def test_one_device_has_at_most_its_share_of_a_wave() -> None:
+    bench = Waves()
+    bounds = TourBounds(most_share=0.5, most_samples=1000)
+    bench.take(msgspec.structs.replace(wave_tour(("a", "b", "c", "s")), bounds=bounds))
+    for name, samples in (("a", 30), ("b", 2**50), ("c", 20)):
+        bench.answers(name, samples=samples)
+    assert merge_in(bench.answers("s", samples=10)).weights == (30.0, 60.0, 20.0, 10.0)
 
 
 def test_a_visit_that_comes_to_nothing_is_left_out_and_asked_again_in_the_next_wave() -> None:

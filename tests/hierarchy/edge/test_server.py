@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import msgspec
 import pytest
@@ -27,7 +28,7 @@ from sojourn.node.machine import (
     Undo,
     Woke,
 )
-from sojourn.parts import Scaffold
+from sojourn.parts import Scaffold, TourBounds
 from sojourn.protocol.messages import (
     Accepted,
     Birth,
@@ -571,3 +572,55 @@ def test_any_course_of_events_can_be_replayed(seed) -> None:
             assert key in bench.edge.site.running
     for cut in range(0, len(bench.records), 3):
         assert bench.replayed(cut).snapshot() == bench.edge.snapshot()
+
+
+def bounded_tour(**bounds: Any) -> Tour:
+    return msgspec.structs.replace(tour(lease=60.0), bounds=TourBounds(**bounds))
+
+
+@pytest.mark.parametrize("fetching", [False, True])
+def test_a_visit_has_a_deadline_that_no_progress_renews(fetching: bool) -> None:
+    bench = Bench()
+    bench.take(bounded_tour(deadline=150.0), 0.0)
+    if fetching:
+        bench.hear(device("a"), Visited(visit_id(0), {"model": result("a")}, 5, {}), 10.0)
+    for now in (50.0, 100.0, 149.0):
+        bench.edge.heard(device("a"), 1, now, spoke=True)
+        bench.hear(device("a"), Progress(visit_id(0), "training", 1, 5), now)
+        assert not records(bench.tell(Woke(), now))
+    effects = bench.tell(Woke(), 150.0)
+    missed = next(record for record in records(effects) if isinstance(record, VisitMissed))
+    assert (missed.report.status, missed.report.reason) == ("lost", "over its deadline of 150 s")
+    visits = [it.message for it in effects if isinstance(it, Send) and isinstance(it.message, Visit)]
+    assert [visit.id.hop for visit in visits] == [1]
+
+
+def test_an_order_of_before_has_no_deadline() -> None:
+    bench = Bench()
+    bench.take(tour(lease=60.0), 0.0)
+    for now in range(0, 100_000, 50):
+        bench.edge.heard(device("a"), 1, float(now), spoke=True)
+    assert not records(bench.tell(Woke(), 99_999.0))
+
+
+def test_what_a_device_says_of_itself_is_bounded_in_the_report() -> None:
+    bench = Bench()
+    bench.take(bounded_tour(most_samples=1000, usual_samples=10), 0.0)
+    said = {f"figure {number}": 1.0 for number in range(31)} | {"steps": 2.0**50}
+    ref = result("a")
+    bench.hear(device("a"), Visited(visit_id(0), {"model": ref}, 2**50, said, (0.5,)))
+    bench.tell(Pulled(ref.digest))
+    kept = next(it for it in records(bench.passes("a")) if isinstance(it, VisitKept))
+    report = kept.report
+    assert (report.samples, report.signature, report.metrics["steps"]) == (1000, None, 5.0)  # 160 samples in 32s
+    assert len(report.metrics) <= 32
+
+
+def test_a_refused_result_tells_what_was_measured_of_it() -> None:
+    bench = Bench()
+    bench.take(bounded_tour(), 0.0)
+    bench.visited("a", visit_id(0))
+    written = records(bench.tell(Did(bench.work, Failed("no", 3.0, 2.5))))
+    missed = next(it for it in written if isinstance(it, VisitMissed))
+    assert (missed.report.norm, missed.report.samples) == (3.0, 0)
+    assert missed.report.metrics == {"steps": 1.0, "rise": 2.5}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sojourn.parts import Gate, Sgd, TourPolicy, Training
+from sojourn.parts import Gate, Sgd, TourBounds, TourPolicy, Training
 from sojourn.protocol.messages import (
     Accepted,
     Cancel,
@@ -83,6 +83,7 @@ EXAMPLES = (
     Roster(4, REF),
     RosterSeen(4),
     Tour(TOUR, REF, {"model": REF}, ("a", "b"), ("c",), TASK, 5, TourPolicy(), Gate(), (0.5, 1.5)),
+    Tour(TOUR, REF, {"model": REF}, ("a",), (), TASK, 5, TourPolicy(), Gate(), (), bounds=TourBounds(deadline=60.0)),
     TourCancel(TOUR),
     TourAccepted(TOUR),
     TourDiscarded(TOUR, "late"),

@@ -1,0 +1,191 @@
+"""Closing a round when a site, or a device that a site believed, does not say the truth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from coordinator.records import DevicesEstimated, RoundClosed, TourPlan
+from coordinator.rounds.closing import close_round
+from coordinator.rounds.evaluation import Evaluator
+from coordinator.rounds.results import CloseRound
+from coordinator.state import JobState
+from sojourn.model import vectors
+from sojourn.protocol.envelope import pack_blob
+from sojourn.protocol.messages import Toured
+from sojourn.protocol.spec import InputSpec, ModelSpec, TensorSpec
+from sojourn.protocol.wire import Ref, TourId, VisitReport
+from sojourn.store.blobs import ref_of
+from sojourn.store.memory_blobs import MemoryBlobs
+from tests.sojourn.protocol.examples import kit_without_graphs
+
+SPEC = ModelSpec((TensorSpec("w", (3,)),))
+KIT = kit_without_graphs(SPEC, InputSpec((3,)))
+DEVICES = ("a", "b", "c", "d")
+SAMPLES = {"a": 32, "b": 64, "c": 96, "d": 32}
+
+
+class Home:
+    """A round of FedAvg with four devices, which bring home what a test says; each moved the model by its number."""
+
+    def __init__(self, settings: dict[str, Any] | None = None, norms: tuple[float, ...] = ()) -> None:
+        self.blobs = MemoryBlobs()
+        lines = {"strategy": "fedavg", "rounds": 3, "data.classes": ["x", "y"], "data.input": [3], **(settings or {})}
+        text = 'name = "job"\n' + "\n".join(f"{key} = {msgspec.json.encode(it).decode()}" for key, it in lines.items())
+        start = self.save([0, 0, 0])
+        self.tours = tuple(TourPlan(number, "site", (name,)) for number, name in enumerate(DEVICES))
+        self.state = JobState(
+            "job", text, kit=self.keep(pack_blob(KIT)), vectors={"model": start}, handout={"model": start},
+            initial=start, first_handout=start, tours=self.tours, norms=norms,
+        )  # fmt: skip
+        for number, name in enumerate(DEVICES):
+            self.brings(number, [number + 1, 0, 0], self.report(name, float(number + 1)))
+
+    def keep(self, data: bytes, encoding: Any = "raw") -> Ref:
+        ref = ref_of(data, encoding)
+        self.blobs.put(data, ref.digest)
+        return ref
+
+    def save(self, numbers: Any) -> Ref:
+        return vectors.save(self.blobs, np.array(numbers, np.float32), "float32", SPEC)
+
+    def report(self, name: str, norm: float, samples: int | None = None, **changes: Any) -> VisitReport:
+        told = VisitReport(name, 0, "done", "", SAMPLES[name] if samples is None else samples, norm, {}, None, 1.0)
+        return msgspec.structs.replace(told, **changes)
+
+    def brings(self, number: int, model: Any, *reports: VisitReport, samples: int | None = None) -> None:
+        ref = model if isinstance(model, Ref) else self.save(model)
+        seen = sum(report.samples for report in reports) if samples is None else samples
+        toured = Toured(TourId("job", 1, number, 1), {"model": ref}, seen, self.keep(pack_blob(list(reports))), 0)
+        self.state.arrived[number] = toured
+
+    def close(self) -> RoundClosed:
+        closed = close_round(CloseRound(self.state, 1.0, 0), self.blobs, Evaluator(self.blobs))
+        assert isinstance(closed, RoundClosed)
+        return closed
+
+    def model(self, closed: RoundClosed) -> list[float]:
+        numbers: list[float] = vectors.load(self.blobs, closed.vectors["model"], SPEC).tolist()
+        return numbers
+
+
+def mean(**weights: float) -> list[float]:
+    moved = sum(weight * (DEVICES.index(name) + 1) for name, weight in weights.items())
+    return [float(np.float32(moved / sum(weights.values()))), 0, 0]
+
+
+def test_honest_tours_are_merged_by_exact_samples() -> None:
+    home = Home()
+    closed = home.close()
+    assert home.model(closed) == mean(**SAMPLES)
+    assert (closed.report.failures, closed.report.tours) == ((), 4)
+    steps = {"a": 1, "b": 2, "c": 3, "d": 1}
+    assert closed.norms == tuple(sorted((DEVICES.index(name) + 1) / np.sqrt(count) for name, count in steps.items()))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ([np.nan, 0, np.inf], "2 of 3 numbers are not finite"),
+        ([500, 0, 0], "the update's norm, 500, is over the"),
+    ],
+)
+def test_a_model_that_cannot_be_is_left_out_and_named(numbers, words) -> None:
+    home = Home()
+    home.brings(1, numbers, home.report("b", 2.0))
+    closed = home.close()
+    assert home.model(closed) == mean(a=32, c=96, d=32)
+    assert closed.report.failures[0].startswith(f"site site: its tour is refused, {words}")
+    assert closed.report.tours == 3
+
+
+def test_with_the_gate_off_a_long_way_counts_and_a_model_that_is_not_finite_does_not() -> None:
+    home = Home({"gate.on": False})
+    home.brings(1, [500, 0, 0], home.report("b", 500.0))
+    home.brings(2, [np.nan, 0, 0], home.report("c", 3.0))
+    closed = home.close()
+    assert home.model(closed) == [pytest.approx((32 * 1 + 64 * 500 + 32 * 4) / 128), 0, 0]
+    assert closed.report.failures == ("site site: its tour is refused, 1 of 3 numbers are not finite",)
+
+
+def test_a_vector_of_another_length_does_not_end_the_job() -> None:
+    home = Home()
+    home.brings(3, home.keep(bytes(8), "float32"), home.report("d", 1.0))
+    closed = home.close()
+    assert home.model(closed) == mean(a=32, b=64, c=96)
+    assert "8 bytes are not a float32 vector of 3 numbers" in closed.report.failures[0]
+
+
+def test_a_model_that_nobody_made_counts_for_nothing() -> None:
+    home = Home()
+    home.brings(0, [9, 0, 0], home.report("a", 1.0, status="lost", samples=0), samples=1000)
+    home.brings(1, [9, 0, 0], home.report("a", 1.0), samples=1000)  # not one of that tour's devices
+    closed = home.close()
+    assert home.model(closed) == mean(c=96, d=32)
+    assert sum("no visit that is said to have made it" in line for line in closed.report.failures) == 2
+
+
+def test_a_tour_weighs_what_its_reports_say_and_each_hop_once() -> None:
+    home = Home()
+    home.brings(0, [1, 0, 0], home.report("a", 1.0), home.report("a", 1.0), samples=2**50)
+    assert home.model(home.close()) == mean(**SAMPLES)
+
+
+def test_one_device_has_half_of_the_weight_at_most_and_counts_up_to_a_bound() -> None:
+    home = Home()
+    home.brings(1, [2, 0, 0], home.report("b", 2.0, 2**50))
+    closed = home.close()
+    assert home.model(closed) == mean(a=32, b=160, c=96, d=32)
+    assert closed.samples["b"] == 1_000_000
+    free = Home({"gate.most_share": 1.0, "gate.most_samples": 2**53 - 1})
+    free.brings(1, [2, 0, 0], free.report("b", 2.0, 2**50))
+    assert free.model(free.close()) == [2, 0, 0]
+
+
+def test_a_merge_that_is_not_finite_leaves_the_model_as_it_was() -> None:
+    home = Home({"strategy": "fedavgm", "aggregator.lr": 1e9, "gate.on": False})
+    for number, name in enumerate(DEVICES):
+        home.brings(number, [3e38, 0, 0], home.report(name, 1.0))
+    closed = home.close()
+    assert home.model(closed) == [0, 0, 0]
+    assert closed.report.failures[0].startswith("the merge counts for nothing, the model stays as it was: ")
+    assert closed.vectors == home.state.vectors
+
+
+def test_a_shortened_update_is_named() -> None:
+    home = Home()
+    home.brings(0, [1, 0, 0], home.report("a", 1.0, reason="it was shortened"))
+    assert home.close().report.failures == ("a: it was shortened",)
+
+
+def test_figures_of_refused_results_tell_what_is_usual() -> None:
+    home = Home(norms=(1e-3,))
+    for number, name in enumerate(DEVICES):
+        figures = {"steps": 4.0, "rise": number + 2.0}
+        home.brings(number, [0, 0, 0], home.report(name, 8.0, 0, status="refused", metrics=figures))
+        home.state.arrived[number] = msgspec.structs.replace(home.state.arrived[number], vectors={})
+    closed = home.close()
+    assert (closed.norms, closed.rise) == ((4.0,) * 4, 3.5)
+    home.state.apply(closed)
+    assert (home.state.norms, home.state.usual_rise) == ((4.0,) * 4, 3.5)
+
+
+def test_an_estimation_tells_how_far_visits_go_and_a_signature_that_was_chosen_is_not_taken() -> None:
+    home = Home({"strategy": "clusamp", "data.test": "digits"})
+    home.state = msgspec.structs.replace(home.state, phase="estimate")
+    home.tours = home.state.tours = tuple(
+        msgspec.structs.replace(tour, start={"model": "initial"}) for tour in home.tours
+    )
+    home.brings(0, [1, 0, 0], home.report("a", 1.0, signature=(9.0, 9.0, 9.0)))
+    home.brings(3, [np.inf, 0, 0], home.report("d", 1.0))
+    found = close_round(CloseRound(home.state, 1.0, 0), home.blobs, Evaluator(home.blobs))
+    assert isinstance(found, DevicesEstimated)
+    kept = {name: np.frombuffer(home.blobs.read(ref.digest), "<f4").tolist() for name, ref in found.weights.items()}
+    assert kept == {"a": [1, 0, 0], "b": [2, 0, 0], "c": [3, 0, 0]}
+    assert found.silent == ("d",)
+    assert found.failures == ("site site: its tour is refused, 1 of 3 numbers are not finite",)
+    home.state.apply(found)
+    assert home.state.norms == found.norms != ()

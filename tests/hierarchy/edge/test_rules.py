@@ -1,0 +1,161 @@
+"""The gate's rules with exact numbers: a loss that is a parabola, so that every slope can be worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hierarchy.edge.exemplar_view import LOSSES, ExemplarView
+from hierarchy.edge.rules import (
+    Update,
+    against,
+    cosine_to_descent,
+    counted_samples,
+    granted_samples,
+    longest_way,
+    rise_of,
+    too_long,
+)
+from sojourn.errors import InvalidBlob
+from sojourn.model.exemplars import Exemplars
+from sojourn.model.graphs import Graphs
+from sojourn.parts import Elmy, Gate, TourBounds, Training
+from sojourn.protocol.spec import InputSpec, ModelSpec, TensorSpec
+from tests.hierarchy.edge.test_gate import task
+from tests.sojourn.protocol.examples import kit_without_graphs
+
+KIT = kit_without_graphs(ModelSpec((TensorSpec("w", (2,)),)), InputSpec((1,)))
+BOUNDS = TourBounds(against_factor=1.2, least_cosine=-0.5)
+GATE = Gate(loss_factor=2.0)
+
+
+class Parabola(Graphs):
+    """The loss of a batch is |w|^2 times the mean of its inputs; counts how often it is asked."""
+
+    asked = 0
+
+    def loss(self, vector, x, y) -> float:
+        self.asked += 1
+        return float(x.mean() * (vector @ vector))
+
+    def loss_and_gradient(self, vector, x, y, noise=()) -> tuple[float, Any]:
+        self.asked += 1
+        return float(x.mean() * (vector @ vector)), (2 * x.mean() * vector).astype(np.float32)
+
+
+def view(*inputs: float) -> tuple[ExemplarView, Parabola]:
+    graphs = Parabola(KIT)
+    shown = np.array(inputs or (1.0,), np.float32).reshape(-1, 1)
+    return ExemplarView(KIT, graphs, Exemplars.of(shown, np.zeros(len(shown), np.int64))), graphs
+
+
+def update(before, after) -> Update:
+    models = [np.array(model, np.float32) for model in (before, after)]
+    digests = [model.tobytes() for model in models]
+    return Update(models[0], models[1], (digests[0], digests[1]))
+
+
+def objection(before, after, gate=GATE, bounds=BOUNDS, objective=None) -> str | None:
+    return against(update(before, after), view()[0], gate, bounds, task(objective=objective))
+
+
+def test_the_loss_is_the_mean_of_all_batches_and_each_model_is_looked_at_once() -> None:
+    seen, graphs = view(*[1.0] * 64, *[4.0] * 32)  # two batches, the second of half the size
+    model = np.array([1.0, 2.0], np.float32)
+    for _ in range(2):
+        assert seen.loss(model, b"model") == 10.0
+        assert seen.gradient(model, b"model").tolist() == [4.0, 8.0]
+    assert graphs.asked == 4
+
+
+def test_only_so_many_losses_are_remembered_and_the_last_used_stay_longest() -> None:
+    seen, graphs = view()
+    for number in range(LOSSES):
+        seen.loss(np.zeros(2, np.float32), b"%d" % number)
+    for digest, asked in ((b"0", LOSSES), (b"new", LOSSES + 1), (b"0", LOSSES + 1), (b"1", LOSSES + 2)):
+        seen.loss(np.zeros(2, np.float32), digest)
+        assert graphs.asked == asked
+
+
+def test_the_gradient_is_asked_for_only_where_the_loss_grew() -> None:
+    seen, graphs = view()
+    way = update([0.5, 0.5], [0.4, 0.4])
+    assert against(way, seen, GATE, BOUNDS, task()) is None
+    assert graphs.asked == 2
+    assert against(update([0.5, 0.5], [0.6, 0.6]), seen, GATE, BOUNDS, task()) is not None
+    assert graphs.asked == 4
+
+
+def test_exemplars_of_another_shape_are_none() -> None:
+    with pytest.raises(InvalidBlob, match="are none for a model"):
+        ExemplarView(KIT, Parabola(KIT), Exemplars.of(np.zeros((3, 2), np.float32), np.zeros(3, np.int64)))
+
+
+def test_a_loss_may_not_leap_and_may_fall() -> None:
+    assert objection([0.5, 0.5], [0.7, 0.7], bounds=TourBounds()) is None  # 0.5 to 0.98
+    assert objection([0.5, 0.5], [0.71, 0.71], bounds=TourBounds()) == "the loss on the exemplars went from 0.5 to 1.01"
+    assert objection([0.5, 0.5], [0.1, 0.1]) is None
+
+
+def test_what_is_usual_is_granted() -> None:
+    used_to = TourBounds(usual_rise=3.0)
+    assert objection([0.5, 0.5], [1.2, 1.2], bounds=used_to) is None  # 0.5 to 2.88
+    assert objection([0.5, 0.5], [1.3, 1.3], bounds=used_to) is not None  # 0.5 to 3.38
+
+
+def test_a_small_rise_counts_only_where_the_update_points_against_the_exemplars() -> None:
+    straight, aside = [0.6, 0.6], [0.5, 0.9]
+    assert objection([0.5, 0.5], straight) == (
+        "the loss on the exemplars went from 0.5 to 0.72, and the update points against them (cosine -1.00)"
+    )
+    assert objection([0.5, 0.5], straight, bounds=TourBounds()) is None
+    assert objection([0.5, 0.5], straight, bounds=TourBounds(against_factor=1.5, least_cosine=-0.5)) is None
+    assert objection([0.5, 0.5], [0.8, 0.4], bounds=TourBounds(against_factor=1.2, least_cosine=-0.5)) is None  # -0.45
+    assert objection([0.5, 0.5], aside, gate=Gate(), bounds=TourBounds(against_factor=1.2, least_cosine=-0.8)) is None
+    # FedELMY's devices of the parallel form do not start where the model was.
+    assert objection([0.5, 0.5], straight, objective=Elmy(start="own")) is None
+
+
+def test_a_loss_that_is_learnt_or_lost_cannot_leap() -> None:
+    blind = math.log(2)
+    learnt, lost = math.sqrt(0.01 * blind), math.sqrt(2.1 * blind)
+    assert objection([learnt, 0], [2 * learnt, 0], bounds=TourBounds()) is None  # four times, and still learnt
+    assert objection([lost, 0], [2 * lost, 0], bounds=TourBounds()) is None
+    assert objection([0.9 * lost, 0], [1.8 * lost, 0], bounds=TourBounds()) is not None
+    assert rise_of(update([learnt, 0], [2 * learnt, 0]), view()[0]) == pytest.approx(0.4)
+
+
+def test_without_exemplars_nothing_is_said() -> None:
+    assert against(update([1, 1], [9, 9]), None, GATE, BOUNDS, task()) is None
+
+
+def test_the_cosine_is_to_the_steepest_descent() -> None:
+    slope = np.array([2.0, 0.0], np.float32)
+    assert cosine_to_descent(np.array([-3.0, 0.0]), slope) == 1
+    assert cosine_to_descent(np.array([3.0, 3.0]), slope) == pytest.approx(-math.sqrt(0.5))
+    assert cosine_to_descent(np.zeros(2), slope) == 0
+
+
+def test_how_far_an_update_may_go() -> None:
+    slope = np.array([3.0, 4.0], np.float32)
+    training = Training(lr=0.5, momentum=0.5)
+    assert longest_way(Gate(norm_factor=10.0), (0.1, 0.2, 9.0), 4, training, None) == 4.0
+    assert longest_way(Gate(norm_factor=10.0), (), 4, training, slope) == 10 * 4 * 0.5 / 0.5 * 5
+    assert longest_way(Gate(norm_factor=10.0), (), 4, Training(lr=0.5, optimiser="adam"), slope) == pytest.approx(
+        10 * 4 * 0.5 * math.sqrt(2)
+    )
+    assert longest_way(Gate(norm_factor=10.0), (), 4, training, None) == math.inf
+    assert longest_way(Gate(norm_factor=None), (0.1,), 4, training, slope) == math.inf
+    assert too_long(4.0, 4.0) is None
+    assert too_long(4.1, 4.0) == "the update's norm, 4.1, is over the 4 that its steps allow"
+    assert too_long(math.nan, 4.0) is not None
+
+
+def test_samples_count_up_to_a_bound_and_grant_steps_up_to_another() -> None:
+    free, bounded = TourBounds(), TourBounds(most_samples=1000, usual_samples=10)
+    assert (counted_samples(2**50, free), granted_samples(2**50, free)) == (2**50, 2**50)
+    assert (counted_samples(2**50, bounded), granted_samples(2**50, bounded)) == (1000, 160)
+    assert (counted_samples(70, bounded), granted_samples(70, bounded)) == (70, 70)
