@@ -7,12 +7,14 @@ version, starts Python instead.
 from __future__ import annotations
 
 import importlib
+import io
 import multiprocessing
 import os
 import signal
 import sys
 import tempfile
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import TYPE_CHECKING, NoReturn
 
 from tests.there import there
@@ -45,14 +47,23 @@ _LOADED = (
 
 
 class Forked:
-    """A `sojourn` command that runs in `folder`; what it says goes to the end of `log`."""
+    """A `sojourn` command that runs in `folder`; what it says goes to the end of `log`, or its errors to `errors`."""
 
-    def __init__(self, arguments: Sequence[str], log: Path, folder: Path = Path()) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        log: Path,
+        folder: Path = Path(),
+        *,
+        errors: Path | None = None,
+        typed: str = "",
+    ) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(_LOADED))
         log.touch()
+        said = (log.absolute(), (errors or log).absolute())
         # A daemon: what a test leaves behind ends with the tests, and nobody waits for it.
-        self._process = context.Process(target=_run, args=(arguments, log.absolute(), folder), daemon=True)
+        self._process = context.Process(target=_run, args=(arguments, said, folder, typed), daemon=True)
         self._process.start()
 
     def kill(self) -> None:
@@ -76,23 +87,33 @@ class Forked:
 
 def sojourn(*arguments: str, folder: Path = Path()) -> str:
     """What a command says; it is an error if it does not end well."""
+    done = run(*arguments, folder=folder)
+    assert done.returncode == 0, f"sojourn {' '.join(arguments)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def run(*arguments: str, folder: Path = Path(), typed: str = "") -> CompletedProcess[str]:
+    """What comes of a command that is given this to read."""
     with tempfile.TemporaryDirectory() as place:
-        log = Path(place) / "log"
-        code = Forked(arguments, log, folder).wait(PATIENCE)
-        said = log.read_text()
-    assert code == 0, f"sojourn {' '.join(arguments)}\n{said}"
-    return said
+        log, errors = Path(place) / "log", Path(place) / "errors"
+        started = Forked(arguments, log, folder, errors=errors, typed=typed)
+        code = started.wait(PATIENCE)
+        if code is None:
+            started.kill()
+        return CompletedProcess(
+            arguments, -signal.SIGKILL if code is None else code, log.read_text(), errors.read_text()
+        )
 
 
-def _run(arguments: Sequence[str], log: Path, folder: Path) -> None:
+def _run(arguments: Sequence[str], said: tuple[Path, Path], folder: Path, typed: str) -> None:
     """In the new process: the command, as if Python had been started with it."""
-    with log.open("ab") as output:
-        os.dup2(output.fileno(), 1)
-        os.dup2(output.fileno(), 2)
+    for number, path in enumerate(said, 1):
+        with path.open("ab") as output:
+            os.dup2(output.fileno(), number)
     os.chdir(folder)
     os.environ["COLUMNS"] = "200"
     os.execv = _go_on
-    sys.argv = ["sojourn", *arguments]
+    sys.stdin, sys.argv = io.StringIO(typed), ["sojourn", *arguments]
     importlib.import_module("sojourn.cli").main()
 
 

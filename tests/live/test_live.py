@@ -65,9 +65,11 @@ def weights(model: bytes) -> list[np.ndarray]:
 
 def check_same_bits(fleet, name, expected):
     with fleet.operator() as operator:
-        found = weights(operator.export(name)[0])
+        model, accuracy = operator.export(name)
+    found = weights(model)
     assert len(found) == len(expected)
     assert all(np.array_equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
+    return model, accuracy
 
 
 def check_all_visits_once(fleet, name, view, rounds=2):
@@ -76,17 +78,13 @@ def check_all_visits_once(fleet, name, view, rounds=2):
     assert set(trained.values()) == {1}, trained
 
 
-def test_over_mqtt_the_bits_are_those_of_the_memory_link(fleet, name, undisturbed):
+def test_over_mqtt_the_bits_are_those_of_the_memory_link_and_the_exported_model_predicts_alone(
+    fleet, name, undisturbed
+):
     view = fleet.run(job_text(name), name)
     check_all_visits_once(fleet, name, view)
     assert {"vts", "intra_cs", "inter_cs"} <= view.history[-1].quality.keys()
-    check_same_bits(fleet, name, undisturbed())
-
-
-def test_the_exported_model_predicts_alone(fleet, name):
-    view = fleet.run(job_text(name, rounds=1), name)
-    with fleet.operator() as operator:
-        model, accuracy = operator.export(name)
+    model, accuracy = check_same_bits(fleet, name, undisturbed())
     assert accuracy == view.accuracy
     session = onnxruntime.InferenceSession(model)
     assert [each.name for each in session.get_inputs()] == ["x"]

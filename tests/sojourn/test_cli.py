@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -14,57 +13,54 @@ from typer.testing import CliRunner
 
 from sojourn import WIRE, __version__
 from sojourn.cli import TOLD, app
+from tests import forked
 
 HEAVY = {"torch", "onnxruntime", "numpy", "onnx", "sklearn", "coordinator", "fleet_sim", "hierarchy", "edge_agent"}
 
 
-def sojourn(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sojourn.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
-def loaded_by(*commands: tuple[str, ...]) -> list[set[str]]:
-    """The packages that the command line has loaded when each command is done, in copies of one fresh interpreter."""
-    program = """
-import contextlib, io, json, os, sys
+EACH_APART = """
+import os, sys
 from sojourn.cli import main
-for arguments in json.loads(sys.argv[1]):
-    if not (child := os.fork()):
-        sys.argv = ["sojourn", *arguments]
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+for number, line in enumerate(sys.stdin.read().splitlines()):
+    if os.fork() == 0:
+        sys.argv = ["sojourn", *line.split()]
+        try:
             main()
-        print(*{name.partition(".")[0] for name in sys.modules}, flush=True)
+        except SystemExit:
+            sys.stdout.flush()
+        print("\\nLOADED", number, *{name.partition(".")[0] for name in sys.modules}, flush=True)
         os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0, arguments
+    os.wait()
 """
-    command = [sys.executable, "-c", program, json.dumps(commands)]
+HELPS = ["--help", *(f"{name} --help" for name in TOLD), "agent run --help"]
+
+
+@pytest.fixture(scope="module")
+def loaded() -> dict[str, set[str]]:
+    """The packages that the command line has loaded when it is done, for each call: one Python, and a fork of each."""
+    command = [sys.executable, "-c", EACH_APART]
+    done = subprocess.run(command, input="\n".join(HELPS), capture_output=True, text=True, timeout=60, check=True)
+    lines = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("LOADED ")]
+    return {HELPS[int(number)]: set(packages) for number, *packages in lines}
+
+
+def test_help_lists_every_command_and_loads_none(loaded: dict[str, set[str]]) -> None:
+    command = [sys.executable, "-m", "sojourn.cli", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    return [set(line.split()) for line in done.stdout.splitlines()]
-
-
-def test_help_lists_every_command_and_loads_none() -> None:
-    done = sojourn("--help")
-    assert done.returncode == 0
     assert all(name in done.stdout for name in TOLD)
-    (loaded,) = loaded_by(("--help",))
-    assert "typer" in loaded
-    assert not loaded & HEAVY
+    assert {"--install-completion", "--show-completion"} <= set(done.stdout.split())
+    assert "typer" in loaded["--help"]
+    assert not loaded["--help"] & HEAVY
 
 
-def test_help_of_a_command_needs_nothing_heavy() -> None:
-    commands = [*((name, "--help") for name in TOLD), ("agent", "run", "--help")]
-    found = dict(zip(commands, loaded_by(*commands), strict=True))
-    heavy = {"torch", "onnxruntime", "numpy", "onnx", "sklearn"}
-    assert {command: loaded & heavy for command, loaded in found.items()} == {command: set() for command in commands}
-    assert "coordinator" in found["job", "--help"]
+@pytest.mark.parametrize("arguments", HELPS)
+def test_help_of_a_command_needs_nothing_heavy(arguments: str, loaded: dict[str, set[str]]) -> None:
+    assert loaded[arguments]
+    assert not loaded[arguments] & {"torch", "onnxruntime", "numpy", "onnx", "sklearn"}
 
 
 def test_version() -> None:
-    assert sojourn("--version").stdout == f"sojourn {__version__}, wire {WIRE}\n"
-
-
-def test_completion_is_offered_at_the_root() -> None:
-    assert {"--install-completion", "--show-completion"} <= set(sojourn("--help").stdout.split())
+    assert forked.sojourn("--version") == f"sojourn {__version__}, wire {WIRE}\n"
 
 
 @pytest.mark.parametrize("name", TOLD)
@@ -108,7 +104,7 @@ def test_completion_knows_commands_that_were_never_loaded(
     ],
 )
 def test_an_error_is_one_line(arguments: tuple[str, ...], code: int, said: str) -> None:
-    done = sojourn(*arguments)
+    done = forked.run(*arguments)
     assert done.returncode == code
     assert done.stderr.startswith(said)
     assert done.stderr.count("\n") == 1

@@ -1,6 +1,6 @@
-"""Processes of 0.1.0 and of today in one fleet: a job that 0.1.0 began is ended, and a release of 0.1.0 rolled out.
+"""Processes of the version before and of today in one fleet: a job that it began is ended, its release rolled out.
 
-The code of 0.1.0 is kept with its fixture.
+The code of that version is kept with its fixture. Only the newest one is run: fleets are upgraded version by version.
 """
 
 from __future__ import annotations
@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edge_agent import Model
+from sojourn import __version__
 from tests.upgrade.command_fleet import CLOUD, DEVICES, SITE, CommandFleet, sojourn
-from tests.upgrade.kept import CLOSE, apart, trained_before, unpack
+from tests.upgrade.kept import CLOSE, VERSIONS, apart, trained_before, unpack
 from tests.upgrade.versions import kept_source
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-VERSION = "0.1.0"
+VERSION = [each for each in VERSIONS if each != __version__][-1]
 
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tree = kept_source(VERSION, tmp_path_factory.mktemp("before"))
-    assert sojourn("--version", folder=tree.parent, tree=tree) == f"sojourn {VERSION}\n"
+    assert sojourn("--version", folder=tree.parent, tree=tree).split()[1].rstrip(",") == VERSION
     return tree
 
 

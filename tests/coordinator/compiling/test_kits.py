@@ -60,13 +60,15 @@ def test_graphs_are_portable(plain: Compiled) -> None:
         assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 18)]
 
 
+def deep_module() -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), nn.Linear(128, 6), nn.Dropout(0.5), nn.Sequential(nn.Linear(6, 4, bias=False)))
+
+
 def test_the_kit_names_the_weights_of_its_fully_connected_layers(plain: Compiled, scaled: Compiled) -> None:
     shapes = {tensor.name: tensor.shape for tensor in plain.kit.model.tensors}
     assert plain.kit.linear == scaled.kit.linear
     assert [len(shapes[name]) for name in plain.kit.linear] == [2] * len(plain.kit.linear)
-    deep = nn.Sequential(nn.Flatten(), nn.Linear(128, 6), nn.Dropout(0.5), nn.Sequential(nn.Linear(6, 4, bias=False)))
-    kit = compile_kit(deep, SPEC, CLASSES, mean=None, std=None, seed=2).kit
-    assert kit.linear == ("1.weight", "3.0.weight")
+    deep = deep_module()
     deep[1].requires_grad_(requires_grad=False)
     assert compile_kit(deep, SPEC, CLASSES, mean=None, std=None, seed=2).kit.linear == ("3.0.weight",)
     alone = compile_kit(nn.Linear(3, 4), InputSpec((3,)), CLASSES, mean=None, std=None, seed=2).kit
@@ -127,9 +129,10 @@ def test_baking_wants_the_right_vector(plain: Compiled) -> None:
 
 
 def test_compiling_leaves_the_module_and_torch_as_they_were() -> None:
-    module = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2)).eval()
+    module = deep_module().eval()
     before = torch.random.get_rng_state()
-    compile_kit(module, InputSpec((3,)), ("a", "b"), mean=None, std=None, seed=1)
+    kit = compile_kit(module, SPEC, CLASSES, mean=None, std=None, seed=2).kit
+    assert kit.linear == ("1.weight", "3.0.weight")
     assert torch.equal(torch.random.get_rng_state(), before)
     assert not module.training
-    assert type(module[1]) is nn.Dropout
+    assert type(module[2]) is nn.Dropout

@@ -52,7 +52,23 @@ LAYERS = {
         nn.Conv2d(8, 8, 1, stride=2),
         nn.ConvTranspose2d(8, 4, 3, stride=2, output_padding=1),
     ],
-    "activations": [conv(), nn.ReLU(), mix(), nn.GELU(), mix(), nn.SiLU(), mix(), nn.Tanh(), mix(), nn.Sigmoid()],
+    "activations, group norm and dropout": [
+        conv(),
+        nn.GroupNorm(2, 8),
+        nn.ReLU(),
+        mix(),
+        nn.GELU(),
+        mix(),
+        nn.GroupNorm(8, 8),
+        nn.GroupNorm(1, 8, affine=False),
+        nn.SiLU(),
+        nn.Dropout(0.4),
+        mix(),
+        nn.Tanh(),
+        mix(),
+        nn.Dropout2d(0.3),
+        nn.Sigmoid(),
+    ],
     "max pool in tiles": [nn.Conv2d(4, 8, (2, 1)), nn.MaxPool2d(2), mix(), nn.MaxPool2d((2, 1))],
     "max pool": [
         conv(padding=1),
@@ -72,8 +88,6 @@ LAYERS = {
         mix(),
         nn.AdaptiveAvgPool2d(1),
     ],
-    "group norm": [conv(), nn.GroupNorm(2, 8), nn.ReLU(), mix(), nn.GroupNorm(8, 8), nn.GroupNorm(1, 8, affine=False)],
-    "dropout": [conv(), nn.Dropout(0.4), mix(), nn.Dropout2d(0.3)],
 }
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import numpy as np
 import pytest
@@ -17,11 +16,11 @@ from sojourn.brokers.run import start_broker
 from sojourn.errors import ConfigError
 from sojourn.links.settings import LocalBroker, TlsSettings
 from sojourn.settings import read_file
+from tests import forked
 
 
-def run(folder: Path, *arguments: str, said: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sojourn.cli", "agent", "init", str(folder / "agent.toml"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, input=said)
+def run(folder: Path, *arguments: str, said: str = "") -> CompletedProcess[str]:
+    return forked.run("agent", "init", str(folder / "agent.toml"), *arguments, typed=said)
 
 
 @pytest.fixture

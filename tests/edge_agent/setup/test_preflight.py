@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
-import subprocess
 import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import msgspec
 import numpy as np
@@ -34,6 +33,7 @@ from sojourn.data.source import DataSettings
 from sojourn.errors import ConfigError, MachineError
 from sojourn.links.settings import BrokerSettings, LocalBroker, TlsSettings
 from sojourn.parts import Training
+from tests import forked
 from tests.edge_agent.limits.fake_root import FakeRoot
 from tests.sojourn.brokers.brokers import Authority
 
@@ -204,10 +204,8 @@ def test_a_broker_says_why_it_does_not_let_us_in(broker) -> None:
     assert "TLS" in str(knock(password="secret", tls=True))
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sojourn.cli", "agent", "preflight", *arguments]
-    wide = os.environ | {"COLUMNS": "200"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=wide)
+def run(*arguments: str) -> CompletedProcess[str]:
+    return forked.run("agent", "preflight", *arguments)
 
 
 def test_the_whole_on_a_real_broker_and_when_it_has_gone(tmp_path, broker) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -15,13 +14,13 @@ from sojourn.errors import ConfigError, LinkError, MachineError
 from sojourn.model.workload import Speed
 from sojourn.profile import NUMBERS, Profile
 from sojourn.settings import read_file, read_text
+from tests import forked
 
 SPEED = Speed(2.5e9, 0.001)
 
 
-def sojourn(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sojourn.cli", "agent", "profile", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+def sojourn(*arguments: str) -> CompletedProcess[str]:
+    return forked.run("agent", "profile", *arguments)
 
 
 def test_this_machine_is_measured_and_its_profile_read_again(tmp_path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from coordinator.jobs.data import digits_split
 
-DEMO = [sys.executable, "-m", "sojourn.cli", "demo", "--devices", "4", "--alpha", "1"]
+DEMO = [sys.executable, "-m", "sojourn.cli", "demo", "--alpha", "1"]
 
 
 def processes_of(folder: Path) -> list[int]:
@@ -30,15 +30,15 @@ def processes_of(folder: Path) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("brokers", ["one", "per-site"])
-def test_the_demo_trains_a_model_that_works(brokers: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("brokers", "devices"), [("one", 4), ("per-site", 2)])
+def test_the_demo_trains_a_model_that_works(brokers: str, devices: int, tmp_path: Path) -> None:
     folder = tmp_path / "kept"
-    options = ["--rounds", "3", "--target", "0", "--keep", str(folder), "--brokers", brokers]
+    options = ["--rounds", "3", "--target", "0", "--keep", str(folder), "--brokers", brokers, "--devices", str(devices)]
     done = subprocess.run([*DEMO, *options], capture_output=True, text=True, timeout=170, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [line.split("│")[1:-1] for line in done.stdout.splitlines() if line.startswith("│")]
     assert [int(row[0]) for row in rows] == [1, 2, 3]
-    assert [int(row[4]) for row in rows] == [4, 4, 4]
+    assert [int(row[4]) for row in rows] == [devices] * 3
     assert "round 3/3" in done.stdout
     assert "mosquitto at 127.0.0.1:" in " ".join(done.stdout.split())
     assert str(folder / "digits.onnx") in done.stdout.replace("\n", "")
@@ -51,7 +51,7 @@ def test_the_demo_trains_a_model_that_works(brokers: str, tmp_path: Path) -> Non
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     demo = subprocess.Popen(
-        [*DEMO, "--keep", str(folder)],
+        [*DEMO, "--devices", "4", "--keep", str(folder)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
