@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+from coordinator.admin.backup import BLOBS, JOURNAL, _replayed
 from coordinator.console.operator import Operator
 from coordinator.jobs.data import digits_split
 from coordinator.records import ENDED
@@ -20,10 +23,18 @@ from sojourn.brokers.acl import Members, acl_lines
 from sojourn.brokers.configuration import local_conf
 from sojourn.brokers.run import start_broker
 from sojourn.links.settings import LocalBroker
+from sojourn.model import vectors
+from sojourn.protocol.envelope import unpack_blob
+from sojourn.protocol.spec import Kit
+from sojourn.store.blobs import FolderBlobs
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.forked import Forked
 from tests.live import witness
 from tests.live.witness import Witness
+from tests.there import there
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 FLEET = "live"
 PATIENCE = 150.0
@@ -170,6 +181,17 @@ class LiveFleet:
         with self.operator() as operator:
             self.wait(lambda: operator.job(name, patience=60).status in ENDED, f"the end of {name}")
             return operator.job(name)
+
+    def model(self, name: str) -> NDArray[np.float32]:
+        """A job's newest model, from the store of the coordinator that runs: to export it would take a process more."""
+        store = self.folder / "stores" / "cloud"
+        with closing(sqlite3.connect(f"{(store / JOURNAL).as_uri()}?mode=ro", uri=True)) as journal:
+            seq, state = journal.execute("select seq, state from snapshot").fetchone() or (0, None)
+            records = journal.execute("select record from journal where seq > ? order by seq", (seq,))
+            job = _replayed(state, (record for (record,) in records)).state.jobs[name]
+        blobs = FolderBlobs(store / BLOBS)
+        kit = unpack_blob(blobs.read(there(job.kit).digest), Kit)
+        return vectors.load(blobs, job.vectors["model"], kit.model)
 
     def stop(self) -> None:
         for process in self.processes.values():

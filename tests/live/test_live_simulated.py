@@ -3,16 +3,18 @@
 from dataclasses import dataclass
 
 import numpy as np
-import onnx
 import pytest
-from onnx import numpy_helper
 
 from fleet_sim.datasets import load
 from fleet_sim.datasets.partition import split
-from fleet_sim.results.report import save_model
 from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation
+from fleet_sim.world.memory_fleet import CLOUD
+from sojourn.model import vectors
+from sojourn.protocol.envelope import unpack_blob
+from sojourn.protocol.spec import Kit
 from tests.live.live_fleet import LiveFleet
+from tests.there import there
 
 NEAR = 0.02
 """How far predicted bytes may be from counted ones: signs of life are given by the clock, and clocks differ."""
@@ -53,7 +55,7 @@ class Predicted:
     rows: list[dict[str, str]]
     visits: list[dict[str, str]]
     traffic: int
-    weights: list[np.ndarray]
+    model: np.ndarray
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +72,11 @@ def simulated(name, folder) -> Predicted:
     finally:
         running.close()
     assert course.view.status == "done"
-    save_model(running.fleet, name, folder / "model.onnx")
+    state, blobs = running.fleet.job(name), running.fleet.stores[CLOUD].blobs
+    kit = unpack_blob(blobs.read(there(state.kit).digest), Kit)
+    model = vectors.load(blobs, state.vectors["model"], kit.model)
     rows, visits = (running.results.rows(table) for table in ("rounds.csv", "visits.csv"))
-    text, model = simulation.job_text(folder / "test.npz"), (folder / "model.onnx").read_bytes()
-    return Predicted(text, rows, visits, running.fleet.traffic, weights(model))
+    return Predicted(simulation.job_text(folder / "test.npz"), rows, visits, running.fleet.traffic, model)
 
 
 @pytest.fixture(scope="module")
@@ -92,10 +95,6 @@ def fleet(tmp_path_factory):
     live.stop()
 
 
-def weights(model: bytes) -> list[np.ndarray]:
-    return [numpy_helper.to_array(each) for each in onnx.load_from_string(model).graph.initializer]
-
-
 @pytest.mark.parametrize("name", JOBS)
 def test_a_real_fleet_does_what_was_predicted(fleet, predicted, name) -> None:
     told = predicted[name]
@@ -107,9 +106,7 @@ def test_a_real_fleet_does_what_was_predicted(fleet, predicted, name) -> None:
     assert [it.accuracy for it in view.history] == [float(row["accuracy"]) for row in told.rows]
     assert [it.visits for it in view.history] == [int(row["visits"]) for row in told.rows]
     assert len(fleet.trained()) - trained == len(told.visits)
-    with fleet.operator() as operator:
-        found = weights(operator.export(name)[0])
-    assert all(np.array_equal(mine, theirs) for mine, theirs in zip(found, told.weights, strict=True))
+    assert np.array_equal(fleet.model(name), told.model)
     bytes_told = [int(row["bytes"]) for row in told.rows]
     assert bytes_told == [pytest.approx(it.traffic, rel=NEAR) for it in view.history]
     assert told.traffic == pytest.approx(counted, rel=NEAR)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import shutil
 
 import numpy as np
-import onnx
 import pytest
-from onnx import numpy_helper
 
 from tests.forked import sojourn
 from tests.live.live_fleet import LiveFleet, job_text
@@ -23,15 +21,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(fleet: LiveFleet) -> list[np.ndarray]:
+def undisturbed(fleet: LiveFleet) -> np.ndarray:
     assert fleet.run(JOB.replace("NAME", "undisturbed"), "undisturbed").status == "done"
-    return weights(fleet, "undisturbed")
-
-
-def weights(fleet: LiveFleet, name: str) -> list[np.ndarray]:
-    with fleet.operator() as operator:
-        graph = onnx.load_from_string(operator.export(name)[0]).graph
-    return [numpy_helper.to_array(tensor) for tensor in graph.initializer]
+    return fleet.model("undisturbed")
 
 
 def coordinator(fleet: LiveFleet, *arguments: str) -> str:
@@ -39,12 +31,10 @@ def coordinator(fleet: LiveFleet, *arguments: str) -> str:
     return sojourn("coordinator", *arguments, "--store", store)
 
 
-def check_same_bits(fleet: LiveFleet, name: str, expected: list[np.ndarray]) -> None:
+def check_same_bits(fleet: LiveFleet, name: str, expected: np.ndarray) -> None:
     view = fleet.finish(name)
     assert (view.status, [report.visits for report in view.history]) == ("done", [2, 2, 2]), view
-    found = weights(fleet, name)
-    assert len(found) == len(expected)
-    assert all(np.array_equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
+    assert np.array_equal(fleet.model(name), expected)
 
 
 def test_stopped_backed_up_and_started_as_another_version_the_job_goes_on(fleet, undisturbed) -> None:
