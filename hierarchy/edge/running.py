@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hierarchy.edge.tour_table import NOT_HERE, TOUR
 from hierarchy.edge.visit_table import DUE, VISIT
+from sojourn.protocol.limits import SHORTEST
 
 if TYPE_CHECKING:
     from hierarchy.edge.records import TourState
@@ -26,8 +27,8 @@ class RunningVisit:
     def __init__(self, lease: float, now: float) -> None:
         self.state = VISIT.step(DUE, "handed over")
         self.began = now
-        self.lease = lease
-        self.lease_ends: float | None = now + lease
+        self.lease = max(lease, SHORTEST)
+        self.lease_ends: float | None = now + self.lease
         """None once the result is here: then nothing more is expected of the device."""
         self.steps = (0, 0)
         self.prepared = False
@@ -51,7 +52,7 @@ class RunningTour:
 
     def __init__(self, policy: TourPolicy, event: TourEvent) -> None:
         self.state = TOUR.step(NOT_HERE, event)
-        self.heartbeat = min(HEARTBEAT, policy.site_lease / 4)
+        self.heartbeat = max(SHORTEST, min(HEARTBEAT, policy.site_lease / 4))
         self.pause = min(PAUSE, self.heartbeat)
         self.heartbeat_at: float | None = None
         self.reported_at: float | None = None

@@ -68,3 +68,10 @@ def test_sums_are_cut_off_where_their_kind_is() -> None:
     assert sum_within([MOST, MOST]) == MOST
     assert sum_within([1, 2], MOST_BYTES) == 3
     assert sum_within([]) == 0
+
+
+def test_a_sites_lease_as_short_as_can_be_keeps_no_server_from_anything_else() -> None:
+    fleet = SmallFleet(TWO_SITES)
+    fleet.submit(fedavg(tours__site_lease=1e-300))
+    after(fleet, 20_000)
+    assert fleet.world.now > 20
