@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from edge_agent.visit_table import DEVICE_VISIT, DeviceVisitState
 from sojourn.node.machine import Send
-from sojourn.protocol.limits import MOST
+from sojourn.protocol.limits import MOST, SHORTEST
 from sojourn.protocol.messages import Progress
 from sojourn.protocol.topics import Address
 
@@ -59,6 +59,6 @@ class ActiveVisit:
         if now - self.news_at > self.order.lease:
             self.next_progress = None
             return []
-        self.next_progress = now + min(PROGRESS_PAUSE, self.order.lease / 4)
+        self.next_progress = now + max(SHORTEST, min(PROGRESS_PAUSE, self.order.lease / 4))
         stage = "training" if self.state == DeviceVisitState.TRAINING else "fetching"
         return [Send(self.edge, Progress(self.order.id, stage, *(min(each, MOST) for each in self.progress)))]  # type: ignore[arg-type]

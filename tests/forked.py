@@ -112,7 +112,7 @@ def _run(arguments: Sequence[str], said: tuple[Path, Path], folder: Path, typed:
             os.dup2(output.fileno(), number)
     os.chdir(folder)
     os.environ["COLUMNS"] = "200"
-    os.execv = _go_on
+    os.execv = _go_on  # type: ignore[assignment]  # it is called in one way only
     sys.stdin, sys.argv = io.StringIO(typed), ["sojourn", *arguments]
     importlib.import_module("sojourn.cli").main()
 

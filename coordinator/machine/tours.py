@@ -12,6 +12,7 @@ from coordinator.rounds.results import REPORT_BYTES
 from sojourn.node.alarm import Alarm
 from sojourn.node.fetches import Fetches
 from sojourn.node.machine import Pull, Say, Send
+from sojourn.protocol.limits import SHORTEST
 from sojourn.protocol.messages import TourAccepted, TourCancel, TourDiscarded
 from sojourn.protocol.topics import Address
 
@@ -198,6 +199,7 @@ class RoundTours:
             self._lease(number, now, state.settings.tours.site_lease)
 
     def _lease(self, number: int, now: float, term: float) -> None:
+        term = max(term, SHORTEST)
         ends = min(now + term, self._deadlines[number])
         self._leases[number], self._lease_lengths[number] = ends, term
         self._alarm.set(number, ends)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hierarchy.edge.tour_table import NOT_HERE, TOUR
 from hierarchy.edge.visit_table import DUE, VISIT
+from sojourn.protocol.limits import SHORTEST
 
 if TYPE_CHECKING:
     from hierarchy.edge.records import TourState
@@ -27,7 +28,7 @@ class RunningVisit:
     def __init__(self, lease: float, now: float, deadline: float | None = None) -> None:
         self.state = VISIT.step(DUE, "handed over")
         self.began = now
-        self.lease = lease
+        self.lease = max(lease, SHORTEST)
         self.deadline = deadline
         """The seconds that it may take in all, however often the device speaks; None: for ever."""
         self.lease_ends: float | None = None
@@ -66,7 +67,7 @@ class RunningTour:
 
     def __init__(self, policy: TourPolicy, event: TourEvent) -> None:
         self.state = TOUR.step(NOT_HERE, event)
-        self.heartbeat = min(HEARTBEAT, policy.site_lease / 4)
+        self.heartbeat = max(SHORTEST, min(HEARTBEAT, policy.site_lease / 4))
         self.pause = min(PAUSE, self.heartbeat)
         self.heartbeat_at: float | None = None
         self.reported_at: float | None = None

@@ -27,6 +27,8 @@ MOST_FIGURE = 1e38
 MOST_NORM = 1e45
 """Of the norm of a vector of float32."""
 MOST_SECONDS = 1e9
+SHORTEST = 0.05
+"""Seconds. However short a lease a peer names, nothing is done more often because of it."""
 INLINE = 64 << 10
 """Blobs up to this size ride inside the first message to a node that refers to them."""
 MAX_PACKET = 1 << 20

@@ -9,6 +9,7 @@ import pytest
 
 from hierarchy.edge.server import EdgeServer
 from sojourn.node.machine import Did
+from sojourn.parts import Gate
 from sojourn.protocol.limits import MOST, MOST_BYTES, MOST_FIGURE, sum_within
 from sojourn.protocol.topics import Address
 from tests.fleet_sim.small_fleet import TWO_SITES, SmallFleet, fedavg, job, visit
@@ -55,7 +56,7 @@ def test_a_fleet_of_the_largest_numbers_ends_its_job_with_journals_that_are_read
     state = fleet.run("job")
     assert state.status == "done"
     assert max(report.traffic for report in state.history) == MOST_BYTES
-    assert set(state.samples.values()) == {MOST}
+    assert set(state.samples.values()) == {Gate().most_samples}
     for name, node in fleet.nodes.items():
         for record in fleet.stores[name].load()[1]:
             msgspec.msgpack.decode(record, type=node.node.machine.record_form)
@@ -68,3 +69,10 @@ def test_sums_are_cut_off_where_their_kind_is() -> None:
     assert sum_within([MOST, MOST]) == MOST
     assert sum_within([1, 2], MOST_BYTES) == 3
     assert sum_within([]) == 0
+
+
+def test_a_sites_lease_as_short_as_can_be_keeps_no_server_from_anything_else() -> None:
+    fleet = SmallFleet(TWO_SITES)
+    fleet.submit(fedavg(tours__site_lease=1e-300))
+    after(fleet, 20_000)
+    assert fleet.world.now > 20

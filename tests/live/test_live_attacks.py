@@ -125,7 +125,7 @@ def test_a_device_that_lies_costs_its_own_hops(fleet: LiveFleet) -> None:
         bad.begin()
         fleet.wait(lambda: bad.answered or fleet.log("edge-1"), "the site")
         for _ in range(50):  # and what nobody asked for: results of others' visits, of no visit, retained for ever
-            unasked = {"visit": ["job", 1, 1, 1, [1, 1]], "vectors": {}, "samples": 1, "metrics": {}}
+            unasked: dict[str, Any] = {"visit": ["job", 1, 1, 1, [1, 1]], "vectors": {}, "samples": 1, "metrics": {}}
             bad.say("edge", "edge-1", "visited", retain=True, **unasked)
             bad.say("edge", "edge-1", "tour", **unasked)
         view = fleet.run(job("job", 4, rounds=6) + SHORT, "job")

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import msgpack
+import msgspec
 import pytest
 
 from sojourn import WIRE
@@ -16,12 +17,14 @@ from sojourn.node.machine import Pulled, PullFailed
 from sojourn.node.quotas import QUOTAS, SpeakingRate
 from sojourn.protocol import topics
 from sojourn.protocol.envelope import Packet, pack
+from sojourn.protocol.limits import SHORTEST
 from sojourn.protocol.messages import Birth, Chunk, Discarded, Fetch, FetchHashes, Gone, Progress, Visited
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch, Ref, VisitId
 from sojourn.store.blobs import LEAF, ref_of
 from sojourn.store.memory_blobs import MemoryBlobs
-from tests.sojourn.node.test_node import EPOCH, FLEET, OFFER, Bed, agent, cloud, edge
+from tests.sojourn.node.test_node import EPOCH, FLEET, OFFER, Bed, agent, cloud, edge, visit
+from tests.there import there
 
 DEVICE, EDGE = Address("device", "d"), Address("edge", "e")
 VISIT = VisitId("job", 1, 0, 0, (1, 1))
@@ -135,6 +138,13 @@ def test_what_waits_to_be_read_is_bounded() -> None:
     for _ in range(MOST_WAITING // (1 << 20) + 5):
         driver.arrived(bed.wire, "t", bytes(1 << 20))
     assert driver._queue.qsize() == MOST_WAITING >> 20
+
+
+def test_a_lease_as_short_as_can_be_does_not_keep_a_device_awake() -> None:
+    bed = agent()
+    bed.say("e", msgspec.structs.replace(visit(), lease=1e-300), now=1.0)
+    bed.node.tick(1.0)
+    assert there(bed.node.wake_at()) >= 1.0 + SHORTEST
 
 
 # --- blobs
