@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from coordinator.jobs.tour_settings import GateSettings
 from hierarchy.edge.server import EdgeServer
 from sojourn.node.machine import Did
-from sojourn.parts import Gate
 from sojourn.protocol.limits import MOST, MOST_BYTES, MOST_FIGURE, sum_within
 from sojourn.protocol.topics import Address
 from tests.fleet_sim.small_fleet import TWO_SITES, SmallFleet, fedavg, job, visit
@@ -56,7 +56,7 @@ def test_a_fleet_of_the_largest_numbers_ends_its_job_with_journals_that_are_read
     state = fleet.run("job")
     assert state.status == "done"
     assert max(report.traffic for report in state.history) == MOST_BYTES
-    assert set(state.samples.values()) == {Gate().most_samples}
+    assert set(state.samples.values()) == {GateSettings().most_samples}
     for name, node in fleet.nodes.items():
         for record in fleet.stores[name].load()[1]:
             msgspec.msgpack.decode(record, type=node.node.machine.record_form)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from coordinator.admin.backup import BLOBS, JOURNAL, _replayed
+from coordinator.admin.backup import BLOBS, JOURNAL
 from coordinator.console.operator import Operator
 from coordinator.jobs.data import digits_split
+from coordinator.machine.coordinator import Coordinator
 from coordinator.records import ENDED
 from coordinator.rounds.kit_cache import KitCache
 from coordinator.rounds.preparing import PrepareJob, prepare
@@ -25,6 +26,7 @@ from sojourn.brokers.run import start_broker
 from sojourn.links.settings import LocalBroker
 from sojourn.model import vectors
 from sojourn.protocol.envelope import unpack_blob
+from sojourn.protocol.mending import read_record
 from sojourn.protocol.spec import Kit
 from sojourn.store.blobs import FolderBlobs
 from sojourn.store.memory_blobs import MemoryBlobs
@@ -184,11 +186,13 @@ class LiveFleet:
 
     def model(self, name: str) -> NDArray[np.float32]:
         """A job's newest model, from the store of the coordinator that runs: to export it would take a process more."""
-        store = self.folder / "stores" / "cloud"
+        store, coordinator = self.folder / "stores" / "cloud", Coordinator("cloud")
         with closing(sqlite3.connect(f"{(store / JOURNAL).as_uri()}?mode=ro", uri=True)) as journal:
-            seq, state = journal.execute("select seq, state from snapshot").fetchone() or (0, None)
-            records = journal.execute("select record from journal where seq > ? order by seq", (seq,))
-            job = _replayed(state, (record for (record,) in records)).state.jobs[name]
+            seq, snapshot = journal.execute("select seq, state from snapshot").fetchone() or (0, coordinator.snapshot())
+            coordinator.restore(snapshot)
+            for (record,) in journal.execute("select record from journal where seq > ? order by seq", (seq,)):
+                coordinator.apply(read_record(record, coordinator.record_form))
+        job = coordinator.state.jobs[name]
         blobs = FolderBlobs(store / BLOBS)
         kit = unpack_blob(blobs.read(there(job.kit).digest), Kit)
         return vectors.load(blobs, job.vectors["model"], kit.model)
