@@ -60,7 +60,7 @@ def pin(index: str, name: str, version: str) -> Pin:
         for wheel, hash_ in files.items()
         if wheel.endswith(".whl") and wheel.split("-")[1].partition("+")[0] == version
     }
-    wheels = {}
+    wheels: dict[str, str] = {}
     for python in PYTHONS:
         for machine in MACHINES:
             tags = supported(python, machine)

@@ -89,12 +89,12 @@ def _purl(name: str, version: str) -> str:
 def _licences(name: str) -> dict[str, Any]:
     """What a package says of its licence; nothing where it says nothing."""
     about = installed(name).metadata
-    if expression := about.get("License-Expression"):
-        return {"licenses": [{"expression": expression}]}
+    if "License-Expression" in about:
+        return {"licenses": [{"expression": about["License-Expression"]}]}
     classifiers = [each.rpartition(" :: ")[2] for each in about.get_all("Classifier") or () if each[:9] == "License :"]
     names = [each for each in classifiers if each != "OSI Approved"]
     # Some put the whole text of a licence there: that is no name.
-    if not names and (text := (about.get("License") or "").strip()) and "\n" not in text:
+    if not names and "License" in about and (text := about["License"].strip()) and "\n" not in text:
         names = [text]
     return {"licenses": [{"license": {"name": each}} for each in names]} if names else {}
 
