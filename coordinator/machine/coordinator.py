@@ -184,7 +184,7 @@ class Coordinator:
 
     def _present(self, event: Present, now: float) -> list[Effect]:
         """An edge server came or went."""
-        born, site = self.sites.present(event), event.node.name
+        born, site = self.sites.present(event, now), event.node.name
         effects: list[Effect] = [*self._outbox.hasten(now, event.node)]
         if isinstance(event.state, Birth):
             effects += self._outbox.ask(("roster", site), event.node, RosterAsk(), now)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.machine.job_summaries import plan_line, round_line
 from coordinator.machine.job_table import JOB, STATUS, WORK, step_of
+from coordinator.machine.sites import ROSTER_PATIENCE
 from coordinator.records import (
     DevicesEstimated,
     JobCompiled,
@@ -185,9 +186,11 @@ class JobQueue:
         return self._plan(state, now)
 
     def _plan(self, state: JobState, now: float, *, ask_silent: bool = False) -> list[Effect]:
-        if not state.history and (unread := self._sites.unread()):
+        if not state.history and (unread := self._sites.unread(now)):
             # What is arranged once would leave out a site that is just coming up.
-            return self._wait(state, f"{unread[0]} has not said yet which devices it has", now)
+            waits = self._wait(state, f"{unread[0]} has not said yet which devices it has", now)
+            self._plan_again_at = now + ROSTER_PATIENCE
+            return waits
         self._reach, self._plan_again_at = self._reached(state), None
         asks = name_of(state.strategy.estimator)
         unable = self._sites.count() - len(set().union(*self._reach.values()))

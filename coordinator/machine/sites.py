@@ -26,6 +26,8 @@ DEVICES = 10_000
 """At most this many devices are taken from one site."""
 ROSTER_BYTES = 16 << 20
 """Of a roster: the longest names and offers of as many devices are less, where offers are honest."""
+ROSTER_PATIENCE = 10.0
+"""Seconds that a job waits for a new site to say which devices it has."""
 CONSENT = ("class-counts",)
 """The estimators that ask for what an owner must agree to share."""
 
@@ -66,6 +68,8 @@ class Sites:
 
     def __init__(self) -> None:
         self._epochs: dict[str, Epoch] = {}
+        self._born: dict[str, float] = {}
+        """When each of them was first heard of."""
         self._rosters: dict[str, RosterRead] = {}
         self._names: dict[str, frozenset[str]] = {}
         """The devices of each roster."""
@@ -73,14 +77,16 @@ class Sites:
         self._homes: dict[str, str] = {}
         """The site that each device was first seen at, and is still."""
 
-    def present(self, event: Present) -> bool:
+    def present(self, event: Present, now: float) -> bool:
         """Take a birth or a death; returns whether an edge server was born (again)."""
         known = self._epochs.get(event.node.name)
         if isinstance(event.state, Birth):
             self._epochs[event.node.name] = event.epoch
+            if known != event.epoch:
+                self._born[event.node.name] = now
             return known != event.epoch
         if known == event.epoch:  # else the death is old news
-            del self._epochs[event.node.name]
+            del self._epochs[event.node.name], self._born[event.node.name]
         return False
 
     def roster(self, sender: Address, epoch: Epoch, message: Roster) -> list[Effect]:
@@ -130,10 +136,14 @@ class Sites:
         """Whether a device is on a site's roster."""
         return device in self._names.get(site, ())
 
-    def unread(self) -> list[str]:
-        """The living sites whose roster has not been read since they were born."""
+    def unread(self, now: float) -> list[str]:
+        """The living sites that were born a moment ago, and whose roster has not been read since.
+
+        One that is there and does not say whom it has is not waited for: it would hold every job.
+        """
         rosters = self._rosters
-        return [site for site, epoch in self._epochs.items() if site not in rosters or rosters[site].epoch != epoch]
+        young = [site for site in self._epochs if now < self._born[site] + ROSTER_PATIENCE]
+        return [site for site in young if site not in rosters or rosters[site].epoch != self._epochs[site]]
 
     def unwilling(self, asks: str) -> tuple[str, ...]:
         """The devices whose owners do not share what an estimator asks for."""

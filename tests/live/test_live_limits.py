@@ -6,7 +6,7 @@ from tests.edge_agent.limits.fake_root import FakeRoot
 from tests.live.live_fleet import LiveFleet, job_text
 
 LIMITS = "[limits]\nthrottle_at = 70\nstop_at = 80\nroot = '{root}'\n"
-LONG = "[training]\nepochs = 200\n"
+LONG = "[training]\nepochs = 200\n[gate]\non = false\n"
 ROUNDS = 4
 
 

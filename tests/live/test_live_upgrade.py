@@ -10,7 +10,8 @@ import pytest
 from tests.forked import sojourn
 from tests.live.live_fleet import LiveFleet, job_text
 
-JOB = job_text("NAME", rounds=3, devices=2).replace("sets = 2", "sets = 1") + "[training]\nepochs = 40\n"
+JOB = job_text("NAME", rounds=3, devices=2).replace("sets = 2", "sets = 1")
+JOB += "[training]\nepochs = 40\n[gate]\non = false\n"
 
 
 @pytest.fixture(scope="module")

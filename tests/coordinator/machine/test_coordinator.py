@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.machine.sites import ReadRoster, RosterRead
+from coordinator.machine.sites import ROSTER_PATIENCE, ReadRoster, RosterRead
 from coordinator.records import (
     DevicesEstimated,
     JobCompiled,
@@ -169,6 +169,19 @@ def test_a_job_waits_and_goes_on_when_devices_come() -> None:
     bench.join("s1", ("a", "b"), revision=2)
     assert records(bench.plan()) == [RoundPlanned]
     assert bench.cloud.state.jobs["job"].detail == ""
+
+
+def test_a_site_that_never_says_whom_it_has_is_not_waited_for_long() -> None:
+    bench = Bench()
+    bench.join("s1", ("a", "b"))
+    bench.tell(Present(site("s2"), BOOT, Birth()), 5.0)
+    bench.hear(OPERATOR, Submit("t", text()), 6.0)
+    bench.compile(6.0)
+    assert bench.cloud.state.jobs["job"].detail == "s2 has not said yet which devices it has"
+    bench.tell(Woke(), 5.0 + ROSTER_PATIENCE)
+    assert bench.cloud.state.jobs["job"].status == "waiting"
+    bench.tell(Woke(), 6.0 + ROSTER_PATIENCE)
+    assert records(bench.plan(17.0)) == [RoundPlanned]
 
 
 def test_sites_that_change_while_a_plan_is_made_are_planned_with() -> None:

@@ -302,9 +302,9 @@ def test_who_was_removed_is_gone_and_may_come_back_as_another() -> None:
 def test_an_edge_server_that_was_removed_reaches_nobody_any_more() -> None:
     bed = cloud()
     bed.presence(Address("edge", "e"), Birth())
-    assert bed.machine.sites.unread() == ["e"]
+    assert bed.machine.sites.unread(0.0) == ["e"]
     bed.raw(topics.state(FLEET, Address("edge", "e")), b"")
-    assert bed.machine.sites.unread() == []
+    assert bed.machine.sites.unread(0.0) == []
 
 
 def test_a_death_counts_only_for_the_boot_it_names() -> None:
