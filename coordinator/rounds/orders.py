@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from coordinator.state import JobState
     from sojourn.parts import TourBounds
 
+MOST_RISE = 1e6
+"""A factor by which every loss may grow."""
+
 
 def task_of(state: JobState, tour: TourPlan) -> Task:
     """What each device of a tour is asked to do."""
@@ -47,7 +50,8 @@ def bounds_of(state: JobState, told: Iterable[int] = ()) -> TourBounds:
     """What bounds a tour besides its policy and gate; where nobody is known yet, `told` are the devices' samples."""
     job = state.settings
     samples = [each for each in state.samples.values() or told if each > 0]
-    rise = 1.0 if isinstance(state.usual_rise, msgspec.UnsetType) else state.usual_rise
+    unseen = MOST_RISE if state.history else 1.0  # a job that an earlier version began: one round shows what is usual
+    rise = unseen if isinstance(state.usual_rise, msgspec.UnsetType) else state.usual_rise
     return job.gate.bounds(job.tours.visit_deadline, int(median(samples)) if samples else None, rise)
 
 

@@ -82,7 +82,7 @@ class CommandFleet:
         self._logs.mkdir()
         self._processes: dict[str, Forked | OtherVersion] = {}
         # With the fleet's access rules: a version may not need a right that another one's broker does not give.
-        rules = ("--fleet", FLEET, "--edge", SITE)
+        rules = ("--fleet", FLEET, "--edge", SITE, *(word for device in DEVICES for word in ("--device", device)))
         self._spawn("broker", "broker", "--kind", "mosquitto", "--port", "0", "--folder", "broker", *rules)
         self.wait_for("broker", "is listening on")
         self._address = re.findall(r"listening on (\S+);", self.log("broker"))[0]

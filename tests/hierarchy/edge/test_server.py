@@ -606,7 +606,7 @@ def test_an_order_of_before_has_no_deadline() -> None:
 def test_what_a_device_says_of_itself_is_bounded_in_the_report() -> None:
     bench = Bench()
     bench.take(bounded_tour(most_samples=1000, usual_samples=10), 0.0)
-    said = {f"figure {number}": 1.0 for number in range(31)} | {"steps": 2.0**50}
+    said = {f"figure-{number}": 1.0 for number in range(31)} | {"steps": 2.0**50}
     ref = result("a")
     bench.hear(device("a"), Visited(visit_id(0), {"model": ref}, 2**50, said, (0.5,)))
     bench.tell(Pulled(ref.digest))

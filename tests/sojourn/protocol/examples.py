@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from sojourn.parts import Gate, Sgd, TourBounds, TourPolicy, Training
 from sojourn.protocol.messages import (
     Accepted,
@@ -110,4 +112,5 @@ EXAMPLES = (
 
 
 def kit_without_graphs(model: ModelSpec, of: InputSpec, classes: tuple[str, ...] = ("a", "b"), *linear: str) -> Kit:
-    return Kit(model, of, classes, (), b"", b"", Probe(b"", (), 0, 0.0, 0.0, (), ()), linear)
+    row = bytes(prod(of.shape) * (8 if of.dtype == "int64" else 4))
+    return Kit(model, of, classes, (), b"", b"", Probe(row, (0,), 0, 0.0, 0.0, (0,), (0.0,)), linear)
