@@ -155,10 +155,11 @@ def outcome(settings: dict[str, Any], seed: int, attack: Attack | None, *, absen
         finally:
             running.engine.close()
             running.results.close()
-    reports = [it.report for it in ended]
-    found = Counter((report.device == BAD, report.status) for report in reports)
+    back = Counter(it.report.device == BAD for it in ended if it.report.status in ("done", "refused"))
+    lines = [line for report in last.history for line in report.failures if ": refused" in line]
+    refused = Counter(line.startswith(BAD) for line in lines)  # at the site, or when it was home
     accuracy = fmean(report.accuracy for report in last.history[-LAST:])
-    counts = [found[whose, status] for whose in (False, True) for status in ("done", "refused")]
+    counts = [each for whose in (False, True) for each in (back[whose] - refused[whose], refused[whose])]
     return JobOutcome(accuracy, *counts)
 
 

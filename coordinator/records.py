@@ -144,8 +144,9 @@ class RoundClosed(msgspec.Struct, frozen=True, tag="round-closed/1"):
     """The visits that each device has done in this round."""
     samples: dict[str, int] = {}
     weights: dict[str, Ref] = {}
-    rise: float | msgspec.UnsetType = msgspec.UNSET
-    """By which factor its visits made the loss on the exemplars grow, by the median; unset where nobody looked."""
+    rises: tuple[float, float] | msgspec.UnsetType = msgspec.UNSET
+    """By which factor its visits made the loss on the exemplars grow: the median, and the median deviation from it,
+    infinite where there are too few to tell; unset where nobody looked."""
 
 
 class JobEnded(msgspec.Struct, frozen=True, tag="job-ended/1"):

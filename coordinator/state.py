@@ -99,8 +99,9 @@ class JobState(msgspec.Struct):
     """How often a device gave no answer to an estimation."""
     next_tour: int = 0
     norms: tuple[float, ...] = ()
-    usual_rise: float | msgspec.UnsetType = msgspec.UNSET
-    """By which factor a visit of the last round made the loss on the exemplars grow; unset before it is known."""
+    rises: tuple[float, float] | msgspec.UnsetType = msgspec.UNSET
+    """By which factor visits of the last round made the loss on the exemplars grow: the median, and how far they are
+    from it; unset before it is known."""
     history: list[RoundReport] = []
     estimation_traffic: int = 0
     """Bytes of estimations since the last round: they count as the next one's."""
@@ -229,7 +230,7 @@ class JobState(msgspec.Struct):
         while self.round < record.report.round:
             self.history.append(_unknown_round(self.round))
         self.vectors, self.handout, self.norms = record.vectors, record.handout, record.norms
-        self.usual_rise = record.rise or self.usual_rise
+        self.rises = record.rises or self.rises
         self.history.append(record.report)
         self.estimation_traffic = 0
         self.silent = {} if len(self.history) % ASK_AGAIN_AFTER == 0 else self.silent

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from sojourn.parts import Cosine, Factor, Gate, Positive, Samples, Share, TourBounds, TourPolicy
 
 LEASES = 60
 """Unless a job says how long one visit may take, it is as long as so many leases."""
+LEAST_SPREAD, MOST_SPREAD = 0.2, 1e6
+"""Growths of the loss that are this near to the usual are never far from it; a spread beyond the other is none."""
 OPEN = Gate(norm_factor=None, loss_factor=None)
 """A gate that every finite model passes."""
 
@@ -31,11 +35,13 @@ class GateSettings(Gate, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`[gate]` of a job: what results must pass, and how much one device may weigh.
 
     on: whether anything is checked but that models are finite and of the right length. The rules on the loss need
-    exemplars: without them they are off. The others are explained at `TourBounds`.
+    exemplars: without them they are off. spread_factor: the loss may grow by so many times the median deviation more
+    than usual, where that is less than what loss_factor allows. The others are explained at `TourBounds`.
     """
 
     on: bool = True
     loss_factor: Factor | None = 2.0
+    spread_factor: Factor = 15.0
     against_factor: Factor = 1.2
     least_cosine: Cosine = -0.5
     clip: bool = True
@@ -47,8 +53,13 @@ class GateSettings(Gate, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """What every version of an edge server understands."""
         return Gate(norm_factor=self.norm_factor, loss_factor=self.loss_factor) if self.on else OPEN
 
-    def bounds(self, deadline: float, usual_samples: int | None = None, usual_rise: float = 1.0) -> TourBounds:
-        """What an edge server is told besides; with the gate off, only the deadline."""
+    def bounds(
+        self, deadline: float, usual_samples: int | None = None, rises: tuple[float, float] = (1.0, math.inf)
+    ) -> TourBounds:
+        """What an edge server is told besides; with the gate off, only the deadline.
+
+        rises: by which factor visits made the loss on the exemplars grow: the median, and the median deviation from it.
+        """
         if not self.on:
             return TourBounds(deadline=deadline)
         return TourBounds(
@@ -59,5 +70,6 @@ class GateSettings(Gate, frozen=True, forbid_unknown_fields=True, kw_only=True):
             most_samples=self.most_samples,
             most_share=self.most_share,
             usual_samples=usual_samples,
-            usual_rise=usual_rise,
+            usual_rise=rises[0],
+            most_rise=rises[0] + max(LEAST_SPREAD, self.spread_factor * rises[1]) if rises[1] < MOST_SPREAD else None,
         )

@@ -31,5 +31,5 @@ def tour_message(state: JobState, tour: TourPlan) -> Tour:
     norms = state.norms if state.phase == "train" else ()
     return Tour(
         state.tour_id(tour), state.kit, vectors, tour.hops, tour.spares, task_of(state, tour), seed, job.tours.policy,
-        job.gate.rules, norms, waves_of(state), weighting_of(strategy.aggregator), bounds_of(state),
+        job.gate.rules, norms, waves_of(state), weighting_of(strategy.aggregator), bounds_of(state, tour),
     )  # fmt: skip

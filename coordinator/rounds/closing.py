@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from statistics import median
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,7 +23,7 @@ from coordinator.rounds.results import (
     traffic_of,
 )
 from coordinator.rounds.schedules import merges
-from coordinator.rounds.tour_check import TourCheck
+from coordinator.rounds.tour_check import TourCheck, usual_rise
 from coordinator.state import JobState
 from hierarchy.edge.rules import not_finite
 from sojourn.model import vectors
@@ -47,10 +46,6 @@ if TYPE_CHECKING:
     from sojourn.store.blobs import BlobStore
 
     Vector = NDArray[np.float32]
-
-
-MOST_RISE = 1e6
-"""A usual rise beyond this is no other one."""
 
 
 class PassLeg(msgspec.Struct, frozen=True):
@@ -113,7 +108,7 @@ class _Closing:
             visits=dict(Counter(each.device for each in self._done)),
             samples={each.device: each.samples for each in self._done},
             weights=self._updates(),
-            rise=min(MOST_RISE, max(1.0, median(self._check.rises))) if self._check.rises else msgspec.UNSET,
+            rises=usual_rise(self._check.rises) or msgspec.UNSET,
         )
 
     def _results(self) -> list[TourResult]:

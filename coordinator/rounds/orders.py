@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -11,14 +12,16 @@ from sojourn.parts import EdgeCloud, Elmy, Sgd
 from sojourn.protocol.wire import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from coordinator.records import TourPlan
     from coordinator.state import JobState
     from sojourn.parts import TourBounds
 
-MOST_RISE = 1e6
-"""A factor by which every loss may grow."""
+Rises = tuple[float, float]
+"""By which factor visits made the loss on the exemplars grow: the median, and the median deviation from it."""
+UNSEEN: Rises = (1e6, math.inf)
+"""Every loss may grow: what is usual is not known, or is looked at elsewhere."""
+COMPANY = 3
+"""So many results of the same model tell what is usual among them."""
 
 
 def task_of(state: JobState, tour: TourPlan) -> Task:
@@ -46,13 +49,36 @@ def waves_of(state: JobState) -> int:
     return schedule.edge_merges if state.phase == "train" and isinstance(schedule, EdgeCloud) else 0
 
 
-def bounds_of(state: JobState, told: Iterable[int] = ()) -> TourBounds:
-    """What bounds a tour besides its policy and gate; where nobody is known yet, `told` are the devices' samples."""
+def bounds_of(state: JobState, tour: TourPlan) -> TourBounds:
+    """What bounds a tour besides its policy and gate.
+
+    How much the loss may grow at a device that is alone on its tour is left to the coordinator: nobody trains further
+    on its model, and only there it stands beside what the others of its round made of the same one.
+    """
+    known = [samples for samples in state.samples.values() if samples > 0]
+    usual_samples = int(median(known)) if known else None
+    return bounds_beside(state, usual_samples, UNSEEN if judged_together(state, tour) else rises_of(state))
+
+
+def bounds_beside(state: JobState, usual_samples: int | None, rises: Rises) -> TourBounds:
+    """What bounds a tour where devices have so many samples, and the loss grows so much."""
     job = state.settings
-    samples = [each for each in state.samples.values() or told if each > 0]
-    unseen = MOST_RISE if state.history else 1.0  # a job that an earlier version began: one round shows what is usual
-    rise = unseen if isinstance(state.usual_rise, msgspec.UnsetType) else state.usual_rise
-    return job.gate.bounds(job.tours.visit_deadline, int(median(samples)) if samples else None, rise)
+    return job.gate.bounds(job.tours.visit_deadline, usual_samples, rises)
+
+
+def judged_together(state: JobState, tour: TourPlan) -> bool:
+    """Whether a tour's device is alone on it, and others are alone on theirs."""
+    if state.phase != "train" or waves_of(state):
+        return False
+    alone = [each for each in state.tours if each.leg == tour.leg and len(each.hops) == 1]
+    return len(tour.hops) == 1 and len(alone) >= COMPANY
+
+
+def rises_of(state: JobState) -> Rises:
+    """What the rounds before tell of how the loss grows."""
+    if not isinstance(state.rises, msgspec.UnsetType):
+        return state.rises
+    return UNSEEN if state.history else (1.0, math.inf)  # an earlier version began the job: one round tells
 
 
 def tour_deadline(state: JobState, tour: TourPlan) -> float:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from functools import cached_property
+from statistics import median
 from typing import TYPE_CHECKING
 
-from coordinator.rounds.orders import bounds_of, task_of, waves_of
+from coordinator.rounds.orders import Rises, bounds_beside, judged_together, rises_of, task_of, waves_of
 from coordinator.rounds.results import returned_by, tour_model
-from hierarchy.edge.rules import Update, against, granted_samples, longest_way, not_finite, too_long
+from hierarchy.edge.rules import Update, against, granted_samples, longest_way, not_finite, rise_of, too_long
 from sojourn.errors import InvalidBlob
 from sojourn.model import vectors
 from sojourn.model.weights import within_share
@@ -29,11 +30,30 @@ if TYPE_CHECKING:
     from coordinator.records import TourPlan
     from coordinator.rounds.evaluation import Evaluator
     from coordinator.state import JobState
+    from hierarchy.edge.exemplar_view import ExemplarView
+    from sojourn.parts import TourBounds
     from sojourn.protocol.wire import VisitReport
     from sojourn.store.blobs import BlobStore
 
     Vector = NDArray[np.float32]
     Reported = Sequence[tuple[TourPlan, Sequence[VisitReport]]]
+
+
+MOST_RISE = 1e6
+"""A usual rise beyond this is no other one."""
+FEW_RISES = 8
+"""With fewer rises than this, how far they are apart says nothing."""
+OUTSTANDING = 4.0
+"""A result that is judged beside others may be so many median deviations over the median, if they differ much."""
+
+
+def usual_rise(rises: Sequence[float]) -> Rises | None:
+    """The median of some rises, at least 1, and their median deviation from it; None without any."""
+    if not rises:
+        return None
+    usual = median(rises)
+    spread = median(abs(rise - usual) for rise in rises) if len(rises) >= FEW_RISES else math.inf
+    return min(MOST_RISE, max(1.0, usual)), spread
 
 
 class TourCheck:
@@ -44,7 +64,9 @@ class TourCheck:
         self._kit, self._gate = evaluator.kit(state), state.settings.gate.rules
         self._done = {tour.number: [it for it in each if it.status == "done"] for tour, each in reported}
         everybody = [report for each in self._done.values() for report in each]
-        self._bounds = bounds_of(state, [report.samples for report in everybody])
+        told = [each for each in state.samples.values() or (report.samples for report in everybody) if each > 0]
+        self._usual_samples = int(median(told)) if told else None
+        self._bounds = bounds_beside(state, self._usual_samples, rises_of(state))
         self._tasks = {tour.number: task_of(state, tour) for tour, _ in reported}
         kept = [
             stride(report.norm, steps)
@@ -87,15 +109,52 @@ class TourCheck:
         """Whether a finite model can be what the tour's visits made of its start."""
         if not self._state.settings.gate.on:
             return None
-        task, start = self._tasks[tour.number], self._state.exact_vector(tour.start["model"])
-        before = vectors.load(self._blobs, start, self._kit.model)
-        digest = ref_of(model.astype("<f4", copy=False).tobytes()).digest
-        update = Update(before, model, (start.digest, digest))
+        update, task = self._update(tour, model), self._tasks[tour.number]
         norms = [*self._state.norms, *self.strides]
         one_step = longest_way(self._gate, norms, 1, task.training, None)
         longest = one_step * sum(math.sqrt(steps) for steps in self._steps(tour.number))
-        view = self._evaluator.view(self._state)
-        return too_long(update.norm, longest) or against(update, view, self._gate, self._bounds, task)
+        bounds = self._together if judged_together(self._state, tour) else self._bounds
+        return too_long(update.norm, longest) or against(update, self._view, self._gate, bounds, task)
+
+    def _update(self, tour: TourPlan, model: Vector) -> Update:
+        start = self._state.exact_vector(tour.start["model"])
+        before = vectors.load(self._blobs, start, self._kit.model)
+        return Update(before, model, (start.digest, ref_of(model.astype("<f4", copy=False).tobytes()).digest))
+
+    @cached_property
+    def _view(self) -> ExemplarView | None:
+        return self._evaluator.view(self._state)
+
+    @cached_property
+    def _together(self) -> TourBounds:
+        """The bounds for devices that are alone on their tours: what the others of the same round do is usual.
+
+        Their rises are worked out here, from the models themselves.
+        """
+        if self._view is None:
+            return self._bounds
+        found = []
+        for tour in self._state.tours:
+            if tour.leg == self._state.leg and judged_together(self._state, tour):
+                model = self._sound(tour)
+                found += [] if model is None else [rise_of(self._update(tour, model), self._view)]
+        return bounds_beside(self._state, self._usual_samples, self._room(found) or rises_of(self._state))
+
+    def _room(self, rises: Sequence[float]) -> Rises | None:
+        """What is usual where devices with few classes in common differ much: one result must stand out from them."""
+        usual = usual_rise(rises)
+        if not usual or self._gate.loss_factor is None:
+            return usual
+        apart = median(abs(rise - usual[0]) for rise in rises)
+        return min(MOST_RISE, max(usual[0], (usual[0] + OUTSTANDING * apart) / self._gate.loss_factor)), usual[1]
+
+    def _sound(self, tour: TourPlan) -> Vector | None:
+        """A tour's model, if it is there and finite."""
+        try:
+            model = tour_model(self._state, tour, self._blobs, self._kit)
+        except InvalidBlob:
+            return None
+        return None if model is None or not_finite(model) else model
 
     def _steps(self, number: int) -> list[int]:
         """The steps of a tour's visits, as its task has them."""

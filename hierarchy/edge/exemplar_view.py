@@ -34,6 +34,8 @@ LOSSES, BYTES = 256, 16 << 20
 """Of at most this many models the loss is remembered, and gradients that take at most this much memory."""
 LEARNT = 0.1
 """A loss under this part of a blind guess's counts as that: below it, a factor of the loss means nothing."""
+ON_ITS_WAY = 0.5
+"""Of a model with a loss over this part of a blind guess's, devices change the loss in turns: none is alike yet."""
 LOST = 2.0
 """A model with a loss over so many times a blind guess's answers at random: a leap of its loss means nothing, too."""
 
@@ -49,8 +51,8 @@ class ExemplarView:
             raise InvalidBlob(f"{len(y)} exemplars of shape {x.shape[1:]} are none for a model of {kit.input.shape}")
         self._x, self._y = exemplars.unpacked(x[rows]), y[rows]
         blind = math.log(max(2, len(kit.classes)))
-        self.learnt, self.lost = LEARNT * blind, LOST * blind
-        """A loss that counts as learnt, and one of a model that has nothing to lose."""
+        self.learnt, self.on_its_way, self.lost = LEARNT * blind, ON_ITS_WAY * blind, LOST * blind
+        """A loss that counts as learnt, one of a model that is well on its way, and one that has nothing to lose."""
         self._losses: dict[bytes, float] = {}
         self._gradients: dict[bytes, Vector] = {}
         self._lock = threading.Lock()

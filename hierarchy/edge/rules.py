@@ -119,17 +119,24 @@ def against(update: Update, view: ExemplarView | None, gate: Gate, bounds: TourB
     """
     if view is None or (gate.loss_factor is None and bounds.against_factor is None):
         return None
-    (old, new), rise = _losses(update, view), rise_of(update, view) / bounds.usual_rise
+    (old, new), rise = _losses(update, view), rise_of(update, view)
     words = f"the loss on the exemplars went from {old:.3g} to {new:.3g}"
-    if gate.loss_factor is not None and rise > gate.loss_factor and not view.lost <= old < math.inf:
+    if rise > _most_rise(gate, bounds, well=old < view.on_its_way) and not view.lost <= old < math.inf:
         return words
     elsewhere = isinstance(task.objective, Elmy) and task.objective.start == "own"  # it did not start at `before`
-    if bounds.against_factor is None or elsewhere or rise <= bounds.against_factor:
+    if bounds.against_factor is None or elsewhere or rise <= bounds.against_factor * bounds.usual_rise:
         return None
     cosine = cosine_to_descent(update.way, view.gradient(update.before, update.digests[0]))
     return (
         f"{words}, and the update points against them (cosine {cosine:.2f})" if cosine < bounds.least_cosine else None
     )
+
+
+def _most_rise(gate: Gate, bounds: TourBounds, *, well: bool) -> float:
+    """The factor by which the loss may grow, wherever the update points; less where the model is `well` on its way."""
+    if gate.loss_factor is None:
+        return math.inf
+    return min(gate.loss_factor * bounds.usual_rise, bounds.most_rise if well and bounds.most_rise else math.inf)
 
 
 def cosine_to_descent(way: NDArray[np.float64], gradient: Vector) -> float:

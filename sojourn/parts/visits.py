@@ -50,7 +50,8 @@ class TourBounds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     at most where the update points against them, which is a cosine under least_cosine. clip: whether an update that is
     only too long is shortened. most_samples, most_share: how much one device may weigh. usual_samples: how many a
     device of the job has, by the median. usual_rise: the factor by which a visit made the loss on the exemplars grow in
-    the round before, by the median; both factors are on top of it. None: no bound, or not known.
+    the round before, by the median; both factors are on top of it. most_rise: what it may grow by at most, where the
+    devices are so alike that this is less. None: no bound, or not known.
     """
 
     deadline: Positive | None = None
@@ -61,3 +62,4 @@ class TourBounds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     most_share: Share | None = None
     usual_samples: Samples | None = None
     usual_rise: Annotated[float, msgspec.Meta(ge=1, le=1e9)] = 1.0
+    most_rise: Factor | None = None

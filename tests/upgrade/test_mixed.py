@@ -28,7 +28,9 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tree
 
 
-@pytest.mark.parametrize("old", [DEVICES, (CLOUD, SITE)], ids=["old agents", "old servers"])
+@pytest.mark.parametrize(
+    "old", [DEVICES, (CLOUD, SITE), (SITE,)], ids=["old agents", "old servers", "an old edge server"]
+)
 def test_a_fleet_of_two_versions_ends_the_job_and_takes_the_release(
     before: Path, tmp_path: Path, old: tuple[str, ...]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -11,7 +12,9 @@ import pytest
 from coordinator.records import DevicesEstimated, RoundClosed, TourPlan
 from coordinator.rounds.closing import close_round
 from coordinator.rounds.evaluation import Evaluator
+from coordinator.rounds.orders import bounds_beside, bounds_of, judged_together, rises_of
 from coordinator.rounds.results import CloseRound
+from coordinator.rounds.tour_check import usual_rise
 from coordinator.state import JobState
 from sojourn.model import vectors
 from sojourn.protocol.envelope import pack_blob
@@ -98,7 +101,7 @@ def test_a_model_that_cannot_be_is_left_out_and_named(numbers, words) -> None:
     home.brings(1, numbers, home.report("b", 2.0))
     closed = home.close()
     assert home.model(closed) == mean(a=32, c=96, d=32)
-    assert closed.report.failures[0].startswith(f"site site: its tour is refused, {words}")
+    assert closed.report.failures[0].startswith(f"b: refused when its model came from site site, {words}")
     assert closed.report.tours == 3
 
 
@@ -108,7 +111,7 @@ def test_with_the_gate_off_a_long_way_counts_and_a_model_that_is_not_finite_does
     home.brings(2, [np.nan, 0, 0], home.report("c", 3.0))
     closed = home.close()
     assert home.model(closed) == [pytest.approx((32 * 1 + 64 * 500 + 32 * 4) / 128), 0, 0]
-    assert closed.report.failures == ("site site: its tour is refused, 1 of 3 numbers are not finite",)
+    assert closed.report.failures == ("c: refused when its model came from site site, 1 of 3 numbers are not finite",)
 
 
 def test_a_vector_of_another_length_does_not_end_the_job() -> None:
@@ -168,9 +171,29 @@ def test_figures_of_refused_results_tell_what_is_usual() -> None:
         home.brings(number, [0, 0, 0], home.report(name, 8.0, 0, status="refused", metrics=figures))
         home.state.arrived[number] = msgspec.structs.replace(home.state.arrived[number], vectors={})
     closed = home.close()
-    assert (closed.norms, closed.rise) == ((4.0,) * 4, 3.5)
+    assert (closed.norms, closed.rises) == ((4.0,) * 4, (3.5, math.inf))
     home.state.apply(closed)
-    assert (home.state.norms, home.state.usual_rise) == ((4.0,) * 4, 3.5)
+    assert (home.state.norms, home.state.rises) == ((4.0,) * 4, (3.5, math.inf))
+    assert rises_of(home.state) == (3.5, math.inf)
+
+
+def test_devices_that_are_alike_leave_little_room() -> None:
+    home = Home()
+    home.state.rises = usual_rise([1.0 + 0.001 * number for number in range(8)]) or msgspec.UNSET
+    bounds = bounds_beside(home.state, None, rises_of(home.state))
+    assert [bounds.usual_rise, bounds.most_rise] == pytest.approx([1.0035, 1.0035 + 0.2])
+    few = bounds_beside(home.state, None, usual_rise([1.0] * 7) or (0, 0))
+    assert few.most_rise is None
+
+
+def test_a_device_that_is_alone_on_its_tour_is_judged_beside_the_others_when_it_is_home() -> None:
+    home = Home()
+    assert all(judged_together(home.state, tour) for tour in home.state.tours)
+    assert bounds_of(home.state, home.state.tours[0]).usual_rise >= 1e6
+    together = TourPlan(9, "site", ("a", "b"))
+    home.state.tours = (*home.state.tours[:2], together)
+    assert not any(judged_together(home.state, tour) for tour in home.state.tours)
+    assert bounds_of(home.state, together).usual_rise == 1.0
 
 
 def test_an_estimation_tells_how_far_visits_go_and_a_signature_that_was_chosen_is_not_taken() -> None:
@@ -186,6 +209,6 @@ def test_an_estimation_tells_how_far_visits_go_and_a_signature_that_was_chosen_i
     kept = {name: np.frombuffer(home.blobs.read(ref.digest), "<f4").tolist() for name, ref in found.weights.items()}
     assert kept == {"a": [1, 0, 0], "b": [2, 0, 0], "c": [3, 0, 0]}
     assert found.silent == ("d",)
-    assert found.failures == ("site site: its tour is refused, 1 of 3 numbers are not finite",)
+    assert found.failures == ("d: refused when its model came from site site, 1 of 3 numbers are not finite",)
     home.state.apply(found)
     assert home.state.norms == found.norms != ()

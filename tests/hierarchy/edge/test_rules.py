@@ -106,6 +106,15 @@ def test_what_is_usual_is_granted() -> None:
     assert objection([0.5, 0.5], [1.3, 1.3], bounds=used_to) is not None  # 0.5 to 3.38
 
 
+def test_devices_that_are_alike_are_granted_less_once_the_model_is_on_its_way() -> None:
+    alike = TourBounds(most_rise=1.15)
+    assert objection([0.4, 0.4], [0.42, 0.42], bounds=alike) is None  # 0.32 to 0.353
+    assert objection([0.4, 0.4], [0.44, 0.44], bounds=alike) is not None  # 0.32 to 0.387
+    assert objection([0.5, 0.5], [0.55, 0.55], bounds=alike) is None  # 0.5 is over half of ln(2)
+    assert objection([0.4, 0.4], [0.55, 0.55], bounds=TourBounds(most_rise=5.0)) is None  # 0.32 to 0.605
+    assert objection([0.4, 0.4], [0.6, 0.6], bounds=TourBounds(most_rise=5.0)) is not None  # loss_factor is less
+
+
 def test_a_small_rise_counts_only_where_the_update_points_against_the_exemplars() -> None:
     straight, aside = [0.6, 0.6], [0.5, 0.9]
     assert objection([0.5, 0.5], straight) == (
