@@ -21,6 +21,7 @@ from coordinator.rounds.results import (
     sample_of,
     tour_model,
     traffic_of,
+    visit_alone,
 )
 from coordinator.rounds.schedules import merges
 from coordinator.rounds.tour_check import TourCheck, usual_rise
@@ -90,6 +91,8 @@ class _Closing:
         self._check = TourCheck(self._state, self._reports, blobs, evaluator)
         refusals = {tour.number: self._check.refusal(tour) for tour in self._state.tours}
         self._refused = {number: reason for number, reason in refusals.items() if reason}
+        alone = [visit_alone(tour, each) for tour, each in self._reports if tour.number in self._refused]
+        self._counted = [each for each in self._done if each not in alone]
 
     def record(self) -> RoundClosed:
         """Merge, evaluate, and say what became of the visits."""
@@ -106,7 +109,7 @@ class _Closing:
             merged=ANCHOR not in after.vectors,
             slots=dict(after.slots),
             visits=dict(Counter(each.device for each in self._done)),
-            samples={each.device: each.samples for each in self._done},
+            samples={each.device: each.samples for each in self._counted},
             weights=self._updates(),
             rises=usual_rise(self._check.rises) or msgspec.UNSET,
         )
@@ -176,13 +179,13 @@ class _Closing:
             for tour, each in self._reports
             for line in failures_of(state, tour, each, self._refused.get(tour.number))
         ]
-        notes = [f"{each.device}: {each.reason}"[:LINE] for each in self._done if each.reason]
+        notes = [f"{each.device}: {each.reason}"[:LINE] for each in self._counted if each.reason]
         return RoundReport(
             state.round,
             accuracy,
             within(loss, LOSS),
             tours,
-            len(self._done),
+            len(self._counted),
             len(failures),
             sum_within([traffic_of(self._work), state.estimation_traffic], MOST_BYTES),
             min(max(self._work.seconds, 0.0), MOST_SECONDS),

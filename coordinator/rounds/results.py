@@ -18,7 +18,7 @@ from sojourn.protocol.limits import MOST_BYTES, TEXT, sum_within
 from sojourn.protocol.wire import VisitReport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
@@ -95,15 +95,23 @@ def sample_of(strides: Iterable[float]) -> tuple[float, ...]:
     return tuple(ordered[:: max(1, len(ordered) // 128)][:256])
 
 
+def visit_alone(tour: TourPlan, reports: Iterable[VisitReport]) -> VisitReport | None:
+    """The visit that a tour of one device consists of; a spare may have stood in."""
+    done = [report for report in reports if report.status == "done"]
+    return done[0] if len(tour.hops) == len(done) == 1 else None
+
+
 def failures_of(
-    state: JobState, tour: TourPlan, reports: Sequence[VisitReport], refused: str | None = None
+    state: JobState, tour: TourPlan, reports: Iterable[VisitReport], refused: str | None = None
 ) -> list[str]:
     """What went wrong on a tour, a line each; `refused` is why the tour itself counts for nothing."""
-    done = [report.device for report in reports if report.status == "done"]
-    alone = len(tour.hops) == len(done) == 1  # a spare may have stood in
-    came = f"{done[0]}: refused when its model came from site {tour.site}" if alone else ""
-    whose = came or f"site {tour.site}: its tour is refused"
-    lines = [f"{whose}, {refused}"] if refused else []
+    reports = list(reports)
+    lines, alone = [], visit_alone(tour, reports)
+    if refused and alone:
+        why = f"{alone.reason}, and {refused}" if alone.reason else refused
+        lines.append(f"{alone.device}: refused when its model came from site {tour.site}, {why}")
+    elif refused:
+        lines.append(f"site {tour.site}: its tour is refused, {refused}")
     lines += [f"{report.device}: {report.status}, {report.reason}" for report in reports if report.status != "done"]
     if reason := state.given_up.get(tour.number):
         lines.append(f"site {tour.site}: {reason}")
