@@ -15,7 +15,7 @@ from rich.text import Text
 
 from coordinator.console.following import follow
 from coordinator.console.operator import Operator
-from coordinator.console.watching import percent, result_table, show
+from coordinator.console.watching import percent, show, show_rounds
 from coordinator.jobs.data import digits_split
 from fleet_sim.console.split_view import bars
 from fleet_sim.datasets.partition import dirichlet
@@ -208,8 +208,7 @@ def _show_fleet(demo: Demo, brokers: dict[str, Broker], parts: list[NDArray[np.i
 
 
 def _show_end(last: JobProgress, console: Console) -> None:
-    if last.history:
-        console.print(result_table(last))
+    show_rounds(last, console)
     if last.view.status != "done":
         raise JobError(f"the job is {last.view.status}: {last.view.detail}")
     console.print(f"Done: {last.view.detail}.", highlight=False, markup=False)

@@ -7,7 +7,8 @@ import shutil
 import pytest
 from rich.console import Console
 
-from fleet_sim.console.comparing import Comparison, compare, rounds_to, row
+from fleet_sim.console.comparing import Comparison, compare
+from fleet_sim.console.comparison_report import rounds_to, row
 from sojourn.errors import ConfigError
 
 TEXT = """
