@@ -116,7 +116,7 @@ def read_simulation(text: str, where: str, changes: dict[str, Any] | None = None
         raise ConfigError(f"{where}: a simulation takes its test set from simulation.data: leave data.test out")
     tables.setdefault("name", "simulation")
     simulation = Simulation(tables, fleet, split, there)
-    job = simulation.read()
+    job = read_job(simulation.job_text("digits"), where)
     if job.fleet.devices > fleet.devices:
         raise ConfigError(f"{where}: fleet.devices = {job.fleet.devices}, and {fleet.devices} are simulated")
     return simulation

@@ -8,6 +8,8 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from rich.padding import Padding
+from rich.text import Text
 
 from coordinator.console.watching import percent
 from fleet_sim.console.comparison_report import CSV, PICTURE, FinishedRun, different, row, write_report
@@ -15,7 +17,7 @@ from fleet_sim.console.simulating import read, run, write
 from fleet_sim.console.tables import plain_table
 from fleet_sim.results.folder import CONFIG, HOME, ROUNDS, VISITS, ResultFolder, free
 from fleet_sim.results.report import MODEL, REPORT
-from fleet_sim.results.tallies import lost_of
+from fleet_sim.results.tallies import describe_losses
 from fleet_sim.settings import read_simulation
 from sojourn.errors import ConfigError
 
@@ -68,7 +70,7 @@ class ComparedRun:
 
 def compare(comparison: Comparison, console: Console) -> None:
     """Run all simulations of a comparison, and show them in one table, one picture and one page."""
-    runs = _runs(comparison)
+    runs = runs_of(comparison)
     folder = comparison.resume or comparison.output or free(HOME / "compare")
     training = different({it.group: training_of(it.simulation) for it in runs})
     if training:
@@ -89,7 +91,8 @@ def training_of(simulation: Simulation) -> dict[str, Any]:
     return training
 
 
-def _runs(comparison: Comparison) -> list[ComparedRun]:
+def runs_of(comparison: Comparison) -> list[ComparedRun]:
+    """Every file with every strategy and every seed; refused where two would have one name."""
     found: dict[str, ComparedRun] = {}
     changes = dict(comparison.changes)
     for file, strategy, seed in product(
@@ -109,14 +112,15 @@ def _runs(comparison: Comparison) -> list[ComparedRun]:
 
 def _warn(training: Mapping[str, Mapping[str, str]], first: str, console: Console) -> None:
     """What each trains with, where that differs; and what to do about it."""
-    table = plain_table("These train differently, so more than their strategies is compared:", "run", *_keys(training))
+    write(console, "These train differently, so more than their strategies is compared:", "yellow")
+    table = plain_table("", "run", *_keys(training))
     for group, values in training.items():
         table.add_row(group, *values.values())
     console.print(table)
     write(
         console,
-        f"To compare the strategies alone: --same-training gives all of them what {first} has; --epochs, --batch and "
-        "--lr set one value for all.\n",
+        f"To compare the strategies alone: --same-training gives all of them what {first} has; --epochs, --batch, "
+        "--lr and --set training.KEY=VALUE set one value for all.\n",
         "yellow",
     )
 
@@ -140,7 +144,8 @@ def _rows(it: ComparedRun, folder: Path, console: Console, comparison: Compariso
     results = run(it.simulation, folder, console, again, resume=begun, rounds=False)[0].results
     rows, visits = results.rows(ROUNDS), results.rows(VISITS)
     accuracies = [percent(max(float(each["accuracy"]) for each in rows)), percent(float(rows[-1]["accuracy"]))]
-    write(console, f"  accuracy {accuracies[1]}, at best {accuracies[0]}; {lost_of(visits)}", "dim")
+    text = f"accuracy {accuracies[1]}, at best {accuracies[0]}. {describe_losses(visits)}"
+    console.print(Padding(Text(text, "dim"), (0, 0, 0, 2)))
     return rows
 
 

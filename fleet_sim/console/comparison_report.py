@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.console.time_left import clock_of
 from coordinator.console.watching import percent
-from fleet_sim.results.folder import CONFIG, ROUNDS, VISITS, ResultFolder, write_table
+from fleet_sim.results.folder import CONFIG, ROUNDS, ResultFolder, write_table
 from fleet_sim.results.plots import accuracy_plot
 from fleet_sim.results.report import REPORT, html_table, links, picture, readable, section, what_was_run, write_page
 from sojourn.settings import parse
@@ -80,8 +80,6 @@ class FinishedRun:
     def line(self) -> dict[str, Any]:
         """Its line in the CSV file."""
         best = max(self.rounds, key=lambda each: float(each["accuracy"]))
-        visits = ResultFolder(self.folder, resume=True).rows(VISITS)
-        lost = sum(each["status"] != "done" for each in visits)
         return {
             "run": self.folder.name,
             "group": self.group,
@@ -90,9 +88,7 @@ class FinishedRun:
             "best": best["accuracy"],
             "best_round": best["round"],
             "rounds": self.rounds[-1]["round"],
-            "visits": len(visits) - lost,
-            "lost": lost,
-            "bytes": sum(int(each["bytes"]) for each in self.rounds),
+            **{key: sum(int(each[key]) for each in self.rounds) for key in ("visits", "lost", "bytes")},
             "clock": self.rounds[-1]["clock"],
         }
 

@@ -8,7 +8,7 @@ from rich.table import Table
 def plain_table(title: str, *headings: str) -> Table:
     """A table without lines under a bold title; the first column holds names, the others numbers."""
     table = Table(
-        title=f"\n{title}",
+        title=f"\n{title}" if title else None,
         title_justify="left",
         title_style="bold",
         caption_justify="left",

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 INK, PAPER, QUIET = "#1f2933", "#ffffff", "#9aa5b1"
 COLOURS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#0891b2", "#be185d", "#4d7c0f")
 UNITS = ((1.0, "seconds"), (60.0, "minutes"), (3600.0, "hours"))
+ACCURACY, QUALITY, PARTICIPATION = "accuracy.png", "quality.png", "participation.png"
+WIDTHS = {ACCURACY: 11.5, QUALITY: 7.0, PARTICIPATION: 9.0}
+"""In inches; a page shows them at one scale, so that their letters are of one size."""
 NAMED = 24
 """More devices than this are not named below their bars."""
 COUNTED = "covered"
@@ -35,7 +38,7 @@ def accuracy_figure(groups: Mapping[str, Sequence[Rows]]) -> Any:
 
     Several runs of a group are drawn thin, and their mean as far as all of them went is drawn over them.
     """
-    figure, axes = _figure(3, 13.5)
+    figure, axes = _figure(3, WIDTHS[ACCURACY])
     longest = max((float(row["clock"]) for runs in groups.values() for rows in runs for row in rows), default=0.0)
     per, unit = next((per, unit) for per, unit in UNITS if longest < 300 * per or unit == "hours")
     for (name, runs), colour in zip(groups.items(), _colours(len(groups)), strict=True):
@@ -79,7 +82,7 @@ def quality_plot(rows: Rows, path: Path) -> bool:
     found = {name: values for name, values in found.items() if any(map(isfinite, values))}
     if not found:
         return False
-    figure, (axis,) = _figure(1, 6.5)
+    figure, (axis,) = _figure(1, WIDTHS[QUALITY])
     for (name, values), colour in zip(found.items(), _colours(len(found)), strict=True):
         axis.plot(
             [int(row["round"]) for row in rows],
@@ -103,8 +106,8 @@ def participation_plot(visits: Rows, devices: Sequence[str], path: Path) -> None
     done = Counter(row["device"] for row in visits if row["status"] == "done")
     lost = Counter(row["device"] for row in visits if row["status"] != "done")
     order = sorted(devices, key=lambda device: (-done[device], device))
-    figure, (axis,) = _figure(1, 8.0)
-    across = range(len(order))
+    figure, (axis,) = _figure(1, WIDTHS[PARTICIPATION])
+    across = range(1, len(order) + 1)
     axis.bar(across, [done[device] for device in order], color=COLOURS[0], label="done", width=0.9)
     axis.bar(
         across,
@@ -116,7 +119,7 @@ def participation_plot(visits: Rows, devices: Sequence[str], path: Path) -> None
     )
     axis.set_xlabel("devices, most visited first")
     axis.set_ylabel("visits")
-    axis.set_xlim(-0.5, max(len(order), 1) - 0.5)
+    axis.set_xlim(0.5, max(len(order), 1) + 0.5)
     _whole(axis.xaxis)
     _whole(axis.yaxis)
     if len(order) <= NAMED:

@@ -7,9 +7,17 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from coordinator.console.time_left import clock_of
-from coordinator.console.watching import MEASURES, percent
+from coordinator.console.watching import MEASURES, number, percent
 from fleet_sim.results.folder import CONFIG, LOG, ROUNDS, VISITS
-from fleet_sim.results.plots import accuracy_plot, participation_plot, quality_plot
+from fleet_sim.results.plots import (
+    ACCURACY,
+    PARTICIPATION,
+    QUALITY,
+    WIDTHS,
+    accuracy_plot,
+    participation_plot,
+    quality_plot,
+)
 from fleet_sim.results.style import STYLE
 from fleet_sim.results.tallies import DEVICES, SITES, losses, names
 from fleet_sim.world.memory_fleet import CLOUD
@@ -48,6 +56,10 @@ def _share(text: str) -> str:
     return percent(float(text))
 
 
+def _loss(text: str) -> str:
+    return number(float(text or "nan"))
+
+
 def _time(text: str) -> str:
     return clock_of(float(text))
 
@@ -58,6 +70,7 @@ def _measure(text: str) -> str:
 
 READABLE: dict[str, tuple[str, Callable[[str], str]]] = {
     "accuracy": ("accuracy", _share),
+    "loss": ("loss", _loss),
     "bytes": ("MB", _megabytes),
     "down": ("MB down", _megabytes),
     "up": ("MB up", _megabytes),
@@ -84,12 +97,12 @@ def draw(results: ResultFolder, name: str, devices: Sequence[str]) -> None:
     rows, folder = results.rows(ROUNDS), results.path
     if not rows:
         return
-    accuracy_plot({name: [rows]}, folder / "accuracy.png")
-    participation_plot(results.rows(VISITS), devices, folder / "participation.png")
-    parts = [summary_html(results), picture("accuracy.png", "Accuracy by round, by the fleet's clock, by bytes")]
-    if quality_plot(rows, folder / "quality.png"):
-        parts += [picture("quality.png", "How well the devices were arranged"), meanings(rows)]
-    parts.append(picture("participation.png", "How often each device was visited"))
+    accuracy_plot({name: [rows]}, folder / ACCURACY)
+    participation_plot(results.rows(VISITS), devices, folder / PARTICIPATION)
+    parts = [summary_html(results), picture(ACCURACY, "Accuracy by round, by the fleet's clock, by bytes")]
+    if quality_plot(rows, folder / QUALITY):
+        parts += [picture(QUALITY, "How well the devices were arranged"), meanings(rows)]
+    parts.append(picture(PARTICIPATION, "How often each device was visited"))
     shown = ("round", "accuracy", "loss", "tours", "visits", "lost", "bytes", "seconds", "clock", *_measured(rows))
     busiest = sorted(results.rows(DEVICES), key=lambda row: -float(row["seconds"]))
     heading = f"Devices, the {MOST} busiest of {len(busiest):,}" if len(busiest) > MOST else "Devices, busiest first"
@@ -118,7 +131,7 @@ def summary_html(results: ResultFolder) -> str:
         "rounds": rows[-1]["round"],
         "on the fleet's clock": clock_of(float(rows[-1]["clock"])),
         "over MQTT": f"{sum(float(row['bytes']) for row in rows) / 1e6:,.1f} MB",
-        "visits lost": f"{lost:,} of {len(visits):,}",
+        "visits lost, estimates included": f"{lost:,} of {len(visits):,}",
     }
     drawn = "".join(f"<div><b>{html.escape(value)}</b>{html.escape(name)}</div>" for name, value in tiles.items())
     return f"<p class='lead'>{html.escape(what_was_run(config))}</p><div class='tiles'>{drawn}</div>{_losses(visits)}"
@@ -186,7 +199,8 @@ def _files(folder: Path) -> dict[str, str]:
 
 def picture(file: str, words: str) -> str:
     """A picture below its heading."""
-    return section(words, f"<img src='{file}' alt='{html.escape(words)}'>")
+    width = 100 * WIDTHS.get(file, WIDTHS[ACCURACY]) / WIDTHS[ACCURACY]
+    return section(words, f"<img src='{file}' alt='{html.escape(words)}' style='width:{width:.0f}%'>")
 
 
 def section(heading: str, content: str) -> str:
@@ -239,7 +253,7 @@ def write_page(path: Path, title: str, parts: Sequence[str]) -> None:
 def _short(value: str) -> str:
     """A number as people read it."""
     try:
-        number = float(value)
+        found = float(value)
     except ValueError:
         return value
-    return f"{number:,.0f}" if isfinite(number) and number == int(number) else f"{number:.4g}"
+    return f"{found:,.0f}" if isfinite(found) and found == int(found) else f"{found:.4g}"

@@ -97,10 +97,20 @@ def write_tallies(
 class Loss:
     """Visits that were lost in the same way: what was said of the first, how many, and of which devices."""
 
-    why: str
+    status: str
+    reason: str
     visits: int = 0
+    alike: bool = True
+    """Whether the same was said of all of them, down to the numbers."""
     devices: dict[str, None] = field(default_factory=dict)
     """Their names, in the order in which it happened."""
+
+    @property
+    def why(self) -> str:
+        """What became of them."""
+        if not self.reason:
+            return self.status
+        return f"{self.status}: {self.reason}" if self.alike else f"{self.status}, for instance: {self.reason}"
 
 
 def losses(visits: Rows) -> list[Loss]:
@@ -108,9 +118,10 @@ def losses(visits: Rows) -> list[Loss]:
     found: dict[str, Loss] = {}
     for row in visits:
         if row["status"] != "done":
-            why = _without_name(row)
-            loss = found.setdefault(_NUMBER.sub("#", why), Loss(why))
+            reason = _without_name(row)
+            loss = found.setdefault(f"{row['status']} {_NUMBER.sub('#', reason)}", Loss(row["status"], reason))
             loss.visits += 1
+            loss.alike &= reason == loss.reason
             loss.devices[row["device"]] = None
     return sorted(found.values(), key=lambda loss: -loss.visits)
 
@@ -138,7 +149,6 @@ def names(devices: Sequence[str]) -> str:
 
 
 def _without_name(row: Mapping[str, str]) -> str:
-    """What became of a visit, in words that do not depend on who it was."""
+    """Why a visit was lost, in words that do not depend on whose it was."""
     reason = row["reason"].replace(f"{row['device']}'s", "its").replace(row["device"], "it")
-    reason = reason.removeprefix("failed: ").removeprefix("data: ")  # kinds of reasons, which say no more than they do
-    return f"{row['status']}: {reason}" if reason else row["status"]
+    return reason.removeprefix("failed: ").removeprefix("data: ")  # the kind of a reason says no more than the reason
