@@ -21,6 +21,7 @@ from fleet_sim.settings import Simulation, read_simulation, read_simulation_file
 from fleet_sim.simulated import Simulated
 from fleet_sim.world import checkpoint
 from fleet_sim.world.availability import fails, follow
+from fleet_sim.world.memory_fleet import CLOUD
 from fleet_sim.world.roles_log import roles_log
 from fleet_sim.world.timing import Timing
 from fleet_sim.world.virtual_fleet import VirtualFleet
@@ -121,7 +122,7 @@ class SimulationRun:
         if not course.history:
             raise JobError(f"{course.view.status}: {course.view.detail}. Not one round was finished")
         self.engine.close()  # its memory is needed no more
-        save_model(self.fleet, self.name, self.results.path / MODEL)
+        save_model(self.fleet.job(self.name), self.fleet.stores[CLOUD].blobs, self.results.path / MODEL)
 
     def close(self) -> None:
         """End the engine, and write the sums over sites and devices."""

@@ -128,7 +128,7 @@ def export(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The ONNX file to write.")],
 ) -> None:
     """Write a job's newest model to an ONNX file."""
-    from coordinator.console.watching import percent
+    from sojourn.figures import percent
 
     model, accuracy = operator.export(job)
     try:

@@ -12,7 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from coordinator.console.time_left import TimeLeft, clock_of, describe_time_left, rounds_done
+from coordinator.console.time_left import TimeLeft, describe_time_left, rounds_done
+from sojourn.figures import clock_of, number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -121,16 +122,6 @@ def _doing(view: JobView) -> str:
     if view.status == "running":
         return ", estimating devices" if view.phase == "estimate" else ", training"
     return f", {view.detail}" if view.detail else ""
-
-
-def percent(share: float) -> str:
-    """A share for people; a dash where there is none."""
-    return f"{share:.1%}".replace("%", " %") if isfinite(share) else "-"
-
-
-def number(value: float) -> str:
-    """A number for people; a dash where there is none."""
-    return f"{value:.4f}" if isfinite(value) else "-"
 
 
 # --- the live view

@@ -11,7 +11,6 @@ import msgspec
 from rich.padding import Padding
 from rich.text import Text
 
-from coordinator.console.watching import percent
 from fleet_sim.console.comparison_report import CSV, PICTURE, FinishedRun, different, row, write_report
 from fleet_sim.console.simulating import read, run, write
 from fleet_sim.console.tables import plain_table
@@ -20,6 +19,7 @@ from fleet_sim.results.report import MODEL, REPORT
 from fleet_sim.results.tallies import describe_losses
 from fleet_sim.settings import read_simulation
 from sojourn.errors import ConfigError
+from sojourn.figures import percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

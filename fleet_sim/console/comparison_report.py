@@ -9,11 +9,10 @@ from math import isfinite, nan
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from coordinator.console.time_left import clock_of
-from coordinator.console.watching import percent
 from fleet_sim.results.folder import CONFIG, ROUNDS, ResultFolder, write_table
 from fleet_sim.results.plots import accuracy_plot
 from fleet_sim.results.report import REPORT, html_table, links, picture, readable, section, what_was_run, write_page
+from sojourn.figures import clock_of, percent
 from sojourn.settings import parse
 
 if TYPE_CHECKING:

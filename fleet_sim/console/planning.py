@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import Progress
 
-from coordinator.console.time_left import clock_of, rounds_done
+from coordinator.console.time_left import rounds_done
 from fleet_sim.console.simulating import read, write
 from fleet_sim.console.tables import plain_table
 from fleet_sim.results.folder import CONFIG, ROUNDS, VISITS
@@ -17,6 +17,7 @@ from fleet_sim.results.report import what_was_run
 from fleet_sim.results.tallies import DEVICES, SITES
 from fleet_sim.run import SimulationRun
 from sojourn.errors import JobError
+from sojourn.figures import clock_of
 from sojourn.settings import parse
 
 if TYPE_CHECKING:

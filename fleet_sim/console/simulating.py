@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from coordinator.console.time_left import clock_of
 from coordinator.console.watching import is_live, result_table, round_line, show
 from fleet_sim.results.folder import CONFIG, HOME, free
 from fleet_sim.results.report import REPORT, what_was_run
 from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation, read_simulation_file
 from sojourn.errors import ConfigError
+from sojourn.figures import clock_of
 from sojourn.settings import parse
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from coordinator.console.following import follow
 from coordinator.console.operator import Operator
-from coordinator.console.watching import percent, show, show_rounds
+from coordinator.console.watching import show, show_rounds
 from coordinator.jobs.data import digits_split
 from fleet_sim.console.split_view import bars
 from fleet_sim.datasets.partition import dirichlet
@@ -25,6 +25,7 @@ from fleet_sim.demo.release import PUBLIC, make_key, ship
 from sojourn.brokers.acl import Members, acl_lines
 from sojourn.brokers.run import find_mosquitto, start_broker
 from sojourn.errors import JobError, LinkError
+from sojourn.figures import percent
 from sojourn.links.settings import LocalBroker
 from sojourn.toml import dumps
 

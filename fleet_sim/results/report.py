@@ -6,8 +6,7 @@ import html
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from coordinator.console.time_left import clock_of
-from coordinator.console.watching import MEASURES, number, percent
+from coordinator.console.watching import MEASURES
 from fleet_sim.results.folder import CONFIG, LOG, ROUNDS, VISITS
 from fleet_sim.results.plots import (
     ACCURACY,
@@ -20,7 +19,7 @@ from fleet_sim.results.plots import (
 )
 from fleet_sim.results.style import STYLE
 from fleet_sim.results.tallies import DEVICES, SITES, losses, names
-from fleet_sim.world.memory_fleet import CLOUD
+from sojourn.figures import clock_of, number, percent
 from sojourn.model import vectors
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit
@@ -30,8 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from coordinator.state import JobState
     from fleet_sim.results.folder import ResultFolder, Rows
-    from fleet_sim.world.virtual_fleet import VirtualFleet
+    from sojourn.store.blobs import BlobStore
 
 MODEL, REPORT = "model.onnx", "report.html"
 MOST = 50
@@ -81,39 +81,54 @@ READABLE: dict[str, tuple[str, Callable[[str], str]]] = {
 """Columns of the tables as people read them: another heading, and another form of the number."""
 
 
-def save_model(fleet: VirtualFleet, job: str, path: Path) -> None:
+def save_model(state: JobState, blobs: BlobStore, path: Path) -> None:
     """The newest model, as plain ONNX."""
     from coordinator.compiling.baking import bake  # noqa: PLC0415  # onnx takes a while to load
 
-    state, blobs = fleet.job(job), fleet.stores[CLOUD].blobs
     if state.kit is None:
         return
     kit = unpack_blob(blobs.read(state.kit.digest), Kit)
     path.write_bytes(bake(kit, vectors.load(blobs, state.vectors["model"], kit.model)))
 
 
-def draw(results: ResultFolder, name: str, devices: Sequence[str]) -> None:
-    """Pictures and page of one simulation, from its tables; `devices` are all that were simulated."""
+def draw(results: ResultFolder, name: str, devices: Sequence[str], *, pictures_too: bool = True) -> None:
+    """Pictures and page of one simulation, from its tables.
+
+    devices: all that there were, whether they were visited or not. pictures_too: whether to draw any, which needs
+    matplotlib.
+    """
     rows, folder = results.rows(ROUNDS), results.path
     if not rows:
         return
-    accuracy_plot({name: [rows]}, folder / ACCURACY)
-    participation_plot(results.rows(VISITS), devices, folder / PARTICIPATION)
-    parts = [summary_html(results), picture(ACCURACY, "Accuracy by round, by the fleet's clock, by bytes")]
-    if quality_plot(rows, folder / QUALITY):
-        parts += [picture(QUALITY, "How well the devices were arranged"), meanings(rows)]
-    parts.append(picture(PARTICIPATION, "How often each device was visited"))
     shown = ("round", "accuracy", "loss", "tours", "visits", "lost", "bytes", "seconds", "clock", *_measured(rows))
     busiest = sorted(results.rows(DEVICES), key=lambda row: -float(row["seconds"]))
     heading = f"Devices, the {MOST} busiest of {len(busiest):,}" if len(busiest) > MOST else "Devices, busiest first"
-    parts += [
-        section("Rounds", html_table(readable([{key: row[key] for key in shown} for row in rows]))),
-        section("Sites", html_table(readable(results.rows(SITES)[:MOST]))),
-        section(heading, html_table(readable(busiest[:MOST]))),
+    tables = {
+        "Rounds": [{key: row[key] for key in shown} for row in rows],
+        "Sites": results.rows(SITES)[:MOST],
+        heading: busiest[:MOST],
+    }
+    parts = [
+        summary_html(results),
+        *(_pictures(results, rows, name, devices) if pictures_too else ()),
+        *(section(title, html_table(readable(table))) for title, table in tables.items() if table),
         section("Files", links(_files(folder))),
         section("Settings", f"<pre>{html.escape((folder / CONFIG).read_text(encoding='utf-8'))}</pre>"),
     ]
     write_page(folder / REPORT, name, parts)
+
+
+def _pictures(results: ResultFolder, rows: Rows, name: str, devices: Sequence[str]) -> list[str]:
+    """Draw what there is to be seen, and show it."""
+    folder, visits = results.path, results.rows(VISITS)
+    accuracy_plot({name: [rows]}, folder / ACCURACY)
+    parts = [picture(ACCURACY, "Accuracy by round, by the fleet's clock, by bytes")]
+    if quality_plot(rows, folder / QUALITY):
+        parts += [picture(QUALITY, "How well the devices were arranged"), meanings(rows)]
+    if visits:
+        participation_plot(visits, devices, folder / PARTICIPATION)
+        parts.append(picture(PARTICIPATION, "How often each device was visited"))
+    return parts
 
 
 # --- the summary
@@ -123,15 +138,15 @@ def summary_html(results: ResultFolder) -> str:
     """What was run, what came out, and what was lost and why: the beginning of the page, which a notebook shows too."""
     rows, visits = results.rows(ROUNDS), results.rows(VISITS)
     config = parse((results.path / CONFIG).read_text(encoding="utf-8"), CONFIG)
-    lost = sum(row["status"] != "done" for row in visits)
     best = max(rows, key=lambda row: float(row["accuracy"]))
+    done, lost = (sum(int(row[key]) for row in rows) for key in ("visits", "lost"))
     tiles = {
         "accuracy at the end": percent(float(rows[-1]["accuracy"])),
         f"at best, in round {best['round']}": percent(float(best["accuracy"])),
         "rounds": rows[-1]["round"],
         "on the fleet's clock": clock_of(float(rows[-1]["clock"])),
         "over MQTT": f"{sum(float(row['bytes']) for row in rows) / 1e6:,.1f} MB",
-        "visits lost, estimates included": f"{lost:,} of {len(visits):,}",
+        "visits of rounds lost": f"{lost:,} of {done + lost:,}",
     }
     drawn = "".join(f"<div><b>{html.escape(value)}</b>{html.escape(name)}</div>" for name, value in tiles.items())
     return f"<p class='lead'>{html.escape(what_was_run(config))}</p><div class='tiles'>{drawn}</div>{_losses(visits)}"
@@ -158,10 +173,10 @@ def _split(config: Mapping[str, Any]) -> str:
 
 
 def _losses(visits: Rows) -> str:
-    """Why visits were lost, a line for each reason."""
+    """Why visits were lost, of rounds and of estimates, a line for each reason."""
     found = losses(visits)
     if not found:
-        return "<p>No visit was lost.</p>"
+        return "<p>No visit was lost.</p>" if visits else ""
     rows = [
         {"reason": loss.why, "visits": f"{loss.visits:,}", "devices": names(list(loss.devices))}
         for loss in found[:MOST]
