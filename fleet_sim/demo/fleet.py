@@ -225,7 +225,7 @@ def _try_out(model: Path, console: Console) -> None:
     some = np.linspace(0, len(y) - 1, SHOWN).astype(int)
     console.print(f"The model is in {model}, as plain ONNX.", highlight=False, soft_wrap=True)
     console.print(f"  {SHOWN} digits that no device has seen: {' '.join(map(str, y[some]))}", highlight=False)
-    console.print(f"  what onnxruntime says with it:      {' '.join(map(str, answers[some]))}", highlight=False)
+    console.print(f"  what onnxruntime says with it:     {' '.join(map(str, answers[some]))}", highlight=False)
     console.print(f"  right on all {len(y)} of them: {percent(float(np.mean(answers == y)))}", highlight=False)
 
 

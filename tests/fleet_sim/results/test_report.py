@@ -131,8 +131,6 @@ def test_axes_have_whole_rounds_and_percent(results: ResultFolder) -> None:
 
 
 def test_every_measure_of_an_arrangement_is_explained() -> None:
-    import numpy as np
-
     assert set(quality(np.ones((2, 2)), [[0], [1]], counts=True)) == set(MEANING)
 
 
