@@ -19,7 +19,7 @@ plan = typer.Typer(
 )
 
 File = Annotated[
-    Path | None, typer.Argument(metavar="[FILE]", help="A job file, with the tables simulation, split, availability.")
+    Path | None, typer.Argument(metavar="FILE", help="A job file, with the tables simulation, split, availability.")
 ]
 Output = Annotated[
     Path | None,
@@ -47,7 +47,7 @@ def run(
 @takes_settings(*FLEET, *ENGINE)
 def side_by_side(
     *,
-    files: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="Job files.")] = None,
+    files: Annotated[list[Path] | None, typer.Argument(metavar="FILE", help="Job files.")] = None,
     strategy: Annotated[list[str] | None, typer.Option(help="A strategy; may be repeated.")] = None,
     seed: Annotated[list[int] | None, typer.Option(help="A seed; may be repeated.")] = None,
     changes: dict[str, Any],

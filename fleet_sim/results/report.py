@@ -181,7 +181,7 @@ def _losses(visits: Rows) -> str:
         {"reason": loss.why, "visits": f"{loss.visits:,}", "devices": names(list(loss.devices))}
         for loss in found[:MOST]
     ]
-    return section("What was lost, and why", html_table(rows))
+    return section("What was lost in rounds and estimates, and why", html_table(rows))
 
 
 def meanings(rows: Rows) -> str:
@@ -203,7 +203,7 @@ def _files(folder: Path) -> dict[str, str]:
         SITES: "every site",
         DEVICES: "every device",
         LOG: "what the roles warned of",
-        CONFIG: "all settings: `sojourn simulate config.toml` runs it again",
+        CONFIG: "all settings, to run it again",
         "versions.toml": "what it was run with",
     }
     return {name: words for name, words in told.items() if (folder / name).exists()}

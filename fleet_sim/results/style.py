@@ -23,4 +23,5 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; }
 dt { font-weight: 600; } dd { margin: 0; }
 img { max-width: 100%; background: #fff; border-radius: .4rem; }
 pre { background: var(--box); padding: 1rem; overflow: auto; white-space: pre-wrap; }
+@media print { .table { overflow: visible; } .table td, .table th { padding: .1rem .35rem; font-size: 11px; } }
 """
