@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fleet_sim.run import Simulated, simulate
+    from fleet_sim.run import simulate
     from fleet_sim.settings import Simulation, read_simulation
+    from fleet_sim.simulated import Simulated
 
 __all__ = ["Simulated", "Simulation", "read_simulation", "simulate"]
 
@@ -15,6 +16,11 @@ def __getattr__(name: str) -> Any:
     """Load what is asked for: a command of this package need not load all of it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from fleet_sim import run, settings  # noqa: PLC0415
+    from fleet_sim import run, settings, simulated  # noqa: PLC0415
 
-    return getattr(run, name, None) or getattr(settings, name)
+    return next(getattr(room, name) for room in (simulated, settings, run) if hasattr(room, name))
+
+
+def __dir__() -> list[str]:
+    """What there is, loaded or not, so that a notebook completes it."""
+    return sorted({*globals(), *__all__})

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import math
+import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from coordinator.records import ENDED
 from fleet_sim.engines.untrained import UntrainedGraphs
 from fleet_sim.preparing import SimulatedDevices, prepare_training
-from fleet_sim.results.folder import ResultFolder
-from fleet_sim.results.tallies import write_tallies
-from fleet_sim.settings import Simulation, read_simulation
+from fleet_sim.results.folder import HOME, LOG, VISITS, ResultFolder, free
+from fleet_sim.results.report import MODEL, draw, save_model
+from fleet_sim.results.tallies import describe_losses, names, write_tallies
+from fleet_sim.settings import Simulation, read_simulation, read_simulation_file
+from fleet_sim.simulated import Simulated
 from fleet_sim.world import checkpoint
 from fleet_sim.world.availability import fails, follow
+from fleet_sim.world.memory_fleet import CLOUD
+from fleet_sim.world.roles_log import roles_log
 from fleet_sim.world.timing import Timing
 from fleet_sim.world.virtual_fleet import VirtualFleet
 from fleet_sim.world.worker_starts import WorkerStarts
-from sojourn.errors import JobError
+from sojourn.errors import ConfigError, JobError
 from sojourn.model.graphs import Graphs
+from sojourn.toml import dumps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from coordinator.console.following import JobProgress
     from sojourn.protocol.wire import RoundReport
@@ -34,17 +40,6 @@ REFRESH = 0.3
 """Seconds of real time between two looks at a simulation, at least."""
 LOOKING = 10
 """A simulation runs this many times longer than the looks at it take."""
-
-
-@dataclass(frozen=True)
-class Simulated:
-    """How a simulation ended: its folder, how the job went, and the fleet's clock at the end."""
-
-    folder: Path
-    course: JobProgress
-    clock: float
-    why: str
-    """Which engine was chosen, and why."""
 
 
 class SimulationRun:
@@ -59,7 +54,8 @@ class SimulationRun:
         before = checkpoint.load(folder) if resume else checkpoint.Resumed()
         prepared = prepare_training(simulation, self.results, train=train)
         self.engine, self.why, self.samples = prepared.engine, prepared.why, prepared.samples
-        self.fleet = self._build_fleet(devices, before, job.seed)
+        with roles_log(folder / LOG, lambda: before.clock):
+            self.fleet = self._build_fleet(devices, before, job.seed)
         if resume:
             self.results.back_to(before.clock)
         else:
@@ -87,6 +83,10 @@ class SimulationRun:
 
     def courses(self) -> Iterator[JobProgress]:
         """How the job stands, a few times a second, until it has ended; rounds are written down as they close."""
+        with roles_log(self.results.path / LOG, lambda: self.fleet.world.now):
+            yield from self._courses()
+
+    def _courses(self) -> Iterator[JobProgress]:
         course = self._course()
         yield course
         written, look = len(course.history), time.monotonic() + REFRESH
@@ -117,6 +117,13 @@ class SimulationRun:
     def _ended(self) -> bool:
         return self.fleet.job(self.name).status in ENDED
 
+    def finish(self, course: JobProgress) -> None:
+        """Write the newest model down, when the job has ended; without a round there is none."""
+        if not course.history:
+            raise JobError(f"{course.view.status}: {course.view.detail}. Not one round was finished")
+        self.engine.close()  # its memory is needed no more
+        save_model(self.fleet.job(self.name), self.fleet.stores[CLOUD].blobs, self.results.path / MODEL)
+
     def close(self) -> None:
         """End the engine, and write the sums over sites and devices."""
         self.engine.close()
@@ -124,6 +131,26 @@ class SimulationRun:
             self.results, self.samples, self.profiles, list(self.simulation.fleet.reached)
         )
         self.results.close()
+
+    def draw(self) -> None:
+        """Make pictures and the page of what is in the tables; after `close`, for they need the sums."""
+        draw(self.results, self.name, list(self.samples))
+
+    @property
+    def losses(self) -> str:
+        """One sentence on the visits that were lost so far; nothing if none was."""
+        return describe_losses(self.results.rows(VISITS))
+
+    @property
+    def without_samples(self) -> str:
+        """One sentence on the devices that the split gave nothing; nothing if there are none."""
+        empty = [name for name, count in self.samples.items() if not count]
+        if not empty:
+            return ""
+        have = (
+            f"{len(empty):,} of {len(self.samples):,} devices have no samples ({names(empty)}) and decline all visits"
+        )
+        return f"{have}: a larger alpha, another split or fewer devices gives them some."
 
     def _advance(self, until: float, written: int) -> bool:
         """Let the fleet's time pass until a round closes, the job ends, or it is this late in real time."""
@@ -134,23 +161,55 @@ class SimulationRun:
 
 
 def simulate(
-    settings: Simulation | str | Path,
-    folder: Path | str,
+    settings: Simulation | str | Path | Mapping[str, Any],
+    folder: Path | str | None = None,
     *,
     resume: bool = False,
     watch: Callable[[Iterator[JobProgress]], JobProgress] | None = None,
 ) -> Simulated:
-    """Run a simulation to its end. `settings` is a file, its text, or what `read_simulation` gave."""
-    if isinstance(settings, Path):
-        settings = settings.read_text(encoding="utf-8")
-    if isinstance(settings, str):
-        settings = read_simulation(settings, "the simulation")
-    running = SimulationRun(settings, Path(folder), resume=resume)
+    """Run a simulation to its end, as `sojourn simulate` does.
+
+    settings: the path of a job file, the text of one, its tables as a dict, or what `read_simulation` gave. folder:
+    where results go; without one, a new folder below `simulations`. resume: go on with what is in the folder. watch:
+    is given how the job stands, again and again, and returns the last of it.
+    """
+    simulation = settings if isinstance(settings, Simulation) else _read(settings)
+    if folder is None and resume:
+        raise ConfigError("resume needs the folder of the simulation that is to go on")
+    path = free(HOME / simulation.job["name"]) if folder is None else Path(folder)
+    running = SimulationRun(simulation, path, resume=resume)
     try:
         course = watch(running.courses()) if watch else _last(running.courses())
+        running.finish(course)
     finally:
         running.close()
-    return Simulated(Path(folder), course, running.fleet.world.now, running.why)
+        running.draw()
+    return Simulated(path, course, running.fleet.world.now, running.why)
+
+
+def _read(settings: str | Path | Mapping[str, Any]) -> Simulation:
+    """A simulation from a file, a text or a dict; a text without a line's end and without `=` is a file's name."""
+    if isinstance(settings, Path) or (
+        isinstance(settings, str) and settings.strip() and not set("=\n[") & set(settings)
+    ):
+        return read_simulation_file(Path(settings))
+    if isinstance(settings, str):
+        return read_simulation(settings, "the text")
+    return read_simulation(dumps(msgspec.to_builtins(_said(settings), enc_hook=_as_toml)), "the dict")
+
+
+def _said(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A table without what is None: TOML has no word for nothing."""
+    return {key: _said(each) if isinstance(each, dict) else each for key, each in table.items() if each is not None}
+
+
+def _as_toml(value: Any) -> Any:
+    """A path or one of numpy's numbers as a file would have it."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    raise ConfigError(f"the dict: a job file cannot hold {value!r}, a {type(value).__name__}")
 
 
 def _last(courses: Iterator[JobProgress]) -> JobProgress:

@@ -99,18 +99,38 @@ def read_simulation(text: str, where: str, changes: dict[str, Any] | None = None
         place, *keys = tables, *path.split(".")
         for key in keys[:-1]:
             place = place.setdefault(key, {})
+            if not isinstance(place, dict):
+                raise ConfigError(
+                    f"{where}: {path} cannot be set, since {key} is {place!r} and no table: write [{key}]"
+                )
         place[keys[-1]] = value
     fleet = validated(tables.pop("simulation", {}), SimulationSettings, f"{where} [simulation]")
     split = validated(tables.pop("split", {}), Split, f"{where} [split]")
     there = validated(tables.pop("availability", {}), Availability, f"{where} [availability]")
-    if tables.get("data", {}).get("test"):
+    data = tables.get("data", {})
+    if not isinstance(data, dict):
+        raise ConfigError(
+            f"{where}: data is {data!r} and no table: a simulation's data is [simulation] data = {data!r}"
+        )
+    if data.get("test"):
         raise ConfigError(f"{where}: a simulation takes its test set from simulation.data: leave data.test out")
     tables.setdefault("name", "simulation")
     simulation = Simulation(tables, fleet, split, there)
-    job = simulation.read()
+    job = read_job(simulation.job_text("digits"), where)
     if job.fleet.devices > fleet.devices:
         raise ConfigError(f"{where}: fleet.devices = {job.fleet.devices}, and {fleet.devices} are simulated")
     return simulation
+
+
+def read_simulation_file(file: Path, changes: dict[str, Any] | None = None) -> Simulation:
+    """The simulation in a job file, with what the command line changes."""
+    if not file.is_file():
+        raise ConfigError(f"there is no file {file}" if not file.exists() else f"{file} is no file")
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: not UTF-8 text ({error})") from error
+    return read_simulation(text, str(file), changes)
 
 
 def _given(table: dict[str, Any]) -> dict[str, Any]:

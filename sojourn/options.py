@@ -19,8 +19,7 @@ Store = Annotated[
 CertificatePort = Annotated[int, typer.Option(help="For nodes with certificates (TLS).", min=1, max=65_535)]
 PasswordPort = Annotated[
     int,
-    # Versions before 0.3 called it --port.
-    typer.Option("--password-port", "--port", help="For nodes with passwords (TLS); 0: none.", min=0, max=65_535),
+    typer.Option(help="For nodes with passwords (TLS); 0: none.", min=0, max=65_535),
 ]
 LocalPort = Annotated[int, typer.Option(help="On 127.0.0.1, with passwords; 0: none.", min=0, max=65_535)]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")]

@@ -128,7 +128,7 @@ def export(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The ONNX file to write.")],
 ) -> None:
     """Write a job's newest model to an ONNX file."""
-    from coordinator.console.watching import percent
+    from sojourn.figures import percent
 
     model, accuracy = operator.export(job)
     try:
@@ -161,7 +161,7 @@ def _watch(operator: Operator, job: str) -> None:
     from rich.console import Console
 
     from coordinator.console.following import follow
-    from coordinator.console.watching import result_table, show, status_line
+    from coordinator.console.watching import is_live, show, show_rounds, status_line
 
     console = Console()
     try:
@@ -169,7 +169,8 @@ def _watch(operator: Operator, job: str) -> None:
     except KeyboardInterrupt:
         typer.echo(f"The job goes on. To see it again: sojourn job watch {job}")
         raise typer.Exit(0) from None
-    console.print(result_table(last) if last.history else "", end="\n" if last.history else "")
+    show_rounds(last, console)
     if last.view.status == "refused":
         raise JobError(f"job {job} was refused: {last.view.detail}")
-    console.print(status_line(last.view), markup=False, highlight=False)
+    if is_live(console):  # elsewhere it is the last line already
+        console.print(status_line(last.view), markup=False, highlight=False)

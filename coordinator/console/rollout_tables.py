@@ -5,8 +5,10 @@ from __future__ import annotations
 from math import isnan
 from typing import TYPE_CHECKING
 
+from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from sojourn.protocol.release import BAD
 
@@ -41,14 +43,14 @@ def line_table(views: Sequence[LineView]) -> Table:
     return table
 
 
-def device_table(view: LineView) -> Table:
-    """The devices of a line: those that are not well first."""
-    table = _table("device", "stage", "serves", "", "p95", "accuracy", "predictions", "errors", "said")
+def device_table(view: LineView) -> Group:
+    """The devices of a line, those that are not well first; below them what they said, which may take a few lines."""
+    table = _table("device", "stage", "serves", "", "p95", "accuracy", "predictions", "errors")
     for each in view.devices:
         table.add_row(*_row(each))
     if (more := sum(view.counts.values()) - len(view.devices)) > 0:
-        table.add_row(f"and {more} more", *[""] * 8)
-    return table
+        table.add_row(f"and {more} more", *[""] * 7)
+    return Group(table, *(Text(f"{each.device}: {each.detail}") for each in view.devices if each.detail))
 
 
 def _row(each: DeviceView) -> list[str]:
@@ -56,12 +58,12 @@ def _row(each: DeviceView) -> list[str]:
     version = str(each.version) if each.version else "nothing"
     row = [escape(each.device), str(each.stage), version, _coloured(each.state)]
     if health is None:
-        return [*row, "", "", "", "", escape(each.detail)]
+        return [*row, "", "", "", ""]
     accuracy = "" if isnan(health.accuracy) else f"{100 * health.accuracy:.1f} %"
     if accuracy and not isnan(health.accuracy_before):
         accuracy += f" ({100 * (health.accuracy - health.accuracy_before):+.1f})"
     pace = _pace(health.live or health.pace, health.live_before if health.live else health.pace_before)
-    return [*row, pace, accuracy, str(health.predictions), str(health.errors), escape(each.detail)]
+    return [*row, pace, accuracy, str(health.predictions), str(health.errors)]
 
 
 def _pace(now: Pace | None, before: Pace | None) -> str:
@@ -78,6 +80,7 @@ def _coloured(word: str) -> str:
 
 def _table(*columns: str) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for column in columns:
-        table.add_column(column)
+    for at, column in enumerate(columns):
+        # A name that is too long for the terminal goes on in the next line; figures stay whole.
+        table.add_column(column, no_wrap=bool(at) and column != "devices", overflow="fold")
     return table

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coordinator.console.time_left import TimeLeft, describe_time_left, rounds_done
+from sojourn.figures import clock_of, number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 MEASURES = {
     "vts": "VTS",
-    "intra_cs": "intra",
-    "inter_cs": "inter",
+    "intra_cs": "Intra-CS",
+    "inter_cs": "Inter-CS",
     "balance": "balance",
     "covered": "classes",
     "cpd": "CPD",
@@ -33,6 +34,8 @@ MEASURES = {
 """The measures of an arrangement, by the names that people read."""
 MOST_TOURS = 10
 MOST_FAILURES = 3
+MOST_ROUNDS = 20
+"""A table has this many rounds at most: with what stands around it, it fits on a screen."""
 WORTH_TELLING = 10.0
 """Seconds left that are worth a line."""
 BARS = "▁▂▃▄▅▆▇█"
@@ -43,9 +46,12 @@ STATUS_STYLES = {"running": "cyan", "done": "green", "stopped": "yellow", "refus
 
 def show(looks: Iterable[JobProgress], console: Console) -> JobProgress:
     """Show a job until it ends; returns how it ended."""
-    if console.is_terminal and console.encoding.lower().startswith("utf"):
-        return _show_live(looks, console)
-    return _show_plain(looks, console)
+    return _show_live(looks, console) if is_live(console) else _show_plain(looks, console)
+
+
+def is_live(console: Console) -> bool:
+    """Whether a job is drawn over itself as it goes on; elsewhere it is plain lines, which a log can hold."""
+    return console.is_terminal and console.encoding.lower().startswith("utf")
 
 
 def _show_live(looks: Iterable[JobProgress], console: Console) -> JobProgress:
@@ -75,9 +81,11 @@ def lines(before: JobProgress | None, after: JobProgress, left: float | None = N
     """What has changed, one line each."""
     known = len(before.history) if before else 0
     found = []
+    told = {line for report in after.history[:known] for line in report.failures}
     for report in after.history[known:]:
-        found += [round_line(report, after.view.rounds), *(f"  {line}" for line in report.failures)]
-    if found and left and left >= WORTH_TELLING:
+        found += [round_line(report, after.view.rounds), *_new_failures(report, told)]
+        told.update(report.failures)
+    if found and left and left >= WORTH_TELLING and after.view.round % _step(after.view.rounds) == 0:
         found.append(f"  {describe_time_left(left)}")
     status = status_line(after.view)
     if before is None or status_line(before.view) != status:
@@ -85,12 +93,23 @@ def lines(before: JobProgress | None, after: JobProgress, left: float | None = N
     return found
 
 
+def _new_failures(report: RoundReport, told: set[str]) -> list[str]:
+    """What went wrong in a round, a line each; what a round before had in the same words is only counted."""
+    new = [line for line in report.failures if line not in told]
+    again = len(report.failures) - len(new)
+    return [f"  {line}" for line in new] + ([f"  and {again} as in rounds before"] if again else [])
+
+
+def _step(rounds: int) -> int:
+    """So many rounds apart, a job of this many is looked at some ten times."""
+    return max(1, rounds // 10)
+
+
 def round_line(report: RoundReport, rounds: int) -> str:
-    """A finished round."""
-    quality = "".join(f" {name} {value:.3f}" for name, value in report.quality.items() if isfinite(value))
+    """A finished round, within 80 columns; how good its arrangement was stands below the last round."""
     return (
         f"round {report.round}/{rounds} accuracy {percent(report.accuracy)} loss {number(report.loss)} "
-        f"visits {report.visits} failed {report.lost} {report.traffic / 1e6:.2f} MB {report.seconds:.1f} s{quality}"
+        f"visits {report.visits} failed {report.lost} {report.traffic / 1e6:.2f} MB {clock_of(report.seconds)}"
     )
 
 
@@ -103,16 +122,6 @@ def _doing(view: JobView) -> str:
     if view.status == "running":
         return ", estimating devices" if view.phase == "estimate" else ", training"
     return f", {view.detail}" if view.detail else ""
-
-
-def percent(share: float) -> str:
-    """A share for people; a dash where there is none."""
-    return f"{share:.1%}".replace("%", " %") if isfinite(share) else "-"
-
-
-def number(value: float) -> str:
-    """A number for people; a dash where there is none."""
-    return f"{value:.4f}" if isfinite(value) else "-"
 
 
 # --- the live view
@@ -157,7 +166,7 @@ def _progress(progress: JobProgress, left: float | None) -> Table:
 
 def _doing_now(progress: JobProgress) -> Table:
     grid = Table.grid(expand=True, padding=(0, 1))
-    grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+    grid.add_column(ratio=1)  # what a job waits for may need a second line
     grid.add_column(no_wrap=True)
     doing = Text(_doing(progress.view).removeprefix(", "), style="dim")
     grid.add_row(doing, Text(trend([report.accuracy for report in progress.history[-30:]]), style="cyan"))
@@ -241,18 +250,31 @@ def _failures(history: tuple[RoundReport, ...]) -> list[RenderableType]:
 # --- afterwards
 
 
+def show_rounds(progress: JobProgress, console: Console) -> None:
+    """What a job came to: the table of its rounds where `show` drew over itself, and what its lines left out."""
+    if not progress.history:
+        return
+    if is_live(console):
+        console.print(result_table(progress))
+    elif text := _arrangements(progress.history):
+        console.print(text, markup=False, highlight=False)
+
+
 def result_table(progress: JobProgress) -> Table:
-    """Every round of a job."""
+    """The rounds of a job; of many, some from beginning to end, the best and the last."""
+    shown = some_rounds(progress.history)
+    left_out = len(progress.history) - len(shown)
+    rest = f"{len(shown)} of {len(progress.history)} rounds, the best and the last among them" if left_out else None
     table = Table(
         title=Text(f"{progress.view.job}: {progress.view.status}"),
         title_justify="left",
         title_style="bold",
-        caption=_arrangements(progress.history),
+        caption="\n".join(filter(None, (rest, _arrangements(progress.history)))) or None,
         caption_justify="left",
     )
-    for name in ("round", "accuracy", "loss", "VTS", "visits", "failed", "MB", "seconds"):
+    for name in ("round", "accuracy", "loss", "VTS", "visits", "failed", "MB", "time"):
         table.add_column(name, justify="right", no_wrap=True)
-    for it in progress.history:
+    for it in shown:
         table.add_row(
             str(it.round),
             percent(it.accuracy),
@@ -261,9 +283,18 @@ def result_table(progress: JobProgress) -> Table:
             str(it.visits),
             str(it.lost),
             f"{it.traffic / 1e6:.2f}",
-            f"{it.seconds:.1f}",
+            clock_of(it.seconds),
         )
     return table
+
+
+def some_rounds(history: tuple[RoundReport, ...]) -> list[RoundReport]:
+    """As many rounds as a person reads: at even distances, with the best and the last."""
+    if len(history) <= MOST_ROUNDS:
+        return list(history)
+    step = -(-len(history) // (MOST_ROUNDS - 2))
+    best = max(history, key=lambda report: report.accuracy if isfinite(report.accuracy) else -1.0)
+    return [it for it in history if it.round % step == 0 or it is best or it is history[-1]]
 
 
 def _arrangements(history: tuple[RoundReport, ...]) -> str | None:

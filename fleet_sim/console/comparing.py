@@ -1,25 +1,28 @@
-"""Several simulations on the same split, side by side: one table, one picture."""
+"""Several simulations on the same split, side by side: one table, one picture, one page."""
 
 from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
 from itertools import product
-from math import isfinite, nan
-from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from coordinator.console.watching import percent
-from fleet_sim.console.simulating import HOME, clock_of, free, read, run
+import msgspec
+from rich.padding import Padding
+from rich.text import Text
+
+from fleet_sim.console.comparison_report import CSV, PICTURE, FinishedRun, different, row, write_report
+from fleet_sim.console.simulating import read, run, write
 from fleet_sim.console.tables import plain_table
-from fleet_sim.results.folder import CONFIG, ROUNDS, ResultFolder
-from fleet_sim.results.plots import accuracy_plot
-from fleet_sim.results.report import MODEL, write_page
+from fleet_sim.results.folder import CONFIG, HOME, ROUNDS, VISITS, ResultFolder, free
+from fleet_sim.results.report import MODEL, REPORT
+from fleet_sim.results.tallies import describe_losses
 from fleet_sim.settings import read_simulation
 from sojourn.errors import ConfigError
+from sojourn.figures import percent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from rich.console import Console
@@ -31,7 +34,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What to compare: every file with every strategy and every seed; and whether to go on in a folder."""
+    """What to compare: every file with every strategy and every seed; and whether to go on in a folder.
+
+    same_training: all train as the first of them does, where `changes` say nothing else.
+    """
 
     files: Sequence[Path]
     strategies: Sequence[str]
@@ -40,6 +46,7 @@ class Comparison:
     output: Path | None = None
     resume: Path | None = None
     reach: float | None = None
+    same_training: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,29 +62,46 @@ class ComparedRun:
         """The name of the run among the others, and that of its folder."""
         return self.group if self.seed is None else f"{self.group} seed {self.seed}"
 
+    @property
+    def folder(self) -> str:
+        """Its folder's name."""
+        return self.name.replace(" ", "-")
+
 
 def compare(comparison: Comparison, console: Console) -> None:
     """Run all simulations of a comparison, and show them in one table, one picture and one page."""
-    runs = _runs(comparison)
+    runs = runs_of(comparison)
     folder = comparison.resume or comparison.output or free(HOME / "compare")
+    training = different({it.group: training_of(it.simulation) for it in runs})
+    if training:
+        _warn(training, runs[0].group, console)
     found: dict[str, list[Rows]] = {}
     for at, it in enumerate(runs, 1):
-        console.print(f"[bold]{it.name}[/] [dim]({at} of {len(runs)})[/]")
-        found.setdefault(it.group, []).append(_rows(it, folder / it.name.replace(" ", "-"), console, comparison))
+        write(console, f"{it.name} ({at} of {len(runs)})", "bold")
+        found.setdefault(it.group, []).append(_rows(it, folder / it.folder, console, comparison))
     table = [row(group, rows, comparison.reach) for group, rows in found.items()]
-    console.print(_table(table))
-    accuracy_plot(found, folder / "compare.png")
-    write_page(folder / "report.html", "Side by side", {"compare.png": "Accuracy"}, {"All of them": table})
-    console.print(f"compare.png and report.html are in {folder}", soft_wrap=True)
+    console.print(_table(table, comparison.seeds))
+    write_report(folder, [FinishedRun(folder / it.folder, it.group, it.simulation) for it in runs], table, training)
+    console.print(f"{REPORT}, {PICTURE} and {CSV} are in {folder}", soft_wrap=True, markup=False)
 
 
-def _runs(comparison: Comparison) -> list[ComparedRun]:
+def training_of(simulation: Simulation) -> dict[str, Any]:
+    """How the devices of a simulation train: what the job says, laid over what its strategy brings."""
+    training: dict[str, Any] = msgspec.to_builtins(simulation.read().parts().training)
+    return training
+
+
+def runs_of(comparison: Comparison) -> list[ComparedRun]:
+    """Every file with every strategy and every seed; refused where two would have one name."""
     found: dict[str, ComparedRun] = {}
+    changes = dict(comparison.changes)
     for file, strategy, seed in product(
         comparison.files or (None,), comparison.strategies or (None,), comparison.seeds or (None,)
     ):
         given = {path: value for path, value in (("strategy", strategy), ("seed", seed)) if value is not None}
-        simulation = read(file, {**comparison.changes, **given})
+        simulation = read(file, {**changes, **given})
+        if comparison.same_training and not found:
+            changes |= {f"training.{key}": value for key, value in training_of(simulation).items()}
         words = [file.stem if file else "", strategy or ""]
         it = ComparedRun(" ".join(filter(None, words)) or simulation.job.get("strategy", "visit"), seed, simulation)
         if it.name in found:
@@ -86,64 +110,48 @@ def _runs(comparison: Comparison) -> list[ComparedRun]:
     return list(found.values())
 
 
+def _warn(training: Mapping[str, Mapping[str, str]], first: str, console: Console) -> None:
+    """What each trains with, where that differs; and what to do about it."""
+    write(console, "These train differently, so more than their strategies is compared:", "yellow")
+    table = plain_table("", "run", *_keys(training))
+    for group, values in training.items():
+        table.add_row(group, *values.values())
+    console.print(table)
+    write(
+        console,
+        f"To compare the strategies alone: --same-training gives all of them what {first} has; --epochs, --batch, "
+        "--lr and --set training.KEY=VALUE set one value for all.\n",
+        "yellow",
+    )
+
+
+def _keys(training: Mapping[str, Mapping[str, str]]) -> list[str]:
+    return list(next(iter(training.values())))
+
+
 def _rows(it: ComparedRun, folder: Path, console: Console, comparison: Comparison) -> Rows:
     """The rounds of a run: from its folder where it was done before, or as they come."""
     begun = comparison.resume is not None and (folder / CONFIG).exists()
     if begun and read_simulation((folder / CONFIG).read_text(encoding="utf-8"), CONFIG).text != it.simulation.text:
         raise ConfigError(f"{folder} was begun with other settings: see its {CONFIG}, or compare in another folder")
     if begun and (folder / MODEL).exists():
-        console.print("[dim]done before[/]")
+        write(console, "  done before", "dim")
         return ResultFolder(folder, resume=True).rows(ROUNDS)
     if begun and not (folder / "checkpoint.bin").exists():
         shutil.rmtree(folder)  # not one round of it was finished
         begun = False
     again = f"sojourn compare --resume {folder.parent} and the same words"
-    return run(it.simulation, folder, console, again, resume=begun)[0].results.rows(ROUNDS)
+    results = run(it.simulation, folder, console, again, resume=begun, rounds=False)[0].results
+    rows, visits = results.rows(ROUNDS), results.rows(VISITS)
+    accuracies = [percent(max(float(each["accuracy"]) for each in rows)), percent(float(rows[-1]["accuracy"]))]
+    text = f"accuracy {accuracies[1]}, at best {accuracies[0]}. {describe_losses(visits)}"
+    console.print(Padding(Text(text, "dim"), (0, 0, 0, 2)))
+    return rows
 
 
-def row(group: str, runs: Sequence[Rows], reach: float | None) -> dict[str, str]:
-    """One line of the table: means over the seeds, with their spread where there are several."""
-    ends = [rows[-1] for rows in runs if rows]
-    finals = [float(end["accuracy"]) for end in ends]
-    bests = [max(float(each["accuracy"]) for each in rows) for rows in runs if rows]
-    line = {"run": group, "accuracy": _spread(finals), "best": _spread(bests)}
-    if reach is not None:
-        line[f"round of {100 * reach:g} %"] = _reached(runs, reach)
-    return line | {
-        "rounds": _mean([float(end["round"]) for end in ends], "{:.0f}".format),
-        "visits": _mean([sum(float(each["visits"]) for each in rows) for rows in runs if rows], "{:.0f}".format),
-        "MB": _mean([sum(float(each["bytes"]) for each in rows) / 1e6 for rows in runs if rows], "{:.1f}".format),
-        "clock": _mean([float(end["clock"]) for end in ends], clock_of),
-    }
-
-
-def rounds_to(rows: Rows, reach: float) -> int | None:
-    """The first round whose model was that good."""
-    return next((int(each["round"]) for each in rows if float(each["accuracy"]) >= reach), None)
-
-
-def _reached(runs: Sequence[Rows], reach: float) -> str:
-    rounds = [rounds_to(rows, reach) for rows in runs]
-    known = [each for each in rounds if each is not None]
-    if not known:
-        return "not reached"
-    mean = f"{fmean(known):.0f}" if len(known) > 1 else str(known[0])
-    return mean if len(known) == len(rounds) else f"{mean} ({len(known)} of {len(rounds)} runs)"
-
-
-def _spread(shares: Sequence[float]) -> str:
-    known = [share for share in shares if isfinite(share)]
-    if len(known) < 2:
-        return percent(known[0] if known else nan)
-    return f"{100 * fmean(known):.1f} ± {100 * stdev(known):.1f} %"
-
-
-def _mean(numbers: Sequence[float], shown: Callable[[float], str]) -> str:
-    return shown(fmean(numbers)) if numbers else "-"
-
-
-def _table(rows: Sequence[Mapping[str, str]]) -> Table:
-    table = plain_table("side by side", *rows[0])
+def _table(rows: Sequence[Mapping[str, str]], seeds: Sequence[int]) -> Table:
+    means = f", means over the seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else ""
+    table = plain_table(f"side by side{means}", *rows[0])
     for each in rows:
         table.add_row(*each.values())
     return table

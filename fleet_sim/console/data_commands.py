@@ -20,11 +20,15 @@ def data_() -> None:
 @app.command()
 def show(
     data: Annotated[
-        str, typer.Option(metavar="NAME|NPZ", help="A data set on this machine; an unknown name lists those known.")
+        str,
+        typer.Option(
+            metavar="NAME|PATH",
+            help="A data set's name, an NPZ or CSV file, or a folder of images; an unknown name lists those known.",
+        ),
     ] = "digits",
     devices: Annotated[int, typer.Option(help="How many devices.", min=1, max=1_000_000)] = 10,
     by: Annotated[
-        str, typer.Option(metavar="WAY", help="iid, dirichlet, shards, quantity, user or domain.")
+        str, typer.Option("--split", metavar="WAY", help="iid, dirichlet, shards, quantity, user or domain.")
     ] = "dirichlet",
     alpha: Annotated[
         float, typer.Option(help="For dirichlet and quantity: small is uneven, 0 is one class per device.")
@@ -33,7 +37,8 @@ def show(
     samples: Annotated[int, typer.Option(help="Cut every device to this many samples; 0: as the split gives.")] = 0,
     seed: Annotated[int, typer.Option(help="Another seed, another split.", min=0)] = 0,
     folder: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where data sets are, instead of SOJOURN_DATA.")
+        Path | None,
+        typer.Option("--data-folder", metavar="FOLDER", help="Where data sets are, instead of SOJOURN_DATA."),
     ] = None,
     table: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write all devices here.")] = None,
 ) -> None:

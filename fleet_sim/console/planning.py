@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 from rich.progress import Progress
 
 from coordinator.console.time_left import rounds_done
-from fleet_sim.console.simulating import clock_of, read
+from fleet_sim.console.simulating import read, write
 from fleet_sim.console.tables import plain_table
-from fleet_sim.results.folder import ROUNDS
+from fleet_sim.results.folder import CONFIG, ROUNDS, VISITS
+from fleet_sim.results.report import what_was_run
 from fleet_sim.results.tallies import DEVICES, SITES
 from fleet_sim.run import SimulationRun
 from sojourn.errors import JobError
+from sojourn.figures import clock_of
+from sojourn.settings import parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +39,7 @@ def plan(file: Path | None, changes: Mapping[str, Any], output: Path | None, con
     simulation.job.pop("target", None)  # nothing is learnt, so nothing is reached
     if output is not None:
         _run(SimulationRun(simulation, output, train=False), console)
-        console.print(f"{ROUNDS}, visits.csv, {SITES} and {DEVICES} are in {output}.", soft_wrap=True)
+        console.print(f"{ROUNDS}, {VISITS}, {SITES} and {DEVICES} are in {output}", soft_wrap=True, markup=False)
         return
     with tempfile.TemporaryDirectory(prefix="sojourn-plan-") as folder:
         _run(SimulationRun(simulation, Path(folder), train=False), console)
@@ -49,22 +52,29 @@ def _run(running: SimulationRun, console: Console) -> None:
         running.close()
     if not course.history:
         raise JobError(f"no round came to its end: {course.view.detail}")
-    fleet = running.simulation.fleet
-    boards = ", ".join(dict.fromkeys(running.profiles.values()))
-    console.print(f"[bold]{course.view.strategy}[/], {course.view.model}, {fleet.devices} devices ({boards})")
+    write(console, what_was_run(parse(running.simulation.text, CONFIG)))
+    if running.without_samples:
+        write(console, running.without_samples, "yellow")
     console.print(_rounds(running.results.rows(ROUNDS), running.fleet.world.now, running.fleet.traffic))
     console.print(_sites(running.sites))
     console.print(_devices(running.devices, running.samples, running.profiles))
-    console.print(
-        "[dim]Nothing was trained: times come from the profiles, bytes from real messages, and devices are "
-        "arranged by their class mix, as after good training.[/]",
-        soft_wrap=True,
+    if running.losses:
+        write(console, f"\n{running.losses}")
+    write(
+        console,
+        "\nNothing was trained: times come from the profiles, bytes from real messages, and devices are "
+        "arranged by their class mix, as after good training.",
+        "dim",
     )
 
 
 def _shown(courses: Iterator[JobProgress], console: Console) -> JobProgress:
     """How far it is, until it has ended."""
     course = next(courses)
+    if not console.is_terminal:  # a log has no use for a bar
+        for course in courses:  # noqa: B007  # only the last counts
+            pass
+        return course
     with Progress(*Progress.get_default_columns(), console=console, transient=True) as bar:
         task = bar.add_task("planning", total=course.view.rounds)
         for course in courses:

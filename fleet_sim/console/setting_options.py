@@ -17,7 +17,17 @@ if TYPE_CHECKING:
 
 SETTINGS: dict[str, tuple[str, Any]] = {
     "strategy": ("strategy", Annotated[str | None, typer.Option(help="Any of `sojourn strategies`.")]),
-    "data": ("simulation.data", Annotated[str | None, typer.Option(help="A data set's name, or an NPZ file.")]),
+    "model": (
+        "model.name",
+        Annotated[str | None, typer.Option(help="mlp, cnn, resnet8 ..., or your own: package.module:Class.")],
+    ),
+    "data": (
+        "simulation.data",
+        Annotated[
+            str | None,
+            typer.Option(metavar="NAME|PATH", help="A data set's name, an NPZ or CSV file, or a folder of images."),
+        ],
+    ),
     "devices": ("simulation.devices", Annotated[int | None, typer.Option(help="How many devices.", min=1)]),
     "sites": ("simulation.sites", Annotated[int | None, typer.Option(help="How many edge servers.", min=1)]),
     "by": (
@@ -28,6 +38,17 @@ SETTINGS: dict[str, tuple[str, Any]] = {
         "split.alpha",
         Annotated[float | None, typer.Option(help="Dirichlet's alpha; 0: one class for each device.")],
     ),
+    "shards": (
+        "split.shards",
+        Annotated[int | None, typer.Option(help="For --split shards: how many each device gets.", min=1)],
+    ),
+    "samples": (
+        "split.samples",
+        Annotated[int | None, typer.Option(help="Cut every device to this many samples; 0: as the split gives.")],
+    ),
+    "epochs": ("training.epochs", Annotated[int | None, typer.Option(help="Of one visit.", min=1)]),
+    "batch": ("training.batch", Annotated[int | None, typer.Option(help="Samples of one step.", min=1)]),
+    "lr": ("training.lr", Annotated[float | None, typer.Option(help="The devices' learning rate.")]),
     "rounds": ("rounds", Annotated[int | None, typer.Option(help="How many rounds.", min=1)]),
     "seed": ("seed", Annotated[int | None, typer.Option(help="All randomness comes from it.", min=0)]),
     "dropout": (
@@ -65,7 +86,10 @@ SETTINGS: dict[str, tuple[str, Any]] = {
     ),
 }
 """By the option's name: the path of the setting in the file, and the option itself."""
-FLEET = ("data", "devices", "sites", "by", "alpha", "rounds", "dropout", "profile", "link")
+FLEET = (
+    "model", "data", "devices", "sites", "by", "alpha", "shards", "samples", "rounds", "epochs", "batch", "lr",
+    "dropout", "profile", "link",
+)  # fmt: skip
 """What is simulated, whichever command does it."""
 ENGINE = ("engine", "trainer", "device", "workers")
 """How it is trained."""

@@ -19,10 +19,11 @@ plan = typer.Typer(
 )
 
 File = Annotated[
-    Path | None, typer.Argument(metavar="[FILE]", help="A job file, with the tables simulation, split, availability.")
+    Path | None, typer.Argument(metavar="FILE", help="A job file, with the tables simulation, split, availability.")
 ]
 Output = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="Where results go.", show_default="simulations/...")
+    Path | None,
+    typer.Option("--output", "-o", metavar="FOLDER", help="Where results go.", show_default="simulations/..."),
 ]
 
 
@@ -46,10 +47,16 @@ def run(
 @takes_settings(*FLEET, *ENGINE)
 def side_by_side(
     *,
-    files: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="Job files.")] = None,
+    files: Annotated[list[Path] | None, typer.Argument(metavar="FILE", help="Job files.")] = None,
     strategy: Annotated[list[str] | None, typer.Option(help="A strategy; may be repeated.")] = None,
     seed: Annotated[list[int] | None, typer.Option(help="A seed; may be repeated.")] = None,
     changes: dict[str, Any],
+    same_training: Annotated[
+        bool,
+        typer.Option(
+            "--same-training", help="All train as the first does, or as --epochs, --batch, --lr and --set training say."
+        ),
+    ] = False,
     reach: Annotated[
         float | None, typer.Option(help="Also tell in which round this accuracy was reached, 0 to 1.", min=0, max=1)
     ] = None,
@@ -63,7 +70,14 @@ def side_by_side(
     from fleet_sim.console import comparing
 
     comparison = comparing.Comparison(
-        files or [], strategy or [], seed or [], changes, output=output, resume=resume, reach=reach
+        files or [],
+        strategy or [],
+        seed or [],
+        changes,
+        output=output,
+        resume=resume,
+        reach=reach,
+        same_training=same_training,
     )
     comparing.compare(comparison, console)
 
@@ -75,7 +89,8 @@ def without_training(
     file: File = None,
     changes: dict[str, Any],
     output: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where tables of all rounds, sites and devices go.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FOLDER", help="Where tables of all rounds, sites and devices go."),
     ] = None,
 ) -> None:
     """Tell how long a job would take on a fleet and how many bytes: a simulation in which nothing is trained."""

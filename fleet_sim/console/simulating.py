@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coordinator.console.watching import result_table, show
-from fleet_sim.results.folder import CONFIG
-from fleet_sim.results.report import MODEL, draw, save_model
+from coordinator.console.watching import is_live, result_table, round_line, show
+from fleet_sim.results.folder import CONFIG, HOME, free
+from fleet_sim.results.report import REPORT, what_was_run
 from fleet_sim.run import SimulationRun
-from fleet_sim.settings import read_simulation
-from sojourn.errors import ConfigError, JobError
+from fleet_sim.settings import read_simulation, read_simulation_file
+from sojourn.errors import ConfigError
+from sojourn.figures import clock_of
+from sojourn.settings import parse
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from rich.console import Console
 
     from coordinator.console.following import JobProgress
     from fleet_sim.settings import Simulation
 
-HOME = Path("simulations")
-"""Where results go, unless a person names a folder."""
+LINES = 10
+"""Lines that a simulation leaves in a log while it runs, at most: its rounds pass faster than anybody reads."""
 
 
 def one(
@@ -37,60 +39,65 @@ def one(
         simulation = read(file, changes)
         folder = output or free(HOME / simulation.job["name"])
     again = f"sojourn simulate --resume {folder}"
+    write(console, what_was_run(parse(simulation.text, CONFIG)))
     running, course = run(simulation, folder, console, again, resume=resume is not None)
     console.print(result_table(course))
-    console.print(f"{_end_of(course)} {clock_of(running.fleet.world.now)} of the fleet's time.")
-    console.print(f"Tables, pictures and the model are in {folder}; report.html shows them.", soft_wrap=True)
+    if running.losses:
+        write(console, running.losses)
+    write(console, f"{course.view.status.capitalize()}: {course.view.detail}. {_clock(running)} of the fleet's time.")
+    console.print(f"Tables, pictures and the model are in {folder}", soft_wrap=True, markup=False)
+    console.print(f"To see them: {folder / REPORT}", soft_wrap=True, markup=False)
 
 
 def run(
-    simulation: Simulation, folder: Path, console: Console, again: str, *, resume: bool = False
+    simulation: Simulation, folder: Path, console: Console, again: str, *, resume: bool = False, rounds: bool = True
 ) -> tuple[SimulationRun, JobProgress]:
-    """Run it before a person's eyes; `again` is the command that goes on with it."""
+    """Run it before a person's eyes; `again` is the command that goes on with it.
+
+    Without `rounds` nothing is said but what a live view shows: there are more runs than one.
+    """
     running = SimulationRun(simulation, folder, resume=resume)
-    console.print(f"[dim]{running.why}[/]")
     try:
-        course = show(running.courses(), console)
-        if not course.history:
-            raise JobError(f"{_end_of(course)} Not one round was finished")
-        running.engine.close()  # its memory is needed no more
-        save_model(running.fleet, running.name, folder / MODEL)
+        if rounds:
+            write(console, f"Trained by: {running.why}.", "dim")
+        if rounds and running.without_samples:
+            write(console, running.without_samples, "yellow")
+        course = _shown(running.courses(), console, LINES if rounds else 0)
+        running.finish(course)
     except KeyboardInterrupt:
-        console.print(f"Stopped. What was done is in {folder}; {again} goes on.", soft_wrap=True)
+        console.print(f"Stopped. What was done is in {folder}; {again} goes on.", soft_wrap=True, markup=False)
         raise
     finally:
         running.close()
-        draw(running.results, running.name, list(running.samples))
+        running.draw()
     return running, course
 
 
 def read(file: Path | None, changes: Mapping[str, Any]) -> Simulation:
     """The simulation in a file, or of the command line alone."""
-    if file is not None and not file.is_file():
-        raise ConfigError(f"there is no file {file}")
-    text = file.read_text(encoding="utf-8") if file else ""
-    return read_simulation(text, str(file) if file else "the command line", dict(changes))
+    if file is not None:
+        return read_simulation_file(file, dict(changes))
+    return read_simulation("", "the command line", dict(changes))
 
 
-def free(path: Path) -> Path:
-    """The path, with a number if it is taken."""
-    number, found = 1, path
-    while found.exists():
-        number += 1
-        found = path.with_name(f"{path.name}-{number}")
-    return found
+def write(console: Console, text: str, style: str = "") -> None:
+    """A sentence, as it is, within the width of the terminal."""
+    console.print(text, style=style, markup=False, highlight=False)
 
 
-def clock_of(seconds: float) -> str:
-    """A time for people."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    days, minutes = divmod(int(seconds // 60), 24 * 60)
-    hours, minutes = divmod(minutes, 60)
-    if days:
-        return f"{days} d {hours:02} h"
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {int(seconds % 60):02} s"
+def _shown(courses: Iterator[JobProgress], console: Console, lines: int) -> JobProgress:
+    """A live view where there is a terminal; elsewhere some rounds, a line each, as they come."""
+    if is_live(console):
+        return show(courses, console)
+    course = next(courses)
+    written, step = len(course.history), max(1, -(-course.view.rounds // lines)) if lines else 0
+    for course in courses:
+        for report in course.history[written:]:
+            if step and report.round % step == 0:
+                write(console, round_line(report, course.view.rounds))
+        written = len(course.history)
+    return course
 
 
-def _end_of(course: JobProgress) -> str:
-    return f"{course.view.status.capitalize()}: {course.view.detail}."
+def _clock(running: SimulationRun) -> str:
+    return clock_of(running.fleet.world.now)

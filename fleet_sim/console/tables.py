@@ -8,7 +8,7 @@ from rich.table import Table
 def plain_table(title: str, *headings: str) -> Table:
     """A table without lines under a bold title; the first column holds names, the others numbers."""
     table = Table(
-        title=f"\n{title}",
+        title=f"\n{title}" if title else None,
         title_justify="left",
         title_style="bold",
         caption_justify="left",
@@ -18,5 +18,6 @@ def plain_table(title: str, *headings: str) -> Table:
         header_style="dim",
     )
     for at, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if at else "left", no_wrap=True)
+        # A name that is too long for the terminal goes on in the next line; a number that is cut would be another one.
+        table.add_column(heading, justify="right" if at else "left", no_wrap=bool(at), overflow="fold")
     return table

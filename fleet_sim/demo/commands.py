@@ -16,13 +16,15 @@ demo = typer.Typer(add_completion=False, help="Train one model over a small flee
 @demo.command()
 def run(
     devices: Annotated[int, typer.Option(help="How many agents.", min=1, max=64)] = 8,
-    edges: Annotated[int, typer.Option(help="How many edge servers.", min=1, max=16)] = 2,
+    sites: Annotated[int, typer.Option(help="How many edge servers.", min=1, max=16)] = 2,
     rounds: Annotated[int, typer.Option(help="The most rounds.", min=1)] = 15,
     target: Annotated[float | None, typer.Option(help="Stop at this accuracy.", min=0.0, max=1.0)] = 0.93,
     strategy: Annotated[str, typer.Option(help="Any of `sojourn strategies`.")] = "visit",
     alpha: Annotated[float, typer.Option(help="How alike the devices' data is; small is uneven.", min=0.001)] = 0.3,
     seed: Annotated[int, typer.Option(help="Another seed, another split and another model.", min=0)] = 1,
-    keep: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Keep everything here: logs, data.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Keep everything here: logs, data.")
+    ] = None,
     brokers: Annotated[str, typer.Option(metavar="one|per-site", help="One broker, or one for each site.")] = "one",
 ) -> None:
     """Train one model over a small fleet on this machine, over real MQTT."""
@@ -38,7 +40,7 @@ def run(
     named(strategy, "--strategy")
     values: dict[str, Any] = {
         "devices": devices,
-        "edges": min(edges, devices),
+        "edges": min(sites, devices),
         "rounds": rounds,
         "target": target or None,
         "strategy": strategy,
@@ -47,7 +49,7 @@ def run(
         "brokers": brokers,
     }
     chosen = validated(values, it.Demo, "the command line")
-    folder, console = _folder(keep), Console(highlight=False)
+    folder, console = _folder(output), Console(highlight=False)
     try:
         it.run(chosen, folder, console)
     except SojournError:
@@ -56,14 +58,16 @@ def run(
     except KeyboardInterrupt:
         console.print(f"Stopped; all processes have ended. What they wrote is in {folder}", soft_wrap=True)
         raise typer.Exit(130) from None
-    if keep is None:
+    if output is None:
         it.tidy(folder)
 
 
-def _folder(keep: Path | None) -> Path:
-    if keep is None:
+def _folder(output: Path | None) -> Path:
+    if output is None:
         return Path(tempfile.mkdtemp(prefix="sojourn-demo-"))
-    keep.mkdir(parents=True, exist_ok=True)
-    if any(keep.iterdir()):
-        raise ConfigError(f"--keep {keep} is not empty: name a new folder")
-    return keep.resolve()
+    if output.exists() and not output.is_dir():
+        raise ConfigError(f"--output {output} is a file: name a folder")
+    output.mkdir(parents=True, exist_ok=True)
+    if any(output.iterdir()):
+        raise ConfigError(f"--output {output} is not empty: name a new folder")
+    return output.resolve()

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from coordinator.console.following import follow
 from coordinator.console.operator import Operator
-from coordinator.console.watching import percent, result_table, show
+from coordinator.console.watching import show, show_rounds
 from coordinator.jobs.data import digits_split
 from fleet_sim.console.split_view import bars
 from fleet_sim.datasets.partition import dirichlet
@@ -25,6 +25,7 @@ from fleet_sim.demo.release import PUBLIC, make_key, ship
 from sojourn.brokers.acl import Members, acl_lines
 from sojourn.brokers.run import find_mosquitto, start_broker
 from sojourn.errors import JobError, LinkError
+from sojourn.figures import percent
 from sojourn.links.settings import LocalBroker
 from sojourn.toml import dumps
 
@@ -208,8 +209,7 @@ def _show_fleet(demo: Demo, brokers: dict[str, Broker], parts: list[NDArray[np.i
 
 
 def _show_end(last: JobProgress, console: Console) -> None:
-    if last.history:
-        console.print(result_table(last))
+    show_rounds(last, console)
     if last.view.status != "done":
         raise JobError(f"the job is {last.view.status}: {last.view.detail}")
     console.print(f"Done: {last.view.detail}.", highlight=False, markup=False)
@@ -225,7 +225,7 @@ def _try_out(model: Path, console: Console) -> None:
     some = np.linspace(0, len(y) - 1, SHOWN).astype(int)
     console.print(f"The model is in {model}, as plain ONNX.", highlight=False, soft_wrap=True)
     console.print(f"  {SHOWN} digits that no device has seen: {' '.join(map(str, y[some]))}", highlight=False)
-    console.print(f"  what onnxruntime says with it:      {' '.join(map(str, answers[some]))}", highlight=False)
+    console.print(f"  what onnxruntime says with it:     {' '.join(map(str, answers[some]))}", highlight=False)
     console.print(f"  right on all {len(y)} of them: {percent(float(np.mean(answers == y)))}", highlight=False)
 
 

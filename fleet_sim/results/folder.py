@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import platform
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from coordinator.console.watching import MEASURES
@@ -14,7 +15,6 @@ from sojourn.toml import dumps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from fleet_sim.world.virtual_fleet import EndedVisit
     from sojourn.protocol.wire import RoundReport
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     Rows = Sequence[Mapping[str, str]]
     """A table as it is read back: each row by its columns' names."""
 
-ROUNDS, VISITS, CONFIG = "rounds.csv", "visits.csv", "config.toml"
+ROUNDS, VISITS, CONFIG, LOG = "rounds.csv", "visits.csv", "config.toml", "log.txt"
+HOME = Path("simulations")
+"""Where results go, unless a person names a folder."""
 COLUMNS = {
     ROUNDS: ("round", "accuracy", "loss", "tours", "visits", "lost", "bytes", "seconds", "clock", *MEASURES),
     VISITS: (
@@ -90,10 +92,7 @@ class ResultFolder:
 
     def table(self, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Write a whole table."""
-        with (self.path / name).open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(columns)
-            writer.writerows(rows)
+        write_table(self.path / name, columns, rows)
 
     def close(self) -> None:
         """Close the tables; what was added is on the disk."""
@@ -105,6 +104,23 @@ class ResultFolder:
         if name not in self._files:
             self._files[name] = (self.path / name).open("a", newline="", encoding="utf-8")
         csv.writer(self._files[name]).writerow(row)
+
+
+def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a whole table into a CSV file."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(rows)
+
+
+def free(path: Path) -> Path:
+    """The path, with a number if it is taken."""
+    number, found = 1, path
+    while found.exists():
+        number += 1
+        found = path.with_name(f"{path.name}-{number}")
+    return found
 
 
 def versions() -> dict[str, str]:

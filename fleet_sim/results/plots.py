@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import isfinite
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +19,26 @@ if TYPE_CHECKING:
 INK, PAPER, QUIET = "#1f2933", "#ffffff", "#9aa5b1"
 COLOURS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#0891b2", "#be185d", "#4d7c0f")
 UNITS = ((1.0, "seconds"), (60.0, "minutes"), (3600.0, "hours"))
+ACCURACY, QUALITY, PARTICIPATION = "accuracy.png", "quality.png", "participation.png"
+WIDTHS = {ACCURACY: 11.5, QUALITY: 7.0, PARTICIPATION: 9.0}
+"""In inches; a page shows them at one scale, so that their letters are of one size."""
+NAMED = 24
+"""More devices than this are not named below their bars."""
 COUNTED = "covered"
 """The one measure that is a number of classes, and no share."""
 
 
 def accuracy_plot(groups: Mapping[str, Sequence[Rows]], path: Path) -> None:
+    """Write the picture of `accuracy_figure`."""
+    _save(accuracy_figure(groups), path)
+
+
+def accuracy_figure(groups: Mapping[str, Sequence[Rows]]) -> Any:
     """Accuracy by round, by simulated time and by bytes: a colour for each group, and a line for each run in it.
 
     Several runs of a group are drawn thin, and their mean as far as all of them went is drawn over them.
     """
-    figure, axes = _figure(3, 13.5)
+    figure, axes = _figure(3, WIDTHS[ACCURACY])
     longest = max((float(row["clock"]) for runs in groups.values() for rows in runs for row in rows), default=0.0)
     per, unit = next((per, unit) for per, unit in UNITS if longest < 300 * per or unit == "hours")
     for (name, runs), colour in zip(groups.items(), _colours(len(groups)), strict=True):
@@ -47,11 +58,15 @@ def accuracy_plot(groups: Mapping[str, Sequence[Rows]], path: Path) -> None:
                 linewidth=1.8,
                 marker="o" if len(rounds) < 2 else None,
             )
-    for axis, words in zip(axes, ("round", f"simulated {unit}", "megabytes over MQTT"), strict=True):
+    for axis, words in zip(axes, ("round", f"{unit} on the fleet's clock", "MB over MQTT"), strict=True):
         axis.set_xlabel(words)
-    axes[0].set_ylabel("accuracy, %")
-    axes[0].legend(frameon=False, loc="lower right")
-    _save(figure, path)
+        axis.set_ylim(0, 100)
+        axis.yaxis.set_major_formatter("{x:.0f} %")
+    axes[0].set_ylabel("accuracy on the test set")
+    _whole(axes[0].xaxis)
+    if len(groups) > 1:
+        axes[0].legend(frameon=False, loc="lower right")
+    return figure
 
 
 def _curve(rows: Rows, per: float) -> tuple[list[float], list[float], list[float], list[float]]:
@@ -64,14 +79,24 @@ def _curve(rows: Rows, per: float) -> tuple[list[float], list[float], list[float
 def quality_plot(rows: Rows, path: Path) -> bool:
     """The measures of each round's arrangement; False where there are none."""
     found = {name: [float(row[name] or "nan") for row in rows] for name in MEASURES if name != COUNTED}
-    found = {name: values for name, values in found.items() if any(value == value for value in values)}  # noqa: PLR0124
+    found = {name: values for name, values in found.items() if any(map(isfinite, values))}
     if not found:
         return False
-    figure, (axis,) = _figure(1, 6.5)
+    figure, (axis,) = _figure(1, WIDTHS[QUALITY])
     for (name, values), colour in zip(found.items(), _colours(len(found)), strict=True):
-        axis.plot([int(row["round"]) for row in rows], values, color=colour, label=MEASURES[name], linewidth=1.8)
+        axis.plot(
+            [int(row["round"]) for row in rows],
+            values,
+            color=colour,
+            label=MEASURES[name],
+            linewidth=1.8,
+            marker="o" if len(rows) < 2 else None,
+        )
     axis.set_xlabel("round")
-    axis.legend(frameon=False)
+    axis.set_ylabel("from 0 to 1")
+    axis.set_ylim(min(0.0, *(value for values in found.values() for value in values if isfinite(value))), 1.0)
+    _whole(axis.xaxis)
+    _legend_beside(axis)
     _save(figure, path)
     return True
 
@@ -81,21 +106,38 @@ def participation_plot(visits: Rows, devices: Sequence[str], path: Path) -> None
     done = Counter(row["device"] for row in visits if row["status"] == "done")
     lost = Counter(row["device"] for row in visits if row["status"] != "done")
     order = sorted(devices, key=lambda device: (-done[device], device))
-    figure, (axis,) = _figure(1, 8.0)
-    across = range(len(order))
-    axis.bar(across, [done[device] for device in order], color=COLOURS[0], label="done", width=1.0)
+    figure, (axis,) = _figure(1, WIDTHS[PARTICIPATION])
+    across = range(1, len(order) + 1)
+    axis.bar(across, [done[device] for device in order], color=COLOURS[0], label="done", width=0.9)
     axis.bar(
         across,
         [lost[device] for device in order],
         bottom=[done[device] for device in order],
         color=COLOURS[1],
         label="lost",
-        width=1.0,
+        width=0.9,
     )
     axis.set_xlabel("devices, most visited first")
     axis.set_ylabel("visits")
-    axis.legend(frameon=False)
+    axis.set_xlim(0.5, max(len(order), 1) + 0.5)
+    _whole(axis.xaxis)
+    _whole(axis.yaxis)
+    if len(order) <= NAMED:
+        axis.set_xticks(list(across), order, rotation=45, ha="right")
+    _legend_beside(axis)
     _save(figure, path)
+
+
+def _whole(axis: Any) -> None:
+    """Ticks at whole numbers: there is no round 2.5."""
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415  # only where pictures are drawn
+
+    axis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
+
+
+def _legend_beside(axis: Any) -> None:
+    """A legend that covers nothing."""
+    axis.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def _figure(columns: int, width: float) -> tuple[Any, Any]:

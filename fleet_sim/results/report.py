@@ -1,88 +1,274 @@
-"""What a simulation leaves when it ends: its model, pictures, and one page that shows them."""
+"""What a simulation leaves when it ends: its model, pictures, and one page that says what came out and shows them."""
 
 from __future__ import annotations
 
 import html
-from typing import TYPE_CHECKING
+from math import isfinite
+from typing import TYPE_CHECKING, Any
 
-from fleet_sim.results.folder import CONFIG, ROUNDS, VISITS
-from fleet_sim.results.plots import accuracy_plot, participation_plot, quality_plot
-from fleet_sim.results.tallies import DEVICES, SITES
-from fleet_sim.world.memory_fleet import CLOUD
+from coordinator.console.watching import MEASURES
+from fleet_sim.results.folder import CONFIG, LOG, ROUNDS, VISITS
+from fleet_sim.results.plots import (
+    ACCURACY,
+    PARTICIPATION,
+    QUALITY,
+    WIDTHS,
+    accuracy_plot,
+    participation_plot,
+    quality_plot,
+)
+from fleet_sim.results.style import STYLE
+from fleet_sim.results.tallies import DEVICES, SITES, losses, names
+from sojourn.figures import clock_of, number, percent
 from sojourn.model import vectors
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit
+from sojourn.settings import parse
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from coordinator.state import JobState
     from fleet_sim.results.folder import ResultFolder, Rows
-    from fleet_sim.world.virtual_fleet import VirtualFleet
+    from sojourn.store.blobs import BlobStore
 
-MODEL = "model.onnx"
+MODEL, REPORT = "model.onnx", "report.html"
 MOST = 50
 """At most this many sites and devices are on the page; the tables have all."""
-STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;color:#1f2933;max-width:72rem;margin:2rem auto;padding:0 1rem}"
-    "table{border-collapse:collapse}td,th{padding:.2rem .8rem;text-align:right;border-bottom:1px solid #e4e7eb}"
-    "th{color:#52606d;font-weight:600}img{max-width:100%}pre{background:#f5f7fa;padding:1rem;overflow:auto}"
-)
+MEANING = {
+    "vts": "virtual target similarity: how near each set's classes are to all classes alike. 1 is best: every set is "
+    "balanced.",
+    "intra_cs": "how alike the devices inside a set are. Low is good: each set sees much of the world.",
+    "inter_cs": "how alike the sets are to each other. High is good: the tours learn the same things.",
+    "balance": "the rarest class of a set over its most frequent one. 1: every class has as many samples.",
+    "covered": "how many classes a set has samples of, on average.",
+    "cpd": "FedGSP's class probability distance between sets. Low: the sets are alike.",
+}
+"""What the measures of an arrangement say, in a line each."""
 
 
-def save_model(fleet: VirtualFleet, job: str, path: Path) -> None:
+def _megabytes(text: str) -> str:
+    return f"{float(text) / 1e6:,.2f}"
+
+
+def _share(text: str) -> str:
+    return percent(float(text))
+
+
+def _loss(text: str) -> str:
+    return number(float(text or "nan"))
+
+
+def _time(text: str) -> str:
+    return clock_of(float(text))
+
+
+def _measure(text: str) -> str:
+    return f"{float(text):.3f}" if text and isfinite(float(text)) else "-"
+
+
+READABLE: dict[str, tuple[str, Callable[[str], str]]] = {
+    "accuracy": ("accuracy", _share),
+    "loss": ("loss", _loss),
+    "bytes": ("MB", _megabytes),
+    "down": ("MB down", _megabytes),
+    "up": ("MB up", _megabytes),
+    "seconds": ("time", _time),
+    "clock": ("fleet's clock", _time),
+    **{name: (heading, _measure) for name, heading in MEASURES.items()},
+}
+"""Columns of the tables as people read them: another heading, and another form of the number."""
+
+
+def save_model(state: JobState, blobs: BlobStore, path: Path) -> None:
     """The newest model, as plain ONNX."""
     from coordinator.compiling.baking import bake  # noqa: PLC0415  # onnx takes a while to load
 
-    state, blobs = fleet.job(job), fleet.stores[CLOUD].blobs
     if state.kit is None:
         return
     kit = unpack_blob(blobs.read(state.kit.digest), Kit)
     path.write_bytes(bake(kit, vectors.load(blobs, state.vectors["model"], kit.model)))
 
 
-def draw(results: ResultFolder, name: str, devices: Sequence[str]) -> None:
-    """Pictures and page of one simulation, from its tables; `devices` are all that were simulated."""
+def draw(results: ResultFolder, name: str, devices: Sequence[str], *, pictures_too: bool = True) -> None:
+    """Pictures and page of one simulation, from its tables.
+
+    devices: all that there were, whether they were visited or not. pictures_too: whether to draw any, which needs
+    matplotlib.
+    """
     rows, folder = results.rows(ROUNDS), results.path
     if not rows:
         return
-    pictures = {"accuracy.png": "Accuracy by round, by simulated time, by bytes"}
-    accuracy_plot({name: [rows]}, folder / "accuracy.png")
-    if quality_plot(rows, folder / "quality.png"):
-        pictures["quality.png"] = "How alike the sets were, and how diverse inside"
-    participation_plot(results.rows(VISITS), devices, folder / "participation.png")
-    pictures["participation.png"] = "How often each device was visited"
-    shown = ("round", "accuracy", "loss", "visits", "lost", "bytes", "seconds")
+    shown = ("round", "accuracy", "loss", "tours", "visits", "lost", "bytes", "seconds", "clock", *_measured(rows))
     busiest = sorted(results.rows(DEVICES), key=lambda row: -float(row["seconds"]))
+    heading = f"Devices, the {MOST} busiest of {len(busiest):,}" if len(busiest) > MOST else "Devices, busiest first"
     tables = {
         "Rounds": [{key: row[key] for key in shown} for row in rows],
         "Sites": results.rows(SITES)[:MOST],
-        f"Devices, the {MOST} busiest" if len(busiest) > MOST else "Devices, busiest first": busiest[:MOST],
+        heading: busiest[:MOST],
     }
-    write_page(folder / "report.html", name, pictures, tables, (folder / CONFIG).read_text(encoding="utf-8"))
+    parts = [
+        summary_html(results),
+        *(_pictures(results, rows, name, devices) if pictures_too else ()),
+        *(section(title, html_table(readable(table))) for title, table in tables.items() if table),
+        section("Files", links(_files(folder))),
+        section("Settings", f"<pre>{html.escape((folder / CONFIG).read_text(encoding='utf-8'))}</pre>"),
+    ]
+    write_page(folder / REPORT, name, parts)
 
 
-def write_page(
-    path: Path, title: str, pictures: Mapping[str, str], tables: Mapping[str, Rows], settings: str = ""
-) -> None:
+def _pictures(results: ResultFolder, rows: Rows, name: str, devices: Sequence[str]) -> list[str]:
+    """Draw what there is to be seen, and show it."""
+    folder, visits = results.path, results.rows(VISITS)
+    accuracy_plot({name: [rows]}, folder / ACCURACY)
+    parts = [picture(ACCURACY, "Accuracy by round, by the fleet's clock, by bytes")]
+    if quality_plot(rows, folder / QUALITY):
+        parts += [picture(QUALITY, "How well the devices were arranged"), meanings(rows)]
+    if visits:
+        participation_plot(visits, devices, folder / PARTICIPATION)
+        parts.append(picture(PARTICIPATION, "How often each device was visited"))
+    return parts
+
+
+# --- the summary
+
+
+def summary_html(results: ResultFolder) -> str:
+    """What was run, what came out, and what was lost and why: the beginning of the page, which a notebook shows too."""
+    rows, visits = results.rows(ROUNDS), results.rows(VISITS)
+    config = parse((results.path / CONFIG).read_text(encoding="utf-8"), CONFIG)
+    best = max(rows, key=lambda row: float(row["accuracy"]))
+    done, lost = (sum(int(row[key]) for row in rows) for key in ("visits", "lost"))
+    tiles = {
+        "accuracy at the end": percent(float(rows[-1]["accuracy"])),
+        f"at best, in round {best['round']}": percent(float(best["accuracy"])),
+        "rounds": rows[-1]["round"],
+        "on the fleet's clock": clock_of(float(rows[-1]["clock"])),
+        "over MQTT": f"{sum(float(row['bytes']) for row in rows) / 1e6:,.1f} MB",
+        "visits of rounds lost": f"{lost:,} of {done + lost:,}",
+    }
+    drawn = "".join(f"<div><b>{html.escape(value)}</b>{html.escape(name)}</div>" for name, value in tiles.items())
+    return f"<p class='lead'>{html.escape(what_was_run(config))}</p><div class='tiles'>{drawn}</div>{_losses(visits)}"
+
+
+def what_was_run(config: Mapping[str, Any]) -> str:
+    """The settings that matter most, in two sentences."""
+    model = config.get("model", {}).get("name", "mlp")
+    text = f"Strategy {config.get('strategy', 'visit')}, model {model}, seed {config.get('seed', 0)}."
+    if fleet := config.get("simulation"):
+        boards = fleet["profile"] if isinstance(fleet["profile"], str) else ", ".join(fleet["profile"])
+        sites = f"{fleet['sites']} site{'s' if fleet['sites'] > 1 else ''}"
+        text += f" {fleet['devices']:,} simulated devices ({boards}) at {sites}, {fleet['data']} {_split(config)}."
+    if dropout := config.get("availability", {}).get("dropout"):
+        text += f" A visit fails with a chance of {dropout:g}."
+    return text
+
+
+def _split(config: Mapping[str, Any]) -> str:
+    split = config.get("split", {})
+    by = split.get("by", "dirichlet")
+    extra = {"dirichlet": "alpha", "quantity": "alpha", "shards": "shards"}.get(by)
+    return f"split by {by}" + (f" ({extra} {split[extra]:g})" if extra in split else "")
+
+
+def _losses(visits: Rows) -> str:
+    """Why visits were lost, of rounds and of estimates, a line for each reason."""
+    found = losses(visits)
+    if not found:
+        return "<p>No visit was lost.</p>" if visits else ""
+    rows = [
+        {"reason": loss.why, "visits": f"{loss.visits:,}", "devices": names(list(loss.devices))}
+        for loss in found[:MOST]
+    ]
+    return section("What was lost in rounds and estimates, and why", html_table(rows))
+
+
+def meanings(rows: Rows) -> str:
+    """What the measures that these rounds have say, in a line each."""
+    told = (f"<dt>{MEASURES[name]}</dt><dd>{html.escape(MEANING[name])}</dd>" for name in _measured(rows))
+    return f"<dl>{''.join(told)}</dl>"
+
+
+def _measured(rows: Rows) -> list[str]:
+    """The measures of which at least one round has a number."""
+    return [name for name in MEASURES if any(row[name] and isfinite(float(row[name])) for row in rows)]
+
+
+def _files(folder: Path) -> dict[str, str]:
+    told = {
+        MODEL: "the model, as plain ONNX",
+        ROUNDS: "every round",
+        VISITS: "every visit, with why it was lost",
+        SITES: "every site",
+        DEVICES: "every device",
+        LOG: "what the roles warned of",
+        CONFIG: "all settings, to run it again",
+        "versions.toml": "what it was run with",
+    }
+    return {name: words for name, words in told.items() if (folder / name).exists()}
+
+
+# --- pieces of a page
+
+
+def picture(file: str, words: str) -> str:
+    """A picture below its heading."""
+    width = 100 * WIDTHS.get(file, WIDTHS[ACCURACY]) / WIDTHS[ACCURACY]
+    return section(words, f"<img src='{file}' alt='{html.escape(words)}' style='width:{width:.0f}%'>")
+
+
+def section(heading: str, content: str) -> str:
+    """A heading, and what stands below it."""
+    return f"<section><h2>{html.escape(heading)}</h2>{content}</section>"
+
+
+def links(files: Mapping[str, str]) -> str:
+    """Files beside the page, with a word on each."""
+    lines = (
+        f"<li><a href='{html.escape(file)}'>{html.escape(file)}</a> {html.escape(words)}</li>"
+        for file, words in files.items()
+    )
+    return f"<ul>{''.join(lines)}</ul>"
+
+
+def readable(rows: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
+    """Rows of a CSV file with percent, MB and times as people read them."""
+    found = []
+    for row in rows:
+        known = {key: READABLE.get(key, (key, _short)) for key in row}
+        found.append({known[key][0]: known[key][1](text) for key, text in row.items()})
+    return found
+
+
+def html_table(rows: Rows, marks: Mapping[str, str] | None = None) -> str:
+    """A table; cells whose text is in `marks` lead to the page that it names."""
+    if not rows:
+        return "<p>none</p>"
+    head = "".join(f"<th>{html.escape(key)}</th>" for key in rows[0])
+    lines = ["".join(f"<td>{_cell(value, marks or {})}</td>" for value in row.values()) for row in rows]
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<div class='table'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def _cell(value: str, marks: Mapping[str, str]) -> str:
+    text = html.escape(value)
+    return f"<a href='{html.escape(marks[value])}'>{text}</a>" if value in marks else text
+
+
+def write_page(path: Path, title: str, parts: Sequence[str]) -> None:
     """A page that needs nothing but the files beside it."""
-    parts = [f"<h1>{html.escape(title)}</h1>"]
-    for file, words in pictures.items():
-        parts.append(f"<h2>{html.escape(words)}</h2><img src='{file}' alt='{html.escape(words)}'>")
-    for heading, table in tables.items():
-        rows = ["".join(f"<th>{html.escape(key)}</th>" for key in table[0])] if table else []
-        rows += ["".join(f"<td>{html.escape(_short(value))}</td>" for value in row.values()) for row in table]
-        parts.append(f"<h2>{html.escape(heading)}</h2><table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>")
-    if settings:
-        parts.append(f"<h2>Settings</h2><pre>{html.escape(settings)}</pre>")
-    head = f"<meta charset='utf-8'><title>{html.escape(title)}</title><style>{STYLE}</style>"
-    path.write_text(f"<!doctype html>{head}{''.join(parts)}", encoding="utf-8")
+    told = html.escape(title)
+    view = "<meta name='viewport' content='width=device-width, initial-scale=1'>"
+    head = f"<meta charset='utf-8'>{view}<title>{told}</title><style>{STYLE}</style>"
+    page = f"<!doctype html><html lang='en'><head>{head}</head><body><h1>{told}</h1>{''.join(parts)}</body></html>"
+    path.write_text(page, encoding="utf-8")
 
 
 def _short(value: str) -> str:
     """A number as people read it."""
     try:
-        number = float(value)
+        found = float(value)
     except ValueError:
         return value
-    return f"{number:.0f}" if number == int(number) else f"{number:.4g}"
+    return f"{found:,.0f}" if isfinite(found) and found == int(found) else f"{found:.4g}"

@@ -1,7 +1,8 @@
-"""What a simulation's visits come to for each site and each device: how long, how many bytes."""
+"""What a simulation's visits come to: how long and how many bytes by site and by device, and why some failed."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -17,6 +18,11 @@ DEVICES, SITES = "devices.csv", "sites.csv"
 _SHARED = ("visits", "lost", "seconds", "down", "up")
 DEVICE_COLUMNS = ("device", "profile", "samples", *_SHARED)
 SITE_COLUMNS = ("site", "devices", "rounds", *_SHARED)
+MOST_REASONS = 4
+"""Of the reasons for lost visits, the most frequent are told."""
+MOST_NAMED = 4
+"""More devices than this are counted, not named."""
+_NUMBER = re.compile(r"[0-9][0-9.,]*")
 
 
 @dataclass
@@ -85,3 +91,64 @@ def write_tallies(
         ],
     )
     return by_site, by_device
+
+
+@dataclass
+class Loss:
+    """Visits that were lost in the same way: what was said of the first, how many, and of which devices."""
+
+    status: str
+    reason: str
+    visits: int = 0
+    alike: bool = True
+    """Whether the same was said of all of them, down to the numbers."""
+    devices: dict[str, None] = field(default_factory=dict)
+    """Their names, in the order in which it happened."""
+
+    @property
+    def why(self) -> str:
+        """What became of them."""
+        if not self.reason:
+            return self.status
+        return f"{self.status}: {self.reason}" if self.alike else f"{self.status}, for instance: {self.reason}"
+
+
+def losses(visits: Rows) -> list[Loss]:
+    """Why visits came to nothing, the most frequent first; reasons that differ in their numbers alone are one."""
+    found: dict[str, Loss] = {}
+    for row in visits:
+        if row["status"] != "done":
+            reason = _without_name(row)
+            loss = found.setdefault(f"{row['status']} {_NUMBER.sub('#', reason)}", Loss(row["status"], reason))
+            loss.visits += 1
+            loss.alike &= reason == loss.reason
+            loss.devices[row["device"]] = None
+    return sorted(found.values(), key=lambda loss: -loss.visits)
+
+
+def describe_losses(visits: Rows) -> str:
+    """One sentence: how many visits were lost, and why; nothing if none was."""
+    found = losses(visits)
+    if not found:
+        return ""
+    told = [f"{loss.visits} {loss.why} ({names(list(loss.devices))})" for loss in found[:MOST_REASONS]]
+    if rest := sum(loss.visits for loss in found[MOST_REASONS:]):
+        told.append(f"{rest} for other reasons")
+    return f"{lost_of(visits)}: {'; '.join(told)}."
+
+
+def lost_of(visits: Rows) -> str:
+    """How many visits were lost, of how many."""
+    lost = sum(row["status"] != "done" for row in visits)
+    return f"{lost:,} of {len(visits):,} visits were lost"
+
+
+def names(devices: Sequence[str]) -> str:
+    """Devices by their names where they are few, else how many."""
+    return ", ".join(devices) if len(devices) <= MOST_NAMED else f"{len(devices):,} devices"
+
+
+def _without_name(row: Mapping[str, str]) -> str:
+    """Why a visit was lost, in words that do not depend on whose it was."""
+    reason = row["reason"].replace(f"{row['device']}'s", "its").replace(row["device"], "it")
+    return reason.removeprefix("failed: ").removeprefix("data: ")  # the kind of a reason says no more than the reason

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -12,6 +14,7 @@ from rich.console import Console
 
 import fleet_sim
 from fleet_sim.console.simulating import one
+from fleet_sim.results.folder import ResultFolder
 from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation
 from fleet_sim.world import checkpoint
@@ -123,7 +126,11 @@ def test_one_on_a_terminal_with_forty_per_cent_dropout(tmp_path, capsys) -> None
     one(file, told, tmp_path / "out", None, console)
     said = capsys.readouterr().out
     assert "serial" in said
-    assert "dropped out" in said
+    assert said.count("dropped out") == 1  # one sentence
+    lost = [row for row in ResultFolder(tmp_path / "out", resume=True).rows("visits.csv") if row["status"] != "done"]
+    assert f"{len(lost)} of " in said
+    log = (tmp_path / "out" / "log.txt").read_text()
+    assert all(row["device"] in log for row in lost)
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {
         "config.toml",
         "rounds.csv",
@@ -177,5 +184,39 @@ def test_what_cannot_be_simulated_is_said(change, words, tmp_path) -> None:
 def test_the_package_has_it_for_notebooks() -> None:
     assert callable(fleet_sim.simulate)
     assert fleet_sim.read_simulation is read_simulation
+    assert {"Simulated", "Simulation", "read_simulation", "simulate"} <= set(dir(fleet_sim))
     with pytest.raises(AttributeError):
         _ = fleet_sim.nothing
+
+
+def test_a_path_a_text_and_a_dict_are_the_same_simulation(tmp_path) -> None:
+    file = tmp_path / "job.toml"
+    text = TEXT.replace("rounds = 3", "rounds = 1").replace("feddyn", "fedavg")
+    file.write_text(text)
+    tables = {**tomllib.loads(text), "threads": np.int64(1), "target": None}
+    given = [file, str(file), text, tables]
+    ended = [fleet_sim.simulate(each, tmp_path / str(at)) for at, each in enumerate(given)]
+    assert len({each.model.read_bytes() for each in ended}) == 1
+    assert [each.folder for each in ended] == [tmp_path / str(at) for at in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ("nowhere/job.toml", "there is no file nowhere/job.toml"),
+        ("job", "there is no file job"),
+        ({"rounds": object()}, "a job file cannot hold"),
+        ({"rounds": 1, "simulation": {"data": Path("gone.npz")}}, "gone.npz"),
+        ({"roundz": 1}, "the dict: unknown key 'roundz'; did you mean 'rounds'"),
+        ("data = 'pets.npz'", "no table"),
+    ],
+    ids=str,
+)
+def test_what_a_notebook_cannot_simulate_is_said(settings, words, tmp_path) -> None:
+    with pytest.raises(SojournError, match=words):
+        fleet_sim.simulate(settings, tmp_path / "out")
+
+
+def test_a_setting_inside_what_is_no_table_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"model.name cannot be set, since model is 'mlp' and no table"):
+        read_simulation("model = 'mlp'", "a test", {"model.name": "cnn"})

@@ -56,7 +56,7 @@ def test_a_site_with_its_own_broker_reaches_both(bundle: Path, tmp_path: Path) -
 
 
 def test_a_new_site_has_a_listener_for_passwords_only_if_it_is_wanted(bundle: Path, tmp_path: Path) -> None:
-    for name, flags in (("without", []), ("with", ["--password-port", "9883"]), ("old", ["--port", "8883"])):
+    for name, flags in (("without", []), ("with", ["--password-port", "9883"])):
         init(tmp_path / name, "--bundle", str(bundle), "--host", "h", *flags)
         port = int(flags[-1]) if flags else 0
         assert folders.read(tmp_path / name / "fleet").listeners.password == port

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from coordinator.console.following import JobProgress
-from coordinator.console.watching import job_table, lines, result_table, route, screen, show, trend
+from coordinator.console.watching import job_table, lines, result_table, route, screen, show, show_rounds, trend
 from sojourn.protocol.wire import JobView, RoundReport, TourView
 
 QUALITY = {"vts": 0.98123, "intra_cs": 0.3, "inter_cs": nan}
@@ -34,9 +34,35 @@ def shown(thing: object, width: int = 80, *, terminal: bool = False) -> str:
 
 def test_one_plain_line_for_each_round_and_each_failure() -> None:
     assert lines(before(), NOW) == [
-        "round 2/10 accuracy 91.2 % loss 0.3000 visits 7 failed 1 0.48 MB 0.5 s vts 0.981 intra_cs 0.300",
+        "round 2/10 accuracy 91.2 % loss 0.3000 visits 7 failed 1 0.48 MB 500 ms",
         "  pi-3: declined, hot: 81 degrees",
     ]
+
+
+def test_what_fails_again_in_the_same_words_is_counted() -> None:
+    again = msgspec.structs.replace(SECOND, round=3, failures=(*SECOND.failures, "pi-4: declined, busy"))
+    after = JobProgress(msgspec.structs.replace(VIEW, round=3), (FIRST, SECOND, again))
+    assert lines(NOW, after)[1:] == ["  pi-4: declined, busy", "  and 1 as in rounds before"]
+
+
+def test_a_long_job_has_a_table_that_fits_on_a_screen() -> None:
+    rounds = tuple(msgspec.structs.replace(FIRST, round=at, accuracy=0.9 if at == 33 else 0.5) for at in range(1, 502))
+    text = shown(result_table(JobProgress(VIEW, rounds)))
+    told = [line.split("│")[1].strip() for line in text.splitlines() if line.startswith("│")]
+    assert len(told) <= 20
+    assert {"33", "501"} <= set(told)
+    assert f"{len(told)} of 501 rounds" in text
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_rounds_are_told_once(terminal: bool) -> None:
+    """A live view draws over itself, so that the table follows it; plain lines have told every round already."""
+    file = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    show_rounds(NOW, Console(file=file, width=80, force_terminal=terminal, legacy_windows=False))
+    file.seek(0)
+    text = file.read()
+    assert ("91.2 %" in text) == terminal
+    assert "VTS 0.981" in text
 
 
 def test_a_plain_line_when_the_status_changes() -> None:
@@ -56,8 +82,8 @@ def test_the_table_of_rounds_fits_in_80_columns() -> None:
     assert all(len(line) <= 80 for line in text.splitlines())
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
     assert rows == [
-        ["1", "50.0 %", "1.2500", "0.981", "8", "0", "0.52", "1.8"],
-        ["2", "91.2 %", "0.3000", "0.981", "7", "1", "0.48", "0.5"],
+        ["1", "50.0 %", "1.2500", "0.981", "8", "0", "0.52", "1.8 s"],
+        ["2", "91.2 %", "0.3000", "0.981", "7", "1", "0.48", "500 ms"],
     ]
 
 
@@ -66,7 +92,9 @@ def test_below_the_table_is_what_the_arrangements_were_like() -> None:
     second = {"vts": 0.7, "intra_cs": 0.3, "inter_cs": 0.2, "balance": 0.5, "covered": 8.0, "cpd": 0.2}
     rounds = tuple(msgspec.structs.replace(it, quality=q) for it, q in zip(NOW.history, (first, second), strict=True))
     text = " ".join(shown(result_table(msgspec.structs.replace(NOW, history=rounds))).split())
-    assert "mean over rounds: VTS 0.800, intra 0.200, inter 0.200, balance 0.400, classes 8.500, CPD 0.300" in text
+    assert (
+        "mean over rounds: VTS 0.800, Intra-CS 0.200, Inter-CS 0.200, balance 0.400, classes 8.500, CPD 0.300" in text
+    )
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import shutil
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from fleet_sim.console.comparing import Comparison, compare, rounds_to, row
+from fleet_sim.console.comparing import Comparison, compare, runs_of, training_of
+from fleet_sim.console.comparison_report import different, rounds_to, row
+from fleet_sim.results.folder import ResultFolder
 from sojourn.errors import ConfigError
 
 TEXT = """
@@ -99,3 +103,44 @@ def test_a_target_that_not_all_reached() -> None:
     assert rounds_to(rows(0.1), 0.5) is None
     assert row("a", [rows(0.6), rows(0.1)], 0.5)["round of 50 %"] == "1 (1 of 2 runs)"
     assert row("a", [rows(0.1)], 0.5)["round of 50 %"] == "not reached"
+
+
+def test_other_training_settings_are_told(tmp_path, capsys) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(TEXT.replace("training = ", "# training = ").replace("rounds = 2", "rounds = 1"))
+    compare(Comparison([file], ["visit", "fedseq"], [], {}, output=tmp_path / "apart"), console())
+    said = capsys.readouterr().out
+    assert "These train differently" in said
+    assert ["job", "fedseq", "64", "0.01", "0.0004"] in [line.split() for line in said.splitlines()]
+    assert "They train differently" in (tmp_path / "apart" / "report.html").read_text()
+
+
+def test_the_same_training_for_all() -> None:
+    asked = Comparison([], ["visit", "fedseq"], [1, 2], {"training.lr": 0.2}, same_training=True)
+    assert [training_of(run.simulation) for run in runs_of(asked)] == [
+        {"epochs": 1, "batch": 32, "lr": 0.2, "optimiser": "sgd", "momentum": 0.0, "weight_decay": 0.0}
+    ] * 4
+    apart = runs_of(replace(asked, same_training=False))
+    assert different({run.group: training_of(run.simulation) for run in apart}) == {
+        "visit": {"batch": "32", "weight_decay": "0.0"},
+        "fedseq": {"batch": "64", "weight_decay": "0.0004"},
+    }
+
+
+def test_the_report_has_settings_seeds_and_links_and_there_is_a_csv_file(compared) -> None:
+    page = (compared.output / "report.html").read_text()
+    for name in ("job-fedavg-seed-1", "job-fedprox-seed-2"):
+        assert f"<a href='{name}/report.html'>" in page
+        assert (compared.output / name / "report.html").exists()
+    assert "seed 1, 2" in page
+    assert "<td>objective.name</td><td>sgd</td><td>prox</td>" in page
+    assert "split.alpha = 0.1" in page
+    assert "They train differently" not in page
+    lines = ResultFolder(compared.output / "job-fedavg-seed-1", resume=True).rows("rounds.csv")
+    with (compared.output / "compare.csv").open() as file:
+        found = list(csv.DictReader(file))
+    assert [row["run"] for row in found] == [
+        f"job-{name}-seed-{seed}" for name in ("fedavg", "fedprox") for seed in (1, 2)
+    ]
+    assert found[0]["accuracy"] == lines[-1]["accuracy"]
+    assert int(found[0]["bytes"]) == sum(int(line["bytes"]) for line in lines)

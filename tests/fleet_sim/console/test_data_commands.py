@@ -39,7 +39,7 @@ def small(tmp_path: Path) -> str:
 
 
 def test_the_table_has_bars_and_counts(narrow: CliRunner, small: str) -> None:
-    assert shown(narrow, "--data", small, "--by", "domain", "--devices", "2") == [
+    assert shown(narrow, "--data", small, "--split", "domain", "--devices", "2") == [
         "pets: 6 training samples of 3 classes over 2 devices",
         "device  samples  012  0 1 2",
         "     1        4  █    4 · ·",
@@ -52,7 +52,7 @@ def test_the_table_has_bars_and_counts(narrow: CliRunner, small: str) -> None:
 
 
 def test_bars_are_relative_to_the_devices_own(narrow: CliRunner, small: str) -> None:
-    assert shown(narrow, "--data", small, "--by", "iid", "--devices", "1")[2] == "     1        6  █▅   4 2 ·"
+    assert shown(narrow, "--data", small, "--split", "iid", "--devices", "1")[2] == "     1        6  █▅   4 2 ·"
 
 
 def test_what_is_drawn_is_the_split(narrow: CliRunner) -> None:
@@ -70,9 +70,9 @@ def test_every_option_matters(narrow: CliRunner) -> None:
         (),
         ("--seed", "1"),
         ("--alpha", "1"),
-        ("--by", "iid"),
-        ("--by", "shards"),
-        ("--by", "shards", "--shards", "3"),
+        ("--split", "iid"),
+        ("--split", "shards"),
+        ("--split", "shards", "--shards", "3"),
         ("--alpha", "1", "--samples", "5"),
         ("--devices", "9"),
     ]
@@ -81,7 +81,7 @@ def test_every_option_matters(narrow: CliRunner) -> None:
 
 
 def test_samples_that_nobody_gets_are_told(narrow: CliRunner, small: str) -> None:
-    lines = shown(narrow, "--data", small, "--by", "domain", "--devices", "2", "--samples", "1")
+    lines = shown(narrow, "--data", small, "--split", "domain", "--devices", "2", "--samples", "1")
     assert lines[0] == "pets: 2 training samples of 3 classes over 2 devices, 4 left out"
 
 
@@ -98,7 +98,7 @@ def test_empty_devices_are_named(narrow: CliRunner, small: str) -> None:
 
 def test_many_devices_are_summarised_and_written(narrow: CliRunner, tmp_path: Path) -> None:
     path = tmp_path / "split.csv"
-    lines = shown(narrow, "--devices", "500", "--by", "iid", "--csv", str(path))
+    lines = shown(narrow, "--devices", "500", "--split", "iid", "--csv", str(path))
     assert lines[25].split()[:2] == ["24", "3"]
     assert lines[26] == "and 476 devices more"
     assert lines[28] == "samples of a device: 2 to 3, median 3"
@@ -113,7 +113,7 @@ def test_many_devices_are_summarised_and_written(narrow: CliRunner, tmp_path: Pa
 def test_many_classes_share_bars(narrow: CliRunner, tmp_path: Path) -> None:
     y = np.repeat(np.arange(100), 4)
     np.savez(tmp_path / "many.npz", x=np.zeros((400, 1)), y=y, x_test=np.zeros((400, 1)), y_test=y)
-    lines = shown(narrow, "--data", str(tmp_path / "many.npz"), "--devices", "1", "--by", "iid")
+    lines = shown(narrow, "--data", str(tmp_path / "many.npz"), "--devices", "1", "--split", "iid")
     assert lines[1:3] == ["device  samples  classes 0 to 99, 2 to a bar", f"     1      400  {'█' * 50}"]
     assert not any(line.startswith("classes:") for line in lines)
 
@@ -122,10 +122,10 @@ def test_many_classes_share_bars(narrow: CliRunner, tmp_path: Path) -> None:
     ("arguments", "error", "said"),
     [
         (("--alpha", "-1"), ConfigError, "the command line: alpha: expected `float` >= 0.0"),
-        (("--by", "dirichelt"), ConfigError, "did you mean 'dirichlet'?"),
-        (("--by", "user"), DataError, "a split by user needs users"),
+        (("--split", "dirichelt"), ConfigError, "did you mean 'dirichlet'?"),
+        (("--split", "user"), DataError, "a split by user needs users"),
         (("--data", "digit"), DataError, "there is no data set 'digit'"),
-        (("--devices", "1438", "--by", "iid"), DataError, "1437 samples are too few"),
+        (("--devices", "1438", "--split", "iid"), DataError, "1437 samples are too few"),
         (("--csv", "none/split.csv"), ConfigError, "--csv none/split.csv: No such file or directory"),
     ],
 )

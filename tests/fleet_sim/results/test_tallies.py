@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet_sim.results.folder import COLUMNS, VISITS, ResultFolder
-from fleet_sim.results.tallies import DEVICES, SITES, write_tallies
+from fleet_sim.results.tallies import DEVICES, SITES, describe_losses, write_tallies
 
 VISIT = {"status": "done", "reason": "", "samples": "5", "norm": "0", "loss": "", "hop": "0"}
 SEEN = [
@@ -64,3 +64,23 @@ def test_a_site_is_busy_from_its_first_visit_of_a_round_to_its_last(results) -> 
     }
     assert float(rows["b"]["seconds"]) == 2.0
     assert rows["c"]["visits"] == "0"
+
+
+def lost(device: str, reason: str, status: str = "declined") -> dict[str, str]:
+    return {"device": device, "status": status, "reason": reason}
+
+
+def test_lost_visits_are_one_sentence() -> None:
+    visits = [
+        lost("device-1", "failed: dropped out"),
+        lost("device-2", "data: device-2 has no samples"),
+        lost("device-3", "data: device-3 has no samples"),
+        lost("device-3", "", "lost"),
+        *(lost(f"device-{at}", f"the loss went from 0.1 to 0.{at}", "refused") for at in range(4, 9)),
+        lost("device-1", "", "done"),
+    ]
+    assert describe_losses(visits) == (
+        "9 of 10 visits were lost: 5 refused, for instance: the loss went from 0.1 to 0.4 (5 devices); "
+        "2 declined: it has no samples (device-2, device-3); 1 declined: dropped out (device-1); 1 lost (device-3)."
+    )
+    assert describe_losses(visits[-1:]) == ""

@@ -1,0 +1,176 @@
+"""What a comparison leaves beside the folders of its runs: a table, a picture, a CSV file, and a page."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite, nan
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+
+from fleet_sim.results.folder import CONFIG, ROUNDS, ResultFolder, write_table
+from fleet_sim.results.plots import accuracy_plot
+from fleet_sim.results.report import REPORT, html_table, links, picture, readable, section, what_was_run, write_page
+from sojourn.figures import clock_of, percent
+from sojourn.settings import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from fleet_sim.results.folder import Rows
+    from fleet_sim.settings import Simulation
+
+CSV, PICTURE = "compare.csv", "compare.png"
+_TRAINING = (
+    "<p><b>They train differently</b>, so more than the strategies is compared: the settings below say how. "
+    "<code>sojourn compare --same-training</code> gives all of them what the first has.</p>"
+)
+
+
+def row(group: str, runs: Sequence[Rows], reach: float | None) -> dict[str, str]:
+    """One line of the table: means over the seeds, with their spread where there are several."""
+    ends = [rows[-1] for rows in runs if rows]
+    finals = [float(end["accuracy"]) for end in ends]
+    bests = [max(float(each["accuracy"]) for each in rows) for rows in runs if rows]
+    line = {"run": group, "accuracy": _spread(finals), "best": _spread(bests)}
+    if reach is not None:
+        line[f"round of {100 * reach:g} %"] = _reached(runs, reach)
+    return line | {
+        "rounds": _mean([float(end["round"]) for end in ends], "{:.0f}".format),
+        "visits": _mean([sum(float(each["visits"]) for each in rows) for rows in runs if rows], "{:.0f}".format),
+        "MB": _mean([sum(float(each["bytes"]) for each in rows) / 1e6 for rows in runs if rows], "{:.1f}".format),
+        "clock": _mean([float(end["clock"]) for end in ends], clock_of),
+    }
+
+
+def rounds_to(rows: Rows, reach: float) -> int | None:
+    """The first round whose model was that good."""
+    return next((int(each["round"]) for each in rows if float(each["accuracy"]) >= reach), None)
+
+
+def different(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    """Of the settings of several groups those in which they differ, by group; nothing where all are the same."""
+    keys = dict.fromkeys(key for values in settings.values() for key in values)
+    apart = [key for key in keys if len({str(values.get(key)) for values in settings.values()}) > 1]
+    return {group: {key: str(values.get(key, "-")) for key in apart} for group, values in settings.items() if apart}
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run of a comparison that is in its folder: which group it is of, its settings, its tables."""
+
+    folder: Path
+    group: str
+    simulation: Simulation
+
+    @cached_property
+    def rounds(self) -> Rows:
+        """Its rounds."""
+        return ResultFolder(self.folder, resume=True).rows(ROUNDS)
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """All its settings."""
+        return parse(self.simulation.text, CONFIG)
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """Its line in the CSV file."""
+        best = max(self.rounds, key=lambda each: float(each["accuracy"]))
+        return {
+            "run": self.folder.name,
+            "group": self.group,
+            "seed": self.config["seed"],
+            "accuracy": self.rounds[-1]["accuracy"],
+            "best": best["accuracy"],
+            "best_round": best["round"],
+            "rounds": self.rounds[-1]["round"],
+            **{key: sum(int(each[key]) for each in self.rounds) for key in ("visits", "lost", "bytes")},
+            "clock": self.rounds[-1]["clock"],
+        }
+
+
+def write_report(folder: Path, runs: Sequence[FinishedRun], table: Rows, training: Mapping[str, Any]) -> None:
+    """The picture, the CSV file and the page; `training` is not empty if the groups train differently."""
+    groups: dict[str, list[Rows]] = {}
+    for it in runs:
+        groups.setdefault(it.group, []).append(it.rounds)
+    accuracy_plot(groups, folder / PICTURE)
+    lines = [it.line for it in runs]
+    write_table(folder / CSV, list(lines[0]), [list(line.values()) for line in lines])
+    fleet = what_was_run({**runs[0].config, "strategy": ", ".join(groups), "seed": ", ".join(_seeds(lines))})
+    parts = [
+        f"<p class='lead'>{html.escape(fleet)}</p>",
+        section("Side by side", html_table(table) + (_TRAINING if training else "")),
+        picture(PICTURE, "Accuracy by round, by the fleet's clock, by bytes"),
+        section("Every run", _every_run(lines)),
+        *_settings({it.group: it.config for it in runs}),
+        section("Files", links({CSV: "every run, a line each", PICTURE: "the picture"})),
+    ]
+    write_page(folder / REPORT, "Side by side", parts)
+
+
+def _seeds(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(str(line["seed"]) for line in lines))
+
+
+def _every_run(lines: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each run, which leads to its own page."""
+    shown = [
+        {
+            "run": line["run"],
+            "seed": str(line["seed"]),
+            "accuracy": line["accuracy"],
+            "best": f"{percent(float(line['best']))} in round {line['best_round']}",
+            "visits": str(line["visits"]),
+            "lost": str(line["lost"]),
+            "bytes": str(line["bytes"]),
+            "clock": line["clock"],
+        }
+        for line in lines
+    ]
+    return html_table(readable(shown), {line["run"]: f"{line['run']}/{REPORT}" for line in lines})
+
+
+def _settings(configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What the groups do not have in common, and what they do."""
+    flat = {group: _flat(config) for group, config in configs.items()}
+    apart = different(flat)
+    keys = list(next(iter(apart.values()))) if apart else []
+    rows = [{"setting": key, **{group: values[key] for group, values in apart.items()}} for key in keys]
+    shared = [f"{key} = {value}" for key, value in next(iter(flat.values())).items() if key not in keys]
+    differ = [section("Settings in which they differ", html_table(rows))] if rows else []
+    return [*differ, section("Settings that they share", f"<pre>{html.escape(chr(10).join(shared))}</pre>")]
+
+
+def _flat(config: Mapping[str, Any], path: str = "") -> dict[str, str]:
+    """All settings by their paths, but for the seed, in which runs of one group differ."""
+    found: dict[str, str] = {}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{path}{key}.")
+        elif path or key != "seed":
+            found[f"{path}{key}"] = str(value)
+    return found
+
+
+def _reached(runs: Sequence[Rows], reach: float) -> str:
+    rounds = [rounds_to(rows, reach) for rows in runs]
+    known = [each for each in rounds if each is not None]
+    if not known:
+        return "not reached"
+    mean = f"{fmean(known):.0f}" if len(known) > 1 else str(known[0])
+    return mean if len(known) == len(rounds) else f"{mean} ({len(known)} of {len(rounds)} runs)"
+
+
+def _spread(shares: Sequence[float]) -> str:
+    known = [share for share in shares if isfinite(share)]
+    if len(known) < 2:
+        return percent(known[0] if known else nan)
+    return f"{100 * fmean(known):.1f} ± {100 * stdev(known):.1f} %"
+
+
+def _mean(numbers: Sequence[float], shown: Callable[[float], str]) -> str:
+    return shown(fmean(numbers)) if numbers else "-"
