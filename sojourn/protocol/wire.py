@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from sojourn.parts import Elmy, Encoding, Estimator, Objective, Training
+from sojourn.protocol.data_summary import DataSummary
 from sojourn.protocol.limits import (
     Accuracy,
     Bytes,
@@ -117,10 +118,12 @@ class Offer(msgspec.Struct, frozen=True):
     objectives: Annotated[tuple[Label, ...], msgspec.Meta(max_length=64)]
     data: Text
     shares: Annotated[tuple[Label, ...], msgspec.Meta(max_length=16)] = ()
-    """What its owner lets it tell about its data: `class-counts`."""
+    """What its owner lets it tell about its data: `range`, `classes`, `class-counts`."""
     abilities: Annotated[tuple[Label, ...], msgspec.Meta(max_length=64)] | msgspec.UnsetType = msgspec.UNSET
     """The encodings, optimisers and estimators that it knows; agents that were made before there was a list do not say,
     and know all that there was then (`sojourn.protocol.abilities`)."""
+    summary: DataSummary | None = None
+    """What it understood of its data, as far as its owner shares it; nil until it has looked, and of older agents."""
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
