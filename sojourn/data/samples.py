@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,18 @@ if TYPE_CHECKING:
 _BLOCK = 1024
 
 
+class Doubt(NamedTuple):
+    """Something that makes one doubt that data was understood as it was meant.
+
+    what: in a few words without values and names, so that others may read it; detail: more, for the owner alone.
+    remedy: what to do.
+    """
+
+    what: str
+    detail: str
+    remedy: str
+
+
 @dataclass(frozen=True)
 class SampleForm:
     """What samples must fit, where there is no kit or card yet that says it."""
@@ -36,6 +48,7 @@ class Content:
     """What a file or folder holds, as it holds it.
 
     labels are its distinct labels, `which` says which of them each sample has, and `names` what integer labels mean.
+    labelled_by says where the labels come from and why; guessed, that neither the file nor its owner said so.
     """
 
     source: str
@@ -44,6 +57,9 @@ class Content:
     which: NDArray[np.int64]
     names: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
+    labelled_by: str = ""
+    guessed: bool = False
+    doubts: tuple[Doubt, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,12 +83,14 @@ class Samples:
         return np.ascontiguousarray(self.x[index], dtype=dtype), self.y[index]
 
 
-def content_of(x: NDArray[np.generic], y: NDArray[np.generic], names: tuple[str, ...], source: str) -> Content:
+def content_of(
+    x: NDArray[np.generic], y: NDArray[np.generic], names: tuple[str, ...], source: str, labelled_by: str = ""
+) -> Content:
     """Samples and their labels, one each; labels may also stand in a column."""
     y = y.reshape(len(y)) if y.ndim == 2 and y.shape[1] == 1 else y
     if x.ndim < 1 or y.ndim != 1 or len(x) != len(y):
         raise DataError(f"{source}: x has the shape {x.shape} and y {y.shape}, not one label for each sample")
-    return Content(source, x, *distinct(y, source), names)
+    return Content(source, x, *distinct(y, source), names, labelled_by=labelled_by)
 
 
 def fit(content: Content, form: Form) -> Samples:

@@ -15,6 +15,8 @@ CLASSES = 64
 WARNINGS = 8
 RANGE, NAMES, COUNTS = "range", "classes", "class-counts"
 """The words with which an owner shares more than samples, shape and warnings."""
+_SHOWN = 16
+"""Names in a line."""
 _TOLD_NAMES, _TOLD_WARNINGS = 400, 4
 """Characters of all names together, and warnings, that an honest agent tells: an edge server sends the offers of all
 its devices in one piece."""
@@ -82,8 +84,9 @@ class DataSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
         if not self.class_count:
             return ""
         counts = [f" ({count:,})" for count in self.counts] or [""] * len(self.classes)
-        named = ", ".join(f"{clean(name)}{count}" for name, count in zip(self.classes, counts, strict=False))
-        more = self.class_count - len(self.classes)
+        shown = list(zip(self.classes, counts, strict=False))[:_SHOWN]
+        named = ", ".join(f"{clean(name)}{count}" for name, count in shown)
+        more = self.class_count - len(shown)
         rest = f" and {more:,} more" if more > 0 and named else ""
         return f"{self.class_count:,} {'class' if self.class_count == 1 else 'classes'}: {named}{rest}".rstrip(": ")
 
