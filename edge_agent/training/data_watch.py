@@ -43,7 +43,7 @@ class DataWatch:
     ) -> None:
         """Begin; `tell` hears each survey. While the owner's limits object, nothing is read."""
         self._training, self._path, self._tell, self._objection = training, data.path, tell, objection
-        self._pause = pause
+        self._pause, self._failures = pause, 0
         self._seen: Mark | None = None
         self._stop = threading.Event()
         self._idle = threading.Event()
@@ -63,14 +63,16 @@ class DataWatch:
             if mark != self._seen and self._idle.is_set() and not self._objection():
                 self._idle.clear()
                 self._training.start(KEY, LookAtData(), partial(self._heard, mark))
-            self._stop.wait(max(0.0, began + self._pause - monotonic()))
+            # Where looking itself fails, it is tried ever more seldom.
+            self._stop.wait(max(0.0, began + self._pause * 2 ** min(self._failures, 7) - monotonic()))
 
     def _heard(self, mark: Mark, event: Did | Doing | DidNot) -> None:
         if isinstance(event, Did) and isinstance(event.outcome, DataSurvey):
-            self._seen = mark
+            self._seen, self._failures = mark, 0
             self._tell(event.outcome)
-        elif isinstance(event, DidNot):  # once more after the pause
-            log.warning("the data was not looked at: %s", event.detail)
+        elif isinstance(event, DidNot):
+            self._failures += 1
+            log.warning("the data could not be looked at: %s", event.detail)
         self._idle.set()
 
 

@@ -45,6 +45,8 @@ METRICS = 32
 """At most this many figures come with a visit."""
 MEASURED = ("steps", "rise")
 """Figures of a visit that an edge server works out itself, whatever the device says."""
+DATA_NOTE = "data: "
+"""What a device says of its own data in its report begins with this."""
 VisitStatus = Literal["done", "declined", "lost", "refused"]
 """How a visit ended: kept, declined by the device, silent past its lease, or stopped by the gate."""
 JobStatus = Literal["queued", "compiling", "waiting", "running", "done", "stopped", "refused"]
