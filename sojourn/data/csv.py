@@ -6,7 +6,7 @@ import csv
 from array import array
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
@@ -32,12 +32,17 @@ def read_csv(settings: DataSettings) -> Content:
         return _read(rows, settings)
 
 
-def read_features(settings: DataSettings, features: int) -> NDArray[np.float32]:
-    """The numbers of every row, to predict from; in a file with one column more that one is the label, and left out."""
-    with _rows(settings.path) as rows:
+def read_features(settings: DataSettings, features: int, text: TextIO | None = None) -> NDArray[np.float32]:
+    """The numbers of every row, to predict from; in a file with one column more that one is the label, and left out.
+
+    text: what is read instead of the file.
+    """
+    with _rows(settings.path, text) as rows:
         head = next(rows, [])
         if len(head) not in (features, features + 1):
-            raise DataError(f"{settings.path} has {len(head)} columns, the model expects {features} numbers")
+            raise DataError(
+                f"{settings.path} has {len(head)} columns, the model expects {features} numbers, or these and a label"
+            )
         columns = columns_of(head, settings) if len(head) > features else None
         at, headed = (columns.at, columns.headed) if columns else (None, is_headed(head, settings))
         values = array("f")
@@ -50,9 +55,9 @@ def read_features(settings: DataSettings, features: int) -> NDArray[np.float32]:
 
 
 @contextmanager
-def _rows(path: str) -> Iterator[Iterator[list[str]]]:
+def _rows(path: str, text: TextIO | None = None) -> Iterator[Iterator[list[str]]]:
     try:
-        with Path(path).open(encoding="utf-8-sig", newline="") as file:
+        with text or Path(path).open(encoding="utf-8-sig", newline="") as file:
             first = file.readline()
             file.seek(0)
             yield csv.reader(file, delimiter=max(_DELIMITERS, key=first.count))

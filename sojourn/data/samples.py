@@ -148,13 +148,34 @@ def shaped(x: NDArray[np.generic], shape: tuple[int, ...], source: str) -> NDArr
     found = x.shape[1:]
     if found == shape:
         return x
+    if not _may_be(found, shape):
+        raise DataError(f"{source} has samples of shape {found}, the model expects {shape}")
+    same = [size for size in found if size != 1] == [size for size in shape if size != 1]
+    return np.moveaxis(x, 3, 1) if not same and _channels_last(found, shape) else x.reshape(len(x), *shape)
+
+
+def rows_in(x: NDArray[np.generic], shape: tuple[int, ...], source: str) -> tuple[NDArray[np.generic], bool]:
+    """One sample or many as rows in the model's shape, and whether it was one: by the rules of files (`shaped`)."""
+    if x.shape == shape:
+        return x[np.newaxis], True
+    for rows, one in ((x, False), (x[np.newaxis], True)):
+        if rows.ndim and _may_be(rows.shape[1:], shape):
+            return shaped(rows, shape, source), one
+    raise DataError(
+        f"{source}: samples of shape {shape} are expected, one or many of them, not an array of shape {x.shape}; a "
+        "picture's channels may also stand last, and a grey one may be a row of numbers"
+    )
+
+
+def _may_be(found: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether there is one way to read samples of this shape as such of the model's."""
     ours, theirs = ([size for size in sizes if size != 1] for sizes in (found, shape))
     flat = min(len(ours), len(theirs)) <= 1 and max(len(ours), len(theirs)) <= 2
-    if ours == theirs or (flat and prod(ours) == prod(theirs)):
-        return x.reshape(len(x), *shape)
-    if len(found) == len(shape) == 3 and (found[2], found[0], found[1]) == shape:
-        return np.moveaxis(x, 3, 1)
-    raise DataError(f"{source} has samples of shape {found}, the model expects {shape}")
+    return ours == theirs or (flat and prod(ours) == prod(theirs)) or _channels_last(found, shape)
+
+
+def _channels_last(found: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    return len(found) == len(shape) == 3 and (found[2], found[0], found[1]) == shape
 
 
 def numeric(x: NDArray[np.generic], wanted: InputSpec, source: str) -> NDArray[np.generic]:
