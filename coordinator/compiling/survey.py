@@ -126,7 +126,8 @@ def _check_answers(answers: object, batch: int, classes: int) -> None:
         raise ModelError(
             f"the model gives one number for each sample, and the job has {classes} classes: a classifier gives one "
             f"for each class, {classes} here, also where there are only two (nn.Linear(..., {classes}), without "
-            "sigmoid or softmax at its end). To predict a quantity (regression), put it into bins and make these the classes"
+            "sigmoid or softmax at its end). To predict a quantity (regression), put it into bins and make these "
+            "the classes"
         )
     if tuple(answers.shape) != (batch, classes):
         raise ModelError(

@@ -30,11 +30,9 @@ def predict(
 
     from edge_agent.inference.inputs import read_inputs
     from edge_agent.inference.model import Model
-    from sojourn.data.source import DataSettings
-    from sojourn.settings import validated
+    from sojourn.data.source import read_as
 
-    flags = {"path": file, "label": label, "header": header, "scale": scale}
-    settings = validated({key: value for key, value in flags.items() if value is not None}, DataSettings, "the command")
+    settings = read_as(file, label=label, header=header, scale=scale)
     with Model(line, store, fleet=fleet or "sojourn", agent=name) as model:
         (rows, _), version = read_inputs(settings, model.card), model.version
         likely = []

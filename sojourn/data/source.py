@@ -13,6 +13,7 @@ import msgspec
 
 from sojourn.data.scaling import scaled, scaling_of
 from sojourn.errors import DataError
+from sojourn.settings import validated
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,6 +64,11 @@ class DataSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     def __post_init__(self) -> None:
         if self.scale is not None:
             scaling_of(self.scale)
+
+
+def read_as(path: str, **flags: object) -> DataSettings:
+    """The settings that flags of a command mean for a file."""
+    return validated({"path": path} | {key: it for key, it in flags.items() if it is not None}, DataSettings, "flags")
 
 
 def format_of(settings: DataSettings) -> Format:
