@@ -112,14 +112,14 @@ def fit(content: Content, form: Form) -> Samples:
         absent = shorten(name for name in names if name not in number)
         skipped.append(f"{np.count_nonzero(~listed)} samples of classes that the job does not list: {absent}")
     if not listed.any():
-        raise _nothing(source, form, skipped)
+        raise _nothing(content, form, skipped)
     x = shaped(numeric(content.x, form.input, source), form.input.shape, source)
     finite = _finite(x)
     if not finite[listed].all():
         skipped.append(f"{np.count_nonzero(~finite[listed])} samples with NaN or infinite values")
     keep = listed & finite
     if not keep.any():
-        raise _nothing(source, form, skipped)
+        raise _nothing(content, form, skipped)
     return Samples(x if keep.all() else x[keep], y[keep], tuple(skipped), keep)
 
 
@@ -188,9 +188,10 @@ def numeric(x: NDArray[np.generic], wanted: InputSpec, source: str) -> NDArray[n
     return x
 
 
-def _nothing(source: str, form: Form, skipped: Sequence[str]) -> DataError:
-    reasons = f" ({'; '.join(skipped)})" if skipped else ""
-    return DataError(f"{source} holds no sample of the job's classes {shorten(form.classes)}{reasons}")
+def _nothing(content: Content, form: Form, skipped: Sequence[str]) -> DataError:
+    whence = [f"labels are taken from {content.labelled_by}"] if content.guessed else []
+    reasons = f" ({'; '.join((*skipped, *whence))})" if skipped or whence else ""
+    return DataError(f"{content.source} holds no sample of the job's classes {shorten(form.classes)}{reasons}")
 
 
 def _finite(x: NDArray[np.generic]) -> NDArray[np.bool_]:
