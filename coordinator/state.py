@@ -78,6 +78,8 @@ class JobState(msgspec.Struct):
     merged_fleet: int = 0
     """How many they were when models last merged."""
     notices: tuple[str, ...] = ()
+    data_notices: tuple[str, ...] = ()
+    """What is odd about the job's own data; told with its first round."""
     arranged: tuple[ClientSet, ...] = ()
     """The sets as they were last arranged, for schedules that keep an arrangement."""
     memo: Memo = {}
@@ -177,6 +179,7 @@ class JobState(msgspec.Struct):
                 self.recipe, self.initial, self.classes = record.recipe, record.initial, record.classes
                 self.first_handout = record.handout["model"]
                 self.vectors, self.handout = record.vectors, record.handout
+                self.data_notices = record.notices
             case JobWaits():
                 self.status, self.detail = "waiting", record.reason
             case RoundPlanned():

@@ -7,7 +7,7 @@ What is durable changes only in `apply`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -16,7 +16,9 @@ from edge_agent.releases.machine import ReleaseMachine
 from edge_agent.releases.work import Usage
 from edge_agent.training.work import Trained, Warm
 from edge_agent.visits import VisitMachine
+from sojourn.data.data_survey import DataSurvey
 from sojourn.node.machine import (
+    Announce,
     Did,
     DidNot,
     Do,
@@ -27,6 +29,7 @@ from sojourn.node.machine import (
     Pulled,
     PullFailed,
     Received,
+    Say,
     Told,
     Woke,
 )
@@ -151,14 +154,28 @@ class Agent:
                 return self._did(event, now)
             case DidNot():
                 return self._did_not(event, now)
-            case Told() if isinstance(event.what, Usage):
-                return self._releases.used(event.what, self.state)
+            case Told():
+                return self._told(event.what)
             case Linked():
                 return [*self._visits.linked(now), *self._releases.linked(self.state)]
             case Woke():
                 return self._visits.woke(now)
             case _:
                 return []
+
+    def _told(self, what: object) -> list[Effect]:
+        if isinstance(what, DataSurvey):
+            return self._looked(what)
+        return self._releases.used(what, self.state) if isinstance(what, Usage) else []
+
+    def _looked(self, found: DataSurvey) -> list[Effect]:
+        """The data was looked at: say here what it was taken for, and to others as much as the owner shares."""
+        offer = self._visits.offer
+        summary = found.summary.shared(offer.shares)
+        self.offer = self._visits.offer = msgspec.structs.replace(offer, summary=summary)
+        level: Literal["info", "warning"] = "warning" if found.summary.fault else "info"
+        facts = [Say(f"data: {line}", level) for line in found.facts]
+        return [*facts, *(Say(f"data: {text}", "warning") for text in found.warnings), Announce()]
 
     def _receive(self, edge: Address, message: Message, now: float) -> list[Effect]:
         match message:

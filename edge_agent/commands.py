@@ -33,7 +33,10 @@ def run(
     broker: options.Broker = None,
     username: options.Username = None,
     password_file: options.PasswordFile = None,
-    data: Annotated[str | None, typer.Option(metavar="PATH", help="NPZ or CSV file, or folder of images.")] = None,
+    data: options.Data = None,
+    label: options.Label = None,
+    header: options.Header = None,
+    scale: options.Scale = None,
     store: options.Store = None,
     threads: Annotated[int | None, typer.Option(help="Threads to train with.", show_default="one per core")] = None,
     edge: Annotated[list[str] | None, typer.Option(help="Listen only to this edge server; may be repeated.")] = None,
@@ -42,7 +45,7 @@ def run(
         typer.Option(metavar="PACKAGE.MODULE:CLASS", help="Allow this installed objective; may be repeated."),
     ] = None,
     share: Annotated[
-        list[str] | None, typer.Option(metavar="WHAT", help="Let jobs know this of the data: class-counts.")
+        list[str] | None, typer.Option(metavar="WHAT", help="Let operators know this: range, classes, class-counts.")
     ] = None,
     release_key: Annotated[
         str | None, typer.Option(metavar="FILE", help="Serve the releases of those who have its private half.")
@@ -54,7 +57,7 @@ def run(
         "name": name,
         "fleet": fleet,
         "broker": broker_flags(broker, username, password_file),
-        "data": {"path": data},
+        "data": {"path": data, "label": label, "header": header, "scale": scale},
         "store": store,
         "threads": threads,
         "edges": edge or None,

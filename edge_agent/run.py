@@ -9,7 +9,7 @@ import logging
 import os
 import platform
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +25,7 @@ from edge_agent.releases.installing import Installer
 from edge_agent.releases.machine import ReleaseMachine
 from edge_agent.settings import AgentSettings
 from edge_agent.training.cage import exposed
+from edge_agent.training.data_watch import DataWatch
 from edge_agent.training.objectives import NAMES
 from edge_agent.training.own_objectives import check
 from edge_agent.training.process import TrainingProcess
@@ -46,7 +47,7 @@ from sojourn.settings import read_settings, store_folder
 from sojourn.store.journal import FolderStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 log = logging.getLogger("sojourn")
 
@@ -68,15 +69,15 @@ def offer(settings: AgentSettings, threads: int) -> Offer:
     )
 
 
-def assemble(settings: AgentSettings, notifier: Notifier | None = None) -> Driver:
-    """An agent on its broker, its folder and its training process.
+def assemble(settings: AgentSettings, notifier: Notifier | None = None) -> tuple[Driver, Callable[[], DataWatch]]:
+    """An agent on its broker, its folder and its training process, and how to begin to watch its data.
 
     While it waits for a full disk it keeps telling systemd's watchdog that it is alive.
     """
     modules = check(settings.objectives)
     threads = settings.threads or os.cpu_count() or 1
     about = offer(settings, threads)
-    log.info("%s: data: %s", settings.name, about.data)
+    log.info("%s: data: %s", settings.name, settings.data.path)
     folder = store_folder(settings.store, settings.fleet, settings.name)
     limits = Limits(settings.limits, folder)
     releases = ReleaseMachine(settings.fleet, _release_key(settings))
@@ -96,7 +97,12 @@ def assemble(settings: AgentSettings, notifier: Notifier | None = None) -> Drive
     pause = (notifier or Notifier()).nap
     installer = Installer(folder, folder / "blobs", settings.data, readable=settings.limits.readable)
     workers = DeviceWorkers(training, installer)
-    return Driver(Node(settings.fleet, agent, store, {"edge": link}, workers, pause=pause, rate=SpeakingRate()))
+    driver = Driver(Node(settings.fleet, agent, store, {"edge": link}, workers, pause=pause, rate=SpeakingRate()))
+
+    def watch() -> DataWatch:
+        return DataWatch(training, settings.data, lambda found: driver.report(Told(found)), objection=limits.objection)
+
+    return driver, watch
 
 
 def secrets_of(settings: AgentSettings) -> list[Path]:
@@ -135,8 +141,8 @@ def main(flags: str, file: str | None = None) -> int:
     try:
         notifier = Notifier.from_environment()
         settings = read_settings(file, given, AgentSettings)
-        driver = assemble(settings, notifier)
-        with serving(settings, driver):
+        driver, watch = assemble(settings, notifier)
+        with serving(settings, driver), closing(watch()):
             run_until_signal(driver, notifier)
     except SojournError as error:
         return logs.complain(error)

@@ -37,7 +37,8 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     edges: the edge servers that this device listens to; empty for any that the broker lets speak.
     objectives: objectives of other people's making that may run here, as `package.module:Class`; they are installed
     here already, no job can bring them.
-    shares: what this device may tell about its data: `class-counts`, how many samples it has of each class.
+    shares: what this device may tell about its data besides its size: `range`, the least and the largest value;
+    `classes`, their names; `class-counts`, how many samples it has of each class.
     idle_seconds: how long the training process stays, with its memory, after its last work.
     limits: what training may take of the device, and when.
     release: which releases the device serves, and how.
@@ -51,7 +52,7 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     threads: Annotated[int, msgspec.Meta(ge=1, le=1024)] | None = None
     edges: tuple[Name, ...] = ()
     objectives: tuple[PartName, ...] = ()
-    shares: tuple[Literal["class-counts"], ...] = ()
+    shares: tuple[Literal["range", "classes", "class-counts"], ...] = ()
     idle_seconds: Annotated[float, msgspec.Meta(ge=0)] = 5.0
     limits: LimitSettings = LimitSettings()
     release: ReleaseSettings = ReleaseSettings()

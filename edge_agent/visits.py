@@ -67,6 +67,8 @@ class VisitMachine:
     _outbox: Outbox = field(default_factory=Outbox)
     _declined: Declined | None = None
     """The last visit that was begun and given up."""
+    _warned: tuple[str, tuple[str, ...]] = ("", ())
+    """The job, and what was odd about the data beside it, that was said last."""
 
     def state_of(self, visit: VisitId) -> DeviceVisitState:
         """Where a visit is, by what is known of it here."""
@@ -187,14 +189,22 @@ class VisitMachine:
         active = self._active()
         active.step(DeviceVisitEvent.DONE)
         samples = min(outcome.samples, MOST)
-        answer = Visited(active.order.id, outcome.vectors, samples, outcome.metrics, outcome.signature)
+        note = outcome.note[:TEXT]
+        answer = Visited(active.order.id, outcome.vectors, samples, outcome.metrics, outcome.signature, note)
         record = VisitTrained(active.key, answer, outcome.memory)
         self.state.apply(record)
         self.active = None
         blobs = tuple(ref.digest for ref in [*outcome.vectors.values(), *outcome.memory.values()])
         ask = self._outbox.ask(active.key, active.edge, answer, now)
         text = f"trained {active.order.id}: {_describe(outcome)}"
-        return [Append(record, sync=True, blobs=blobs), *ask, Say(text)]
+        return [Append(record, sync=True, blobs=blobs), *ask, Say(text), *self._warn(active.order.id.job, outcome)]
+
+    def _warn(self, job: str, outcome: Trained) -> list[Say]:
+        """Say what is odd about the data beside this job; not again for each of its visits."""
+        if (job, outcome.warnings) == self._warned:
+            return []
+        self._warned = job, outcome.warnings
+        return [Say(f"job {job}, data: {text}", "warning") for text in outcome.warnings]
 
     def did_not(self, event: DidNot, now: float) -> list[Effect]:
         """Training failed: try once more where the worker itself broke, else give the visit up."""

@@ -15,6 +15,7 @@ from fleet_sim.datasets import load
 from fleet_sim.datasets.partition import split
 from fleet_sim.engines.untrained import UntrainedEngine
 from fleet_sim.profiles.lookup import find_link, find_profile
+from sojourn.protocol.spec import InputSpec
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,9 +67,11 @@ def prepare_training(simulation: Simulation, results: ResultFolder, *, train: bo
     The data set itself is let go: the engine has what it needs of it. Without `train` nothing will be learnt, so a few
     test samples do.
     """
-    data, job = load(simulation.fleet.data), simulation.read()
-    for text in data.skipped:
-        log.warning("%s: left out: %s", data.name, text)
+    job = simulation.read()
+    size = InputSpec(job.data.input, job.data.dtype) if job.data.input else None
+    data = load(simulation.fleet.data, how=job.data.files, wanted=size)
+    for text in (*data.odd, *(f"left out: {text}" for text in data.skipped)):
+        log.warning("%s: %s", data.name, text)
     parts = split(simulation.split, data, simulation.fleet.devices, job.seed)
     rows = dict(zip(simulation.fleet.names, parts, strict=True))
     shards = engines.Shards(data.x_train, data.y_train, data.classes, rows)

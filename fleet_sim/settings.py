@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from coordinator.jobs.settings import read_job
+from coordinator.jobs.settings import JobData, read_job
 from fleet_sim.datasets.partition import Split
 from fleet_sim.world.availability import Availability
 from sojourn.errors import ConfigError
@@ -25,10 +25,10 @@ OneOrMore = str | Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
 class SimulationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`[simulation]` of a job file: the fleet that is simulated, and who trains for it.
 
-    data: the name of a set, or an NPZ file. reach: a device reaches `one` site, or `all`. engine, trainer, device,
-    workers, ray: how visits are trained (fleet_sim/engines), and the address of a cluster for it. profile, link: what
-    the devices and their links are like; of several, each site's devices take one after another in turn; no link: the
-    profile's own.
+    data: the name of a set, an NPZ or CSV file, or a folder of images, read as `[data]` of the job says. reach: a
+    device reaches `one` site, or `all`. engine, trainer, device, workers, ray: how visits are trained
+    (fleet_sim/engines), and the address of a cluster for it. profile, link: what the devices and their links are like;
+    of several, each site's devices take one after another in turn; no link: the profile's own.
     """
 
     data: str = "digits"
@@ -82,14 +82,17 @@ class Simulation(msgspec.Struct, frozen=True):
         return dumps({key: value for key, value in everything.items() if value != {}})
 
     def job_text(self, test: Path | str) -> str:
-        """The job file for a coordinator, with the set that models are tested on."""
+        """The job file for a coordinator, with the set that models are tested on: on the scale that is asked for."""
         data = {**self.job.get("data", {}), "test": str(test)}
+        data.pop("scale", None)
         fleet = {"devices": self.fleet.devices, **self.job.get("fleet", {})}
         return dumps({**self.job, "data": data, "fleet": fleet})
 
     def read(self) -> JobSettings:
         """The settings of the job that is simulated."""
-        return read_job(self.job_text("digits"), "the simulation")
+        job = read_job(self.job_text("digits"), "the simulation")
+        data = validated({**_given(msgspec.to_builtins(job.data)), **self.job.get("data", {})}, JobData, "[data]")
+        return msgspec.structs.replace(job, data=data)
 
 
 def read_simulation(text: str, where: str, changes: dict[str, Any] | None = None) -> Simulation:

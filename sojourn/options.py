@@ -16,6 +16,14 @@ Store = Annotated[
     str | None,
     typer.Option(metavar="FOLDER", help="Kept across restarts.", show_default="~/.local/share/sojourn/FLEET/NAME"),
 ]
+Data = Annotated[str | None, typer.Option(metavar="PATH", help="NPZ or CSV file, or folder of images.")]
+Label = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="The label column of a CSV: its name or number, first or last.")
+]
+Header = Annotated[bool | None, typer.Option("--header/--no-header", help="Whether a CSV's first row names columns.")]
+Scale = Annotated[
+    str | None, typer.Option(metavar="'A..B to C..D'", help="Bring values to another scale, like '0..255 to 0..1'.")
+]
 CertificatePort = Annotated[int, typer.Option(help="For nodes with certificates (TLS).", min=1, max=65_535)]
 PasswordPort = Annotated[
     int,

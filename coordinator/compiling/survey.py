@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 RANDOM_LAYERS = (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU, nn.FractionalMaxPool2d)
 
+_CELLS = {"RNN_TANH": "RNNCell", "RNN_RELU": "RNNCell", "LSTM": "LSTMCell", "GRU": "GRUCell"}
+
 
 @dataclass(frozen=True)
 class Survey:
@@ -80,6 +82,12 @@ def _refusal(layer: nn.Module) -> str | None:
         return "it keeps running statistics that would mix between devices; use GroupNorm or LayerNorm"
     if isinstance(layer, _InstanceNorm) and layer.track_running_stats:
         return "it keeps running statistics; use track_running_stats=False or GroupNorm"
+    if isinstance(layer, nn.RNNBase):
+        return (
+            f"a whole {type(layer).__name__} has no graph that trains without torch. What does: "
+            f"{_CELLS[layer.mode]} in a loop over the steps of the sequence (docs/models.md), Conv1d, or "
+            "MultiheadAttention"
+        )
     if isinstance(layer, RANDOM_LAYERS):
         return "it draws its own random numbers; use Dropout"
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
@@ -110,7 +118,17 @@ def _check_buffers(module: nn.Module, before: dict[str, Tensor]) -> None:
 
 def _check_answers(answers: object, batch: int, classes: int) -> None:
     if not isinstance(answers, Tensor):
-        raise ModelError(f"the model must return one tensor of logits, not {type(answers).__name__}")
+        raise ModelError(
+            f"the model must return one tensor of logits, not {type(answers).__name__}: one number for each class and "
+            "sample; take the part that has them (of a recurrent layer the last output)"
+        )
+    if answers.numel() == batch and classes > 1:
+        raise ModelError(
+            f"the model gives one number for each sample, and the job has {classes} classes: a classifier gives one "
+            f"for each class, {classes} here, also where there are only two (nn.Linear(..., {classes}), without "
+            "sigmoid or softmax at its end). To predict a quantity (regression), put it into bins and make these "
+            "the classes"
+        )
     if tuple(answers.shape) != (batch, classes):
         raise ModelError(
             f"the model answers {tuple(answers.shape)} for {batch} samples of {classes} classes: "

@@ -9,11 +9,13 @@ import typer
 
 from coordinator.console.job_commands import asking
 from coordinator.console.rollout_commands import pause, resume, rollback, rollout, status
+from sojourn import options
 from sojourn.errors import ConfigError
 
 if TYPE_CHECKING:
     from coordinator.console.operator import Operator
     from coordinator.releases.making import Wanted
+    from sojourn.data.source import DataSettings
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Make releases of models, and bring them to the fleet."
@@ -33,8 +35,10 @@ def create(
         Path | None, typer.Option(metavar="MODEL.ONNX", help="Make it of this file instead; no coordinator is asked.")
     ] = None,
     samples: Annotated[
-        Path | None, typer.Option(metavar="FILE.NPZ", help="With --file: x and y that it is tested with.")
+        Path | None, typer.Option(metavar="PATH", help="With --file: labelled samples that it is tested with.")
     ] = None,
+    label: options.Label = None,
+    scale: options.Scale = None,
     class_names: Annotated[str | None, typer.Option(metavar="A,B,...", help="With --file: the classes.")] = None,
     classes_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="With --file: the classes, one in a line.")
@@ -55,6 +59,7 @@ def create(
     from coordinator.console.release_card import summary
     from coordinator.releases.file import write_release
     from coordinator.releases.making import Wanted
+    from sojourn.data.source import read_as
     from sojourn.protocol.topics import check_name
 
     if (job is None) == (file is None):
@@ -64,8 +69,9 @@ def create(
     check_name(line, "--line")
     _check_notes(notes)
     wanted = Wanted(line, version or 0, "int8" if int8 else "float32", notes, max_loss)
+    given = read_as(str(samples), label=label, scale=scale) if samples else None
     release = (
-        _of_file(file, wanted, samples, _names(class_names, classes_file)) if file else _of_job(operator, job, wanted)
+        _of_file(file, wanted, given, _names(class_names, classes_file)) if file else _of_job(operator, job, wanted)
     )
     path = output or Path(f"{line}-{release.card.version}.release")
     write_release(path, release)
@@ -104,7 +110,7 @@ for command in (rollout, status, pause, resume, rollback):
     app.command()(command)
 
 
-def _of_file(file: Path, wanted: Wanted, samples: Path | None, names: tuple[str, ...] | None) -> Any:
+def _of_file(file: Path, wanted: Wanted, samples: DataSettings | None, names: tuple[str, ...] | None) -> Any:
     from sojourn.extras import need
 
     if not wanted.version:

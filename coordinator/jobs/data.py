@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.jobs.settings import DIGITS
+from sojourn.data.doubts import doubts_of
 from sojourn.data.labels import classes_of
 from sojourn.data.samples import SampleForm, content_of, fit, natural_shape
-from sojourn.data.source import DataSettings, read_content
+from sojourn.data.scale_check import scale_doubt
+from sojourn.data.source import read_content
+from sojourn.data.summary import range_of
 from sojourn.errors import DataError
 from sojourn.model.exemplars import Exemplars
-from sojourn.protocol.spec import InputSpec
+from sojourn.protocol.limits import MOST_FIGURE
+from sojourn.protocol.spec import InputSpec, ValueRange
 from sojourn.randomness import generator
 
 if TYPE_CHECKING:
@@ -37,6 +41,10 @@ class PublicData:
     exemplars: Exemplars | None
     test: Exemplars | None
     skipped: tuple[str, ...] = ()
+    values: ValueRange | None = None
+    """Where devices' values are expected."""
+    odd: tuple[str, ...] = ()
+    """What looks odd about the files, and what to do."""
 
 
 def public_data(job: JobSettings) -> PublicData:
@@ -56,7 +64,29 @@ def public_side(data: JobData, seed: int, tested: Content | None, shown: Content
         test, exemplars = _cut(test, data.exemplars_per_class, seed, tested.source)
     given = bool(data.mean or data.std)
     mean, std = (data.mean, data.std) if given else normalisation(exemplars.x if exemplars else None, form.input)
-    return PublicData(form.input, form.classes, mean, std, _packed(exemplars, data), _packed(test, data), skipped)
+    values = _values(data, [samples for samples in (exemplars, test) if samples])
+    packed = _packed(exemplars, data), _packed(test, data)
+    odd = tuple(
+        f"{each.source}: {doubt.what} ({doubt.detail}); to do: {doubt.remedy}"
+        for each in files
+        for doubt in doubts_of(each)
+    )
+    return PublicData(form.input, form.classes, mean, std, *packed, skipped, values, odd)
+
+
+def _values(data: JobData, files: list[Samples]) -> ValueRange | None:
+    """The range that the job demands, or else that of its own samples, which must be within the former."""
+    ranges = [found for samples in files if (found := range_of(samples.x))] if data.dtype != "int64" else []
+    low, high = min((low for low, _ in ranges), default=0.0), max((high for _, high in ranges), default=0.0)
+    if data.range is None:
+        return ValueRange(max(low, -MOST_FIGURE), min(high, MOST_FIGURE)) if ranges else None
+    wanted = ValueRange(*data.range, demanded=True)
+    if ranges and (doubt := scale_doubt((low, high), wanted)):
+        raise DataError(
+            f"data.range is {wanted.low:g} to {wanted.high:g}, and the job's own samples go from {low:g} to {high:g}: "
+            f"correct data.range, or {doubt.remedy}"
+        )
+    return wanted
 
 
 def digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -80,7 +110,7 @@ def _read(name: str, part: Purpose, data: JobData) -> Content:
     if not Path(name).exists():
         raise DataError(f"{name}: there is no such file on the coordinator's machine")
     wanted = InputSpec(data.input, data.dtype) if data.input else None
-    return read_content(DataSettings(path=name), part, wanted, data.classes)
+    return read_content(data.files(name), part, wanted, data.classes)
 
 
 def _shape(files: list[Content], data: JobData) -> tuple[int, ...]:

@@ -10,8 +10,11 @@ import msgspec
 from coordinator.jobs.compatibility import objections
 from coordinator.jobs.tour_settings import GateSettings, TourSettings
 from coordinator.strategies import Strategy, named
+from sojourn.data.scaling import scaling_of
+from sojourn.data.source import DataSettings
 from sojourn.errors import ConfigError
 from sojourn.parts import Count, Encoding, Natural, NotNegative, fixed_rounds
+from sojourn.protocol.limits import MOST_FIGURE
 from sojourn.protocol.spec import Shape
 from sojourn.protocol.topics import check_name
 from sojourn.settings import parse, validated
@@ -33,7 +36,11 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class JobData(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the coordinator knows of the data. Files are on its machine, in any form that a device reads."""
+    """What the coordinator knows of the data. Files are on its machine, in any form that a device reads.
+
+    label, header, scale, class_names: how these files are read, as in a device's settings.
+    range: the least and the largest value that devices may have; one with others declines.
+    """
 
     test: str | None = None
     exemplars: str | None = None
@@ -43,6 +50,23 @@ class JobData(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     dtype: Literal["float32", "int64"] = "float32"
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    label: str | int | None = None
+    header: bool | None = None
+    scale: str | None = None
+    class_names: tuple[str, ...] = ()
+    range: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.scale is not None:
+            scaling_of(self.scale)
+        if self.range is not None and not -MOST_FIGURE <= self.range[0] < self.range[1] <= MOST_FIGURE:
+            raise ValueError("range is the least and the largest value, such as [0, 16]")
+
+    def files(self, path: str) -> DataSettings:
+        """How one of the job's files is read."""
+        return DataSettings(
+            path=path, label=self.label, header=self.header, scale=self.scale, class_names=self.class_names
+        )
 
 
 class FleetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

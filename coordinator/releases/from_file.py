@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordinator.jobs.data import public_side
@@ -14,8 +15,6 @@ from sojourn.data.source import DataSettings, read_content
 from sojourn.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from coordinator.jobs.data import PublicData
     from coordinator.releases.adopting import Adopted
     from coordinator.releases.file import ReleaseFile
@@ -25,7 +24,7 @@ EXEMPLARS = 10
 """Of each class, where there are that many: they calibrate and are not tested on."""
 
 
-def from_file(path: Path, wanted: Wanted, samples: Path | None, names: tuple[str, ...] | None) -> ReleaseFile:
+def from_file(path: Path, wanted: Wanted, samples: DataSettings | None, names: tuple[str, ...] | None) -> ReleaseFile:
     """A release of the model in a file."""
     try:
         data = path.read_bytes()
@@ -41,14 +40,20 @@ def from_file(path: Path, wanted: Wanted, samples: Path | None, names: tuple[str
     classes = names or (given.classes if given else numbers)
     shown, test = (given.exemplars, given.test) if given else (None, None)
     rows = shown.arrays()[0][:COMPARED] if shown else made_up(adopted.input, ROWS)
-    words = f"tested on {len(test.y):,} samples of {samples.name}" if samples and test else "no samples were given"
+    words = (
+        f"tested on {len(test.y):,} samples of {Path(samples.path).name}"
+        if samples and test
+        else "no samples were given"
+    )
     about = {"model": path.name[:2000], "data": "; ".join((words, *(given.skipped if given else ())))[:2000]}
     return make(Material(adopted.graph, adopted.input, classes, shown, test), wanted, rows, None, about)
 
 
-def _read(path: Path, adopted: Adopted, names: tuple[str, ...] | None, numbers: tuple[str, ...]) -> PublicData:
+def _read(
+    settings: DataSettings, adopted: Adopted, names: tuple[str, ...] | None, numbers: tuple[str, ...]
+) -> PublicData:
     """The samples, as a job's test set is read; labels are names of classes, or their numbers."""
-    content = read_content(DataSettings(path=str(path)), "test", adopted.input)
+    path, content = settings.path, read_content(settings, "test", adopted.input)
     by_name = bool(content.names) or any(isinstance(label, str) for label in content.labels)
     classes = (names or content.names or classes_of([content])) if by_name else numbers
     if len(classes) != adopted.classes:

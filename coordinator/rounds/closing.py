@@ -15,6 +15,7 @@ from coordinator.rounds.planning import moment_of
 from coordinator.rounds.results import (
     LINE,
     LISTED,
+    NOTE,
     failures_of,
     reports_of,
     returned_by,
@@ -30,7 +31,7 @@ from hierarchy.edge.rules import not_finite
 from sojourn.model import vectors
 from sojourn.parts import UpdateEstimator
 from sojourn.protocol.limits import LOSS, MOST_BYTES, MOST_SECONDS, sum_within, within
-from sojourn.protocol.wire import RoundReport
+from sojourn.protocol.wire import DATA_NOTE, RoundReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -179,7 +180,9 @@ class _Closing:
             for tour, each in self._reports
             for line in failures_of(state, tour, each, self._refused.get(tour.number))
         ]
-        notes = [f"{each.device}: {each.reason}"[:LINE] for each in self._counted if each.reason]
+        said = {line for report in state.history for line in report.failures if f": {DATA_NOTE}" in line}
+        noted = (f"{each.device}: {each.reason}"[:NOTE] for each in self._counted if each.reason)
+        notes = [line for line in noted if line not in said]  # what is odd about a device's data is told once
         return RoundReport(
             state.round,
             accuracy,
@@ -191,6 +194,7 @@ class _Closing:
             min(max(self._work.seconds, 0.0), MOST_SECONDS),
             {name: within(value, LOSS) for name, value in state.quality.items()},
             (
+                *(() if state.history else state.data_notices),
                 *state.notices,
                 *([fault[:LINE]] if fault else ()),
                 *failures[:LISTED],

@@ -17,6 +17,7 @@ from coordinator.jobs.data import public_data
 from coordinator.jobs.settings import read_job
 from coordinator.records import JobCompiled
 from coordinator.rounds.closing import handouts
+from coordinator.rounds.results import LISTED, NOTE
 from sojourn import __version__
 from sojourn.errors import InvalidBlob, InvalidMessage, JobError
 from sojourn.model import vectors
@@ -81,13 +82,15 @@ def prepare(
     """
     job = read_job(work.text, work.name)
     data = public_data(job)
-    for text in data.skipped:
-        log.warning("%s: left out of its test set and exemplars: %s", job.name, text)
+    notices = [*data.odd, *(f"left out of the job's test set and exemplars: {text}" for text in data.skipped)]
+    for text in notices:
+        log.warning("%s: %s", job.name, text)
     recipe = recipe_of(job, data)
     found = _recalled(work.known.get(recipe), blobs) or (kits.find(recipe) if kits and recipe else None)
     kit, initial = found or (apart() if apart and recipe else _compiled(job, data))
     if kits and recipe and not found:
         kits.keep(recipe, kit, initial)
+    kit = msgspec.structs.replace(kit, values=data.values)  # not of the model: one that was kept may be of other data
     check_classifier(job.parts().estimator, kit)
     held, handout = first_vectors(initial, job, blobs, kit)
     return JobCompiled(
@@ -100,6 +103,7 @@ def prepare(
         recipe,
         vectors.save(blobs, initial, "float32", kit.model),
         len(kit.classes),
+        tuple(text[:NOTE] for text in notices[:LISTED]),
     )
 
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 LISTED = 8
 """At most this many failures of a round are listed one by one."""
+NOTE = 600
+"""Characters of what is odd about data: what to do about it stands at its end."""
 LINE = 200
 """Characters of each failure."""
 REPORT_BYTES = 64 << 20

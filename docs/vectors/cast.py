@@ -7,6 +7,7 @@ import numpy as np
 from edge_agent.training.objectives import NAMES
 from sojourn.model.exemplars import Exemplars
 from sojourn.parts import Sgd, Training
+from sojourn.protocol.data_summary import DataSummary
 from sojourn.protocol.spec import ModelSpec, TensorSpec
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch, Member, Offer, Task, TourId, VisitId, VisitReport
@@ -40,6 +41,16 @@ OFFER = Offer(
 )
 """Of an agent that knows the first version of the wire alone."""
 EXEMPLARS = Exemplars.of(np.array([[0, 8], [16, 4], [2, 2]], np.uint8), np.array([0, 1, 1]))
+SUMMARY = DataSummary(
+    samples=60,
+    shape=(2, 2),
+    dtype="uint8",
+    classes=("cat", "dog"),
+    counts=(45, 15),
+    class_count=2,
+    labels="the array y",
+    warnings=("all samples are alike: look whether the right file is named in data.path",),
+)
 MEMBERS = (Member("pi-1", EPOCHS[DEVICE], OFFER), Member("pi-2", Epoch(1, b"\x08" * 8), None))
 REPORTS = (
     VisitReport("pi-1", 0, "done", "", 60, 0.25, {"loss": 0.75}, None, 4.5),

@@ -26,6 +26,7 @@ from docs.vectors.cast import (
     SEED,
     SPEC,
     START,
+    SUMMARY,
     TASK,
     TOUR,
     VISIT,
@@ -155,6 +156,7 @@ def _topics() -> dict[str, Any]:
 def _presence() -> list[Sent]:
     return [
         ("birth", DEVICE, None, Birth(msgspec.structs.replace(OFFER, abilities=ABILITIES), WIRE)),
+        ("birth-with-a-summary", DEVICE, None, Birth(msgspec.structs.replace(OFFER, summary=SUMMARY), WIRE)),
         ("birth-of-an-edge-server", EDGE, None, Birth(wire=WIRE)),
         ("birth-of-version-1", DEVICE, None, Birth(OFFER)),
         ("death", DEVICE, None, Death()),

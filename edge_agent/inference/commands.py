@@ -20,6 +20,9 @@ def predict(
     fleet: options.Fleet = None,
     name: Annotated[str | None, typer.Option(help="The agent's name, where several serve the line here.")] = None,
     top: Annotated[int, typer.Option(min=1, help="How many classes to tell of each row.")] = 3,
+    label: options.Label = None,
+    header: options.Header = None,
+    scale: options.Scale = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Predict with the release of a model line that this device serves: the likeliest classes of every row."""
@@ -27,9 +30,11 @@ def predict(
 
     from edge_agent.inference.inputs import read_inputs
     from edge_agent.inference.model import Model
+    from sojourn.data.source import read_as
 
+    settings = read_as(file, label=label, header=header, scale=scale)
     with Model(line, store, fleet=fleet or "sojourn", agent=name) as model:
-        rows, version = read_inputs(file, model.card), model.version
+        (rows, _), version = read_inputs(settings, model.card), model.version
         likely = []
         for start in range(0, len(rows), _AT_ONCE):
             version, classes, shares = model.probabilities(rows[start : start + _AT_ONCE])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from edge_agent.inference.inputs import of_image, of_npy, rows_of
+from edge_agent.inference.inputs import of_csv, of_image, of_npy, rows_of
 from edge_agent.inference.model import Model
 from edge_agent.inference.reporters import ErrorToken
 from edge_agent.releases.folder import ReleaseFolder, lines
@@ -120,15 +120,17 @@ class PredictionApi:
 def _rows(kind: str, body: bytes, form: Form) -> NDArray[np.generic]:
     match kind:
         case "application/json":
-            return rows_of(_of_json(body), form, "x")
+            return rows_of(_of_json(body), form, "the model")[0]
         case "application/x-npy":
-            return rows_of(of_npy(body, "the body"), form, "the body")
+            return rows_of(of_npy(body, "the body"), form, "the model")[0]
+        case "text/csv":
+            return of_csv(body, form)
         case "image/png" | "image/jpeg":
             return of_image(body, form)
         case _:
             raise RefusedRequest(
                 HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-                f"{kind!r} is none of application/json, application/x-npy, image/png and image/jpeg",
+                f"{kind!r} is none of application/json, application/x-npy, text/csv, image/png and image/jpeg",
             )
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.lib import format as npy
 
 from sojourn.data.npz import read_rows
-from sojourn.data.samples import shaped
-from sojourn.data.source import DataSettings
+from sojourn.data.samples import rows_in
+from sojourn.data.source import DataSettings, on_scale
 from sojourn.errors import DataError
 
 if TYPE_CHECKING:
@@ -24,13 +24,14 @@ _MOST_PIXELS = 16_000_000
 """Decoded at once on behalf of others."""
 
 
-def read_inputs(path: str, form: Form) -> NDArray[np.generic]:
-    """The rows in a file, in the model's shape."""
+def read_inputs(settings: DataSettings, form: Form) -> tuple[NDArray[np.generic], bool]:
+    """The rows in a file, in the model's shape and on the scale that is asked for, and whether it is one image."""
+    path, one = settings.path, False
     match Path(path).suffix.lower():
         case ".csv":
             from sojourn.data.csv import read_features  # noqa: PLC0415
 
-            found: NDArray[np.generic] = read_features(DataSettings(path=path), prod(form.input.shape))
+            found: NDArray[np.generic] = read_features(settings, prod(form.input.shape))
         case ".npz":
             found = read_rows(path)
         case ".npy":
@@ -41,14 +42,25 @@ def read_inputs(path: str, form: Form) -> NDArray[np.generic]:
         case _:
             from sojourn.data.images import read_image  # noqa: PLC0415  # Pillow comes with it
 
-            return read_image(Path(path), form, path)
-    return rows_of(found, form, path)
+            found, one = read_image(Path(path), form, path), True
+    rows, single = rows_in(found, form.input.shape, path)
+    return on_scale(rows, settings), one or single
 
 
-def rows_of(x: NDArray[np.generic], form: Form, source: str) -> NDArray[np.generic]:
-    """One sample or many, as rows in the model's shape."""
-    one = x.shape == form.input.shape
-    return x[np.newaxis] if one else shaped(x, form.input.shape, source)
+def rows_of(x: object, form: Form, source: str) -> tuple[NDArray[np.generic], bool]:
+    """What a program gives as rows in the model's shape, and whether it is one sample.
+
+    An array or lists of numbers; the path of a file that `sojourn agent predict` reads; or several paths.
+    """
+    if isinstance(x, str | Path):
+        return read_inputs(DataSettings(path=str(x)), form)
+    if isinstance(x, list | tuple) and x and all(isinstance(each, str | Path) for each in x):
+        return np.concatenate([read_inputs(DataSettings(path=str(each)), form)[0] for each in x]), False
+    try:
+        given = np.asarray(x)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DataError(f"this is no array of numbers: {error}") from error
+    return rows_in(given, form.input.shape, source)
 
 
 def of_npy(data: bytes, source: str) -> NDArray[np.generic]:
@@ -64,6 +76,17 @@ def of_npy(data: bytes, source: str) -> NDArray[np.generic]:
         raise DataError(f"{source} holds no array of numbers, or not all of it")
     flat = np.frombuffer(data, dtype=dtype, offset=file.tell())
     return flat.reshape(shape, order="F" if by_columns else "C")
+
+
+def of_csv(data: bytes, form: Form) -> NDArray[np.generic]:
+    """The rows in these bytes, by the rules of a CSV file."""
+    from sojourn.data.csv import read_features  # noqa: PLC0415
+
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"the body cannot be read as CSV: {error}") from error
+    return read_features(DataSettings(path="the body"), prod(form.input.shape), io.StringIO(text, newline=""))
 
 
 def of_image(data: bytes, form: Form) -> NDArray[np.generic]:

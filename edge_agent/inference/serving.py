@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edge_agent.inference.inputs import rows_of
 from edge_agent.inference.usage import bin_of
 from sojourn.protocol.release import CLASSES
 
@@ -72,7 +73,8 @@ class Serving:
         if isinstance(x, np.ndarray) and x.dtype == predictor.dtype and x.shape[1:] == predictor.shape:
             rows, one = x, False
         else:
-            rows, one = predictor.rows(x)
+            given, one = rows_of(x, predictor.card, predictor.card.line)
+            rows = predictor.typed(given)
         if not len(rows):
             return np.empty((0, len(predictor.card.classes)), np.float32), False
         start = perf_counter_ns()

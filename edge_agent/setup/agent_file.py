@@ -6,14 +6,16 @@ import re
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edge_agent.settings import AgentSettings
-from edge_agent.setup import training_trial
 from edge_agent.setup.broker_check import refusal_of
 from sojourn import toml
 from sojourn.errors import ConfigError, SojournError
 from sojourn.settings import broker_flags, validated
+
+if TYPE_CHECKING:
+    from sojourn.data.data_survey import DataSurvey
 
 HEAT = {"throttle_at": 70.0, "stop_at": 80.0}
 """Below the 80 degrees from which a Raspberry Pi slows itself, and a Jetson not much later."""
@@ -26,6 +28,9 @@ class InitAnswers:
 
     name: str
     data: str
+    label: str | None = None
+    header: bool | None = None
+    scale: str | None = None
     fleet: str = "sojourn"
     broker: str = "localhost"
     username: str | None = None
@@ -65,7 +70,14 @@ def table_of(answers: InitAnswers) -> dict[str, Any]:
         "fleet": answers.fleet,
         "store": _absolute(answers.store),
         "threads": answers.threads,
-        "data": {"path": _absolute(answers.data)},
+        "data": _given(
+            {
+                "path": _absolute(answers.data),
+                "label": answers.label,
+                "header": answers.header,
+                "scale": answers.scale,
+            }
+        ),
         "broker": _given(broker),
         "limits": _given(limits),
         "release": _given({"key_file": _absolute(answers.release_key)}) or None,
@@ -78,20 +90,21 @@ def settings_of(table: dict[str, Any]) -> AgentSettings:
     return validated(table, AgentSettings, "the answers")
 
 
-def objections(settings: AgentSettings) -> list[str]:
+def found_in(settings: AgentSettings) -> DataSurvey:
+    """What the data is taken for here and now."""
+    from sojourn.data.summary import survey  # noqa: PLC0415  # numpy comes with it
+
+    return survey(settings.data)
+
+
+def objections(settings: AgentSettings, found: DataSurvey) -> list[str]:
     """What is wrong with the answers here and now: data that cannot be read, a broker that does not let us in."""
-    found: list[str] = []
-    try:
-        samples, _, _ = training_trial.survey(settings.data)
-        if not samples:
-            found.append(f"data: {settings.data.path} holds no samples")
-    except SojournError as error:
-        found.append(f"data: {error}")
+    wrong = [f"data: {found.summary.fault}"] if found.summary.fault else []
     try:
         refused = refusal_of(settings.broker, settings.fleet, settings.name)
     except SojournError as error:
         refused = str(error)
-    return [*found, f"broker: {refused}"] if refused else found
+    return [*wrong, f"broker: {refused}"] if refused else wrong
 
 
 def write(path: Path, table: dict[str, Any], *, force: bool) -> None:

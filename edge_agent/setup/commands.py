@@ -20,7 +20,10 @@ def init(
     username: options.Username = None,
     password_file: options.PasswordFile = None,
     ca_file: Annotated[str | None, typer.Option(metavar="FILE", help="The broker's CA; switches TLS on.")] = None,
-    data: Annotated[str | None, typer.Option(metavar="PATH", help="NPZ or CSV file, or folder of images.")] = None,
+    data: options.Data = None,
+    label: options.Label = None,
+    header: options.Header = None,
+    scale: options.Scale = None,
     store: options.Store = None,
     threads: Annotated[int | None, typer.Option(help="Threads to train with.", show_default="one per core")] = None,
     memory: Annotated[int | None, typer.Option(metavar="MB", help="Memory that training may take.")] = None,
@@ -61,6 +64,9 @@ def init(
         password_file=ask("The file with the broker's password (empty: none)", password_file, "", "--password-file")
         or None,
         data=ask("The data: an NPZ or CSV file, or a folder of images", data, None, "--data"),
+        label=label,
+        header=header,
+        scale=scale,
         username=username,
         store=store,
         threads=threads,
@@ -72,7 +78,12 @@ def init(
         release_key=release_key,
     )
     table = agent_file.table_of(answers)
-    wrong = agent_file.objections(agent_file.settings_of(table)) if check else []
+    settings, wrong = agent_file.settings_of(table), list[str]()
+    if check:
+        found = agent_file.found_in(settings)
+        for line in [] if found.summary.fault else [*found.facts, *(f"odd: {text}" for text in found.warnings)]:
+            typer.echo(f"data: {line}", err=True)
+        wrong = agent_file.objections(settings, found)
     for objection in wrong:
         typer.echo(f"wrong: {objection}", err=True)
     if wrong and (yes or not typer.confirm("Write the file all the same?", default=False, err=True)):
@@ -89,7 +100,10 @@ def preflight(
     broker: options.Broker = None,
     username: options.Username = None,
     password_file: options.PasswordFile = None,
-    data: Annotated[str | None, typer.Option(metavar="PATH", help="NPZ or CSV file, or folder of images.")] = None,
+    data: options.Data = None,
+    label: options.Label = None,
+    header: options.Header = None,
+    scale: options.Scale = None,
     store: options.Store = None,
     job: Annotated[Path | None, typer.Option(metavar="FILE", help="The job to fit: epochs, batch, classes.")] = None,
     parameters: Annotated[int | None, typer.Option(min=1, help="How many numbers the job's model has.")] = None,
@@ -107,7 +121,7 @@ def preflight(
         "name": name,
         "fleet": fleet,
         "broker": broker_flags(broker, username, password_file),
-        "data": {"path": data},
+        "data": {"path": data, "label": label, "header": header, "scale": scale},
         "store": store,
     }
     settings = read_settings(file, flags, AgentSettings)

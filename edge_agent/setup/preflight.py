@@ -88,21 +88,21 @@ def preflight(settings: AgentSettings, demands: JobDemands) -> list[Finding]:
 
 
 def of_data(tried: TrialResult, demands: JobDemands) -> Finding:
-    """Whether there are samples, and of the job's classes."""
-    if tried.data_fault:
-        return Finding("data", "fails", tried.data_fault, "correct [data] in the settings, or put the data there")
-    text = f"{tried.samples} samples of {len(tried.classes)} classes"
-    if not tried.samples:
-        return Finding("data", "fails", text, "put samples there: a visit without any is declined")
-    common = [name for name in tried.classes if name in demands.classes]
+    """What the data was taken for, and whether it fits: samples of the job's classes, nothing odd about it."""
+    found = tried.data
+    if found.summary.fault:
+        return Finding("data", "fails", found.summary.fault, "correct [data] in the settings, or put the data there")
+    text = "\n".join(found.facts)
+    common = [name for name in found.classes if name in demands.classes]
     if demands.classes and not common:
         remedy = (
             f"the job's classes are {', '.join(demands.classes[:5])}: name yours alike, or set class_names in [data]"
         )
-        return Finding("data", "fails", f"{text}, and none of them is of the job", remedy)
-    if tried.skipped:
-        return Finding("data", "warning", f"{text}; left out: {'; '.join(tried.skipped[:3])}", "mend what is left out")
-    if len(common or tried.classes) < _LEAST_CLASSES:
+        return Finding("data", "fails", f"{text}\nnone of its classes is one of the job", remedy)
+    if found.warnings:
+        odd = "\n".join([text, *(f"odd: {each}" for each in found.warnings)])
+        return Finding("data", "warning", odd, "mend what is odd; if it is meant so, nothing")
+    if len(common or found.classes) < _LEAST_CLASSES:
         return Finding("data", "warning", text, "a device with one class learns little that others can use")
     return Finding("data", "ok", text)
 
@@ -112,7 +112,7 @@ def of_training(tried: TrialResult, demands: JobDemands, limits: LimitSettings) 
     if tried.training_fault:
         remedy = "reinstall onnxruntime and numpy for this board, see firmware_notes/"
         return [Finding("training", "fails", tried.training_fault, remedy)]
-    steps = demands.training.epochs * -(-max(tried.samples, 1) // demands.training.batch)
+    steps = demands.training.epochs * -(-max(tried.data.summary.samples, 1) // demands.training.batch)
     seconds = tried.start_seconds + steps * tried.step_seconds / limits.cpu_share
     text = (
         f"{seconds:.1f} s for {steps} steps of the built-in cnn ({tried.parameters:,} parameters): "

@@ -17,7 +17,8 @@ import msgspec
 from edge_agent.limits.readings import peak_resident
 from edge_agent.training.cage import CageReport, close_cage
 from edge_agent.training.child import environment
-from sojourn.data.source import DataSettings, format_of, read_content
+from sojourn.data.data_survey import DataSurvey
+from sojourn.data.source import DataSettings
 from sojourn.errors import MachineError, SojournError
 
 _PATIENCE = 300.0
@@ -37,10 +38,7 @@ class TrainingTrial(msgspec.Struct, frozen=True):
 class TrialResult(msgspec.Struct, frozen=True):
     """What was found and what it took; sizes in megabytes."""
 
-    samples: int
-    classes: tuple[str, ...]
-    skipped: tuple[str, ...]
-    data_fault: str | None
+    data: DataSurvey
     training_fault: str | None
     start_seconds: float
     step_seconds: float
@@ -66,30 +64,15 @@ def tried(
     return msgspec.json.decode(done.stdout, type=TrialResult)
 
 
-def survey(settings: DataSettings) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
-    """How many samples there are, of which classes, and what would be left out; images are counted, not opened."""
-    if format_of(settings) == "images":
-        from sojourn.data.images import count_images  # noqa: PLC0415
-
-        counts = count_images(settings)
-        return sum(counts.values()), tuple(counts), ()
-    content = read_content(settings, "train")
-    names = content.names
-    known = [names[label] if isinstance(label, int) and 0 <= label < len(names) else label for label in content.labels]
-    return len(content.which), tuple(str(name) for name in known), content.skipped
-
-
 def perform(trial: TrainingTrial) -> TrialResult:
     """Close the cage, read the data and train a few steps; what fails is part of the result."""
     cage = close_cage(map(Path, (trial.data.path, *trial.readable, "/proc/self/status")))
-    found: tuple[int, tuple[str, ...], tuple[str, ...]] = 0, (), ()
-    data_fault = training_fault = None
+    training_fault = None
     start = step = 0.0
     parameters = 0
-    try:
-        found = survey(trial.data)
-    except (SojournError, MemoryError) as error:
-        data_fault = str(error) or "there is not enough memory to read it"
+    from sojourn.data.summary import survey  # noqa: PLC0415  # numpy comes with it
+
+    found = survey(trial.data)
     try:
         import edge_agent.training.trainer  # noqa: F401, PLC0415
         from sojourn.model import workload  # noqa: PLC0415
@@ -100,7 +83,7 @@ def perform(trial: TrainingTrial) -> TrialResult:
         parameters = workload.built_in().model.size
     except (SojournError, ImportError, MemoryError, RuntimeError) as error:
         training_fault = f"{type(error).__name__}: {error}"
-    return TrialResult(*found, data_fault, training_fault, start, step, peak_resident() or 0.0, parameters, cage)
+    return TrialResult(found, training_fault, start, step, peak_resident() or 0.0, parameters, cage)
 
 
 if __name__ == "__main__":

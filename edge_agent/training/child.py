@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from edge_agent.training.frames import Frames, SetPace, WorkOrder, framed, write_all
-from edge_agent.training.work import Train, Warm
+from edge_agent.training.work import LookAtData, Train, Warm
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,7 @@ class WorkItem:
     """One piece of work, its name, and the function that is told how it goes."""
 
     key: str
-    work: Warm | Train
+    work: Warm | Train | LookAtData
     report: Report
 
 
@@ -187,8 +187,10 @@ def _identity(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _without_inline(work: Warm | Train) -> Warm | Train:
+def _without_inline(work: Warm | Train | LookAtData) -> Warm | Train | LookAtData:
     """The work without blobs that ride along: they are in the folder, and the pipe is narrow."""
+    if isinstance(work, LookAtData):
+        return work
     if isinstance(work, Warm):
         return Warm(msgspec.structs.replace(work.kit, inline=None), work.task)
     bare = {name: msgspec.structs.replace(ref, inline=None) for name, ref in work.visit.vectors.items()}

@@ -42,11 +42,16 @@ class Batches(Protocol):
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a visit needs besides its vectors, ready to use."""
+    """What a visit needs besides its vectors, ready to use.
+
+    note: what the job's operator should know of the data, if something is odd; warnings: the same for its owner.
+    """
 
     kit: Kit
     graphs: Graphs
     samples: Batches
+    note: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

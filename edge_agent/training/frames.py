@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from edge_agent.training.cage import CageReport
-from edge_agent.training.work import Train, Trained, Warm, Warmed
+from edge_agent.training.work import LookAtData, Train, Trained, Warm, Warmed
+from sojourn.data.data_survey import DataSurvey
 from sojourn.data.source import DataSettings
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class WorkOrder(msgspec.Struct, frozen=True, tag="order"):
     """A piece of work for the worker, with its name."""
 
     key: str
-    work: Warm | Train
+    work: Warm | Train | LookAtData
 
 
 class SetPace(msgspec.Struct, frozen=True, tag="pace"):
@@ -59,7 +60,7 @@ class Success(msgspec.Struct, frozen=True, tag="success"):
     """The worker's report that its work is done."""
 
     key: str
-    outcome: Warmed | Trained
+    outcome: Warmed | Trained | DataSurvey
 
 
 class Failure(msgspec.Struct, frozen=True, tag="failure"):

@@ -17,7 +17,7 @@ from edge_agent.limits.settings import LimitSettings
 from edge_agent.training.cage import CageReport
 from edge_agent.training.child import FOLDER, Child, WorkItem
 from edge_agent.training.frames import Advance, Failure, Success, WorkerSetup
-from edge_agent.training.work import Train, Warm
+from edge_agent.training.work import LookAtData, Train, Warm
 from sojourn.node.machine import Did, DidNot, Doing
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class TrainingProcess:
         self._minders: dict[threading.Thread, Child] = {}
         self._closed = False
 
-    def start(self, key: str, work: Warm | Train, report: Report) -> None:
+    def start(self, key: str, work: Warm | Train | LookAtData, report: Report) -> None:
         """Begin as soon as nothing else is under way; training goes before warming."""
         item = WorkItem(key, work, report)
         with self._lock:

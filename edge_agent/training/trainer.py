@@ -15,13 +15,18 @@ from edge_agent.training.handover import companions_of, memory_of, model_of, sav
 from edge_agent.training.model_pool import train_pool
 from edge_agent.training.reasons import RuntimeDiffers, Unsupported, reason_of
 from edge_agent.training.work import Train, Trained, Warm, Warmed
-from sojourn.data.source import load_data
-from sojourn.errors import SojournError
+from sojourn.data.doubts import doubts_of
+from sojourn.data.samples import fit
+from sojourn.data.scale_check import scale_doubt
+from sojourn.data.source import read_content
+from sojourn.data.summary import range_of
+from sojourn.errors import DataError, SojournError
 from sojourn.model import vectors
 from sojourn.model.graphs import Graphs, check_probe
 from sojourn.node.machine import Did, DidNot, Doing
 from sojourn.parts import Elmy, name_of
 from sojourn.protocol.envelope import unpack_blob
+from sojourn.protocol.limits import TEXT
 from sojourn.protocol.spec import Kit
 from sojourn.protocol.wire import Task
 
@@ -32,11 +37,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edge_agent.training.descent import EpochResult, Progress
+    from sojourn.data.samples import Doubt
     from sojourn.data.source import DataSettings
     from sojourn.protocol.messages import Visit
     from sojourn.protocol.wire import Ref
     from sojourn.store.blobs import BlobStore
 
+_NOTED = 3
+"""Odd things about its data that go to the operator with each visit."""
 log = logging.getLogger(__name__)
 
 
@@ -100,13 +108,30 @@ def attempt(key: str, work: Warm | Train, trainer: Performs, progress: Progress)
 
 def prepare(kit: Kit, data: DataSettings, threads: int) -> Prepared:
     """Load the data, build the graphs and compare them with the kit's probe."""
-    samples = load_data(data, kit)
-    for words in samples.skipped:
-        log.warning("left out: %s", words)
+    content = read_content(data, "train", kit.input, kit.classes)
+    samples = fit(content, kit)
+    doubts = [*_check_scale(samples.x, kit), *doubts_of(content)]
     graphs = Graphs(kit, threads)
     if objection := check_probe(kit, graphs):
         raise RuntimeDiffers(objection)
-    return Prepared(kit, graphs, samples)
+    left_out = len(content.which) - len(samples)
+    notes = [f"{doubt.what}; to do: {doubt.remedy}" for doubt in doubts[:_NOTED]]
+    notes += [f"{left_out:,} of {len(content.which):,} samples are left out"] if left_out else []
+    warnings = [f"{doubt.what} ({doubt.detail}); to do: {doubt.remedy}" for doubt in doubts]
+    warnings += [f"left out: {text}" for text in samples.skipped]
+    return Prepared(kit, graphs, samples, "; ".join(notes)[:TEXT], tuple(warnings))
+
+
+def _check_scale(x: NDArray[np.generic], kit: Kit) -> list[Doubt]:
+    """Whether values are where the job expects them; DataError where it demands that and they are not."""
+    found = range_of(x) if kit.values and kit.input.dtype != "int64" else None
+    doubt = scale_doubt(found, kit.values) if found and kit.values else None
+    if doubt is None or kit.values is None:
+        return []
+    if kit.values.demanded:
+        log.warning("%s (%s); to do: %s", *doubt)
+        raise DataError(f"{doubt.what}; to do on the device: {doubt.remedy}")
+    return [doubt]
 
 
 def train_visit(work: Train, blobs: BlobStore, prepared: Prepared, progress: Progress) -> Trained:
@@ -119,7 +144,8 @@ def train_visit(work: Train, blobs: BlobStore, prepared: Prepared, progress: Pro
             done = _train_pool(work, settings, blobs, prepared, progress)
         case _:
             done = _train_one_model(work, blobs, prepared, progress)
-    return msgspec.structs.replace(done, metrics=done.metrics | {"seconds": perf_counter() - began})
+    measured = done.metrics | {"seconds": perf_counter() - began}
+    return msgspec.structs.replace(done, metrics=measured, note=prepared.note, warnings=prepared.warnings)
 
 
 def _train_one_model(work: Train, blobs: BlobStore, prepared: Prepared, progress: Progress) -> Trained:

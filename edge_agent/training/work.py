@@ -15,6 +15,10 @@ class Warm(msgspec.Struct, frozen=True, tag="warm"):
     task: Task
 
 
+class LookAtData(msgspec.Struct, frozen=True, tag="look"):
+    """Read the data and tell what it was taken for (`sojourn.data.data_survey`)."""
+
+
 class Train(msgspec.Struct, frozen=True, tag="train"):
     """Do a visit whose blobs are all in the blob folder.
 
@@ -40,3 +44,7 @@ class Trained(msgspec.Struct, frozen=True, tag="trained"):
     metrics: dict[str, float]
     signature: tuple[float, ...] | None
     memory: dict[str, Ref]
+    note: str = ""
+    """What the job's operator should know of this device's data, if something is odd about it."""
+    warnings: tuple[str, ...] = ()
+    """The same in full, for the device's owner."""

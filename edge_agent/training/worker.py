@@ -23,6 +23,7 @@ from edge_agent.training.frames import (
     frames_from,
     write_all,
 )
+from edge_agent.training.work import LookAtData
 from sojourn import logs
 from sojourn.node.machine import Did
 
@@ -50,6 +51,7 @@ def main() -> None:
     write_all(sink, framed(report))
     # Only now, when nothing that they print can get between the frames; and all at once, so that warm means warm.
     from edge_agent.training.trainer import Trainer, attempt  # noqa: PLC0415
+    from sojourn.data.summary import survey  # noqa: PLC0415
     from sojourn.store.blobs import FolderBlobs  # noqa: PLC0415
 
     pacing = pacing_of(setup)
@@ -60,6 +62,9 @@ def main() -> None:
     bound_memory(None if setup.memory is None else setup.memory + stacks)
     while True:
         order = orders.get()
+        if isinstance(order.work, LookAtData):
+            write_all(sink, framed(Success(order.key, survey(setup.data))))
+            continue
         outcome = attempt(order.key, order.work, trainer, _Advances(order.key, sink, pacing))
         frame = (
             Success(order.key, outcome.outcome)

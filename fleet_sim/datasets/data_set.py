@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from sojourn.data.doubts import doubts_of
 from sojourn.data.labels import classes_of, distinct
 from sojourn.data.samples import SampleForm, fit, natural_shape
 from sojourn.errors import DataError
@@ -27,7 +28,7 @@ class DataSet:
     """Samples as a graph takes them: uint8, float32 or int64 (tokens), channels first; labels are class numbers.
 
     users, domains: the natural user (writer) and the domain of each training sample, where they are known.
-    skipped: what was left out of the source, and why.
+    skipped: what was left out of the source, and why; odd: what looks odd about it, and what to do.
     """
 
     name: str
@@ -39,6 +40,7 @@ class DataSet:
     users: NDArray[np.int64] | None = None
     domains: NDArray[np.int64] | None = None
     skipped: tuple[str, ...] = ()
+    odd: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,13 +58,14 @@ def in_order(name: str, found: Found, seed: int) -> DataSet:
     samples, tested, classes = _fitted(found)
     x, y, source = _compact(samples.x), samples.y, found.train.source
     users, domains = (_groups(what, source, samples.kept) for what in (found.users, found.domains))
+    odd = tuple(f"{doubt.what} ({doubt.detail}); to do: {doubt.remedy}" for doubt in doubts_of(found.train))
     if tested is None:
         train, test = _cut(len(y), seed, source)
         x_test, y_test, x, y = x[test], y[test], x[train], y[train]
         users, domains = (what if what is None else what[train] for what in (users, domains))
-        return DataSet(name, x, y, x_test, y_test, classes, users, domains, samples.skipped)
+        return DataSet(name, x, y, x_test, y_test, classes, users, domains, samples.skipped, odd)
     skipped = (*samples.skipped, *(f"test part: {text}" for text in tested.skipped))
-    return DataSet(name, x, y, _compact(tested.x), tested.y, classes, users, domains, skipped)
+    return DataSet(name, x, y, _compact(tested.x), tested.y, classes, users, domains, skipped, odd)
 
 
 def _fitted(found: Found) -> tuple[Samples, Samples | None, tuple[str, ...]]:

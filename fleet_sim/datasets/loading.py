@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from coordinator.jobs.data import digits_split
 from coordinator.jobs.settings import DIGITS
 from fleet_sim.datasets import idx
 from fleet_sim.datasets.data_set import DataSet, Found, in_order
+from fleet_sim.datasets.domains import read_domains
 from fleet_sim.datasets.npz import read_npz
 from fleet_sim.datasets.torchvision_sets import SETS, read_torchvision
+from sojourn.data.image_survey import domains_of
 from sojourn.data.samples import content_of
-from sojourn.data.source import DataSettings, read_content
+from sojourn.data.source import DataSettings, on_scale, read_content
 from sojourn.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from sojourn.protocol.spec import InputSpec
 
 FOLDER = "SOJOURN_DATA"
 """The environment variable that names the folder of data sets."""
@@ -65,35 +71,65 @@ _KNOWN = {
 NAMES = (DIGITS, *sorted(_KNOWN))
 
 
-def load(name: str, folder: Path | None = None, *, seed: int = 0) -> DataSet:
+def _as_it_is(path: str) -> DataSettings:
+    return DataSettings(path=path)
+
+
+def load(
+    name: str,
+    folder: Path | None = None,
+    *,
+    seed: int = 0,
+    how: Callable[[str], DataSettings] = _as_it_is,
+    wanted: InputSpec | None = None,
+) -> DataSet:
     """A data set by its name, or by the path of an NPZ or CSV file, an image folder, or a folder of IDX files.
 
     Names are looked for in `folder`; without it, in the folder that SOJOURN_DATA names, or in ./data. `seed` decides
-    which fifth of the samples is for testing where a set has no test part.
+    which fifth of the samples is for testing where a set has no test part. `how` says for a path how a device would
+    read it, and `wanted` in which size images are read; unless given, all must have one.
     """
+    own, found = _find(name, folder, how, wanted)
+    return in_order(own, _scaled(found, how(name)), seed)
+
+
+def _find(
+    name: str, folder: Path | None, how: Callable[[str], DataSettings], wanted: InputSpec | None
+) -> tuple[str, Found]:
+    """The set's own name, and what its source holds."""
     if _plain(name) == DIGITS:
         source = "scikit-learn's digits"
         train, test = (content_of(*digits_split(train=train), _DIGITS, source) for train in (True, False))
-        return in_order(DIGITS, Found(train, test), seed)
+        return DIGITS, Found(train, test)
     if name.endswith((".npz", ".csv")) or os.sep in name:
-        return _by_path(Path(name).expanduser(), seed)
+        path = Path(name).expanduser()
+        return path.stem, _by_path(path, how(str(path)), wanted)
     where = folder or Path(os.environ.get(FOLDER) or _USUAL).expanduser()
     own = next((known for known in _KNOWN if _plain(name) in _names(known)), name)
     for place in _places(own, where):
         if place.there(place.path):
-            return in_order(own, place.read(), seed)
+            return own, place.read()
     raise DataError(_absent(own, where))
 
 
-def _by_path(path: Path, seed: int) -> DataSet:
+def _scaled(found: Found, settings: DataSettings) -> Found:
+    """What was found on the scale that is asked for."""
+    test = found.test and replace(found.test, x=on_scale(found.test.x, settings))
+    return replace(found, train=replace(found.train, x=on_scale(found.train.x, settings)), test=test)
+
+
+def _by_path(path: Path, settings: DataSettings, wanted: InputSpec | None) -> Found:
     if path.is_dir():
         if idx.is_there(path):
-            return in_order(path.name, idx.read_folder(path), seed)
+            return idx.read_folder(path, settings.class_names)
         if not any(each.is_dir() for each in path.iterdir()):
             raise DataError(f"{path} is a folder without the four IDX files and without folders of images")
+        if domains := domains_of(path):
+            return read_domains(path, list(domains), settings, wanted)
     if path.is_dir() or path.suffix.lower() == ".csv":
-        return in_order(path.stem, Found(read_content(DataSettings(path=str(path)), "train")), seed)
-    return in_order(path.stem, read_npz(path), seed)
+        unscaled = msgspec.structs.replace(settings, scale=None)  # that is done for all sources in one place
+        return Found(read_content(unscaled, "train", wanted))
+    return read_npz(path, settings.class_names)
 
 
 def _places(name: str, folder: Path) -> Iterator[_Place]:

@@ -32,8 +32,9 @@ class SiteRoster:
         """Take a birth or a death; returns whether a device was born (again)."""
         name, known = event.node.name, self.members.get(event.node.name)
         if isinstance(event.state, Birth):
-            self.members[name] = Member(name, event.epoch, event.state.offer)
-            changed = born = known is None or known.epoch != event.epoch
+            member = self.members[name] = Member(name, event.epoch, event.state.offer)
+            # A device that has looked at its data is born again with the same epoch, and a fuller offer.
+            changed, born = known != member, known is None or known.epoch != event.epoch
         else:
             # A broker may publish a will late: a death that is not of the start we know is old news.
             changed, born = known is not None and known.epoch == event.epoch, False

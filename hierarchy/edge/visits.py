@@ -17,7 +17,7 @@ from sojourn.node.machine import Pull, Say, Send
 from sojourn.protocol.limits import MOST_SECONDS, TEXT
 from sojourn.protocol.messages import Accepted, Cancel, Discarded, Prepare, Visit
 from sojourn.protocol.topics import Address
-from sojourn.protocol.wire import VisitReport, visit_steps, with_figures
+from sojourn.protocol.wire import DATA_NOTE, VisitReport, visit_steps, with_figures
 from sojourn.randomness import derive
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ class Visits:
             device.name,
             hop,
             "done",
-            passed.note[:TEXT],
+            "; ".join(filter(None, (passed.note, f"{DATA_NOTE}{result.note}" if result.note else "")))[:TEXT],
             samples,
             passed.norm,
             self._measured(where, passed),

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from sojourn.data.source import DataSettings, Form
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm"})
-_GREY = frozenset({"1", "L", "LA", "La", "I;16", "I;16L", "I;16B", "I;16N"})
-_BROKEN = (
+FOLDERS = "the names of the folders"
+"""Where the labels of images come from."""
+GREY = frozenset({"1", "L", "LA", "La", "I;16", "I;16L", "I;16B", "I;16N"})
+BROKEN = (
     OSError,
     SyntaxError,
     ValueError,
@@ -39,33 +41,34 @@ def read_images(settings: DataSettings, wanted: InputSpec, classes: tuple[str, .
     """The images of these classes (or of all), in the wanted size and colours; broken ones are left out and said."""
     root = Path(settings.path)
     colours, height, width = _size(wanted, settings.path)
-    folders = _folders(root)
+    folders = class_folders(root)
     listed = [folder for folder in folders if classes is None or folder.name in classes]
     skipped = []
     if absent := [folder.name for folder in folders if folder not in listed]:
         skipped.append(f"folders of classes that the job does not list: {shorten(absent)}")
-    files = [(path, which) for which, folder in enumerate(listed) for path in _images(folder)]
+    files = [(path, which) for which, folder in enumerate(listed) for path in images_in(folder)]
     x = np.empty((len(files), colours, height, width), np.uint8)
     labels, broken = list[int](), list[str]()
     for path, which in files:
         try:
             x[len(labels)] = _pixels(path, "RGB" if colours == 3 else "L", width, height)
-        except _BROKEN as error:
+        except BROKEN as error:
             broken.append(f"broken image {path.relative_to(root)}: {error}")
             continue
         labels.append(which)
     more = [f"{len(broken) - NAMED} more broken images"] if len(broken) > NAMED else []
     names = tuple(folder.name for folder in listed)
     which_each = np.array(labels, dtype=np.int64)
-    return Content(settings.path, x[: len(labels)], names, which_each, (), (*skipped, *broken[:NAMED], *more))
+    skips = (*skipped, *broken[:NAMED], *more)
+    return Content(settings.path, x[: len(labels)], names, which_each, (), skips, labelled_by=FOLDERS)
 
 
 def common_input(settings: DataSettings) -> InputSpec:
     """The size and colours of all images of a folder, where nobody says them; they must be the same."""
     sizes: dict[tuple[int, int, int], Path] = {}
-    for path in (path for folder in _folders(Path(settings.path)) for path in _images(folder)):
-        with suppress(*_BROKEN), Image.open(path) as image:
-            sizes.setdefault((1 if image.mode in _GREY else 3, image.height, image.width), path)
+    for path in (path for folder in class_folders(Path(settings.path)) for path in images_in(folder)):
+        with suppress(*BROKEN), Image.open(path) as image:
+            sizes.setdefault((1 if image.mode in GREY else 3, image.height, image.width), path)
     if len(sizes) != 1:
         found = " and ".join(f"{shape} in {path.name}" for shape, path in list(sizes.items())[:2]) or "no whole image"
         raise DataError(f"{settings.path}: images must have one size where none is asked for ({found})")
@@ -79,14 +82,9 @@ def read_image(source: Path | BinaryIO, form: Form, name: str, most: int | None 
         pixels = _pixels(source, "RGB" if colours == 3 else "L", width, height, most)
     except FileNotFoundError:
         raise DataError(f"{name} does not exist") from None
-    except _BROKEN as error:
+    except BROKEN as error:
         raise DataError(f"{name} cannot be read as an image: {error}") from error
     return pixels.reshape(1, *form.input.shape)
-
-
-def count_images(settings: DataSettings) -> dict[str, int]:
-    """How many images each class has, without opening any."""
-    return {folder.name: len(_images(folder)) for folder in _folders(Path(settings.path))}
 
 
 def _size(wanted: InputSpec, source: str) -> tuple[int, int, int]:
@@ -98,7 +96,8 @@ def _size(wanted: InputSpec, source: str) -> tuple[int, int, int]:
     raise DataError(f"{source} holds images, and the model's samples have shape {shape}: images do not fit")
 
 
-def _folders(root: Path) -> list[Path]:
+def class_folders(root: Path) -> list[Path]:
+    """The folders of the classes, in order."""
     try:
         folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
     except OSError as error:
@@ -108,7 +107,8 @@ def _folders(root: Path) -> list[Path]:
     return folders
 
 
-def _images(folder: Path) -> list[Path]:
+def images_in(folder: Path) -> list[Path]:
+    """All images of a class, also in folders below its own."""
     # Sorted, because the seed of a visit picks samples by their place.
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
 
@@ -121,14 +121,15 @@ def _pixels(
         image.draft(mode, (width, height))
         if most is not None and image.width * image.height > most:
             raise ValueError(f"{image.width} x {image.height} pixels are too many")
-        eight_bits = _eight_bits(image).convert(mode)
-    if eight_bits.size != (width, height):
-        eight_bits = eight_bits.resize((width, height), Image.Resampling.BILINEAR)
-    pixels = np.asarray(eight_bits, dtype=np.uint8)
+        whole = eight_bits(image).convert(mode)
+    if whole.size != (width, height):
+        whole = whole.resize((width, height), Image.Resampling.BILINEAR)
+    pixels = np.asarray(whole, dtype=np.uint8)
     return pixels[np.newaxis] if mode == "L" else np.moveaxis(pixels, 2, 0)
 
 
-def _eight_bits(image: Image.Image) -> Image.Image:
+def eight_bits(image: Image.Image) -> Image.Image:
+    """The image with values from 0 to 255."""
     # Pillow's own conversion from 16 bits cuts off all that is brighter than 255.
     if image.mode.startswith("I;16"):
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))

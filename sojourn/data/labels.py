@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 Labels = tuple[str | int, ...]
 NAMED = 10
 """How many names or skipped things are written out before the rest is only counted."""
+CLASSIFIES = (
+    "Sojourn trains classifiers: to predict a quantity (regression), put it into bins and give each bin a name, such "
+    "as low and high"
+)
+"""What to tell who wants another kind of answer than a class."""
 
 
 def distinct(y: NDArray[np.generic], source: str) -> tuple[Labels, NDArray[np.int64]]:
@@ -30,7 +35,11 @@ def distinct(y: NDArray[np.generic], source: str) -> tuple[Labels, NDArray[np.in
         return texts(values, source), which
     whole = values.dtype.kind == "f" and np.array_equal(values, np.floor(values))
     if not whole and values.dtype.kind not in "biu":
-        raise DataError(f"{source} has labels of type {y.dtype}: they must be names or whole numbers")
+        parts = values[values != np.floor(values)] if values.dtype.kind == "f" else values[:0]
+        such = f" such as {parts[0]:.6g}" if len(parts) else ""
+        raise DataError(
+            f"{source} has labels of type {y.dtype}{such}: they must be names or whole numbers. {CLASSIFIES}"
+        )
     return tuple(int(value) for value in values), which
 
 
@@ -64,7 +73,7 @@ def classes_of(contents: Sequence[Content]) -> tuple[str, ...]:
     """
     names = next((content.names for content in contents if content.names), ())
     if not names:
-        return tuple(sorted({str(label) for content in contents for label in content.labels}, key=_place))
+        return tuple(sorted({str(label) for content in contents for label in content.labels}, key=by_number))
     first = contents[0]
     if len(set(names)) != len(names):
         raise DataError(f"{first.source}: its class names are not all different")
@@ -82,7 +91,8 @@ def shorten(names: Iterable[str]) -> str:
     return ", ".join(every[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _place(name: str) -> tuple[bool, int, str]:
+def by_number(name: str) -> tuple[bool, int, str]:
+    """The order of classes that nobody has put in one: numbers by their value, then the others."""
     return (False, int(name), name) if _is_number(name) else (True, 0, name)
 
 

@@ -93,7 +93,7 @@ def content_in(file: Arrays, source: str, pair: Pair, names: tuple[str, ...] = (
     """The samples and labels of these names; `names` say what integer labels mean, before the file's own names do."""
     x, y = _samples(file, source, pair[0]), array_of(source, file, pair[1], _ADVICE)
     own = next((texts(file[key], source) for key in _NAMES if key in file), ())
-    return content_of(x, y, names or own, source)
+    return content_of(x, y, names or own, source, f"the array {pair[1]}")
 
 
 def array_of(path: str | Path, file: Arrays, name: str, advice: str = NEEDED) -> NDArray[np.generic]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,18 @@ if TYPE_CHECKING:
 _BLOCK = 1024
 
 
+class Doubt(NamedTuple):
+    """Something that makes one doubt that data was understood as it was meant.
+
+    what: in a few words without values and names, so that others may read it; detail: more, for the owner alone.
+    remedy: what to do.
+    """
+
+    what: str
+    detail: str
+    remedy: str
+
+
 @dataclass(frozen=True)
 class SampleForm:
     """What samples must fit, where there is no kit or card yet that says it."""
@@ -36,6 +48,7 @@ class Content:
     """What a file or folder holds, as it holds it.
 
     labels are its distinct labels, `which` says which of them each sample has, and `names` what integer labels mean.
+    labelled_by says where the labels come from and why; guessed, that neither the file nor its owner said so.
     """
 
     source: str
@@ -44,6 +57,9 @@ class Content:
     which: NDArray[np.int64]
     names: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
+    labelled_by: str = ""
+    guessed: bool = False
+    doubts: tuple[Doubt, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,12 +83,14 @@ class Samples:
         return np.ascontiguousarray(self.x[index], dtype=dtype), self.y[index]
 
 
-def content_of(x: NDArray[np.generic], y: NDArray[np.generic], names: tuple[str, ...], source: str) -> Content:
+def content_of(
+    x: NDArray[np.generic], y: NDArray[np.generic], names: tuple[str, ...], source: str, labelled_by: str = ""
+) -> Content:
     """Samples and their labels, one each; labels may also stand in a column."""
     y = y.reshape(len(y)) if y.ndim == 2 and y.shape[1] == 1 else y
     if x.ndim < 1 or y.ndim != 1 or len(x) != len(y):
         raise DataError(f"{source}: x has the shape {x.shape} and y {y.shape}, not one label for each sample")
-    return Content(source, x, *distinct(y, source), names)
+    return Content(source, x, *distinct(y, source), names, labelled_by=labelled_by)
 
 
 def fit(content: Content, form: Form) -> Samples:
@@ -94,14 +112,14 @@ def fit(content: Content, form: Form) -> Samples:
         absent = shorten(name for name in names if name not in number)
         skipped.append(f"{np.count_nonzero(~listed)} samples of classes that the job does not list: {absent}")
     if not listed.any():
-        raise _nothing(source, form, skipped)
+        raise _nothing(content, form, skipped)
     x = shaped(numeric(content.x, form.input, source), form.input.shape, source)
     finite = _finite(x)
     if not finite[listed].all():
         skipped.append(f"{np.count_nonzero(~finite[listed])} samples with NaN or infinite values")
     keep = listed & finite
     if not keep.any():
-        raise _nothing(source, form, skipped)
+        raise _nothing(content, form, skipped)
     return Samples(x if keep.all() else x[keep], y[keep], tuple(skipped), keep)
 
 
@@ -130,13 +148,34 @@ def shaped(x: NDArray[np.generic], shape: tuple[int, ...], source: str) -> NDArr
     found = x.shape[1:]
     if found == shape:
         return x
+    if not _may_be(found, shape):
+        raise DataError(f"{source} has samples of shape {found}, the model expects {shape}")
+    same = [size for size in found if size != 1] == [size for size in shape if size != 1]
+    return np.moveaxis(x, 3, 1) if not same and _channels_last(found, shape) else x.reshape(len(x), *shape)
+
+
+def rows_in(x: NDArray[np.generic], shape: tuple[int, ...], source: str) -> tuple[NDArray[np.generic], bool]:
+    """One sample or many as rows in the model's shape, and whether it was one: by the rules of files (`shaped`)."""
+    if x.shape == shape:
+        return x[np.newaxis], True
+    for rows, one in ((x, False), (x[np.newaxis], True)):
+        if rows.ndim and _may_be(rows.shape[1:], shape):
+            return shaped(rows, shape, source), one
+    raise DataError(
+        f"{source}: samples of shape {shape} are expected, one or many of them, not an array of shape {x.shape}; a "
+        "picture's channels may also stand last, and a grey one may be a row of numbers"
+    )
+
+
+def _may_be(found: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether there is one way to read samples of this shape as such of the model's."""
     ours, theirs = ([size for size in sizes if size != 1] for sizes in (found, shape))
     flat = min(len(ours), len(theirs)) <= 1 and max(len(ours), len(theirs)) <= 2
-    if ours == theirs or (flat and prod(ours) == prod(theirs)):
-        return x.reshape(len(x), *shape)
-    if len(found) == len(shape) == 3 and (found[2], found[0], found[1]) == shape:
-        return np.moveaxis(x, 3, 1)
-    raise DataError(f"{source} has samples of shape {found}, the model expects {shape}")
+    return ours == theirs or (flat and prod(ours) == prod(theirs)) or _channels_last(found, shape)
+
+
+def _channels_last(found: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    return len(found) == len(shape) == 3 and (found[2], found[0], found[1]) == shape
 
 
 def numeric(x: NDArray[np.generic], wanted: InputSpec, source: str) -> NDArray[np.generic]:
@@ -149,9 +188,10 @@ def numeric(x: NDArray[np.generic], wanted: InputSpec, source: str) -> NDArray[n
     return x
 
 
-def _nothing(source: str, form: Form, skipped: Sequence[str]) -> DataError:
-    reasons = f" ({'; '.join(skipped)})" if skipped else ""
-    return DataError(f"{source} holds no sample of the job's classes {shorten(form.classes)}{reasons}")
+def _nothing(content: Content, form: Form, skipped: Sequence[str]) -> DataError:
+    whence = [f"labels are taken from {content.labelled_by}"] if content.guessed else []
+    reasons = f" ({'; '.join((*skipped, *whence))})" if skipped or whence else ""
+    return DataError(f"{content.source} holds no sample of the job's classes {shorten(form.classes)}{reasons}")
 
 
 def _finite(x: NDArray[np.generic]) -> NDArray[np.bool_]:

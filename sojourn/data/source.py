@@ -5,14 +5,20 @@ This module stays without numpy, so that the agent itself can describe its data;
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
+from sojourn.data.scaling import scaled, scaling_of
 from sojourn.errors import DataError
+from sojourn.settings import validated
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from sojourn.data.samples import Content, Samples
     from sojourn.protocol.spec import InputSpec
 
@@ -39,7 +45,10 @@ class DataSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Where the data is and how to read it.
 
     x, y: the arrays of an NPZ file; unless given, `x_train` and `y_train`, `x` and `y`, or `x_test` and `y_test`.
-    label: the label column of a CSV file; unless given, the column `label`, or the last one.
+    label: the label column of a CSV file: its name, its number (1 is the first), "first" or "last"; unless given, the
+    column whose name is label, class, target or y, or else the last one.
+    header: whether the first row of a CSV file names its columns; unless given, it does if it is not all numbers.
+    scale: brings values to another scale, such as "0..255 to 0..1"; unless given, they stay as they are.
     class_names: what the integer labels 0, 1, ... of an NPZ or CSV file mean, if the file does not say it itself.
     """
 
@@ -47,8 +56,19 @@ class DataSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     format: Literal["auto"] | Format = "auto"
     x: str | None = None
     y: str | None = None
-    label: str | None = None
+    label: str | int | None = None
+    header: bool | None = None
+    scale: str | None = None
     class_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.scale is not None:
+            scaling_of(self.scale)
+
+
+def read_as(path: str, **flags: object) -> DataSettings:
+    """The settings that flags of a command mean for a file."""
+    return validated({"path": path} | {key: it for key, it in flags.items() if it is not None}, DataSettings, "flags")
 
 
 def format_of(settings: DataSettings) -> Format:
@@ -92,6 +112,16 @@ def read_content(
 
     Of an image folder only the listed classes are read, so that what a job does not need costs no time.
     """
+    content = _read(settings, part, wanted, classes)
+    return replace(content, x=on_scale(content.x, settings)) if settings.scale else content
+
+
+def on_scale(x: NDArray[np.generic], settings: DataSettings) -> NDArray[np.generic]:
+    """Values on the scale that the settings ask for; what are no numbers stays, and is refused later."""
+    return scaled(x, scaling_of(settings.scale)) if settings.scale and x.dtype.kind in "buif" else x
+
+
+def _read(settings: DataSettings, part: Purpose, wanted: InputSpec | None, classes: tuple[str, ...] | None) -> Content:
     # Not at the top: numpy comes with these, and Pillow with images.
     match format_of(settings):
         case "npz":

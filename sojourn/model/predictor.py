@@ -61,20 +61,6 @@ class ReleasePredictor(Predictor):
         if wrong := _disagreement(card, self.session):
             raise ModelError(f"the graph of {self.name} is not what its card says: {wrong}")
 
-    def rows(self, x: object) -> tuple[NDArray[np.generic], bool]:
-        """One sample or a batch as rows that the graph takes, and whether it was one sample."""
-        try:
-            given = np.asarray(x)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise DataError(f"this is no array of numbers: {error}") from error
-        one = given.shape == self.shape
-        if not one and given.shape[1:] != self.shape:
-            raise DataError(
-                f"{self.card.line} takes samples of shape {self.shape}, or batches of them, not an array of shape "
-                f"{given.shape}"
-            )
-        return self._typed(given[np.newaxis] if one else given), one
-
     def check_probe(self) -> None:
         """Refuse a release whose answers here are not those that came with it."""
         card, probe = self.card, self.card.probe
@@ -95,7 +81,8 @@ class ReleasePredictor(Predictor):
                 f"where {probe.atol:.3g} is allowed"
             )
 
-    def _typed(self, given: NDArray[np.generic]) -> NDArray[np.generic]:
+    def typed(self, given: NDArray[np.generic]) -> NDArray[np.generic]:
+        """Rows in the type that the graph takes."""
         if given.dtype.kind not in "buif":
             raise DataError(f"{self.card.line} takes numbers, not values of type {given.dtype}")
         if given.dtype.kind == "f" and self.dtype.kind == "i" and not np.array_equal(given, np.trunc(given)):

@@ -142,7 +142,11 @@ class Say(msgspec.Struct, frozen=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
-Effect = Send | Append | Keep | Pull | Do | Undo | Say
+class Announce(msgspec.Struct, frozen=True):
+    """Publish this node's birth again: what it offers has changed."""
+
+
+Effect = Send | Append | Keep | Pull | Do | Undo | Say | Announce
 
 
 def soonest(*times: float | None) -> float | None:

@@ -17,6 +17,7 @@ from sojourn.errors import DiskFull, InvalidBlob, InvalidMessage, LinkError
 from sojourn.links.link import Will
 from sojourn.node.exchange import Exchange
 from sojourn.node.machine import (
+    Announce,
     Append,
     Did,
     DidNot,
@@ -139,9 +140,15 @@ class Node:
 
     def link_up(self, link: Link, now: float) -> None:
         """Say that we are here, on every connect."""
-        link.publish(topics.state(self.fleet, self.address), self._pack(Birth(self.machine.offer, WIRE)), retain=True)
+        self._announce(link)
         self._events.append(Linked())
         self._run(now)
+
+    def _announce(self, *links: Link) -> None:
+        """Publish our birth; where a link is down it is dropped, and said on connect."""
+        for link in links:
+            birth = self._pack(Birth(self.machine.offer, WIRE))
+            link.publish(topics.state(self.fleet, self.address), birth, retain=True)
 
     def arrived(self, link: Link, topic: str, payload: bytes, now: float) -> None:
         """A message came: read it, check it, act on it; what is not valid is counted, said once, and dropped."""
@@ -300,6 +307,8 @@ class Node:
                 case Undo():
                     self._working.discard(effect.key)
                     self.workers.stop(effect.key)
+                case Announce():
+                    self._announce(*set(self.links.values()))
 
     def _append(self, effect: Append) -> None:
         self._patiently(self._write, _ENCODER.encode(effect.record), effect)

@@ -159,6 +159,8 @@ class Visited(msgspec.Struct, frozen=True, tag="visited", tag_field="kind"):
     samples: Samples
     metrics: Metrics
     signature: Signature | None = None
+    note: Text = ""
+    """What the operator should know of the device's data, if something is odd about it."""
 
 
 class RosterAsk(msgspec.Struct, frozen=True, tag="roster-ask", tag_field="kind"):

@@ -73,6 +73,14 @@ class Probe(msgspec.Struct, frozen=True):
     values: tuple[float, ...]
 
 
+class ValueRange(msgspec.Struct, frozen=True):
+    """Between which values samples lie: as the job demands it of devices, or else as its public samples have it."""
+
+    low: float
+    high: float
+    demanded: bool = False
+
+
 class Kit(msgspec.Struct, frozen=True):
     """All that a device needs to train and to predict: graphs, spec and a probe. Travels as one blob.
 
@@ -89,3 +97,5 @@ class Kit(msgspec.Struct, frozen=True):
     probe: Probe
     linear: tuple[str, ...] = ()
     """The weight tensors of the fully connected layers, first layer first (`sojourn.model.classifier`)."""
+    values: ValueRange | None = None
+    """Where a device's values are expected; older kits do not say."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from sojourn.parts import Elmy, Encoding, Estimator, Objective, Training
+from sojourn.protocol.data_summary import DataSummary
 from sojourn.protocol.limits import (
     Accuracy,
     Bytes,
@@ -44,6 +45,8 @@ METRICS = 32
 """At most this many figures come with a visit."""
 MEASURED = ("steps", "rise")
 """Figures of a visit that an edge server works out itself, whatever the device says."""
+DATA_NOTE = "data: "
+"""What a device says of its own data in its report begins with this."""
 VisitStatus = Literal["done", "declined", "lost", "refused"]
 """How a visit ended: kept, declined by the device, silent past its lease, or stopped by the gate."""
 JobStatus = Literal["queued", "compiling", "waiting", "running", "done", "stopped", "refused"]
@@ -117,10 +120,12 @@ class Offer(msgspec.Struct, frozen=True):
     objectives: Annotated[tuple[Label, ...], msgspec.Meta(max_length=64)]
     data: Text
     shares: Annotated[tuple[Label, ...], msgspec.Meta(max_length=16)] = ()
-    """What its owner lets it tell about its data: `class-counts`."""
+    """What its owner lets it tell about its data: `range`, `classes`, `class-counts`."""
     abilities: Annotated[tuple[Label, ...], msgspec.Meta(max_length=64)] | msgspec.UnsetType = msgspec.UNSET
     """The encodings, optimisers and estimators that it knows; agents that were made before there was a list do not say,
     and know all that there was then (`sojourn.protocol.abilities`)."""
+    summary: DataSummary | None = None
+    """What it understood of its data, as far as its owner shares it; nil until it has looked, and of older agents."""
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):

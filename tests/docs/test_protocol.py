@@ -34,6 +34,7 @@ from sojourn.model.exemplars import Exemplars
 from sojourn.model.graphs import GRADIENT_TOLERANCE, LOSS_TOLERANCE, probe_vector
 from sojourn.node import exchange, node, outbox
 from sojourn.protocol import envelope, limits, messages, release, signing, spec, topics, wire
+from sojourn.protocol.data_summary import DataSummary
 from sojourn.protocol.envelope import bounded, kind, pack, pack_blob, unpack, unpack_blob, unpack_presence
 from sojourn.protocol.messages import BETWEEN, Message, Presence
 from sojourn.protocol.topics import Address
@@ -47,9 +48,10 @@ KINDS: dict[str, type] = {kind(form): form for form in (*get_args(Message), *get
 STRUCTURES: dict[str, type] = {
     "Training settings": parts.Training,
     **{form.__name__: form for form in (parts.TourPolicy, parts.Gate, parts.TourBounds, spec.Kit)},
-    **{form.__name__: form for form in (spec.ModelSpec, spec.TensorSpec)},
+    **{form.__name__: form for form in (spec.ModelSpec, spec.TensorSpec, spec.ValueRange)},
     **{form.__name__: form for form in (spec.InputSpec, spec.Probe, Exemplars, wire.Epoch, wire.Ref)},
     **{form.__name__: form for form in (wire.TourId, wire.VisitId, wire.Task, wire.Offer, Member)},
+    "DataSummary": DataSummary,
     **{form.__name__: form for form in (VisitReport, wire.TourView, wire.RoundReport, wire.JobView)},
     **{form.__name__: form for form in (release.SignedOrder, release.Order, release.Goods, release.Parcel)},
     **{form.__name__: form for form in (release.Card, release.ProbeCheck, release.Health, release.Pace)},

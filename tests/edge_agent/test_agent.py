@@ -9,7 +9,9 @@ import pytest
 
 from edge_agent.records import RESULTS_KEPT, Memory, VisitEnded, VisitTaken, VisitTrained
 from edge_agent.training.work import Train, Warm
+from sojourn.data.data_survey import DataSurvey
 from sojourn.node.machine import (
+    Announce,
     Append,
     Did,
     DidNot,
@@ -20,13 +22,16 @@ from sojourn.node.machine import (
     Pulled,
     PullFailed,
     Received,
+    Say,
     Send,
+    Told,
     Undo,
     Woke,
 )
+from sojourn.protocol.data_summary import DataSummary
 from sojourn.protocol.messages import Accepted, Cancel, Declined, Discarded, Prepare, Progress, Visited
 from sojourn.protocol.topics import Address
-from tests.edge_agent.agent_bench import EDGE, EPOCH, KIT, MEMORY, MODEL, RESULT, Bench, trained, visit, visit_id
+from tests.edge_agent.agent_bench import EDGE, EPOCH, KIT, MEMORY, MODEL, OFFER, RESULT, Bench, trained, visit, visit_id
 from tests.sojourn.protocol.examples import TASK
 from tests.sojourn.store.replays import sends
 
@@ -335,3 +340,33 @@ def test_a_refusal_of_a_visit_that_was_begun_is_repeated_until_it_is_heard() -> 
     assert [e.message for e in bench.tell(Woke(), 10.0) if isinstance(e, Send)] == [said]
     bench.ask(Cancel(visit().id))
     assert bench.tell(Woke(), 1000.0) == []
+
+
+def test_what_was_found_in_the_data_is_said_here_and_announced_as_far_as_it_is_shared() -> None:
+    bench = Bench(msgspec.structs.replace(OFFER, shares=("range",)))
+    summary = DataSummary(samples=5, dtype="uint8", low=0, high=9, classes=("cat",), class_count=1)
+    effects = bench.tell(Told(DataSurvey(summary, ("labels look odd (all are cat); to do: nothing",), ("cat",))))
+    assert [(each.text, each.level) for each in effects if isinstance(each, Say)] == [
+        ("data: 5 samples of different shapes, uint8, values 0 to 9", "info"),
+        ("data: 1 class: cat", "info"),
+        ("data: labels look odd (all are cat); to do: nothing", "warning"),
+    ]
+    assert effects[-1] == Announce()
+    assert bench.agent.offer is not None
+    assert bench.agent.offer.summary == DataSummary(samples=5, dtype="uint8", low=0, high=9)
+    missing = bench.tell(Told(DataSurvey(DataSummary(fault="it is gone"))))
+    assert missing == [Say("data: no data: it is gone", "warning"), Announce()]
+
+
+def test_what_is_odd_about_the_data_is_said_once_for_a_job() -> None:
+    bench = Bench()
+    said = []
+    for round_ in (1, 2):
+        bench.take(visit(round_=round_))
+        odd = msgspec.structs.replace(trained(), note="odd", warnings=("odd (very); to do: mend it",))
+        effects = bench.tell(Did(bench.work, odd))
+        sent = [each.message for each in effects if isinstance(each, Send)]
+        assert [each.note for each in sent if isinstance(each, Visited)] == ["odd"]
+        said += [each.text for each in effects if isinstance(each, Say) and each.level == "warning"]
+        bench.ask(Accepted(visit_id(round_=round_)))
+    assert said == ["job job, data: odd (very); to do: mend it"]

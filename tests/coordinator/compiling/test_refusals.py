@@ -98,3 +98,39 @@ def test_normalisation_is_checked() -> None:
     assert "std must be above 0" in refusal(nn.Linear(6, 2), std=[0.0])
     assert "5 values" in refusal(nn.Linear(6, 2), mean=[0.0] * 5)
     assert "int64" in refusal(nn.Linear(6, 2), InputSpec((6,), "int64"), mean=[0.0])
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer, or its cell in a loop as docs/models.md has it."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.head = layer, nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not isinstance(self.layer, nn.GRUCell):
+            return self.head(self.layer(x)[0][:, -1])  # type: ignore[no-any-return]
+        h = x.new_zeros(x.shape[0], 5)
+        for step in x.unbind(1):
+            h = self.layer(step, h)
+        return self.head(h)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("layer", "cell"), [(nn.RNN, "RNNCell"), (nn.GRU, "GRUCell"), (nn.LSTM, "LSTMCell")])
+def test_a_recurrent_layer_names_the_cell_that_does(layer: type[nn.GRU], cell: str) -> None:
+    text = refusal(Recurrent(layer(3, 5, batch_first=True)), InputSpec((2, 3)))
+    assert f"'layer' ({layer.__name__})" in text
+    assert f"{cell} in a loop over the steps" in text
+
+
+def test_that_cell_compiles() -> None:
+    kit = compile_kit(Recurrent(nn.GRUCell(3, 5)), InputSpec((2, 3)), CLASSES, mean=None, std=None, seed=1).kit
+    assert kit.model.size == 3 * 5 * (3 + 5 + 2) + 2 * (5 + 1)
+
+
+@pytest.mark.parametrize("module", [nn.Linear(6, 1), nn.Sequential(nn.Linear(6, 1), nn.Flatten(0))])
+def test_one_output_is_told_what_a_classifier_gives(module: nn.Module) -> None:
+    text = refusal(module)
+    assert "one number for each sample, and the job has 2 classes" in text
+    assert "nn.Linear(..., 2)" in text
+    assert "regression" in text

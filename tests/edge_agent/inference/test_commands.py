@@ -88,7 +88,7 @@ def test_what_is_wrong_with_a_file_is_said(shop: Shop, tmp_path: Path) -> None:
     np.savez(tmp_path / "two.npz", a=np.zeros(3), b=np.zeros(3))
     (tmp_path / "text.npy").write_text("hello")
     for name, said in (
-        ("wide.npy", r"samples of shape \(5,\), the model expects \(3,\)"),
+        ("wide.npy", r"samples of shape \(3,\) are expected, one or many of them, not an array of shape \(2, 5\)"),
         ("gap.csv", "line 3: 3 numbers"),
         ("wide.csv", "6 columns"),
         ("two.npz", "no array x, only a, b"),

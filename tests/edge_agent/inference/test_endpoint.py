@@ -138,6 +138,12 @@ def test_predictions_of_arrays(site: Site) -> None:
     assert (status, answer["classes"]) == (200, list(CLASSES))
 
 
+def test_predictions_of_rows_of_a_csv_file(site: Site) -> None:
+    body = b"a,b,c,label\n0,1,0,dog\n0,0,1,owl\n"
+    status, answer = site.ask("POST", f"/{LINE}/predict", body, Content_Type="text/csv")
+    assert (status, answer["classes"]) == (200, ["dog", "owl"])
+
+
 @pytest.mark.parametrize("x", [[1, 2], [[1, 2, 3], [1]], ["a", "b", "c"], [{}], [None, 1, 2], "abc", []])
 def test_what_does_not_fit_is_a_bad_request(site: Site, x: Any) -> None:
     status, answer = site.predict(x)

@@ -68,6 +68,14 @@ def test_one_sample_and_a_batch(shop: Shop) -> None:
         np.testing.assert_allclose(shares, np.exp([0, 3, 0]) / np.exp([0, 3, 0]).sum())
 
 
+def test_files_and_other_layouts_are_classified_as_the_command_reads_them(shop: Shop, tmp_path: Path) -> None:
+    shop.serve(3)
+    (tmp_path / "rows.csv").write_text("a,b,c,label\n0,0,1,owl\n1,0,0,cat\n")
+    with Model(LINE, shop.store) as model:
+        assert model.classify(tmp_path / "rows.csv") == ["owl", "cat"]
+        assert model.classify(np.array([[0], [1], [0]], np.uint8)) == "dog"
+
+
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "float16", "float64", ">f4"])
 def test_any_real_numbers_will_do(shop: Shop, dtype: str) -> None:
     shop.serve(1)

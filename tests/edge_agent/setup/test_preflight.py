@@ -25,19 +25,22 @@ from edge_agent.setup.preflight import (
     of_service,
     of_training,
 )
-from edge_agent.setup.training_trial import TrialResult, survey, tried
+from edge_agent.setup.training_trial import TrialResult, tried
 from edge_agent.training.cage import CageReport
 from sojourn.brokers.acl import Members, acl_lines
 from sojourn.brokers.run import start_broker
+from sojourn.data.data_survey import DataSurvey
 from sojourn.data.source import DataSettings
 from sojourn.errors import ConfigError, MachineError
 from sojourn.links.settings import BrokerSettings, LocalBroker, TlsSettings
 from sojourn.parts import Training
+from sojourn.protocol.data_summary import DataSummary
 from tests import forked
 from tests.edge_agent.limits.fake_root import FakeRoot
 from tests.sojourn.brokers.brokers import Authority
 
-TRIED = TrialResult(100, ("cat", "dog"), (), None, None, 0.5, 0.01, 80.0, 1000, CageReport(("files",)))
+SEEN = DataSurvey(DataSummary(samples=100, classes=("cat", "dog"), class_count=2), (), ("cat", "dog"))
+TRIED = TrialResult(SEEN, None, 0.5, 0.01, 80.0, 1000, CageReport(("files",)))
 FREE = LimitSettings()
 
 
@@ -56,10 +59,9 @@ def settings(folder: Path, **what) -> AgentSettings:
         (TRIED, ("dog", "cat", "owl"), "ok"),
         (TRIED, ("owl",), "fails"),
         (TRIED, ("dog",), "warning"),
-        (but(samples=0), (), "fails"),
-        (but(data_fault="no such file"), (), "fails"),
-        (but(skipped=("3 rows",)), (), "warning"),
-        (but(classes=("cat",)), (), "warning"),
+        (but(data=DataSurvey(DataSummary(fault="no such file"))), (), "fails"),
+        (but(data=DataSurvey(SEEN.summary, ("left out: 3 rows",), SEEN.classes)), (), "warning"),
+        (but(data=DataSurvey(SEEN.summary, (), ("cat",))), (), "warning"),
     ],
 )
 def test_data(found, classes, verdict) -> None:
@@ -161,28 +163,19 @@ def test_a_job_file_tells_what_it_asks() -> None:
 def test_a_worker_on_trial(tmp_path) -> None:
     np.savez(tmp_path / "data.npz", x=np.zeros((20, 4)), y=np.arange(20) % 3, classes=np.array(["a", "b", "c"]))
     found = tried(DataSettings(path=str(tmp_path / "data.npz")), 1, 8, seconds=0.05)
-    assert (found.samples, found.classes, found.data_fault, found.training_fault) == (20, ("a", "b", "c"), None, None)
+    assert (found.data.summary.samples, found.data.classes, found.training_fault) == (20, ("a", "b", "c"), None)
     assert found.parameters == 105_866
     assert found.start_seconds > 0.01
     assert found.step_seconds > 0
     assert 30 < found.peak < 400
-    assert "does not exist" in str(tried(DataSettings(path=str(tmp_path / "no.npz")), 1, 8, seconds=0.05).data_fault)
+    lacking = tried(DataSettings(path=str(tmp_path / "no.npz")), 1, 8, seconds=0.05).data.summary
+    assert "does not exist" in lacking.fault
 
 
 def test_a_worker_that_does_not_run_is_told(monkeypatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(MachineError, match=r"does not run here \(exit code 1\): without a word"):
         tried(DataSettings(path="x.npz"), 1, 8)
-
-
-def test_images_and_rows_are_counted(tmp_path) -> None:
-    for name in ("cat/1.png", "cat/2.jpg", "dog/3.png", "dog/notes.txt"):
-        (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "images" / name).touch()
-    assert survey(DataSettings(path=str(tmp_path / "images"))) == (3, ("cat", "dog"), ())
-    (tmp_path / "rows.csv").write_text("a,b,label\n1,2,cat\n3,4,dog\n5,x,dog\n")
-    samples, classes, skipped = survey(DataSettings(path=str(tmp_path / "rows.csv")))
-    assert (samples, classes, len(skipped)) == (2, ("cat", "dog"), 1)
 
 
 @pytest.fixture
@@ -217,7 +210,9 @@ def test_the_whole_on_a_real_broker_and_when_it_has_gone(tmp_path, broker) -> No
     )
     done = run(str(tmp_path / "agent.toml"))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "20 samples of 3 classes" in done.stdout
+    assert "20 samples of shape 4, float64, values 0 to 0" in done.stdout
+    assert "3 classes: 0 (7), 1 (7), 2 (6)" in done.stdout
+    assert "odd: all samples are alike" in done.stdout
     assert "lets pi in, without TLS" in done.stdout
     assert "fails" not in done.stdout
     (tmp_path / "word").write_text("wrong\n")
@@ -225,6 +220,6 @@ def test_the_whole_on_a_real_broker_and_when_it_has_gone(tmp_path, broker) -> No
     done = run(str(tmp_path / "agent.toml"), "--job", str(tmp_path / "job.toml"))
     assert done.returncode == 1
     assert done.stdout.count("fails") == 2
-    assert "none of them is of the job" in done.stdout
+    assert "none of its classes is one of the job" in done.stdout
     assert "refused the connection" in done.stdout
     assert not (tmp_path / "store").exists()

@@ -33,7 +33,7 @@ def shown(narrow: CliRunner, *arguments: str) -> list[str]:
 def small(tmp_path: Path) -> str:
     """Two writers: one has four cats and a dog, the other a dog; the test part is of no matter."""
     path = tmp_path / "pets.npz"
-    x, y = np.zeros((6, 1), np.float32), np.array([0, 0, 0, 0, 1, 1])
+    x, y = np.arange(6, dtype=np.float32).reshape(6, 1), np.array([0, 0, 0, 0, 1, 1])
     np.savez(path, x=x, y=y, x_test=x, y_test=y, classes=["cat", "dog", "eel"], users=[0, 0, 0, 0, 0, 1], domains=y)
     return str(path)
 
@@ -112,7 +112,8 @@ def test_many_devices_are_summarised_and_written(narrow: CliRunner, tmp_path: Pa
 
 def test_many_classes_share_bars(narrow: CliRunner, tmp_path: Path) -> None:
     y = np.repeat(np.arange(100), 4)
-    np.savez(tmp_path / "many.npz", x=np.zeros((400, 1)), y=y, x_test=np.zeros((400, 1)), y_test=y)
+    x = np.arange(400.0).reshape(400, 1)
+    np.savez(tmp_path / "many.npz", x=x, y=y, x_test=x, y_test=y)
     lines = shown(narrow, "--data", str(tmp_path / "many.npz"), "--devices", "1", "--split", "iid")
     assert lines[1:3] == ["device  samples  classes 0 to 99, 2 to a bar", f"     1      400  {'█' * 50}"]
     assert not any(line.startswith("classes:") for line in lines)

@@ -177,7 +177,7 @@ def test_the_folder_that_is_given_goes_before_the_variable(tmp_path: Path, monke
         ({"x": X[:0], "y": Y[:0]}, "there are no samples in it"),
         ({"x": X[:1], "y": Y[:1]}, "one sample cannot be cut"),
         ({"x": X.astype(str), "y": Y}, "samples of type <U32, the model expects float32"),
-        ({"x": X, "y": Y + 0.5}, "labels of type float64: they must be names or whole numbers"),
+        ({"x": X, "y": Y + 0.5}, "labels of type float64 such as 0.5: they must be names or whole"),
         ({"x": X, "y": Y, "classes": ["a", "b"]}, "has the label 2, but only 2 class names"),
         ({"x": X, "y": Y - 1, "classes": ["a", "b", "c"]}, "has the label -1, but only 3 class names"),
         ({"x": X, "y": Y, "classes": ["a", "b", "a"]}, "its class names are not all different"),

@@ -236,7 +236,7 @@ def test_csv_that_is_no_text(tmp_path: Path) -> None:
 
 
 def test_csv_with_an_unknown_label_column(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no column 'kind', only a, b"):
+    with pytest.raises(DataError, match=r"no column 'kind', but 2 columns and the header a, b: data.label takes"):
         load(text(tmp_path, "a,b\n1,cat\n"), label="kind")
 
 

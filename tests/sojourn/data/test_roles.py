@@ -148,7 +148,7 @@ def test_a_shape_that_the_job_gives_is_reached_alike(
     public, coordinator = as_coordinator(path, "test", input=shape)
     assert public.input.shape == shape
     assert as_device(path, shape, CLASSES) == coordinator
-    rows = read_inputs(path, SampleForm(InputSpec(shape), CLASSES))
+    rows, _ = read_inputs(DataSettings(path=path), SampleForm(InputSpec(shape), CLASSES))
     assert sorted_rows(rows, Y) == coordinator
 
 

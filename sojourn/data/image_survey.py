@@ -1,0 +1,85 @@
+"""Looking at a folder of images without a job: how many there are of which classes, and what looks odd about them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL import Image
+
+from sojourn.data.images import BROKEN, FOLDERS, GREY, class_folders, eight_bits, images_in
+from sojourn.data.labels import shorten
+from sojourn.data.samples import Content, Doubt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sojourn.data.source import DataSettings
+
+_OPENED = 64
+"""Images that are opened, from everywhere among them: enough to see their sizes and values."""
+
+
+def survey_images(settings: DataSettings) -> tuple[Content, tuple[int, ...], tuple[float, float] | None]:
+    """The images of a folder without their pixels; the shape of one, if all have one; and the range of values."""
+    root = Path(settings.path)
+    files = {folder: images_in(folder) for folder in class_folders(root)}
+    names = tuple(folder.name for folder, paths in files.items() if paths)
+    which = np.repeat(np.arange(len(names)), [len(paths) for paths in files.values() if paths])
+    opened = [path for paths in files.values() for path in paths][:: max(1, len(which) // _OPENED)]
+    shapes, values, broken = _opened(opened)
+    doubts = (*_of_folders(root, files), *_of_broken(broken, len(opened)))
+    nothing = np.empty((len(which), 0), np.uint8)
+    content = Content(settings.path, nothing, names, which, labelled_by=FOLDERS, doubts=doubts)
+    return content, shapes.pop() if len(shapes) == 1 else (), values
+
+
+def domains_of(root: Path) -> dict[str, list[str]]:
+    """The classes in each folder, where folders are not classes but domains.
+
+    They are if all hold the same folders, at least two, and no image beside them; else there are none.
+    """
+    within = {folder.name: _within(folder) for folder in class_folders(root)}
+    names = next(iter(within.values()))
+    return within if len(names) > 1 and all(each == names for each in within.values()) else {}
+
+
+def _within(folder: Path) -> list[str]:
+    """The names of the folders in a folder; none if there are images beside them."""
+    if any(path.parent == folder for path in images_in(folder)):
+        return []
+    return sorted(path.name for path in folder.iterdir() if path.is_dir() and images_in(path))
+
+
+def _opened(paths: list[Path]) -> tuple[set[tuple[int, ...]], tuple[float, float] | None, list[Path]]:
+    shapes, broken, low, high = set[tuple[int, ...]](), [], np.inf, -np.inf
+    for path in paths:
+        try:
+            with Image.open(path) as image:
+                colours = 1 if image.mode in GREY else 3
+                pixels = np.asarray(eight_bits(image).convert("L" if colours == 1 else "RGB"))
+        except BROKEN:
+            broken.append(path)
+            continue
+        shapes.add((colours, *pixels.shape[:2]))
+        low, high = min(low, float(pixels.min(initial=255))), max(high, float(pixels.max(initial=0)))
+    return shapes, (low, high) if low <= high else None, broken
+
+
+def _of_folders(root: Path, files: dict[Path, list[Path]]) -> Iterator[Doubt]:
+    if domains := domains_of(root):
+        inside = shorten(next(iter(domains.values())))
+        yield Doubt(
+            "folders look like domains or parts, not like classes",
+            f"{shorten(domains)} hold the same folders {inside}",
+            "name one of them as data.path",
+        )
+    if empty := [folder.name for folder, paths in files.items() if not paths]:
+        yield Doubt("some folders hold no image", shorten(empty), "put images there, or remove the folders")
+
+
+def _of_broken(broken: list[Path], opened: int) -> Iterator[Doubt]:
+    if broken:
+        detail = f"{len(broken)} of {opened} that were opened, such as {broken[0].name}"
+        yield Doubt("some images are broken", detail, "replace them; they are left out")

@@ -1,0 +1,100 @@
+"""Looking at data as a device reads it, without any job: the summary that people read of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sojourn.data.data_survey import DataSurvey
+from sojourn.data.doubts import counts_of, doubts_of
+from sojourn.data.labels import by_number
+from sojourn.data.source import format_of, on_scale, read_content
+from sojourn.errors import DataError
+from sojourn.protocol.data_summary import CLASSES, WARNINGS, DataSummary
+from sojourn.protocol.limits import MOST_FIGURE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from sojourn.data.samples import Content, Doubt
+    from sojourn.data.source import DataSettings
+
+_NAME, _SENTENCE = 80, 300
+_BLOCK = 1024
+
+
+def survey(settings: DataSettings) -> DataSurvey:
+    """What the data is taken for, and what looks odd about it; data that cannot be read is a summary with a fault.
+
+    Images are counted and only some of them opened: there may be many, and no job has said in which size it wants them.
+    """
+    shape: tuple[int, ...]
+    try:
+        if format_of(settings) == "images":
+            from sojourn.data.image_survey import survey_images  # noqa: PLC0415  # Pillow comes with it
+
+            content, shape, values = survey_images(settings)
+            values = _on_scale(values, settings)
+        else:
+            content = read_content(settings, "train")
+            shape, values = tuple(int(size) for size in content.x.shape[1:]), range_of(content.x)
+        if not len(content.which):
+            raise DataError(f"{settings.path} holds no samples: put some there, a visit without any is declined")
+    except (DataError, MemoryError) as error:
+        text = str(error) or f"{settings.path}: there is not enough memory to read it"
+        return DataSurvey(DataSummary(fault=text[:_SENTENCE]))
+    doubts = doubts_of(content)
+    warnings = [f"{each.what} ({each.detail}); to do: {each.remedy}" for each in doubts]
+    warnings += [f"left out: {text}" for text in content.skipped]
+    return DataSurvey(_summary(content, shape, values, doubts), tuple(warnings), tuple(_names(content)))
+
+
+def range_of(x: NDArray[np.generic]) -> tuple[float, float] | None:
+    """The least and the largest finite value, if there is one."""
+    low, high = np.inf, -np.inf
+    for at in range(0, len(x) if x.dtype.kind in "buif" else 0, _BLOCK):
+        block = x[at : at + _BLOCK]
+        block = block[np.isfinite(block)] if block.dtype.kind == "f" else block
+        if block.size:
+            low, high = min(low, float(block.min())), max(high, float(block.max()))
+    return (low, high) if low <= high else None
+
+
+def _on_scale(values: tuple[float, float] | None, settings: DataSettings) -> tuple[float, float] | None:
+    if values is None or not settings.scale:
+        return values
+    low, high = sorted(float(value) for value in on_scale(np.array(values), settings))
+    return low, high
+
+
+def _summary(
+    content: Content, shape: tuple[int, ...], values: tuple[float, float] | None, doubts: Sequence[Doubt]
+) -> DataSummary:
+    named = sorted(zip(_names(content), counts_of(content).tolist(), strict=True), key=lambda each: by_number(each[0]))
+    warnings = [f"{doubt.what}; to do: {doubt.remedy}" for doubt in doubts]
+    if content.skipped:
+        warnings.append("some of it cannot be read and is left out; to do: see the device's log")
+    low, high = values or (None, None)
+    return DataSummary(
+        samples=len(content.which),
+        shape=shape,
+        dtype=content.x.dtype.name[:_NAME],
+        low=None if low is None else max(low, -MOST_FIGURE),
+        high=None if high is None else min(high, MOST_FIGURE),
+        classes=tuple(name[:_NAME] for name, _ in named[:CLASSES]),
+        counts=tuple(count for _, count in named[:CLASSES]),
+        class_count=len(named),
+        labels=content.labelled_by[:_SENTENCE],
+        warnings=tuple(text[:_SENTENCE] for text in warnings[:WARNINGS]),
+    )
+
+
+def _names(content: Content) -> list[str]:
+    """The labels as the names that they mean; one that means none stays a number, and is an error in any job."""
+    names = content.names
+    return [
+        names[label] if isinstance(label, int) and 0 <= label < len(names) else str(label) for label in content.labels
+    ]
