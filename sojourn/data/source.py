@@ -36,19 +36,21 @@ class Form(Protocol):
 
 
 class DataSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where the data is and how to read it.
-
-    x, y: the arrays of an NPZ file; unless given, `x_train` and `y_train`, `x` and `y`, or `x_test` and `y_test`.
-    label: the label column of a CSV file; unless given, the column `label`, or the last one.
-    class_names: what the integer labels 0, 1, ... of an NPZ or CSV file mean, if the file does not say it itself.
-    """
+    """Where the data is and how to read it."""
 
     path: str
+    """An NPZ or CSV file, or a folder with a folder of images for each class. Example: `"photos"`."""
     format: Literal["auto"] | Format = "auto"
+    """What it is; `auto` goes by its name, and by a file's first bytes."""
     x: str | None = None
+    """The array of an NPZ file that has the samples; unless told `x_train`, `x` or `x_test`. Example: `"images"`."""
     y: str | None = None
+    """The array of an NPZ file that has the labels; unless told `y_train`, `y` or `y_test`. Example: `"labels"`."""
     label: str | None = None
+    """The label column of a CSV file; unless told the column `label`, or the last one. Example: `"species"`."""
     class_names: tuple[str, ...] = ()
+    """What the integer labels 0, 1, ... of an NPZ or CSV file mean, if the file does not say it itself. Example:
+    `["cat", "dog"]`."""
 
 
 def format_of(settings: DataSettings) -> Format:
