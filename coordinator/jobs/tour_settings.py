@@ -15,7 +15,7 @@ OPEN = Gate(norm_factor=None, loss_factor=None)
 
 
 class TourSettings(TourPolicy, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`[tours]` of a job: the policy, and the seconds that one visit may take in all, however often it speaks."""
+    """What happens when a visit or a whole site fails, and how long a visit may take."""
 
     deadline: Positive | None = None
     """Seconds that one visit may take in all, however often it speaks; 60 leases unless told. Example: `3600`."""
@@ -32,7 +32,7 @@ class TourSettings(TourPolicy, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class GateSettings(Gate, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`[gate]` of a job: what results must pass, and how much one device may weigh.
+    """What results must pass, and how much one device may weigh.
 
     The rules on the loss need exemplars: without them they are off.
     """

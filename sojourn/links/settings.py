@@ -32,7 +32,7 @@ class TlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The `[broker]` table of a node."""
+    """How a node reaches its broker."""
 
     host: str = "localhost"
     """The broker's name or address."""
