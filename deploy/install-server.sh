@@ -119,7 +119,7 @@ unmet=$("$venv/bin/python" -m pip --disable-pip-version-check check 2>&1) ||
 if ! getent passwd "sojourn-$role" >/dev/null; then
     useradd --system --user-group --home-dir "/var/lib/sojourn-$role" --no-create-home --shell /usr/sbin/nologin "sojourn-$role"
 fi
-install -d -m 0755 /etc/sojourn
+install -d -m 0755 /etc/sojourn "$prefix/models"
 install -d -m 0700 -o "sojourn-$role" -g "sojourn-$role" "/var/lib/sojourn-$role"
 install -m 0644 "$here/$role/$unit" "$units/$unit"
 install -d -m 0755 "$units/mosquitto.service.d"

@@ -47,8 +47,8 @@ suppress_warnings = ["myst.header"]  # the protocol's messages skip a level on p
 CONTENTS = {
     "README": {
         "Use it": (
-            "docs/strategies", "docs/models", "Settings <docs/reference>", "docs/simulation", "Profiles <docs/profiles>",
-            "Systems <docs/systems>", "docs/upgrading",
+            "docs/strategies", "docs/models", "Settings <docs/reference>", "docs/simulation",
+            "Profiles <docs/profiles>", "Systems <docs/systems>", "docs/upgrading",
         ),
         "A real fleet": (
             "Installing <deploy/README>", "On a device <docs/devices>", "Boards <firmware_notes/README>",
