@@ -18,6 +18,11 @@ Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 Protocol = Literal["auto", "5", "3.1.1"]
 
 
+def is_loopback(host: str) -> bool:
+    """Whether an address leads to this machine and is seen by no other."""
+    return host in {"localhost", "::1"} or host.startswith("127.")
+
+
 class TlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Files for an encrypted connection; without a CA file the system's own CAs are trusted."""
 
@@ -60,6 +65,11 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     def effective_port(self) -> int:
         """The port that is used."""
         return self.port or (_TLS_PORT if self.tls else _PLAIN_PORT)
+
+    @property
+    def here(self) -> bool:
+        """Whether the broker is on this machine, by its address."""
+        return is_loopback(self.host)
 
     @property
     def address(self) -> str:

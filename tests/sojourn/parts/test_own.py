@@ -25,7 +25,7 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 def tried(folder: Path, *flags: str, name: str, path: str = "") -> subprocess.CompletedProcess[str]:
     """What a Python in this folder finds; the code of this checkout comes by PYTHONPATH."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), path])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(each for each in (str(ROOT), path) if each)}
     command = [sys.executable, *flags, "-c", TRY, name]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment, check=False)
 
