@@ -51,9 +51,9 @@ CONTENTS = {
             "Profiles <docs/profiles>", "Systems <docs/systems>", "docs/upgrading",
         ),
         "A real fleet": (
-            "Installing <deploy/README>", "On a device <docs/devices>", "Boards <firmware_notes/README>",
-            "docs/releases", "Rollouts <docs/rollouts>", "Inference <docs/inference>", "Privacy <docs/privacy>",
-            "SECURITY",
+            "Installing <deploy/README>", "docs/coordinator", "On a device <docs/devices>",
+            "Boards <firmware_notes/README>", "docs/releases", "Rollouts <docs/rollouts>",
+            "Inference <docs/inference>", "Privacy <docs/privacy>", "SECURITY",
         ),
         "How it is built": (
             "docs/architecture", "docs/a-round", "docs/protocol", "Decisions <docs/decisions/README>",
