@@ -65,5 +65,5 @@ def _reason(name: str, error: Exception) -> str:
 def _folders() -> list[str]:
     """Where modules are looked for, but for Python's own folders and that of programs."""
     own = {sysconfig.get_path(each) for each in ("stdlib", "platstdlib", "scripts")}
-    found = [path for path in sys.path if Path(path).is_dir() and path not in own]
+    found = [str(Path(path).absolute()) for path in sys.path if Path(path).is_dir() and path not in own]
     return [path for path in dict.fromkeys(found) if Path(path).name != "lib-dynload"]

@@ -20,7 +20,7 @@ from tests.docs.walk import BACK, FIRST, README, commands
 
 PETS = {"cat": (200, 60, 40), "dog": (40, 70, 200)}
 IMAGES = {"pi-1": 30, "pi-2": 24, "test": 25}
-UNSHARED = (["unshare", "--net"], ["unshare", "--user", "--map-root-user", "--net"], [])
+UNSHARED: tuple[list[str], ...] = (["unshare", "--net"], ["unshare", "--user", "--map-root-user", "--net"], [])
 """Ways to a network in which the page's port and address are free; where none is allowed, the machine's own."""
 
 
