@@ -37,6 +37,7 @@ _PATHS: dict[str, Any] = {
     "cloud_broker": _BROKER_PATHS,
 }
 """The settings that are names of files: in a file they are meant relative to its folder."""
+_FLAGS = "the command line"
 _SCHEMES = {"": None, "mqtt://": False, "mqtts://": True}
 """How an address may begin, and whether that asks for TLS."""
 _ADDRESS = re.compile(r"(?P<host>[^\s:/@\[\]]+|\[[\da-fA-F:.]+\])(?::(?P<port>\d{1,5}))?/?")
@@ -73,12 +74,14 @@ def validated(values: Any, form: type[_T], where: str) -> _T:
     try:
         return msgspec.convert(_tables(values, form, where), form)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {_describe(str(error), form)}") from error
+        absent = _MISSING.match(str(error)) if where == _FLAGS else None
+        remedy = f": give --{absent['key']}, or a settings file that has it" if absent and not absent["path"] else ""
+        raise ConfigError(f"{where}: {_describe(str(error), form)}{remedy}") from error
 
 
 def read_settings(file: str | None, flags: Mapping[str, Any], form: type[_T]) -> _T:
     """The settings in a file, if one is named, with the flags that were given laid over them."""
-    where = file or "the command line"
+    where = file or _FLAGS
     values: dict[str, Any] = {}
     if file is not None:
         path = Path(file).expanduser()

@@ -53,7 +53,7 @@ def test_flags_suffice() -> None:
 
 
 def test_what_is_missing_or_misspelt_is_named(file: str) -> None:
-    with pytest.raises(ConfigError, match="the command line: the key 'name' is missing"):
+    with pytest.raises(ConfigError, match="the command line: the key 'name' is missing: give --name, or a settings"):
         read_settings(None, {}, EdgeSettings)
     Path(file).write_text(FILE + "[brokr]\n")
     with pytest.raises(ConfigError, match=r"agent.toml: unknown key 'brokr'; did you mean 'broker'\?"):
