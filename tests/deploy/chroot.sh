@@ -141,7 +141,7 @@ step "as root, with a bundle"
 says 0 "systemd is not running here: the agent was not started" "${old[@]}" "${install[@]}" \
     --bundle /pi-1.tar.gz --python /usr/bin/python3
 first=$(state)
-for each in "/etc/sojourn/agent.toml 640 root sojourn-agent f" "/etc/sojourn/agent.password 640 root sojourn-agent f" \
+for each in "/etc/sojourn/agent.toml 640 root sojourn-agent f" "/etc/sojourn/agent.key 640 root sojourn-agent f" \
     "/var/lib/sojourn-agent 710 sojourn-agent sojourn-agent d" "/etc/systemd/system/sojourn-agent.service 644 root root f" \
     "/etc/systemd/system/multi-user.target.wants/sojourn-agent.service 777 root root l"; do
     grep -qx "$each" <<<"$first" || wrong "missing: $each in $first"
@@ -157,8 +157,8 @@ command=$(sed -n 's/^ExecStart=//p' "$root/etc/systemd/system/sojourn-agent.serv
 said=$(run timeout --preserve-status 30 setpriv --reuid=sojourn-agent --regid=sojourn-agent --clear-groups $command 2>&1) || true
 [[ "$said" == *"trying again until it works"* ]] || wrong "the agent said: $said"
 [ -f "$root/var/lib/sojourn-agent/journal.db" ] || wrong "the agent kept no journal"
-run setpriv --reuid=nobody --regid=nogroup --clear-groups cat /etc/sojourn/agent.password 2>/dev/null &&
-    wrong "anybody can read the password"
+run setpriv --reuid=nobody --regid=nogroup --clear-groups cat /etc/sojourn/agent.key 2>/dev/null &&
+    wrong "anybody can read the key"
 
 step "uninstalled: settings and data stay"
 says 0 "settings (/etc/sojourn) and data (/var/lib/sojourn-agent) stay" sh /device/install.sh --uninstall
