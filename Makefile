@@ -6,13 +6,18 @@ PYTHON ?= $(shell for each in python3 python3.13 python3.12 python3.11; do \
 VENV := .venv
 # -qq: errors only.
 PIP := $(VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-input -c constraints.txt
+# What the machine that a wheelhouse is for has, and is.
+MACHINE ?= aarch64
+FOR ?= 3.11
+ROLE ?= device
+PACK = build/packing/bin/python -m pip --disable-pip-version-check --no-input
 
 # A link or heading that is not there, or a page that is not in the contents, is an error.
 SITE = rm -rf build/site && $(VENV)/bin/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env \
 	--conf-dir docs --doctree-dir build/site-cache . build/site
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install test test-deploy check docs sbom clean
+.PHONY: help demo install test test-deploy check docs wheel wheelhouse sbom clean
 
 help:  ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' Makefile
@@ -43,11 +48,26 @@ check: $(VENV)/dev.stamp  ## Look at the code: linter, types, which package impo
 docs: $(VENV)/dev.stamp  ## Make a site of the pages: build/site/index.html
 	@$(SITE)
 
+# What an earlier build left would be packed, too.
+wheel:  ## Make the wheel that is copied to other machines: dist/sojourn-*.whl
+	@rm -rf build/lib build/bdist.* dist/sojourn-*.whl
+	@"$(PYTHON)" -m venv build/packing
+	@$(PACK) wheel -qq --no-deps --wheel-dir dist .
+	@ls dist/sojourn-*.whl
+
+wheelhouse: wheel  ## All wheels for a machine without internet: dist/wheels; make wheelhouse ROLE=coordinator MACHINE=x86_64 FOR=3.13
+	@rm -rf dist/wheels && mkdir dist/wheels && cp dist/sojourn-*.whl dist/wheels
+	@$(PACK) download -qq --only-binary=:all: --platform manylinux_2_28_$(MACHINE) --platform manylinux_2_27_$(MACHINE) \
+		--platform manylinux_2_17_$(MACHINE) --platform manylinux2014_$(MACHINE) --python-version $(FOR) \
+		$(if $(filter coordinator,$(ROLE)),--extra-index-url https://download.pytorch.org/whl/cpu) \
+		--dest dist/wheels --require-hashes --no-deps --requirement deploy/$(ROLE)/requirements.txt
+	@echo "dist/wheels: for Python $(FOR) on $(MACHINE) ($(ROLE))"
+
 sbom: $(VENV)/dev.stamp  ## Write what this version is made of into deploy/sbom; a later one: make sbom VERSION=1.2.3
 	@$(VENV)/bin/python -m deploy.make_sbom $(VERSION)
 
 clean:  ## Remove all that was made, .venv too
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage.json
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage.json
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Torch first: it is most of the download, and what comes after it takes the build that is there.

@@ -5,13 +5,14 @@ set -eu
 
 usage() {
     cat <<'END'
-Usage: install-server.sh edge|coordinator [--wheelhouse DIR] [--python PATH] [--without-hashes]
+Usage: install-server.sh edge|coordinator [--wheel FILE | --wheelhouse DIR] [--python PATH] [--without-hashes]
 
-  --wheelhouse DIR   install from the wheels in this folder; needs no internet
+  --wheel FILE       install this wheel of Sojourn (make wheel), and fetch what it needs
+  --wheelhouse DIR   install from the wheels in this folder (make wheelhouse); needs no internet
   --python PATH      a Python 3.11 or newer, where the system's own is older
   --without-hashes   take what pip finds, unchecked, where there are no hashes for this machine
 
-Without --wheelhouse it installs from the checkout that this script is part of, and fetches what that needs.
+Without either it installs from the checkout that this script is part of, and fetches what that needs.
 Every wheel must have a SHA-256 that stands in the requirements.txt of device/ (edge) or coordinator/; Sojourn's own has
 none there. A coordinator brings torch: about 2 GB. Then: `sojourn fleet init` or `sojourn edge init`, and systemctl start.
 END
@@ -27,13 +28,17 @@ misused() {
     exit 2
 }
 
-role='' wheelhouse='' python=python3 hashes=yes
+role='' wheel='' wheelhouse='' python=python3 hashes=yes
 while [ $# -gt 0 ]; do
     case "$1" in
         edge | coordinator) role=$1 && shift ;;
-        --wheelhouse | --python)
+        --wheel | --wheelhouse | --python)
             [ $# -ge 2 ] || misused "$1 needs a value"
-            if [ "$1" = --python ]; then python=$2; else wheelhouse=$2; fi
+            case "$1" in
+                --wheel) wheel=$2 ;;
+                --wheelhouse) wheelhouse=$2 ;;
+                --python) python=$2 ;;
+            esac
             shift 2
             ;;
         --without-hashes) hashes='' && shift ;;
@@ -42,6 +47,9 @@ while [ $# -gt 0 ]; do
     esac
 done
 [ -n "$role" ] || misused "say which: edge or coordinator"
+[ -z "$wheel" ] || [ -z "$wheelhouse" ] || misused "--wheel and --wheelhouse: give one of them"
+[ -z "$wheel" ] || [ -f "$wheel" ] || fail "--wheel: there is no file $wheel"
+[ -z "$wheelhouse" ] || [ -d "$wheelhouse" ] || fail "--wheelhouse: there is no folder $wheelhouse"
 [ "$(id -u)" -eq 0 ] || fail "run it as root, or with sudo"
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -97,11 +105,19 @@ if [ -n "$wheelhouse" ]; then
     pip "$@" "$what" || fail "$cannot"
 else
     checkout=$(cd "$here/.." && pwd)
-    [ -f "$checkout/pyproject.toml" ] || fail "this is no checkout of Sojourn: name a --wheelhouse"
+    [ -n "$wheel" ] || [ -f "$checkout/pyproject.toml" ] || fail "this is no checkout of Sojourn: name its wheel with" \
+        "--wheel (\`make wheel\` in a checkout makes it), or all wheels with --wheelhouse (\`make wheelhouse\`)"
     # The CPU builds of torch are a tenth of the others; they exist there for both architectures.
-    set -- --extra-index-url https://download.pytorch.org/whl/cpu
+    set --
+    [ "$what" = sojourn ] || set -- --extra-index-url https://download.pytorch.org/whl/cpu
     if [ -n "$hashes" ]; then
         checked "$@" -r "$locked" || fail "$cannot"
+    fi
+    if [ -n "$wheel" ]; then
+        [ -z "$hashes" ] || set -- --no-deps
+        case "$wheel" in /*) ;; *) wheel=$PWD/$wheel ;; esac
+        pip "$@" "$wheel${what#sojourn}" || fail "$cannot"
+    elif [ -n "$hashes" ]; then
         # What builds Sojourn is checked as well, and stays outside of what is installed.
         checked --target "$venv/tmp/build" -r "$here/build-requirements.txt" || fail "$cannot"
         build=$venv/tmp/build
@@ -120,6 +136,7 @@ if ! getent passwd "sojourn-$role" >/dev/null; then
     useradd --system --user-group --home-dir "/var/lib/sojourn-$role" --no-create-home --shell /usr/sbin/nologin "sojourn-$role"
 fi
 install -d -m 0755 /etc/sojourn
+[ "$role" = edge ] || install -d -m 0755 "$prefix/models"
 install -d -m 0700 -o "sojourn-$role" -g "sojourn-$role" "/var/lib/sojourn-$role"
 install -m 0644 "$here/$role/$unit" "$units/$unit"
 install -d -m 0755 "$units/mosquitto.service.d"

@@ -47,13 +47,13 @@ suppress_warnings = ["myst.header"]  # the protocol's messages skip a level on p
 CONTENTS = {
     "README": {
         "Use it": (
-            "Data <docs/data>", "docs/strategies", "docs/models", "docs/simulation", "Profiles <docs/profiles>",
-            "Systems <docs/systems>", "docs/upgrading",
+            "Data <docs/data>", "docs/strategies", "docs/models", "Settings <docs/reference>", "docs/simulation",
+            "Profiles <docs/profiles>", "Systems <docs/systems>", "docs/upgrading",
         ),
         "A real fleet": (
-            "Installing <deploy/README>", "On a device <docs/devices>", "Boards <firmware_notes/README>",
-            "docs/releases", "Rollouts <docs/rollouts>", "Inference <docs/inference>", "Privacy <docs/privacy>",
-            "SECURITY",
+            "Installing <deploy/README>", "docs/coordinator", "On a device <docs/devices>",
+            "Boards <firmware_notes/README>", "docs/releases", "Rollouts <docs/rollouts>",
+            "Inference <docs/inference>", "Privacy <docs/privacy>", "SECURITY",
         ),
         "How it is built": (
             "docs/architecture", "docs/a-round", "docs/protocol", "Decisions <docs/decisions/README>",

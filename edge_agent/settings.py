@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
@@ -11,48 +11,52 @@ from sojourn.data.source import DataSettings
 from sojourn.links.settings import BrokerSettings
 from sojourn.parts.part import PartName
 from sojourn.protocol.limits import Name
+from sojourn.settings import Texts, broker_table, path_table
 
 
 class ReleaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the device serves to programs.
-
-    key_file: holds the public key of those whose releases it serves; without one it serves none.
-    report_seconds: how often it tells how programs use a release, at most; errors are told at once.
-    error_token_file: holds the word that programs must show the endpoint to report errors, at least 16 characters that
-    not everybody can read; without one it takes no reports of errors.
-    endpoint_port: answer predictions over HTTP on 127.0.0.1 at this port; unless told, there is no such endpoint.
-    """
+    """What the device serves to programs."""
 
     key_file: str | None = None
+    """Holds the public key of those whose releases it serves; without one it serves none. Example: `"release.pub"`."""
     report_seconds: Annotated[float, msgspec.Meta(ge=1, le=86_400)] = 60.0
+    """How often it tells how programs use a release, at most; errors are told at once."""
     error_token_file: str | None = None
+    """Holds the word that programs must show the endpoint to report errors, at least 16 characters that not everybody
+    can read; without one it takes no reports of errors. Example: `"error.token"`."""
     endpoint_port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] | None = None
+    """Answer predictions over HTTP on 127.0.0.1 at this port; unless told, there is no such endpoint.
+    Example: `8800`."""
 
 
 class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A device.
+    """A device."""
 
-    store: the folder for journal and blobs; unless told, `~/.local/share/sojourn/<fleet>/<name>`.
-    threads: how many threads training may use; unless told, one for each core.
-    edges: the edge servers that this device listens to; empty for any that the broker lets speak.
-    objectives: objectives of other people's making that may run here, as `package.module:Class`; they are installed
-    here already, no job can bring them.
-    shares: what this device may tell about its data besides its size: `range`, the least and the largest value;
-    `classes`, their names; `class-counts`, how many samples it has of each class.
-    idle_seconds: how long the training process stays, with its memory, after its last work.
-    limits: what training may take of the device, and when.
-    release: which releases the device serves, and how.
-    """
-
+    texts: ClassVar[Texts] = {"broker": broker_table, "data": path_table}
     name: Name
+    """The device's name, once in its fleet: a-z, 0-9 and '-'. Example: `"pi-1"`."""
     data: DataSettings
+    """Where its data is: a table, or the path alone. Example: `"photos"`."""
     fleet: Name = "sojourn"
+    """The fleet's name."""
     broker: BrokerSettings = BrokerSettings()
+    """The site's broker: a table, or an address alone. Example: `"192.168.1.10:1883"`."""
     store: str | None = None
+    """The folder for journal and blobs; `~/.local/share/sojourn/FLEET/NAME` unless told. Example:
+    `"/var/lib/sojourn-agent"`."""
     threads: Annotated[int, msgspec.Meta(ge=1, le=1024)] | None = None
+    """How many threads training may use; one for each core unless told. Example: `2`."""
     edges: tuple[Name, ...] = ()
+    """The edge servers that this device listens to; empty for any that the broker lets speak. Example: `["edge-1"]`."""
     objectives: tuple[PartName, ...] = ()
+    """Objectives of other people's making that may run here, as `package.module:Class`; they are installed here
+    already, no job can bring them. Example: `["mine:Sparse"]`."""
     shares: tuple[Literal["range", "classes", "class-counts"], ...] = ()
+    """What this device may tell about its data besides its size: `range`, the least and the largest value; `classes`,
+    their names; `class-counts`, how many samples it has of each class. Example: `["class-counts"]`."""
     idle_seconds: Annotated[float, msgspec.Meta(ge=0)] = 5.0
+    """How long the training process stays, with its memory, after its last work."""
     limits: LimitSettings = LimitSettings()
+    """What training may take of the device, and when."""
     release: ReleaseSettings = ReleaseSettings()
+    """Which releases the device serves, and how."""

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from sojourn.links.settings import BrokerSettings
 from sojourn.protocol.limits import Name
+from sojourn.settings import Texts, broker_table
 
 
 class EdgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A site.
+    """A site."""
 
-    broker: the site's own, where its devices are.
-    cloud, cloud_broker: the coordinator's name, and where it is reached; if left out, at the site's broker.
-    store: the folder for journal and blobs; if left out, `~/.local/share/sojourn/<fleet>/<name>`.
-    """
-
+    texts: ClassVar[Texts] = {"broker": broker_table, "cloud_broker": broker_table}
     name: Name
+    """The edge server's name, once in its fleet: a-z, 0-9 and '-'. Example: `"edge-1"`."""
     fleet: Name = "sojourn"
+    """The fleet's name."""
     broker: BrokerSettings = BrokerSettings()
+    """The site's own broker, where its devices are: a table, or an address alone. Example: `"localhost:1883"`."""
     cloud: Name = "cloud"
+    """The coordinator's name."""
     cloud_broker: BrokerSettings | None = None
+    """Where the coordinator is reached: a table, or an address alone; at the site's broker unless told. Example:
+    `"mqtts://coordinator.example.org:8883"`."""
     store: str | None = None
+    """The folder for journal and blobs; `~/.local/share/sojourn/FLEET/NAME` unless told. Example:
+    `"/var/lib/sojourn-edge"`."""

@@ -9,7 +9,12 @@ import typer
 File = Annotated[str | None, typer.Argument(metavar="FILE", help="A TOML file with settings; flags override it.")]
 Name = Annotated[str | None, typer.Option(help="The node's own name: a-z, 0-9 and '-'.")]
 Fleet = Annotated[str | None, typer.Option(help="The fleet's name.", show_default="sojourn")]
-Broker = Annotated[str | None, typer.Option(metavar="HOST[:PORT]", help="The broker.", show_default="localhost:1883")]
+Broker = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST[:PORT]", help="The broker; mqtts:// before it: with TLS.", show_default="localhost:1883"
+    ),
+]
 Username = Annotated[str | None, typer.Option(help="The broker's name for us.", show_default="the node's name")]
 PasswordFile = Annotated[str | None, typer.Option(metavar="FILE", help="Holds the broker's password for us.")]
 Store = Annotated[

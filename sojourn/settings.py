@@ -1,6 +1,7 @@
 """Typed settings from TOML files, with what the command line says laid over them; either suffices.
 
-They are closed: a misspelt key is an error that names the key and its nearest match.
+They are closed: a misspelt key is an error that names the key and its nearest match. A form with `texts` says which of
+its tables may be written as a text instead, like `broker = "localhost:1883"`, and which table each text stands for.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import difflib
 import os
 import re
 import tomllib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,9 +19,11 @@ import msgspec
 from sojourn.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 _T = TypeVar("_T")
+Texts = Mapping[str, Callable[[str], dict[str, Any]]]
+"""Which keys of a form may be texts, and what each of them stands for."""
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<key>[^`]*)`(?: - at `(?P<path>[^`]*)`)?")
 _MISSING = re.compile(r"Object missing required field `(?P<key>[^`]*)`(?: - at `(?P<path>[^`]*)`)?")
 _OTHER = re.compile(r"(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
@@ -33,6 +37,12 @@ _PATHS: dict[str, Any] = {
     "cloud_broker": _BROKER_PATHS,
 }
 """The settings that are names of files: in a file they are meant relative to its folder."""
+_FLAGS = "the command line"
+_SCHEMES = {"": None, "mqtt://": False, "mqtts://": True}
+"""How an address may begin, and whether that asks for TLS."""
+_ADDRESS = re.compile(r"(?P<host>[^\s:/@\[\]]+|\[[\da-fA-F:.]+\])(?::(?P<port>\d{1,5}))?/?")
+_WRITE = "write host, host:port like localhost:1883, or with TLS mqtts://host:8883"
+_TABLE, _LIST = re.compile(r"Expected `object(?: \| null)?`, got"), re.compile(r"Expected `array(?: \| null)?`, got")
 
 
 def read_file(path: Path, form: type[_T]) -> _T:
@@ -62,32 +72,56 @@ def parse(text: str, where: str) -> dict[str, Any]:
 def validated(values: Any, form: type[_T], where: str) -> _T:
     """Plain tables as typed settings; ConfigError names the key that is wrong and the nearest valid one."""
     try:
-        return msgspec.convert(values, form)
+        return msgspec.convert(_tables(values, form, where), form)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {_describe(str(error), form)}") from error
+        absent = _MISSING.match(str(error)) if where == _FLAGS else None
+        remedy = f": give --{absent['key']}, or a settings file that has it" if absent and not absent["path"] else ""
+        raise ConfigError(f"{where}: {_describe(str(error), form)}{remedy}") from error
 
 
 def read_settings(file: str | None, flags: Mapping[str, Any], form: type[_T]) -> _T:
     """The settings in a file, if one is named, with the flags that were given laid over them."""
-    where = file or "the command line"
+    where = file or _FLAGS
     values: dict[str, Any] = {}
     if file is not None:
         path = Path(file).expanduser()
-        values = _absolute(read_file(path, dict[str, Any]), _PATHS, path.resolve().parent)
+        values = _absolute(_tables(read_file(path, dict[str, Any]), form, where), _PATHS, path.resolve().parent)
     return validated(_laid_over(values, flags), form, where)
 
 
 def broker_flags(address: str | None, username: str | None = None, password_file: str | None = None) -> dict[str, Any]:
-    """A `[broker]` table from what the command line says; `address` is `host` or `host:port`."""
+    """A `[broker]` table from what the command line says; `address` is what `broker_table` reads."""
     flags: dict[str, Any] = {"username": username, "password_file": password_file}
-    if address is None:
-        return flags
-    host, colon, port = address.rpartition(":") if not address.endswith("]") else (address, "", "")
-    if not colon:
-        return {**flags, "host": address.strip("[]")}
-    if not port.isdecimal() or not host:
-        raise ConfigError(f"--broker {address!r} is not an address: write host or host:port, like localhost:1883")
-    return {**flags, "host": host.strip("[]"), "port": int(port)}
+    return flags if address is None else {**flags, **broker_table(address)}
+
+
+def broker_table(address: str) -> dict[str, Any]:
+    """The `[broker]` table that an address stands for: `host`, `host:port`, `mqtt://host:port` or `mqtts://host:port`."""
+    scheme, mark, rest = address.strip().rpartition("://")
+    found = _ADDRESS.fullmatch(f"[{rest}]" if rest.count(":") > 1 and "[" not in rest else rest)
+    wrong = f"{address!r} is not an address of a broker"
+    if (scheme + mark).lower() not in _SCHEMES:
+        raise ConfigError(f"{wrong}: there is no way by {scheme}:// here, {_WRITE}")
+    if found is None and "@" in rest:
+        raise ConfigError(f"{wrong}: a name and a password have keys of their own, username and password_file")
+    if found is None or int(found["port"] or 1) not in range(1, 65_536):
+        raise ConfigError(f"{wrong}: {_WRITE}")
+    table = {
+        "host": found["host"].strip("[]"),
+        "port": int(found["port"]) if found["port"] else None,
+        "tls": _SCHEMES[(scheme + mark).lower()],
+    }
+    return {key: value for key, value in table.items() if value is not None}
+
+
+def named_table(name: str) -> dict[str, Any]:
+    """The table that the name of a thing stands for."""
+    return {"name": name}
+
+
+def path_table(path: str) -> dict[str, Any]:
+    """The table that a path stands for."""
+    return {"path": path}
 
 
 def store_folder(store: str | None, fleet: str, name: str) -> Path:
@@ -116,9 +150,17 @@ def _describe(error: str, form: Any) -> str:
     what, path = (match["what"], match["path"]) if match else (error, None)
     if what.startswith("Invalid enum value") and (choices := _choices(form, _table(path))):
         what = f"{what}; {nearest(what.split(chr(39))[1], choices)}"
+    if _TABLE.match(what):
+        what = f"a table with keys is meant here, not a value of its own; {_example(form, _table(path))}"
+    if _LIST.match(what):
+        what = "a list is meant here: put it into brackets, [...]"
     if "matching regex" in what:  # names are all that we have a pattern for
         what = "not a valid name: use 1 to 63 of the characters a-z, 0-9 and '-'"
     return f"{'.'.join(_table(path)) or 'the file'}: {what[:1].lower()}{what[1:]}"
+
+
+def _example(form: Any, table: list[str]) -> str:
+    return f"known keys are: {', '.join(_keys(form, table))}"
 
 
 def _table(path: str | None) -> list[str]:
@@ -153,6 +195,17 @@ def _options(known: Any) -> list[Any]:
     return list(known.types) if isinstance(known, msgspec.inspect.UnionType) else [known]
 
 
+def _tables(values: Any, form: Any, where: str) -> Any:
+    """The values, with a table in the place of each text that stands for one."""
+    texts: Texts = getattr(form, "texts", {})
+    if not isinstance(values, dict) or not any(isinstance(values.get(key), str) for key in texts):
+        return values
+    try:
+        return values | {key: read(values[key]) for key, read in texts.items() if isinstance(values.get(key), str)}
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
 def _laid_over(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
     """The flags that were given, on top of the values."""
     merged = dict(values)
@@ -161,6 +214,8 @@ def _laid_over(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str,
             below = merged.get(key)
             if given := _laid_over(below if isinstance(below, dict) else {}, flag):
                 merged[key] = given
+        elif flag is True and isinstance(merged.get(key), dict):
+            continue  # TLS is asked for, and the file says how
         elif flag is not None:
             merged[key] = flag
     return merged

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from sojourn.links.settings import BrokerSettings
 from sojourn.protocol.limits import Name
+from sojourn.settings import Texts, broker_table
 
 
 class CoordinatorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The cloud.
+    """The cloud."""
 
-    operators: the names under which people may submit, stop and export jobs.
-    release_key_file: holds the public key of those who sign releases: orders that it did not sign are refused. Without
-    one, orders are passed on unverified; devices verify them in any case.
-    store: the folder for journal and blobs; unless told, `~/.local/share/sojourn/<fleet>/<name>`.
-    """
-
+    texts: ClassVar[Texts] = {"broker": broker_table}
     name: Name = "cloud"
+    """The coordinator's own name."""
     fleet: Name = "sojourn"
+    """The fleet's name."""
     broker: BrokerSettings = BrokerSettings()
+    """The cloud's broker: a table, or an address alone. Example: `"localhost:1883"`."""
     operators: tuple[Name, ...] = ("operator",)
+    """The names under which people may submit, stop and export jobs."""
     release_key_file: str | None = None
+    """Holds the public key of those who sign releases: orders that it did not sign are refused. Without one, orders are
+    passed on unverified; devices verify them in any case. Example: `"release.pub"`."""
     store: str | None = None
+    """The folder for journal and blobs; `~/.local/share/sojourn/FLEET/NAME` unless told. Example:
+    `"/var/lib/sojourn-coordinator"`."""

@@ -45,7 +45,7 @@ def _connection(
 
     # What goes wrong with the broker is in the error that ends the command.
     logging.getLogger("sojourn").addHandler(logging.NullHandler())
-    flags = broker_flags(broker, username, password_file) | {"tls": ca_file and {"ca_file": ca_file}}
+    flags = broker_flags(broker, username, password_file) | ({"tls": {"ca_file": ca_file}} if ca_file else {})
     settings = validated({key: value for key, value in flags.items() if value is not None}, BrokerSettings, "--broker")
     return Operator(settings, fleet=fleet, cloud=cloud, name=operator)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 
 from coordinator.jobs.compatibility import objections
 from coordinator.jobs.tour_settings import GateSettings, TourSettings
 from coordinator.strategies import Strategy, named
+from coordinator.strategies.strategy import FORMS
 from sojourn.data.scaling import scaling_of
 from sojourn.data.source import DataSettings
 from sojourn.errors import ConfigError
@@ -17,7 +18,7 @@ from sojourn.parts import Count, Encoding, Natural, NotNegative, fixed_rounds
 from sojourn.protocol.limits import MOST_FIGURE
 from sojourn.protocol.spec import Shape
 from sojourn.protocol.topics import check_name
-from sojourn.settings import parse, validated
+from sojourn.settings import Texts, named_table, parse, validated
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,29 +33,45 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Which model: `mlp`, `cnn`, `resnet8`, or a class of one's own as `package.module:Class`."""
 
     name: str = "mlp"
+    """`mlp`, `cnn`, `resnet8`, or a class of one's own as `package.module:Class`."""
     options: dict[str, Any] = {}
+    """What the model is made with, by name. Example: `{ hidden = [128, 64] }`."""
 
 
 class JobData(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the coordinator knows of the data. Files are on its machine, in any form that a device reads.
-
-    label, header, scale, class_names: how these files are read, as in a device's settings.
-    range: the least and the largest value that devices may have; one with others declines.
-    """
+    """What the coordinator knows of the data. Files are on its machine, in any form that a device reads."""
 
     test: str | None = None
+    """The test set; exemplars are cut from it unless they have a file of their own. `digits` is built in. Example:
+    `"test"`."""
     exemplars: str | None = None
+    """A small labelled set that everybody may see; unless told it is cut from the test set. Example: `"public.npz"`."""
     exemplars_per_class: Count = 10
+    """How many samples of each class are cut from the test set, which is not tested on them."""
     classes: Annotated[tuple[str, ...], msgspec.Meta(min_length=2)] | None = None
+    """The names of the classes, in the order of the model's outputs; those in the test set unless told. Example:
+    `["cat", "dog"]`."""
     input: Shape | None = None
+    """The shape of one sample, channels first; as in the test set unless told. Images are brought to this size.
+    Example: `[3, 32, 32]`."""
     dtype: Literal["float32", "int64"] = "float32"
+    """Numbers as they are (`float32`), or whole numbers such as words (`int64`)."""
     mean: tuple[float, ...] | None = None
+    """What is taken off the raw values, one number or one for each channel; from the exemplars unless told. Example:
+    `[127.5]`."""
     std: tuple[float, ...] | None = None
+    """What they are then divided by, one number or one for each channel; from the exemplars unless told. Example:
+    `[64.0]`."""
     label: str | int | None = None
+    """The label column of these CSV files, as in a device's `[data]`. Example: `"species"`."""
     header: bool | None = None
+    """Whether the first row of these CSV files names their columns; told by its content unless said. Example: `true`."""
     scale: str | None = None
+    """Brings the values of these files to another scale. Example: `"0..255 to 0..1"`."""
     class_names: tuple[str, ...] = ()
+    """What integer labels in these files mean, if they do not say it themselves. Example: `["cat", "dog"]`."""
     range: tuple[float, float] | None = None
+    """The least and the largest value that devices may have; one with others declines. Example: `[0, 16]`."""
 
     def __post_init__(self) -> None:
         if self.scale is not None:
@@ -73,30 +90,52 @@ class FleetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """How many devices a round needs, and how many seconds to wait for them before the job ends (0: for ever)."""
 
     devices: Count = 1
+    """How many devices must be there."""
     patience: NotNegative = 0.0
+    """How many seconds to wait for them before the job ends; 0: for ever."""
 
 
 class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
     """A job file."""
 
+    texts: ClassVar[Texts] = dict.fromkeys(("model", *FORMS), named_table)
     name: str
+    """The job's name, once at its coordinator: a-z, 0-9 and '-'. Example: `"first"`."""
     rounds: Count | None = None
+    """How many rounds; 10 unless told, or as many as the schedule says. Example: `20`."""
     target: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    """Stop early when the accuracy on the test set is this high, from 0 to 1. Example: `0.95`."""
     seed: Natural = 0
+    """Where all randomness comes from: the same seed gives the same bits."""
     threads: Annotated[int, msgspec.Meta(ge=1, le=256)] | None = None
+    """How many threads every device trains with, for the same bits everywhere; unless told, as many as its owner
+    allows. Example: `1`."""
     encoding: Encoding = "float32"
+    """How numbers of models travel: exactly, or rounded to a half (`float16`) or a quarter (`int8`) of the bytes."""
     strategy: str = "visit"
+    """One of those that `sojourn strategies` lists; it sets all keys of the tables below that the job does not."""
     model: ModelSettings = ModelSettings()
+    """Which model: a table, or its name alone. Example: `"cnn"`."""
     data: JobData = JobData()
+    """What the coordinator knows of the data."""
     fleet: FleetSettings = FleetSettings()
+    """How many devices are needed."""
     training: dict[str, Any] = {}
+    """How a device trains."""
     tours: TourSettings = TourSettings()
+    """What happens when a visit or a whole site fails."""
     gate: GateSettings = GateSettings()
+    """What results must pass, and how much one device may weigh."""
     estimator: dict[str, Any] = {}
+    """What is found out about devices' data: a table, or a name alone. Example: `"signature"`."""
     arranger: dict[str, Any] = {}
+    """Which devices form which tours: a table, or a name alone. Example: `"visit"`."""
     schedule: dict[str, Any] = {}
+    """Which tours run in a round, and when models merge: a table, or a name alone. Example: `"every-round"`."""
     objective: dict[str, Any] = {}
+    """What a device minimises: a table, or a name alone. Example: `"prox"`."""
     aggregator: dict[str, Any] = {}
+    """How models become the next one: a table, or a name alone. Example: `"yogi"`."""
 
     def parts(self) -> Strategy:
         """The named strategy with this job's changes."""

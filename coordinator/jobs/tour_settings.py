@@ -15,10 +15,10 @@ OPEN = Gate(norm_factor=None, loss_factor=None)
 
 
 class TourSettings(TourPolicy, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`[tours]` of a job: the policy, and the seconds that one visit may take in all, however often it speaks."""
+    """What happens when a visit or a whole site fails, and how long a visit may take."""
 
     deadline: Positive | None = None
-    """None: as long as 60 leases."""
+    """Seconds that one visit may take in all, however often it speaks; 60 leases unless told. Example: `3600`."""
 
     @property
     def policy(self) -> TourPolicy:
@@ -32,21 +32,28 @@ class TourSettings(TourPolicy, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class GateSettings(Gate, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`[gate]` of a job: what results must pass, and how much one device may weigh.
+    """What results must pass, and how much one device may weigh.
 
-    on: whether anything is checked but that models are finite and of the right length. The rules on the loss need
-    exemplars: without them they are off. spread_factor: the loss may grow by so many times the median deviation more
-    than usual, where that is less than what loss_factor allows. The others are explained at `TourBounds`.
+    The rules on the loss need exemplars: without them they are off.
     """
 
     on: bool = True
+    """`false`: models need only be finite and of the right length, and nobody's weight is bounded."""
     loss_factor: Factor | None = 2.0
+    """The loss on the exemplars may grow by this factor at a visit, on top of what is usual among the devices."""
     spread_factor: Factor = 15.0
+    """The loss may grow by so many times the median deviation more than usual, where that is less than what loss_factor
+    allows."""
     against_factor: Factor = 1.2
+    """The loss may grow by this factor at most where the update points against the exemplars."""
     least_cosine: Cosine = -0.5
+    """An update points against the exemplars when its cosine to their steepest descent is less than this."""
     clip: bool = True
+    """Whether an update that is only too long is shortened rather than refused."""
     most_samples: Samples = 1_000_000
+    """A device's samples count as at most so many."""
     most_share: Share = 0.5
+    """One device's share of the weight in a merge by samples at most, with four devices or more."""
 
     @property
     def rules(self) -> Gate:

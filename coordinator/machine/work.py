@@ -162,14 +162,18 @@ class CoordinatorWorker:
 
 
 def _elsewhere(work: TorchWork, folder: Path) -> JobCompiled | ModelExported | ReleaseBuilt:
-    """Do work with torch in another process: its memory goes back, and a user's model cannot take the service down."""
+    """Do work with torch in another process: its memory goes back, and a user's model cannot take the service down.
+
+    A model of one's own is found in this folder, too, after everything else: no file in it takes another's place.
+    """
+    folders = [path or str(Path.cwd()) for path in (*sys.path, "")]
     done = subprocess.run(
-        [sys.executable, "-m", "coordinator.machine.work", str(folder)],
+        [sys.executable, "-P", "-m", "coordinator.machine.work", str(folder)],
         input=msgspec.msgpack.encode(work),
         stdout=subprocess.PIPE,
         timeout=PATIENCE,
         check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(folders))},
     )
     if done.returncode:
         raise JobError(f"the work on the model ended with exit code {done.returncode}: see the coordinator's log")

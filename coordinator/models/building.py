@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -13,7 +12,8 @@ from torch import nn
 from coordinator.models.cnn import cnn
 from coordinator.models.mlp import mlp
 from coordinator.models.resnet8 import resnet8
-from sojourn.errors import ModelError
+from sojourn.errors import ConfigError, ModelError
+from sojourn.parts.own import own_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -49,9 +49,9 @@ def build(name: str, input: InputSpec, classes: int, options: Mapping[str, objec
 def _own(name: str) -> Callable[..., nn.Module]:
     path, _, attribute = name.partition(":")
     try:
-        module = importlib.import_module(path)
-    except Exception as error:
-        raise ModelError(f"the module {path!r} of model {name!r} cannot be imported: {error}") from error
+        module = own_module(path)
+    except ConfigError as error:
+        raise ModelError(f"model {name!r}: {error}") from error
     maker = getattr(module, attribute, None)
     if maker is None:
         found = [key for key, value in vars(module).items() if _is_module_class(value)]

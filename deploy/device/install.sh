@@ -14,18 +14,19 @@ ROOM_KB=600000
 
 usage() {
     cat <<'END'
-Usage: install.sh [--bundle FILE] [--wheelhouse DIR] [--python PATH] [--without-hashes] [--no-start]
+Usage: install.sh [--bundle FILE] [--wheel FILE | --wheelhouse DIR] [--python PATH] [--without-hashes] [--no-start]
        install.sh --uninstall [--purge]
 
   --bundle FILE      settings and credentials, made with: sojourn fleet add-device NAME
-  --wheelhouse DIR   install from the wheels in this folder; needs no internet
+  --wheel FILE       install this wheel of Sojourn (make wheel), and fetch what it needs
+  --wheelhouse DIR   install from the wheels in this folder (make wheelhouse); needs no internet
   --python PATH      a Python 3.11 or newer, where the system's own is older; not below /home or /root
   --without-hashes   take what pip finds, unchecked, where requirements.txt has no hashes for this machine
   --no-start         do not start the agent now
   --uninstall        remove the program; settings and data stay
   --purge            with --uninstall: remove settings, credentials, data and the user, too
 
-Without --wheelhouse it installs from the checkout that this script is part of, and fetches what that needs.
+Without either it installs from the checkout that this script is part of, and fetches what that needs.
 Every wheel must have a SHA-256 that stands in requirements.txt, beside this script; Sojourn's own has none there.
 END
 }
@@ -41,7 +42,7 @@ misused() {
     exit 2
 }
 
-bundle='' wheelhouse='' python='' uninstall='' purge='' hashes=yes start=yes
+bundle='' wheel='' wheelhouse='' python='' uninstall='' purge='' hashes=yes start=yes
 for argument in "$@"; do
     case "$argument" in -h | --help) usage && exit 0 ;; esac
 done
@@ -49,10 +50,11 @@ done
 read_arguments() {
     while [ $# -gt 0 ]; do
         case "$1" in
-            --bundle | --wheelhouse | --python)
+            --bundle | --wheel | --wheelhouse | --python)
                 if [ $# -lt 2 ] || [ -z "$2" ]; then misused "$1 needs a value"; fi
                 case "$1" in
                     --bundle) bundle=$2 ;;
+                    --wheel) wheel=$2 ;;
                     --wheelhouse) wheelhouse=$2 ;;
                     --python) python=$2 ;;
                 esac
@@ -66,8 +68,10 @@ read_arguments() {
         esac
     done
     [ -z "$purge" ] || [ -n "$uninstall" ] || misused "--purge goes with --uninstall"
-    [ -z "$uninstall" ] || [ -z "$bundle$wheelhouse$python" ] || misused "--uninstall goes with --purge only"
+    [ -z "$wheel" ] || [ -z "$wheelhouse" ] || misused "--wheel and --wheelhouse: give one of them"
+    [ -z "$uninstall" ] || [ -z "$bundle$wheel$wheelhouse$python" ] || misused "--uninstall goes with --purge only"
     [ -z "$bundle" ] || [ -r "$bundle" ] || [ "$(id -u)" -ne 0 ] || fail "--bundle: $bundle cannot be read"
+    [ -z "$wheel" ] || [ -f "$wheel" ] || fail "--wheel: there is no file $wheel"
     [ -z "$wheelhouse" ] || [ -d "$wheelhouse" ] || fail "--wheelhouse: there is no folder $wheelhouse"
     [ -z "$python" ] || [ -x "$python" ] || fail "--python: $python is not a program"
 }
@@ -94,9 +98,15 @@ check_machine() {
         [ -f "$here/$file" ] || fail "$file must lie beside this script: copy the whole folder deploy/device"
     done
     checkout=''
-    if [ -z "$wheelhouse" ]; then
+    if [ -n "$wheel" ]; then
+        case "$(basename "$wheel")" in
+            sojourn-*.whl) wheel=$(cd "$(dirname "$wheel")" && pwd)/$(basename "$wheel") ;;
+            *) fail "--wheel: $wheel is not called sojourn-*.whl, as \`make wheel\` in a checkout names it" ;;
+        esac
+    elif [ -z "$wheelhouse" ]; then
         checkout=$(cd "$here/../.." && pwd)
-        [ -f "$checkout/pyproject.toml" ] || fail "this is no checkout of Sojourn: name a --wheelhouse"
+        [ -f "$checkout/pyproject.toml" ] || fail "this is no checkout of Sojourn: name its wheel with --wheel" \
+            "(\`make wheel\` in a checkout makes it), or all wheels with --wheelhouse (\`make wheelhouse\`)"
     else
         wheelhouse=$(cd "$wheelhouse" && pwd)
         set -- "$wheelhouse"/sojourn-*.whl
@@ -195,7 +205,7 @@ make_venv() {
     mkdir "$venv/tmp"
     "$python" -m venv "$venv" >"$staging/log" 2>&1 || told "the virtual environment could not be made"
     build=''
-    if [ -n "$wheelhouse" ]; then install_wheels; else install_checkout; fi
+    if [ -n "$wheel" ]; then install_wheel; elif [ -n "$wheelhouse" ]; then install_wheels; else install_checkout; fi
     rm -rf "$venv/tmp"
     "$venv/bin/python" -m pip --disable-pip-version-check check >"$staging/log" 2>&1 ||
         told "requirements.txt and Sojourn's wheel are of different versions"
@@ -210,6 +220,16 @@ install_wheels() {
         set -- --no-deps "$@"
     fi
     pip_install "$@" sojourn || told "pip could not install from $wheelhouse"
+}
+
+install_wheel() {
+    without="pip could not install: without internet, use --wheelhouse"
+    if [ -n "$hashes" ]; then
+        pip_install_checked -r "$here/requirements.txt" || told "$without"
+        pip_install --no-deps "$wheel" || told "$wheel could not be installed"
+    else
+        pip_install "$wheel" || told "$without"
+    fi
 }
 
 install_checkout() {

@@ -12,12 +12,18 @@ import typer
 
 from sojourn import logs
 
+_OPEN = (
+    "warning: this broker lets in everybody who reaches it, without a password and without encryption: use it in a "
+    "network that you trust, for a try. `sojourn fleet init` makes the configuration of one that knows its members."
+)
 app = typer.Typer(add_completion=False, help="Run an MQTT broker for development.")
 
 
 @app.command()
 def broker(
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="The address to listen on; 0.0.0.0: for other machines, too.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port; 0 for any that is free.", min=0, max=65_535)] = 1883,
     kind: Annotated[str, typer.Option(metavar="auto|mosquitto|amqtt", help="Which broker.")] = "auto",
     max_packet: Annotated[int, typer.Option(help="The largest packet it takes, in bytes.", min=1_024)] = 1_000_000,
@@ -35,7 +41,7 @@ def broker(
     from sojourn.brokers.acl import Members, acl_lines
     from sojourn.brokers.run import start_broker
     from sojourn.errors import ConfigError
-    from sojourn.links.settings import LocalBroker
+    from sojourn.links.settings import LocalBroker, is_loopback
     from sojourn.settings import validated
 
     logs.set_up(verbose=verbose)
@@ -51,6 +57,8 @@ def broker(
     values = {"host": host, "port": port, "kind": kind, "max_packet": max_packet, "acl": acl}
     with start_broker(validated(values, LocalBroker, "the command line"), folder) as running:
         typer.echo(f"{running.kind} is listening on {running.host}:{running.port}; Ctrl-C ends it.")
+        if not is_loopback(host):
+            typer.echo(_OPEN, err=True)
         _wait_for_the_end()
 
 

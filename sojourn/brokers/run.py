@@ -148,6 +148,11 @@ def _free_port(settings: LocalBroker) -> int:
             port: int = probe.getsockname()[1]
             return port
     except OSError as error:
+        if _answers(settings.host, settings.port, tls=settings.tls is not None):
+            raise BrokerError(
+                f"a broker listens on {settings.host}:{settings.port} already, perhaps Debian's own Mosquitto: "
+                "use that one and start no other, or choose another port",
+            ) from error
         raise BrokerError(
             f"port {settings.port} on {settings.host} cannot be used ({error.strerror}): "
             "stop the program that uses it, or choose another port",

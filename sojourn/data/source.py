@@ -42,24 +42,27 @@ class Form(Protocol):
 
 
 class DataSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where the data is and how to read it.
-
-    x, y: the arrays of an NPZ file; unless given, `x_train` and `y_train`, `x` and `y`, or `x_test` and `y_test`.
-    label: the label column of a CSV file: its name, its number (1 is the first), "first" or "last"; unless given, the
-    column whose name is label, class, target or y, or else the last one.
-    header: whether the first row of a CSV file names its columns; unless given, it does if it is not all numbers.
-    scale: brings values to another scale, such as "0..255 to 0..1"; unless given, they stay as they are.
-    class_names: what the integer labels 0, 1, ... of an NPZ or CSV file mean, if the file does not say it itself.
-    """
+    """Where the data is and how to read it."""
 
     path: str
+    """An NPZ or CSV file, or a folder with a folder of images for each class. Example: `"photos"`."""
     format: Literal["auto"] | Format = "auto"
+    """What it is; `auto` goes by its name, and by a file's first bytes."""
     x: str | None = None
+    """The array of an NPZ file that has the samples; unless told `x_train`, `x` or `x_test`. Example: `"images"`."""
     y: str | None = None
+    """The array of an NPZ file that has the labels; unless told `y_train`, `y` or `y_test`. Example: `"labels"`."""
     label: str | int | None = None
+    """The label column of a CSV file: its name, its number (1 is the first), `"first"` or `"last"`; unless told the
+    column named label, class, target or y, or else the last one. Example: `"species"`."""
     header: bool | None = None
+    """Whether the first row of a CSV file names its columns; unless told, it does if it is not all numbers. Example:
+    `true`."""
     scale: str | None = None
+    """Brings values to another scale; unless told, they stay as they are. Example: `"0..255 to 0..1"`."""
     class_names: tuple[str, ...] = ()
+    """What the integer labels 0, 1, ... of an NPZ or CSV file mean, if the file does not say it itself. Example:
+    `["cat", "dog"]`."""
 
     def __post_init__(self) -> None:
         if self.scale is not None:

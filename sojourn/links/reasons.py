@@ -26,6 +26,7 @@ _SAID_BY_BROKER = {
     0x95: "a packet was too large for it: lower max_payload",
     0x97: "its quota is exceeded",
 }
+_FOR_OTHERS = " for other machines: Mosquitto 2 listens on localhost alone, unless its configuration has a `listener`"
 _HOST_MISMATCH = (62, 64)
 _ALERTS = {
     "CERTIFICATE_REQUIRED": "the broker wants a client certificate: set certificate_file and key_file",
@@ -55,7 +56,7 @@ def cannot_connect(settings: BrokerSettings, error: OSError | UnicodeError) -> s
         case socket.gaierror() | UnicodeError():
             return f"the host name {settings.host!r} cannot be resolved: check it, and this machine's network"
         case ConnectionRefusedError():
-            return f"no broker listens at {where}"
+            return f"no broker listens at {where}{'' if settings.here else _FOR_OTHERS}"
         case ConnectionError() if settings.tls:
             return f"{where} closed the connection when TLS was to begin: check that this is its TLS port"
         case TimeoutError():

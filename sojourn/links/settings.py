@@ -18,34 +18,45 @@ Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 Protocol = Literal["auto", "5", "3.1.1"]
 
 
+def is_loopback(host: str) -> bool:
+    """Whether an address leads to this machine and is seen by no other."""
+    return host in {"localhost", "::1"} or host.startswith("127.")
+
+
 class TlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Files for an encrypted connection; without a CA file the system's own CAs are trusted."""
 
     ca_file: str | None = None
+    """Whose certificates are trusted; the system's own CAs unless told. Example: `"ca.pem"`."""
     certificate_file: str | None = None
+    """This node's certificate, where the broker asks for one. Example: `"agent.pem"`."""
     key_file: str | None = None
+    """The private key of that certificate. Example: `"agent.key"`."""
     insecure: bool = False
     """Encrypt, but do not check who the broker is. For a first try only."""
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The `[broker]` table of a node."""
+    """How a node reaches its broker."""
 
     host: str = "localhost"
+    """The broker's name or address."""
     port: Port | None = None
-    """1883, or 8883 with TLS."""
+    """1883 unless told, or 8883 with TLS. Example: `8884`."""
     username: str | None = None
-    """The node's own name when it is not given; an empty one connects without a name."""
+    """The node's own name unless told; an empty one connects without a name. Example: `"pi-1"`."""
     password: str | None = None
+    """The password itself; `password_file` is safer. Example: `"secret"`."""
     password_file: str | None = None
-    """Where the password stands, so that it need not stand in the config."""
+    """Where the password stands, so that it need not stand in the config. Example: `"agent.password"`."""
     tls: bool | TlsSettings = False
+    """`true` to encrypt with the system's CAs, or a table `[broker.tls]`."""
     protocol: Protocol = "auto"
     """`auto` tries MQTT 5 and falls back to 3.1.1."""
     keepalive: Annotated[int, msgspec.Meta(ge=5, le=65_535)] = 60
     """Seconds; twice the time that the largest payload may take on the way up."""
     max_payload: Annotated[int, msgspec.Meta(ge=30_000, le=1_000_000)] | None = None
-    """The largest payload to send, for a broker that does not state its own limit."""
+    """The largest payload to send, for a broker that does not state its own limit. Example: `100_000`."""
 
     def __repr__(self) -> str:
         return f"BrokerSettings(host={self.host!r}, port={self.effective_port}, username={self.username!r}, ...)"
@@ -54,6 +65,11 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     def effective_port(self) -> int:
         """The port that is used."""
         return self.port or (_TLS_PORT if self.tls else _PLAIN_PORT)
+
+    @property
+    def here(self) -> bool:
+        """Whether the broker is on this machine, by its address."""
+        return is_loopback(self.host)
 
     @property
     def address(self) -> str:

@@ -36,8 +36,11 @@ class AvgM(AggregatorPart, frozen=True, tag="avgm"):
     """FedAvgM: v <- momentum v + d; w <- w + lr v, with d = mean - w."""
 
     momentum: BelowOne = 0.9
+    """How much of the last merge's way goes on in the next; 0 for none."""
     lr: Positive = 1.0
+    """The server's learning rate."""
     weighting: Weighting = "samples"
+    """Whether a mean counts models by the `samples` that they have seen, or all alike (`uniform`)."""
 
 
 class Adagrad(AggregatorPart, frozen=True, tag="adagrad"):
@@ -45,9 +48,13 @@ class Adagrad(AggregatorPart, frozen=True, tag="adagrad"):
 
     steps: ClassVar[bool] = True
     lr: Positive = 0.1
+    """The server's learning rate."""
     beta1: BelowOne = 0.0
+    """Momentum of the mean way m; 0 for none."""
     tau: Positive = 1e-3
+    """Keeps steps bounded where little has moved."""
     weighting: Weighting = "samples"
+    """Whether a mean counts models by the `samples` that they have seen, or all alike (`uniform`)."""
 
 
 class Adam(AggregatorPart, frozen=True, tag="adam"):
@@ -55,10 +62,15 @@ class Adam(AggregatorPart, frozen=True, tag="adam"):
 
     steps: ClassVar[bool] = True
     lr: Positive = 0.1
+    """The server's learning rate."""
     beta1: BelowOne = 0.9
+    """Momentum of the mean way m; 0 for none."""
     beta2: BelowOne = 0.99
+    """Memory of its square v; 0 for none."""
     tau: Positive = 1e-3
+    """Keeps steps bounded where little has moved."""
     weighting: Weighting = "samples"
+    """Whether a mean counts models by the `samples` that they have seen, or all alike (`uniform`)."""
 
 
 class Yogi(AggregatorPart, frozen=True, tag="yogi"):
@@ -66,10 +78,15 @@ class Yogi(AggregatorPart, frozen=True, tag="yogi"):
 
     steps: ClassVar[bool] = True
     lr: Positive = 0.1
+    """The server's learning rate."""
     beta1: BelowOne = 0.9
+    """Momentum of the mean way m; 0 for none."""
     beta2: BelowOne = 0.99
+    """Memory of its square v; 0 for none."""
     tau: Positive = 1e-3
+    """Keeps steps bounded where little has moved."""
     weighting: Weighting = "samples"
+    """Whether a mean counts models by the `samples` that they have seen, or all alike (`uniform`)."""
 
 
 class Ida(AggregatorPart, frozen=True, tag="ida"):
@@ -77,7 +94,9 @@ class Ida(AggregatorPart, frozen=True, tag="ida"):
 
     compares: ClassVar[bool] = True
     epsilon: Positive = 1e-6
+    """Keeps weights bounded where a model is at the mean."""
     weighting: Weighting = "samples"
+    """Whether a mean counts models by the `samples` that they have seen, or all alike (`uniform`)."""
 
 
 class DynServer(AggregatorPart, frozen=True, tag="dyn"):
@@ -93,7 +112,9 @@ class ScaffoldServer(AggregatorPart, frozen=True, tag="scaffold"):
     sends: ClassVar[tuple[str, ...]] = ("control",)
     device_half: ClassVar[str | None] = "scaffold"
     lr: Positive = 1.0
+    """The server's learning rate."""
     weighting: Weighting = "uniform"
+    """Whether a mean counts models by the `samples` that they have seen, or all alike (`uniform`)."""
 
 
 class OwnAggregator(Own, frozen=True, tag="own"):

@@ -47,47 +47,54 @@ class SingleArranger(ArrangerPart, frozen=True, tag="single"):
 
     alone: ClassVar[bool] = True
     fraction: Share = 1.0
+    """The share of the fleet that trains in a round."""
 
 
 class VisitArranger(ArrangerPart, frozen=True, tag="visit"):
-    """VISIT's greedy client sets: `sets` (the paper's L) of `size` devices (its k).
-
-    search: look at every remaining device for each place (`exact`), at some of them (`fast`), or as the fleet's size
-    asks (`auto`).
-    """
+    """VISIT's greedy client sets."""
 
     needs: ClassVar[Needs] = "classes"
     counted: ClassVar[bool] = True
     sets: Count = 2
+    """How many client sets (the paper's L)."""
     size: Count = 4
+    """How many devices each has (the paper's k)."""
     search: Literal["auto", "exact", "fast"] = "auto"
+    """Look at every remaining device for each place (`exact`), at some of them (`fast`), or as the fleet's size asks
+    (`auto`)."""
 
 
 class RandomArranger(ArrangerPart, frozen=True, tag="random"):
-    """Random sets: `sets` of them, of `size` devices or, with 0, of all devices in equal parts."""
+    """Random sets."""
 
     counted: ClassVar[bool] = True
     sets: Count = 10
+    """How many sets."""
     size: Natural = 0
+    """How many devices each has; 0: all devices in equal parts."""
 
 
 class FedSeqArranger(ArrangerPart, frozen=True, tag="fedseq"):
-    """FedSeq's superclients: each closes with `min_samples` samples or `max_devices` devices.
-
-    grouping: random; one of each k-means cluster in turn; or greedily the device farthest by `tau` from the
-    superclient's running estimate, which moves to the `midpoint` with each newcomer (Algorithm 3) or is the mean of
-    its members, plain or weighted by samples. kl: the authors' code seeks balance, 1 - KL(midpoint || uniform);
-    `pairwise` is KL(D_j || D_S). sets, size: instead, exactly `sets` sets of `size` devices (VISIT's tables).
-    """
+    """FedSeq's superclients: each closes with `min_samples` samples or `max_devices` devices."""
 
     grouping: Literal["random", "k-means", "greedy"] = "greedy"
+    """`random`; one of each `k-means` cluster in turn; or `greedy`, the device farthest by `tau` from the superclient's
+    running estimate."""
     tau: Literal["cosine", "euclidean", "wasserstein", "kl", "gini"] = "kl"
+    """By what the distance is measured."""
     kl: Literal["balance", "pairwise"] = "balance"
+    """The authors' code seeks `balance`, 1 - KL(midpoint || uniform); `pairwise` is KL(D_j || D_S)."""
     estimate: Literal["midpoint", "mean", "weighted-mean"] = "midpoint"
+    """The running estimate moves to the `midpoint` with each newcomer (Algorithm 3), or is the mean of the members,
+    plain or weighted by samples."""
     min_samples: Count = 800
+    """A superclient with so many samples is complete."""
     max_devices: Count = 11
+    """A superclient with so many devices is complete."""
     sets: Natural = 0
+    """Instead, exactly so many sets of `size` devices (VISIT's tables); 0: as many as it takes."""
     size: Natural = 0
+    """With `sets`: the devices of each; 0 without."""
 
     @property
     def needs(self) -> Needs:
@@ -111,30 +118,30 @@ class FedSeqArranger(ArrangerPart, frozen=True, tag="fedseq"):
 
 
 class IcgArranger(ArrangerPart, frozen=True, tag="icg"):
-    """FedGSP's inter-cluster grouping: equal-size clusters by minimum-cost flow, one device of each in every group.
-
-    iterations: how often clusters and centroids take turns at most. draws: the most alike of so many random groupings.
-    """
+    """FedGSP's inter-cluster grouping: equal-size clusters by minimum-cost flow, one device of each in every group."""
 
     needs: ClassVar[Needs] = "rows"
     counted: ClassVar[bool] = True
     sets: Count = 10
+    """How many groups, unless the schedule asks for another number."""
     iterations: Count = 10
+    """How often clusters and centroids take turns at most."""
     draws: Count = 50
+    """The most alike of so many random groupings."""
 
 
 class FedCatArranger(ArrangerPart, frozen=True, tag="fedcat"):
-    """FedCat's grouping- and count-based selection: one device of each of `sets` random groups (the paper's K).
-
-    epsilon: how often the least visited is taken; regroup: new groups every so many cycles (lambda); grouped: without
-    groups the devices are drawn at random (the ablation `DC`).
-    """
+    """FedCat's grouping- and count-based selection: one device of each random group."""
 
     alone: ClassVar[bool] = True
     sets: Count = 10
+    """How many groups (the paper's K)."""
     epsilon: Chance = 0.5
+    """How often the least visited is taken, from 0 to 1."""
     regroup: Count = 1
+    """New groups every so many cycles (lambda)."""
     grouped: bool = True
+    """Without groups the devices are drawn at random (the ablation `DC`)."""
 
 
 class HierClusterArranger(ArrangerPart, frozen=True, tag="hiercluster"):
@@ -143,7 +150,9 @@ class HierClusterArranger(ArrangerPart, frozen=True, tag="hiercluster"):
     needs: ClassVar[Needs] = "rows"
     counted: ClassVar[bool] = True
     sets: Count = 2
+    """How many sets, and clusters."""
     size: Count = 4
+    """How many devices each has."""
 
 
 class CluSampArranger(ArrangerPart, frozen=True, tag="clusamp"):
@@ -158,25 +167,25 @@ class CluSampArranger(ArrangerPart, frozen=True, tag="clusamp"):
     alone: ClassVar[bool] = True
     draws_by_samples: ClassVar[bool] = True
     sets: Count = 10
+    """How many clusters, and draws."""
 
 
 class ChainArranger(ArrangerPart, frozen=True, tag="chain"):
     """All devices in one row, site after site."""
 
     order: Literal["random", "name"] = "random"
+    """The order inside a site: anew at `random`, or by `name`."""
 
 
 class SiteArranger(ArrangerPart, frozen=True, tag="site"):
     """One set for each site: a random share of its devices."""
 
     fraction: Share = 1.0
+    """The share of a site's devices that trains in a round."""
 
 
 class OwnArranger(Own, frozen=True, tag="own"):
-    """An arranger of one's own.
-
-    once: whether a device is in one set of a round at most; an arrangement that breaks it is refused.
-    """
+    """An arranger of one's own."""
 
     needs: ClassVar[Needs] = "nothing"
     weighs: ClassVar[bool] = False
@@ -185,6 +194,7 @@ class OwnArranger(Own, frozen=True, tag="own"):
     alone: ClassVar[bool] = False
     draws_by_samples: ClassVar[bool] = False
     once: bool = True
+    """Whether a device is in one set of a round at most; an arrangement that breaks it is refused."""
 
 
 Arranger = (

@@ -46,7 +46,9 @@ class SignatureEstimator(EstimatorPart, frozen=True, tag="signature"):
     by_class: ClassVar[bool] = True
     exemplars: ClassVar[bool] = True
     epochs: Count = 10
+    """Epochs that a device trains from the same model, once, before it first takes part."""
     where: Where = "server"
+    """Whether it is worked out on the `server` or on the `device`; the result is the same."""
 
 
 class ConfidenceEstimator(EstimatorPart, frozen=True, tag="confidence"):
@@ -55,8 +57,11 @@ class ConfidenceEstimator(EstimatorPart, frozen=True, tag="confidence"):
     by_class: ClassVar[bool] = True
     exemplars: ClassVar[bool] = True
     epochs: Count = 10
+    """Epochs that a device trains from the same model, once, before it first takes part."""
     where: Where = "server"
+    """Whether it is worked out on the `server` or on the `device`; the result is the same."""
     normalise: Literal["sum", "softmax"] = "sum"
+    """By their sum (the authors' code), or a softmax (equation 3)."""
 
 
 class ClassifierEstimator(EstimatorPart, frozen=True, tag="classifier"):
@@ -64,29 +69,29 @@ class ClassifierEstimator(EstimatorPart, frozen=True, tag="classifier"):
 
     weights: ClassVar[bool] = True
     epochs: Count = 10
+    """Epochs that a device trains from the same model, once, before it first takes part."""
     where: Where = "server"
+    """Whether it is worked out on the `server` or on the `device`; the result is the same."""
     layers: Literal["all", "last-two", "last"] = "last"
+    """Which of the fully connected layers count."""
     variance: Share = 0.9
+    """As few principal components as hold this share of the variance."""
 
 
 class ClassCountEstimator(EstimatorPart, frozen=True, tag="class-counts"):
-    """FedGSP's label histograms: the least private; only devices whose owners share them tell theirs.
-
-    unwilling: what to do about devices that do not share: refuse the job, or leave them out of it.
-    """
+    """FedGSP's label histograms: the least private; only devices whose owners share them tell theirs."""
 
     by_class: ClassVar[bool] = True
     unwilling: Literal["refuse", "leave-out"] = "refuse"
+    """What to do about devices that do not share: `refuse` the job, or leave them out of it."""
 
 
 class UpdateEstimator(EstimatorPart, frozen=True, tag="updates"):
-    """The last update w_out - w_in of each device, told by its last visit alone.
-
-    epochs: train so long from the same model before the first round; 0: a device that was not visited yet is a zero.
-    """
+    """The last update w_out - w_in of each device, told by its last visit alone."""
 
     weights: ClassVar[bool] = True
     epochs: Natural = 1
+    """Train so long from the same model before the first round; 0: a device that was not visited yet is a zero."""
 
     @property
     def from_visits(self) -> bool:
@@ -95,10 +100,7 @@ class UpdateEstimator(EstimatorPart, frozen=True, tag="updates"):
 
 
 class OwnEstimator(Own, frozen=True, tag="own"):
-    """An estimator of one's own: works out each device's row on the server, from the model it trained.
-
-    by_class: whether a row is one number for each class.
-    """
+    """An estimator of one's own: works out each device's row on the server, from the model it trained."""
 
     exemplars: ClassVar[bool] = True
     rows: ClassVar[bool] = True
@@ -106,7 +108,9 @@ class OwnEstimator(Own, frozen=True, tag="own"):
     weights: ClassVar[bool] = False
     from_visits: ClassVar[bool] = False
     by_class: bool = False
+    """Whether a row is one number for each class."""
     epochs: Count = 10
+    """Epochs that a device trains from the same model, once, before it first takes part."""
 
 
 Estimator = (

@@ -30,6 +30,7 @@ class Prox(ObjectivePart, frozen=True, tag="prox"):
     """FedProx: g + mu (w - w_in)."""
 
     mu: NotNegative = 0.01
+    """How strongly a device is held near the model that it got; 0 is FedAvg."""
 
 
 class Dyn(ObjectivePart, frozen=True, tag="dyn"):
@@ -37,6 +38,7 @@ class Dyn(ObjectivePart, frozen=True, tag="dyn"):
 
     keeps: ClassVar[bool] = True
     a: Positive = 0.1
+    """How strongly devices are held together."""
 
 
 class Scaffold(ObjectivePart, frozen=True, tag="scaffold"):
@@ -53,36 +55,36 @@ class Sam(ObjectivePart, frozen=True, tag="sam"):
     """Sharpness-aware minimisation: the gradient at w + rho g / |g|."""
 
     rho: Positive = 0.01
+    """How far ahead the gradient is taken."""
 
 
 class Elmy(ObjectivePart, frozen=True, tag="elmy"):
-    """FedELMY: the mean of a pool of diverse models, each the epoch with the best accuracy on a validation split.
-
-    models: how many are trained at a visit (S). warmup: epochs that the first device of a journey trains the model
-    before it starts its pool (E_w). validation: the share of the samples that is held out; 0 keeps the last epoch.
-    start: `own` shuffles the numbers of each tensor of the model received, which makes it another random model of the
-    same kind: every device of FedELMY's parallel form begins with its own.
-    """
+    """FedELMY: the mean of a pool of diverse models, each the epoch with the best accuracy on a validation split."""
 
     models: Count = 5
+    """How many are trained at a visit (S)."""
     alpha: NotNegative = 0.06
+    """How strongly a model is pushed away from the others of the pool; 0 for not at all."""
     beta: NotNegative = 1.0
+    """How strongly a model is held near the pool's first; 0 for not at all."""
     warmup: Natural = 30
+    """Epochs that the first device of a journey trains the model before it starts its pool (E_w)."""
     validation: BelowOne = 0.1
+    """The share of the samples that is held out; 0 keeps the last epoch."""
     start: Literal["received", "own"] = "received"
+    """`own` shuffles the numbers of each tensor of the model received, which makes it another random model of the same
+    kind: every device of FedELMY's parallel form begins with its own."""
 
 
 class OwnObjective(Own, frozen=True, tag="own"):
-    """An objective of one's own: it runs on the devices where it is installed and whose owners allow it.
-
-    keeps: whether it remembers vectors from one visit to the next.
-    """
+    """An objective of one's own: it runs on the devices where it is installed and whose owners allow it."""
 
     receives: ClassVar[tuple[str, ...]] = ()
     returns: ClassVar[tuple[str, ...]] = ()
     server_half: ClassVar[str | None] = None
     plain_sgd: ClassVar[bool] = False
     keeps: bool = True
+    """Whether it remembers vectors from one visit to the next."""
 
 
 Objective = Sgd | Prox | Dyn | Scaffold | Sam | Elmy | OwnObjective

@@ -31,7 +31,9 @@ class Own(Part, frozen=True, tag="own"):
     """
 
     part: PartName
+    """The class, as `package.module:Class`. Example: `"mine:Neighbours"`."""
     settings: dict[str, Any] = {}
+    """The settings of that class."""
 
 
 def name_of(part: Part) -> str:

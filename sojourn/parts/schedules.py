@@ -31,32 +31,37 @@ class SchedulePart(Part, frozen=True):
 
 
 class EveryRound(SchedulePart, frozen=True, tag="every-round"):
-    """All tours start from the global model and merge after the round.
-
-    rearrange_every: arrange anew every so many rounds; 0: never. fraction: the share of the sets that trains in a
-    round, at least one. order: as arranged, or shuffled each round. passes: how often the model tours its set.
-    """
+    """All tours start from the global model and merge after the round."""
 
     rearrange_every: Natural = 1
+    """Arrange anew every so many rounds; 0: never."""
     fraction: Share = 1.0
+    """The share of the sets that trains in a round, at least one."""
     order: Order = "arranged"
+    """The devices of a set as `arranged`, or `shuffled` each round."""
     passes: Count = 1
+    """How often a model tours its set in a round."""
 
 
 class Slots(SchedulePart, frozen=True, tag="slots"):
     """Several models travel for some rounds before they merge.
 
     As many slots as sets train in a round; the i-th set's tour starts from slot i and leaves its model there
-    (FedSeqInter), or from slot (i - j) mod K in the cycle's round j = 0, 1, ... (rotate: FedCat). merge_every: rounds;
-    0: as many as there are sets.
+    (FedSeqInter), or from slot (i - j) mod K in the cycle's round j = 0, 1, ... (rotate: FedCat).
     """
 
     merge_every: Natural = 0
+    """Rounds until models merge; 0: as many as there are sets."""
     rotate: bool = False
+    """Whether each model goes on to another set in the next round (FedCat)."""
     rearrange_every: Natural = 0
+    """Arrange anew every so many rounds; 0: never."""
     fraction: Share = 1.0
+    """The share of the sets that trains in a round, at least one."""
     order: Order = "arranged"
+    """The devices of a set as `arranged`, or `shuffled` each round."""
     passes: Count = 1
+    """How often a model tours its set in a round."""
 
 
 class SequentialToParallel(SchedulePart, frozen=True, tag="stp"):
@@ -67,11 +72,17 @@ class SequentialToParallel(SchedulePart, frozen=True, tag="stp"):
 
     counts_sets: ClassVar[bool] = True
     growth: Literal["linear", "log", "exp"] = "log"
+    """How the number of groups grows with the rounds."""
     alpha: NotNegative = 2.0
+    """How fast it grows; 0 for not at all."""
     beta: Count = 10
+    """The number that it begins with, and grows by."""
     kappa: Share = 0.3
+    """The share of the groups that trains in a round."""
     order: Order = "shuffled"
+    """The devices of a group as `arranged`, or `shuffled` each round."""
     passes: Count = 1
+    """How often a model tours its set in a round."""
 
 
 class Ring(SchedulePart, frozen=True, tag="ring"):
@@ -79,8 +90,11 @@ class Ring(SchedulePart, frozen=True, tag="ring"):
 
     in_turn: ClassVar[bool] = True
     trips: Count = 1
+    """How often the model goes around; each trip is a round."""
     order: Order = "arranged"
+    """The devices of a set as `arranged`, or `shuffled` each round."""
     passes: Count = 1
+    """How often a model tours its set in a round."""
 
     @property
     def fixed_rounds(self) -> int:
@@ -97,7 +111,9 @@ class OneShot(SchedulePart, frozen=True, tag="one-shot"):
     """One round of parallel tours, merged once."""
 
     order: Order = "arranged"
+    """The devices of a set as `arranged`, or `shuffled`."""
     passes: Count = 1
+    """How often a model tours its set in a round."""
 
     @property
     def fixed_rounds(self) -> int:
@@ -111,14 +127,13 @@ class OneShot(SchedulePart, frozen=True, tag="one-shot"):
 
 
 class EdgeCloud(SchedulePart, frozen=True, tag="edge-cloud"):
-    """Client-edge-cloud: the devices of a set train in parallel and merge at their edge server.
-
-    edge_merges: so many times before the cloud merges (the paper's kappa_2, VISIT's j).
-    """
+    """Client-edge-cloud: the devices of a set train in parallel and merge at their edge server."""
 
     at_edge: ClassVar[bool] = True
     edge_merges: Count = 2
+    """So many times before the cloud merges (the paper's kappa_2, VISIT's j)."""
     rearrange_every: Natural = 1
+    """Arrange anew every so many rounds; 0: never."""
 
 
 class OwnSchedule(Own, frozen=True, tag="own"):

@@ -77,7 +77,10 @@ says 1 "holds no sojourn-*.whl" sh /device/install.sh --wheelhouse /etc
 says 1 "/nowhere cannot be read" "${install[@]}" --bundle /nowhere
 says 1 "is not a whole tar.gz" "${install[@]}" --bundle /etc/passwd
 says 1 "is not a program" "${install[@]}" --python /nowhere
-says 1 "no checkout of Sojourn" sh /device/install.sh
+says 1 "no checkout of Sojourn: name its wheel with --wheel" sh /device/install.sh
+says 1 "there is no file /nowhere" sh /device/install.sh --wheel /nowhere
+says 1 "is not called sojourn-*.whl" sh /device/install.sh --wheel /etc/passwd
+says 2 "give one of them" sh /device/install.sh --wheel /etc/passwd --wheelhouse /wheels
 tar -czf "$root/evil.tar.gz" -C "$root" etc/passwd
 says 1 "is not the bundle of a device: it holds etc/passwd" "${install[@]}" --bundle /evil.tar.gz
 printf 'name = "pi-1"\nwrong = 1\n' >"$work/agent.toml"
@@ -126,6 +129,13 @@ says 1 "has hashes for Python 3.9, not for 3.11" sh /older/install.sh --wheelhou
 [ "$(state)" = "$before" ] || wrong "something was left behind: $(diff <(echo "$before") <(state))"
 says 0 "what pip finds is not checked" sh /older/install.sh --wheelhouse /wheels --without-hashes
 says 0 "are removed" sh /older/install.sh --uninstall --purge
+
+step "from Sojourn's wheel alone: the rest is fetched, here from a folder that stands for the index"
+wheel=$(cd "$root/wheels" && echo sojourn-*.whl)
+index=(env PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels)
+says 0 "Installed: sojourn" "${index[@]}" sh /device/install.sh --wheel "/wheels/$wheel"
+says 0 "are removed" sh /device/install.sh --uninstall --purge
+[ "$(state)" = "$before" ] || wrong "something was left behind: $(diff <(echo "$before") <(state))"
 
 step "as root, with a bundle"
 says 0 "systemd is not running here: the agent was not started" "${old[@]}" "${install[@]}" \
@@ -186,6 +196,9 @@ sed -i.whole 's/^# machines: .*/# machines: riscv64/' "$root/deploy/device/requi
 says 1 "has hashes for riscv64, not for" "${server[@]}"
 mv "$root/deploy/device/requirements.txt.whole" "$root/deploy/device/requirements.txt"
 [ "$(state)" = "$before" ] || wrong "something was left behind: $(diff <(echo "$before") <(state))"
+says 1 "no checkout of Sojourn: name its wheel with --wheel" sh /deploy/install-server.sh edge
+says 1 "there is no file /nowhere" sh /deploy/install-server.sh edge --wheel /nowhere
+says 0 "sojourn-edge.service was not started" "${index[@]}" sh /deploy/install-server.sh edge --wheel "/wheels/$wheel"
 says 0 "sojourn-edge.service was not started" "${server[@]}"
 says 0 "sojourn edge run /etc/sojourn/edge.toml" /usr/local/bin/sojourn edge init --bundle /s1.tar.gz --host 192.0.2.1
 says 0 "Installed: sojourn" "${server[@]}"

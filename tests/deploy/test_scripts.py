@@ -41,6 +41,8 @@ def test_shellcheck_finds_nothing(script: Path) -> None:
         (("--bundle",), "error: --bundle needs a value"),
         (("--purge",), "error: --purge goes with --uninstall"),
         (("--uninstall", "--bundle", "x"), "error: --uninstall goes with --purge only"),
+        (("--uninstall", "--wheel", "x"), "error: --uninstall goes with --purge only"),
+        (("--wheel", "x", "--wheelhouse", "y"), "error: --wheel and --wheelhouse: give one of them"),
     ],
 )
 def test_the_install_script_refuses_what_it_does_not_know(arguments: tuple[str, ...], said: str) -> None:

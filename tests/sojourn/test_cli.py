@@ -96,7 +96,7 @@ def test_completion_knows_commands_that_were_never_loaded(
         (("agent", "run"), 2, "error: the command line: the key 'name' is missing"),
         (("agent", "run", "none.toml"), 2, "error: none.toml: No such file or directory"),
         (("edge", "run", "--name", "Not A Name"), 2, "error: the command line: name: not a valid name"),
-        (("coordinator", "run", "--broker", "here:there"), 2, "error: --broker 'here:there' is not an address"),
+        (("coordinator", "run", "--broker", "here:there"), 2, "error: 'here:there' is not an address of a broker"),
         (("job", "submit", "none.toml"), 2, "error: none.toml: No such file or directory"),
         (("job", "list", "--broker", "localhost:1"), 1, "error: "),
         (("broker", "--edge", "s1"), 2, "error: --edge, --device, --cloud and --operator"),

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.admin.settings import CoordinatorSettings
 from edge_agent.settings import AgentSettings
 from hierarchy.settings import EdgeSettings
 from sojourn.errors import ConfigError
-from sojourn.settings import broker_flags, read_settings, store_folder
+from sojourn.links.settings import BrokerSettings, TlsSettings
+from sojourn.settings import broker_flags, broker_table, read_settings, store_folder
+from tests.there import there
 
 FILE = """
 name = "pi-1"
@@ -50,7 +53,7 @@ def test_flags_suffice() -> None:
 
 
 def test_what_is_missing_or_misspelt_is_named(file: str) -> None:
-    with pytest.raises(ConfigError, match="the command line: the key 'name' is missing"):
+    with pytest.raises(ConfigError, match="the command line: the key 'name' is missing: give --name, or a settings"):
         read_settings(None, {}, EdgeSettings)
     Path(file).write_text(FILE + "[brokr]\n")
     with pytest.raises(ConfigError, match=r"agent.toml: unknown key 'brokr'; did you mean 'broker'\?"):
@@ -58,18 +61,72 @@ def test_what_is_missing_or_misspelt_is_named(file: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "host", "port"),
-    [("pi", "pi", None), ("pi:1884", "pi", 1884), ("[::1]:1884", "::1", 1884), ("[::1]", "::1", None)],
+    ("address", "table"),
+    [
+        ("pi", {"host": "pi"}),
+        ("pi:1884", {"host": "pi", "port": 1884}),
+        ("[::1]:1884", {"host": "::1", "port": 1884}),
+        ("[::1]", {"host": "::1"}),
+        ("fe80::1", {"host": "fe80::1"}),
+        ("mqtt://pi", {"host": "pi", "tls": False}),
+        ("mqtt://pi:1884/", {"host": "pi", "port": 1884, "tls": False}),
+        ("mqtts://vm.example.org:8884", {"host": "vm.example.org", "port": 8884, "tls": True}),
+        ("MQTTS://vm", {"host": "vm", "tls": True}),
+    ],
 )
-def test_addresses(address: str, host: str, port: int | None) -> None:
-    flags = broker_flags(address)
-    assert (flags["host"], flags.get("port")) == (host, port)
+def test_addresses(address: str, table: dict[str, object]) -> None:
+    assert broker_table(address) == table
 
 
-@pytest.mark.parametrize("address", ["pi:", "pi:x", ":1883"])
-def test_what_is_no_address(address: str) -> None:
-    with pytest.raises(ConfigError, match="is not an address"):
+@pytest.mark.parametrize(
+    ("address", "remedy"),
+    [
+        ("pi:", "write host, host:port like localhost:1883"),
+        ("pi:x", "write host"),
+        (":1883", "write host"),
+        ("", "write host"),
+        ("pi:0", "write host"),
+        ("pi:65536", "write host"),
+        ("a b", "write host"),
+        ("mqtt://pi/topic", "write host"),
+        ("http://pi", "no way by http:// here"),
+        ("ssl://pi:8883", "mqtts://host:8883"),
+        ("me:secret@pi", "username and password_file"),
+    ],
+)
+def test_what_is_no_address(address: str, remedy: str) -> None:
+    with pytest.raises(ConfigError, match="is not an address of a broker") as caught:
         broker_flags(address)
+    assert remedy in str(caught.value)
+
+
+def test_a_text_stands_for_a_table_in_every_settings_file(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text('name = "pi-1"\nbroker = "localhost:1884"\ndata = "photos"')
+    agent = read_settings(str(file), {"broker": broker_flags(None, "me")}, AgentSettings)
+    assert (agent.broker.address, agent.broker.username) == ("localhost:1884", "me")
+    assert agent.data.path == str(tmp_path / "photos")
+    file.write_text('name = "edge-1"\nbroker = "pi"\ncloud_broker = "mqtts://vm"')
+    edge = read_settings(str(file), {}, EdgeSettings)
+    assert (edge.broker.address, there(edge.cloud_broker).address) == ("pi:1883", "vm:8883")
+    file.write_text('broker = "mqtts://vm:8884"')
+    assert read_settings(str(file), {}, CoordinatorSettings).broker == BrokerSettings(host="vm", port=8884, tls=True)
+
+
+def test_a_text_that_stands_for_nothing_is_named_with_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "edge.toml"
+    file.write_text('name = "edge-1"\nbroker = "http://pi"')
+    with pytest.raises(ConfigError, match=r"edge\.toml: 'http://pi' is not an address of a broker"):
+        read_settings(str(file), {}, EdgeSettings)
+
+
+def test_an_address_that_asks_for_tls_leaves_the_file_s_way_of_it(tmp_path: Path) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text('name = "pi-1"\ndata = "x.npz"\nbroker = { host = "a", tls = { ca_file = "ca.pem" } }')
+    settings = read_settings(str(file), {"broker": broker_flags("mqtts://b")}, AgentSettings)
+    assert (settings.broker.host, settings.broker.tls) == ("b", TlsSettings(ca_file=str(tmp_path / "ca.pem")))
+    plain = read_settings(str(file), {"broker": broker_flags("mqtt://b")}, AgentSettings)
+    assert plain.broker.tls is False
 
 
 def test_where_a_node_keeps_things(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from coordinator.jobs.settings import read_job
 from sojourn.errors import ConfigError
+from sojourn.parts import Prox
 from sojourn.settings import nearest, read_file, read_text
 
 
@@ -18,6 +19,7 @@ class Inner(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Outer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     inner: Inner = Inner()
+    list: tuple[str, ...] = ()
 
 
 def test_settings_are_read() -> None:
@@ -32,6 +34,11 @@ def test_settings_are_read() -> None:
         ('name = "x"\n[inner]\ncolor = "red"', "f: unknown key 'color' in [inner]; did you mean 'colour'?"),
         ('name = "x"\n[inner]\nzzzz = 1', "f: unknown key 'zzzz' in [inner]; known are: colour, size"),
         ('name = "x"\n[inner]\nsize = "big"', "f: inner.size: expected `int`, got `str`"),
+        (
+            'name = "x"\ninner = "red"',
+            "f: inner: a table with keys is meant here, not a value of its own; known keys are: colour, size",
+        ),
+        ('name = "x"\nlist = 1', "f: list: a list is meant here: put it into brackets, [...]"),
         ("name = 3", "f: name: expected `str`, got `int`"),
         ("name = ", "f: not valid TOML: Invalid value (at end of document)"),
         ("a = " + "[" * 20_000, "f: not valid TOML"),
@@ -85,6 +92,11 @@ def test_a_job_file_that_is_wrong_is_refused(line, said) -> None:
         read_job(f'name = "job"\ndata.test = "digits"\n{line}', "job.toml")
     assert said in str(caught.value)
     assert str(caught.value).startswith("job.toml: ")
+
+
+def test_a_name_alone_stands_for_a_part_or_a_model() -> None:
+    job = read_job('name = "job"\ndata.test = "digits"\nmodel = "cnn"\nobjective = "prox"', "job.toml")
+    assert (job.model.name, job.parts().objective) == ("cnn", Prox())
 
 
 @pytest.mark.parametrize("name", ["", "Job", "a/b", "a" * 64, "a b", "+", "job\n"])

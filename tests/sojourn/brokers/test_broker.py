@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import stat
@@ -20,6 +21,7 @@ from sojourn.brokers.acl import CLEANER, Members, acl_lines, left_behind
 from sojourn.brokers.run import find_mosquitto, start_broker
 from sojourn.errors import BrokerError, ConfigError
 from sojourn.links.settings import BrokerSettings, BrokerTls, LocalBroker
+from tests.forked import Forked
 from tests.sojourn.brokers.brokers import Node, expect
 
 ROOT = Path(__file__).parents[3]
@@ -34,9 +36,9 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def listens(port: int) -> bool:
+def listens(port: int, host: str = "127.0.0.1") -> bool:
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        socket.create_connection((host, port), timeout=5).close()
     except OSError:
         return False
     return True
@@ -65,6 +67,28 @@ def test_a_port_in_use_is_named(kind: Kind, tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(BrokerError, match=f"port {port} on 127.0.0.1 .*choose another port"):
             start_broker(LocalBroker(kind=kind, port=port), tmp_path)
+
+
+def test_a_broker_that_is_there_already_is_to_be_used(tmp_path: Path) -> None:
+    with (
+        start_broker(LocalBroker(), tmp_path) as running,
+        pytest.raises(BrokerError, match=rf"a broker listens on 127\.0\.0\.1:{running.port} already.*use that one"),
+    ):
+        start_broker(LocalBroker(port=running.port), tmp_path / "second")
+
+
+@pytest.mark.parametrize(("host", "open_to_all"), [("127.0.0.1", False), ("0.0.0.0", True)])
+def test_a_broker_for_other_machines_is_reached_by_them_and_warns(host: str, open_to_all: bool, tmp_path: Path) -> None:
+    said, warned = tmp_path / "said", tmp_path / "warned"
+    running = Forked(["broker", "--host", host, "--port", "0"], said, tmp_path, errors=warned)
+    expect(lambda: "is listening on" in said.read_text())
+    port = int(re.findall(rf"is listening on {re.escape(host)}:(\d+);", said.read_text())[0])
+    # Linux has all of 127.0.0.0/8, and who listens on 127.0.0.1 alone is not found at another address of it.
+    assert listens(port, "127.0.0.2") == open_to_all
+    assert listens(port)
+    running.terminate()
+    assert running.wait(30) == 0
+    assert ("lets in everybody who reaches it" in warned.read_text()) == open_to_all
 
 
 def test_a_broker_that_does_not_start_shows_its_log(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sojourn.brokers.run import start_broker
+from sojourn.links.reasons import cannot_connect
 from sojourn.links.settings import BrokerSettings, LocalBroker
 from tests.sojourn.brokers.brokers import Node, ScriptedBroker, expect, make_hasty
 
@@ -41,6 +42,13 @@ def test_nobody_there_and_no_such_host_are_told_in_words() -> None:
     for host in ("no-such-host.invalid", "two..dots"):
         with Node(BrokerSettings(host=host), wait=False) as node:
             node.assert_told(host, "cannot be resolved")
+
+
+@pytest.mark.parametrize(("host", "hinted"), [("localhost", False), ("127.0.0.1", False), ("192.168.1.10", True)])
+def test_a_broker_that_may_listen_for_its_own_machine_alone_is_hinted_at(host: str, hinted: bool) -> None:
+    told = cannot_connect(BrokerSettings(host=host), ConnectionRefusedError())
+    assert told.startswith(f"no broker listens at {host}:1883")
+    assert ("unless its configuration has a `listener`" in told) == hinted
 
 
 def test_a_second_client_of_the_same_name_is_told_of(tmp_path: Path) -> None:

@@ -1,0 +1,158 @@
+"""Follows README as a stranger does: every command as it stands there, in its order, each role in its own terminal.
+
+`unshare --net python -m tests.docs.walk FOLDER` has a network of its own, so that the ports and addresses of the page
+are free. It prints what came of each command as JSON. FOLDER stands for the clone, with photos/ in it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from sojourn.brokers.run import die_with_parent
+from tests.docs.pages import ROOT, blocks, runs_on, section
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+FIRST, MACHINES, BACK = "## Your own images, your own model", "## More than one machine", "## The model goes back"
+ADDRESS = "192.168.1.10"
+"""Where the page has its broker."""
+PATIENCE = 300.0
+_GET_FLAGS, _SET_FLAGS, _SET_ADDRESS = 0x8913, 0x8914, 0x8916
+_UP, _RUNNING = 0x1, 0x40
+
+
+class Walk:
+    """A stranger at the keyboard: what was typed, and what came of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.told: list[dict[str, object]] = []
+        self.terminals: list[tuple[str, subprocess.Popen[bytes], Path]] = []
+        self.environment = {**os.environ, "HOME": str(folder / "home"), "COLUMNS": "80", "PYTHONPATH": str(ROOT)}
+        self.environment.pop("XDG_DATA_HOME", None)
+
+    def prepare(self) -> None:
+        """What `make demo` has left: an environment with the command in it; here it runs the code of the checkout."""
+        programs = self.folder / ".venv" / "bin"
+        programs.mkdir(parents=True)
+        (self.folder / "home").mkdir()
+        (programs / "sojourn").write_text(f"#!{sys.executable}\nfrom sojourn.cli import main\nmain()\n")
+        (programs / "sojourn").chmod(0o755)
+        (programs / "activate").write_text(f"PATH={shlex.quote(str(programs))}:$PATH\n")
+
+    def write_files(self, text: str) -> None:
+        """Each file of a section: a block whose prose before it names it."""
+        for block in blocks(text):
+            if block.language in {"python", "toml"}:
+                (name,) = re.findall(r"`(\w+\.(?:py|toml))`", block.before)[-1:]
+                (self.folder / name).write_text(block.text)
+
+    def type_in(self, command: str) -> None:
+        """One command: a role stays in its terminal, anything else is waited for."""
+        shell = ["bash", "-c", f". .venv/bin/activate && exec {command}" if not command.startswith(". ") else command]
+        log = self.folder / f"terminal-{len(self.told)}.log"
+        with log.open("wb") as output:
+            started = subprocess.Popen(
+                shell,
+                cwd=self.folder,
+                env=self.environment,
+                stdout=output,
+                stderr=output,
+                preexec_fn=die_with_parent(),  # noqa: PLW1509  # this process has one thread
+            )
+        if runs_on(command):
+            self.terminals.append((command, started, log))
+            if command.startswith("sojourn broker"):  # a person takes longer to find the next terminal
+                self.wait_for(log, "is listening")
+            self.told.append({"command": command, "code": None, "said": ""})
+            return
+        code = started.wait(PATIENCE)
+        self.told.append({"command": command, "code": code, "said": log.read_text()})
+        if code:
+            self.give_up()
+
+    def wait_for(self, log: Path, words: str) -> None:
+        """Until a terminal shows this."""
+        end = time.monotonic() + PATIENCE
+        while words not in log.read_text():
+            if time.monotonic() > end:
+                self.give_up()
+            time.sleep(0.05)
+
+    def stop(self, which: str = "sojourn") -> None:
+        """Ctrl-C in the terminals of these commands, the last one first."""
+        for command, started, log in reversed([each for each in self.terminals if each[0].startswith(which)]):
+            started.send_signal(signal.SIGINT)
+            self.told.append({"command": f"Ctrl-C: {command}", "code": started.wait(60), "said": log.read_text()})
+        self.terminals = [each for each in self.terminals if not each[0].startswith(which)]
+
+    def give_up(self) -> None:
+        """A command has failed: end, and show every terminal."""
+        self.stop()
+        self.tell()
+        sys.exit(1)
+
+    def tell(self) -> None:
+        """What came of it, as JSON."""
+        sys.stdout.write(json.dumps(self.told))
+
+
+def commands(heading: str) -> list[str]:
+    """The commands of a section; blocks in another language, and those that are no commands, are left out."""
+    plain = [block for block in blocks(section(README, heading)) if not block.language]
+    return [each for block in plain for each in block.commands if each.startswith(("sojourn ", ". ."))]
+
+
+def raise_network() -> str:
+    """Give a new network its loopback, and the page's address beside it; returns the address to use instead of it.
+
+    Where this is no new network nothing is touched: another loopback address stands in for the page's.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as tool:
+        flags = struct.unpack("16sh14x", fcntl.ioctl(tool, _GET_FLAGS, struct.pack("16sh14x", b"lo", 0)))[1]
+        if flags & _UP:
+            return "127.0.0.2"
+        for name, number in ((b"lo", "127.0.0.1"), (b"lo:1", ADDRESS)):
+            where = struct.pack("16sH2x4s8x", name, socket.AF_INET, socket.inet_aton(number))
+            fcntl.ioctl(tool, _SET_ADDRESS, where)
+            fcntl.ioctl(tool, _SET_FLAGS, struct.pack("16sh14x", name, _UP | _RUNNING))
+    return ADDRESS
+
+
+def main(folder: Path) -> None:
+    """The first hour; then the model goes back; then the same over the broker's address."""
+    address = raise_network()
+    walk = Walk(folder)
+    walk.prepare()
+    walk.write_files(section(README, FIRST))
+    for command in commands(FIRST):
+        walk.type_in(command)
+    walk.stop("sojourn agent")
+    for command in commands(BACK):
+        walk.type_in(command)
+    walk.stop()
+    for command in commands(MACHINES):
+        # The job is done: that it is listed shows that the broker is reached.
+        walk.type_in(
+            command.replace("submit job.toml --broker", "list --broker")
+            .replace(" --watch", "")
+            .replace(ADDRESS, address)
+        )
+    (agent,) = [log for command, _, log in walk.terminals if command.startswith("sojourn agent")]
+    walk.wait_for(agent, "connected")
+    walk.stop()
+    walk.tell()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
