@@ -8,6 +8,7 @@ import msgspec
 
 from coordinator.rollout_records import RolloutRecord
 from hierarchy.arranging.arrangement import ClientSet, Memo
+from sojourn.protocol.limits import Date
 from sojourn.protocol.messages import Toured
 from sojourn.protocol.wire import JobStatus, Ref, RoundReport
 
@@ -38,10 +39,27 @@ class JobSubmitted(msgspec.Struct, frozen=True, tag="job-submitted/1"):
     job: str
     text: str
     ticket: str
+    at: Date | msgspec.UnsetType = msgspec.UNSET
+    """When; unset before 0.4.0, and where nobody knows the date, as in a simulation."""
 
 
 class JobStarted(msgspec.Struct, frozen=True, tag="job-started/1"):
-    """The job is next in the queue: it is being compiled."""
+    """The job is next in the queue: it is being compiled, or goes on with what was compiled before."""
+
+    job: str
+    at: Date | msgspec.UnsetType = msgspec.UNSET
+
+
+class JobContinued(msgspec.Struct, frozen=True, tag="job-continued/1"):
+    """The job has other rounds to do or another target, as `text` says; one that had ended is queued again."""
+
+    job: str
+    text: str
+    ticket: str
+
+
+class JobRemoved(msgspec.Struct, frozen=True, tag="job-removed/1"):
+    """A job that had ended is forgotten, with its models."""
 
     job: str
 
@@ -129,6 +147,16 @@ class DevicesEstimated(msgspec.Struct, frozen=True, tag="devices-estimated/1"):
     """How far training went, for the gate of the first round; unset where nothing was trained, and before 0.3.0."""
 
 
+class Unmerged(msgspec.Struct, frozen=True):
+    """What a job has after a round that merged only because it was the last: with more rounds it goes on from here."""
+
+    vectors: dict[str, Ref]
+    handout: dict[str, Ref]
+    slots: dict[str, float]
+    since_merge: int
+    merged_fleet: int
+
+
 class RoundClosed(msgspec.Struct, frozen=True, tag="round-closed/1"):
     """The round's tours have become the job's next state."""
 
@@ -147,6 +175,16 @@ class RoundClosed(msgspec.Struct, frozen=True, tag="round-closed/1"):
     rises: tuple[float, float] | msgspec.UnsetType = msgspec.UNSET
     """By which factor its visits made the loss on the exemplars grow: the median, and the median deviation from it,
     infinite where there are too few to tell; unset where nobody looked."""
+    keeps: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
+    """The rounds of the job whose models are kept from now on, this one's among them; before 0.4.0 none were."""
+    unmerged: Unmerged | msgspec.UnsetType = msgspec.UNSET
+
+
+class RoundsKept(msgspec.Struct, frozen=True, tag="rounds-kept/1"):
+    """Of a job's models of earlier rounds only these are kept: room was needed."""
+
+    job: str
+    rounds: tuple[int, ...]
 
 
 class JobEnded(msgspec.Struct, frozen=True, tag="job-ended/1"):
@@ -155,11 +193,12 @@ class JobEnded(msgspec.Struct, frozen=True, tag="job-ended/1"):
     job: str
     status: JobStatus
     detail: str
+    at: Date | msgspec.UnsetType = msgspec.UNSET
 
 
 JobRecord = (
     JobSubmitted | JobStarted | JobCompiled | JobWaits | RoundPlanned | LegPassed | TourArrived | TourMoved
-    | TourGivenUp | DevicesEstimated | RoundClosed | JobEnded
+    | TourGivenUp | DevicesEstimated | RoundClosed | RoundsKept | JobEnded | JobContinued | JobRemoved
 )  # fmt: skip
 Record = JobRecord | RolloutRecord
 
@@ -178,6 +217,7 @@ def blobs_of(record: Record) -> tuple[bytes, ...]:
             ]
         case RoundClosed():
             refs = [*record.vectors.values(), *record.handout.values(), *record.weights.values()]
+            refs += [*record.unmerged.vectors.values(), *record.unmerged.handout.values()] if record.unmerged else []
         case LegPassed():
             refs = [*record.vectors.values(), *record.handout.values()]
         case DevicesEstimated():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from coordinator.jobs.compatibility import objections
+from coordinator.jobs.start import read_start
 from coordinator.jobs.tour_settings import GateSettings, TourSettings
 from coordinator.strategies import Strategy, named
 from sojourn.errors import ConfigError
@@ -26,10 +27,15 @@ ROUNDS = 10
 
 
 class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which model: `mlp`, `cnn`, `resnet8`, or a class of one's own as `package.module:Class`."""
+    """Which model: `mlp`, `cnn`, `resnet8`, or a class of one's own as `package.module:Class`.
+
+    start: the model of an earlier job to start from, `job:NAME`, `job:NAME@12` or `job:NAME@best`; without it, a new
+    one.
+    """
 
     name: str = "mlp"
     options: dict[str, Any] = {}
+    start: str | None = None
 
 
 class JobData(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -106,6 +112,8 @@ def read_job(text: str, where: str, folder: Path | None = None) -> JobSettings:
     """The job in a TOML text, checked as far as it can be without data; file names are taken relative to `folder`."""
     job = validated(parse(text, where), JobSettings, where)
     check_name(job.name, f"{where}: the job's name")
+    if job.model.start is not None and read_start(job.model.start, where).job == job.name:
+        raise ConfigError(f"{where}: model.start names the job itself; to give it more rounds, continue it")
     strategy = job.put_together(where)
     if reasons := objections(strategy, job):
         raise ConfigError(f"{where}: {'; '.join(reasons)}")

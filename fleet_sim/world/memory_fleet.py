@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from coordinator.machine.coordinator import Coordinator
+from coordinator.machine.kept_rounds import BEST_ONLY
 from coordinator.machine.work import CoordinatorWorker
 from coordinator.records import ENDED
 from coordinator.rounds.kit_cache import KitCache
@@ -118,7 +119,8 @@ class MemoryFleet:
     def _coordinator(self, broker: MemoryBroker) -> Node:
         link = MemoryLink(broker, OWN_BROKER_PAYLOAD)
         links: dict[Role, Link] = {"edge": link, "cloud": link}
-        return self._node(Coordinator(CLOUD), links, lambda store: InlineWorkers(self._bench(store.blobs)))
+        machine = Coordinator(CLOUD, keep=BEST_ONLY)
+        return self._node(machine, links, lambda store: InlineWorkers(self._bench(store.blobs)))
 
     def _bench(self, blobs: BlobStore) -> CoordinatorWorker:
         return CoordinatorWorker(blobs, kits=KitCache())
