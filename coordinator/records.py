@@ -8,7 +8,7 @@ import msgspec
 
 from coordinator.rollout_records import RolloutRecord
 from hierarchy.arranging.arrangement import ClientSet, Memo
-from sojourn.protocol.limits import Date
+from sojourn.protocol.limits import Moment
 from sojourn.protocol.messages import Toured
 from sojourn.protocol.wire import JobStatus, Ref, RoundReport
 
@@ -39,15 +39,15 @@ class JobSubmitted(msgspec.Struct, frozen=True, tag="job-submitted/1"):
     job: str
     text: str
     ticket: str
-    at: Date | msgspec.UnsetType = msgspec.UNSET
-    """When; unset before 0.4.0, and where nobody knows the date, as in a simulation."""
+    at: Moment | msgspec.UnsetType = msgspec.UNSET
+    """When; unset before 0.4.0."""
 
 
 class JobStarted(msgspec.Struct, frozen=True, tag="job-started/1"):
     """The job is next in the queue: it is being compiled, or goes on with what was compiled before."""
 
     job: str
-    at: Date | msgspec.UnsetType = msgspec.UNSET
+    at: Moment | msgspec.UnsetType = msgspec.UNSET
 
 
 class JobContinued(msgspec.Struct, frozen=True, tag="job-continued/1"):
@@ -157,6 +157,16 @@ class Unmerged(msgspec.Struct, frozen=True):
     merged_fleet: int
 
 
+class RoundKeeps(msgspec.Struct, frozen=True):
+    """What is kept besides the job's new vectors when a round closes.
+
+    rounds: those whose models are kept from now on, this one's among them.
+    """
+
+    rounds: tuple[int, ...] = ()
+    unmerged: Unmerged | None = None
+
+
 class RoundClosed(msgspec.Struct, frozen=True, tag="round-closed/1"):
     """The round's tours have become the job's next state."""
 
@@ -175,9 +185,8 @@ class RoundClosed(msgspec.Struct, frozen=True, tag="round-closed/1"):
     rises: tuple[float, float] | msgspec.UnsetType = msgspec.UNSET
     """By which factor its visits made the loss on the exemplars grow: the median, and the median deviation from it,
     infinite where there are too few to tell; unset where nobody looked."""
-    keeps: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
-    """The rounds of the job whose models are kept from now on, this one's among them; before 0.4.0 none were."""
-    unmerged: Unmerged | msgspec.UnsetType = msgspec.UNSET
+    keeps: RoundKeeps | msgspec.UnsetType = msgspec.UNSET
+    """Unset before 0.4.0: then nothing was."""
 
 
 class RoundsKept(msgspec.Struct, frozen=True, tag="rounds-kept/1"):
@@ -193,7 +202,7 @@ class JobEnded(msgspec.Struct, frozen=True, tag="job-ended/1"):
     job: str
     status: JobStatus
     detail: str
-    at: Date | msgspec.UnsetType = msgspec.UNSET
+    at: Moment | msgspec.UnsetType = msgspec.UNSET
 
 
 JobRecord = (
@@ -217,7 +226,8 @@ def blobs_of(record: Record) -> tuple[bytes, ...]:
             ]
         case RoundClosed():
             refs = [*record.vectors.values(), *record.handout.values(), *record.weights.values()]
-            refs += [*record.unmerged.vectors.values(), *record.unmerged.handout.values()] if record.unmerged else []
+            other = record.keeps.unmerged if record.keeps else None
+            refs += [*other.vectors.values(), *other.handout.values()] if other else []
         case LegPassed():
             refs = [*record.vectors.values(), *record.handout.values()]
         case DevicesEstimated():

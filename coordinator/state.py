@@ -34,7 +34,7 @@ from coordinator.records import (
 from coordinator.rollout_records import LineState, RolloutRecord
 from hierarchy.arranging.arrangement import ClientSet, Memo
 from sojourn.errors import JobError
-from sojourn.protocol.limits import MOST_BYTES, Date, sum_within
+from sojourn.protocol.limits import MOST_BYTES, Moment, sum_within
 from sojourn.protocol.messages import Toured
 from sojourn.protocol.wire import JobStatus, Ref, RoundReport, TourId
 
@@ -122,11 +122,11 @@ class JobState(msgspec.Struct):
     """What the arranger remembered before it arranged the round that is under way."""
     continued: str | msgspec.UnsetType = msgspec.UNSET
     """What the operator called the last request for more rounds."""
-    submitted: Date | msgspec.UnsetType = msgspec.UNSET
-    started: Date | msgspec.UnsetType = msgspec.UNSET
+    submitted: Moment | msgspec.UnsetType = msgspec.UNSET
+    started: Moment | msgspec.UnsetType = msgspec.UNSET
     """When it last had its turn."""
-    ended: Date | msgspec.UnsetType = msgspec.UNSET
-    worked: int | msgspec.UnsetType = msgspec.UNSET
+    ended: Moment | msgspec.UnsetType = msgspec.UNSET
+    worked: float | msgspec.UnsetType = msgspec.UNSET
     """Seconds from its turn to its end, over all the times that it had one."""
 
     @property
@@ -298,7 +298,7 @@ class JobState(msgspec.Struct):
         self.history.append(record.report)
         if record.keeps:
             known = (self.kept or {}) | {record.report.round: record.vectors["model"]}
-            self.kept = {number: ref for number, ref in known.items() if number in record.keeps}
+            self.kept = {number: ref for number, ref in known.items() if number in record.keeps.rounds}
         self.estimation_traffic = 0
         self.silent = {} if len(self.history) % ASK_AGAIN_AFTER == 0 else self.silent
         self.slots = record.slots
@@ -308,7 +308,8 @@ class JobState(msgspec.Struct):
         self.weights |= record.weights
         for device, done in record.visits.items():
             self.visits[device] = self.visits.get(device, 0) + done
-        self.unmerged, self.memo_before = record.unmerged, msgspec.UNSET
+        self.unmerged = (record.keeps and record.keeps.unmerged) or msgspec.UNSET
+        self.memo_before = msgspec.UNSET
         if self.unmerged and len(self.history) < self.settings.all_rounds:  # more were asked for while it closed
             self._take_unmerged()
         self._clear()
@@ -319,8 +320,8 @@ class JobState(msgspec.Struct):
             self.memo = self.memo_before
         self.memo_before = msgspec.UNSET
         self.status, self.detail, self.ended = record.status, record.detail, record.at
-        if isinstance(self.started, int) and isinstance(record.at, int):
-            self.worked = (self.worked or 0) + max(0, record.at - self.started)
+        if isinstance(self.started, float) and isinstance(record.at, float):
+            self.worked = (self.worked or 0.0) + max(0.0, record.at - self.started)
         self.started = msgspec.UNSET
         self._clear()
 

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import math
+import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import UNSET
 
 from coordinator.records import ENDED
+from coordinator.results.folder import ResultFolder
+from coordinator.results.tallies import write_tallies
 from fleet_sim.engines.untrained import UntrainedGraphs
 from fleet_sim.preparing import SimulatedDevices, prepare_training
-from fleet_sim.results.folder import ResultFolder
-from fleet_sim.results.tallies import write_tallies
 from fleet_sim.settings import Simulation, read_simulation
 from fleet_sim.world import checkpoint
 from fleet_sim.world.availability import fails, follow
 from fleet_sim.world.timing import Timing
 from fleet_sim.world.virtual_fleet import VirtualFleet
 from fleet_sim.world.worker_starts import WorkerStarts
-from sojourn.errors import JobError
+from sojourn.errors import ConfigError, JobError
 from sojourn.model.graphs import Graphs
+from sojourn.protocol.job_messages import Continue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,9 +65,20 @@ class SimulationRun:
         self.fleet = self._build_fleet(devices, before, job.seed)
         if resume:
             self.results.back_to(before.clock)
+            self._extend()
         else:
             self.results.begin(simulation.text)
             self.fleet.submit(prepared.job_text)
+
+    def _extend(self) -> None:
+        """Let the job have the rounds and the target of the settings, where those it began with are others."""
+        job, begun = self.simulation.read(), self.fleet.job(self.name).settings
+        if (job.all_rounds, job.target) == (begun.all_rounds, begun.target):
+            return
+        rounds = job.all_rounds if job.all_rounds != begun.all_rounds else UNSET
+        if reason := self.fleet.go_on(Continue(f"extend-{secrets.token_hex(4)}", self.name, rounds, job.target or 0.0)):
+            raise ConfigError(f"{self.results.path}: {reason}")
+        self.results.settings(self.simulation.text)
 
     def _build_fleet(self, devices: SimulatedDevices, before: checkpoint.Resumed, seed: int) -> VirtualFleet:
         """All nodes, as they were `before`, and devices that come and go as the settings say."""

@@ -122,7 +122,7 @@ def assemble(settings: CoordinatorSettings, notifier: Notifier | None = None) ->
         fleet=settings.fleet,
         release_key=key,
         keep=settings.keep,
-        calendar=time.time,
+        wall=time.time() - time.monotonic(),
     )
     link = MqttLink(settings.broker, settings.name)
     folder = store_folder(settings.store, settings.fleet, settings.name)

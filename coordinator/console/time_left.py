@@ -50,6 +50,19 @@ class TimeLeft:
         return (now - since) / (done - before) * max(0.0, view.rounds - done)
 
 
+def clock_of(seconds: float) -> str:
+    """A time for people."""
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    days, minutes = divmod(int(seconds // 60), 24 * 60)
+    hours, minutes = divmod(minutes, 60)
+    if days:
+        return f"{days} d {hours:02} h"
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {int(seconds % 60):02} s"
+
+
 def describe_time_left(seconds: float | None) -> str:
     """The time left, for people; nothing where nothing is known."""
     if seconds is None:

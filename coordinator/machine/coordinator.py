@@ -32,7 +32,6 @@ from sojourn.protocol.release_messages import DeviceReport, InspectReleases, Mak
 from sojourn.protocol.topics import Address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from collections.abc import Set as AbstractSet
 
     from coordinator.machine.kept_rounds import KeepSettings
@@ -52,12 +51,14 @@ class Coordinator:
         *,
         fleet: str = "sojourn",
         release_key: str = "",
+        wall: float = 0.0,
         keep: KeepSettings | None = None,
-        calendar: Callable[[], float] | None = None,
     ) -> None:
-        """`release_key` is the public half of the key that signs releases; without it they go out unverified.
+        """A coordinator that knows no job yet.
 
-        keep: which models of finished rounds are kept. calendar: tells the date, which is only ever shown to people.
+        release_key: the public half of the key that signs releases; without it they go out unverified. wall: what a
+        clock on the wall shows, in seconds since 1970, when `now` is 0; people are told times by it. keep: which models
+        of finished rounds are kept.
         """
         self.address = Address("cloud", name)
         self.offer: Offer | None = None
@@ -67,7 +68,7 @@ class Coordinator:
         self._operators = operators
         self._outbox = Outbox()
         self._tours = RoundTours(self._outbox)
-        self._queue = JobQueue(self.sites, self._tours, keep, calendar)
+        self._queue = JobQueue(self.sites, self._tours, wall, keep)
         self._requests = OperatorRequests(self._queue, self.sites, self._tours)
         self._rollouts = Rollouts(self.sites, self.state)
         self._rollout_requests = RolloutRequests(self._rollouts, fleet, release_key)
@@ -178,15 +179,15 @@ class Coordinator:
             case Submit():
                 return self._requests.submit(sender, message, now)
             case Inspect():
-                return [Send(sender, self._requests.inspect(message))]
+                return [Send(sender, self._requests.inspect(message, now))]
             case Stop():
                 return self._requests.stop(sender, message, now)
             case Export() | MakeRelease():
-                return self._requests.make(sender, message)
+                return self._requests.make(sender, message, now)
             case Continue():
                 return self._requests.go_on(sender, message, now)
             case Remove():
-                return self._requests.remove(sender, message)
+                return self._requests.remove(sender, message, now)
             case ReadJob():
                 return [Send(sender, self._requests.read(message))]
             case _:

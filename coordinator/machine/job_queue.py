@@ -24,6 +24,7 @@ from coordinator.records import (
     JobWaits,
     LegPassed,
     RoundClosed,
+    RoundKeeps,
     RoundPlanned,
     RoundsKept,
     TourArrived,
@@ -46,8 +47,6 @@ from sojourn.protocol.messages import TourAccepted, TourCancel
 from sojourn.protocol.topics import Address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from coordinator.machine.sites import Sites
     from coordinator.machine.tours import RoundTours
     from coordinator.records import JobRecord
@@ -77,15 +76,15 @@ class JobQueue:
         self,
         sites: Sites,
         tours: RoundTours,
+        wall: float = 0.0,
         keep: KeepSettings | None = None,
-        calendar: Callable[[], float] | None = None,
     ) -> None:
-        """`calendar` tells the date for people; nothing is decided by it."""
+        """`wall` is what a clock on the wall shows when `now` is 0; nothing is decided by it."""
         self.durable = CoordinatorState()
         self.incomplete: set[str] = set()
         """The jobs of which something is gone from the disk: they cannot go on."""
         self._keep = keep or KeepSettings()
-        self._calendar = calendar
+        self._wall = wall
         self.traffic = 0
         """The bytes between the cloud and the sites since the round was planned."""
         self.superseded: set[bytes] = set()
@@ -109,9 +108,9 @@ class JobQueue:
         """The step of the table that a job is at."""
         return self._steps.get(state.name) or step_of(state)
 
-    def date(self) -> int | msgspec.UnsetType:
-        """What people call now; unset where nobody knows."""
-        return max(0, int(self._calendar())) if self._calendar else msgspec.UNSET
+    def date(self, now: float) -> float:
+        """What a clock on the wall shows now."""
+        return max(0.0, self._wall + now)
 
     def detail(self, state: JobState) -> str:
         """What there is to say of a job besides its status."""
@@ -201,7 +200,7 @@ class JobQueue:
     def _begin(self, state: JobState, now: float) -> list[Effect]:
         self._waiting_since = None
         self._advance(state, "its turn again" if state.kit else "its turn")
-        started = self.write(JobStarted(state.name, self.date()))
+        started = self.write(JobStarted(state.name, self.date(now)))
         return [started, *(self._plan(state, now) if state.kit else self._compile(state, now))]
 
     def _advance(self, state: JobState, event: str) -> None:
@@ -282,7 +281,10 @@ class JobQueue:
             return [*self._wait(state, outcome.reason, now), *self.reconsider(now)]
         self._advance(state, _EVENTS[type(outcome)])
         if isinstance(outcome, RoundClosed):
-            outcome = msgspec.structs.replace(outcome, keeps=kept_after(state, outcome, self._keep))
+            keeps = msgspec.structs.replace(
+                outcome.keeps or RoundKeeps(), rounds=kept_after(state, outcome, self._keep)
+            )
+            outcome = msgspec.structs.replace(outcome, keeps=keeps)
         written = self.write(outcome, sync=True, blobs=blobs_of(outcome))
         return [written, *self._after(state, outcome, now)]
 
@@ -345,7 +347,7 @@ class JobQueue:
             self._advance(state, "leg home")
             return [self._work(state, PassLeg(state.copy()))]
         self._advance(state, "all home")
-        return [self._work(state, CloseRound(state.copy(), now - self._began, self.traffic, self.date()))]
+        return [self._work(state, CloseRound(state.copy(), now - self._began, self.traffic, self.date(now)))]
 
     def _lost(self, state: JobState, number: int, now: float) -> list[Effect]:
         """A site gave no sign of life: wait for it, go on without its tour, or give the tour to another site."""
@@ -383,7 +385,7 @@ class JobQueue:
                 if tour.number not in state.arrived:
                     effects.append(Send(Address("edge", tour.site), TourCancel(state.tour_id(tour))))
         self._advance(state, event)
-        record = JobEnded(state.name, STATUS[after], detail[:20_000], self.date())
+        record = JobEnded(state.name, STATUS[after], detail[:20_000], self.date(now))
         effects += [self.write(record, sync=True), Say(f"job {state.name} is {STATUS[after]}: {detail}")]
         following = self.durable.current if current else None
         return [*effects, *(self._resume(following, now) if following else [])]

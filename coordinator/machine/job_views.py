@@ -23,7 +23,7 @@ KEPT = 1000
 """At most this many rounds are named whose models can be had: the newest."""
 
 
-def short_view(state: JobState, devices: int, detail: str, date: int | msgspec.UnsetType) -> JobView:
+def short_view(state: JobState, devices: int, detail: str, date: float) -> JobView:
     """A job in a list; `date` is now."""
     job = state.settings
     return JobView(
@@ -37,7 +37,7 @@ def short_view(state: JobState, devices: int, detail: str, date: int | msgspec.U
         state.phase,
         state.history[-1].accuracy if state.history else nan,
         devices,
-        times=JobTimes(state.submitted or None, state.ended or None, _took(state, date)),
+        times=JobTimes(_moment(state.submitted), _moment(state.ended), _took(state, date)),
     )
 
 
@@ -51,11 +51,15 @@ def whole_view(short: JobView, state: JobState, progress: dict[int, TourProgress
     )
 
 
-def _took(state: JobState, date: int | msgspec.UnsetType) -> float | None:
-    """The seconds from a job's turn to its end, or so far; None before it had a turn, and without a calendar."""
-    if isinstance(state.started, int) and isinstance(date, int):
-        return min(float((state.worked or 0) + max(0, date - state.started)), MOST_SECONDS)
-    return min(float(state.worked), MOST_SECONDS) if isinstance(state.worked, int) else None
+def _moment(at: float | msgspec.UnsetType) -> float | None:
+    return at if isinstance(at, float) else None
+
+
+def _took(state: JobState, date: float) -> float | None:
+    """The seconds from a job's turn to its end, or so far; None before it had a turn."""
+    if isinstance(state.started, float):
+        return min((state.worked or 0.0) + max(0.0, date - state.started), MOST_SECONDS)
+    return min(state.worked, MOST_SECONDS) if isinstance(state.worked, float) else None
 
 
 def _tour(state: JobState, tour: TourPlan, seen: TourProgress | None) -> TourView:

@@ -62,11 +62,13 @@ class OperatorRequests:
             reason = f"there is a job {job.name!r} already ({known.status}); give this one another name"
             return [Send(operator, Refused(message.ticket, reason))]
         if known:  # asked again
-            return [self._view_for(operator, message.ticket, job.name)]
+            return [self._view_for(operator, message.ticket, job.name, now)]
         if objection := self._why_not(job):
             return [Send(operator, Refused(message.ticket, objection))]
-        record = self._queue.write(JobSubmitted(job.name, message.job, message.ticket, self._queue.date()), sync=True)
-        answer = self._view_for(operator, message.ticket, job.name)
+        record = self._queue.write(
+            JobSubmitted(job.name, message.job, message.ticket, self._queue.date(now)), sync=True
+        )
+        answer = self._view_for(operator, message.ticket, job.name, now)
         return [record, answer, Say(f"job {job.name} submitted"), *self._queue.submitted(job.name, now)]
 
     def _why_not(self, job: JobSettings) -> str | None:
@@ -82,7 +84,7 @@ class OperatorRequests:
         """Give a job more rounds or another target; one that is over waits for its turn again."""
         state = self._queue.durable.jobs.get(message.job)
         if state is None or state.continued == message.ticket:  # unknown, or asked again
-            return [self._view_for(operator, message.ticket, message.job)]
+            return [self._view_for(operator, message.ticket, message.job, now)]
         try:
             target = None if message.target is UNSET else message.target
             text = continued(state.text, message.rounds or None, target)
@@ -91,7 +93,7 @@ class OperatorRequests:
         if reason := self._why_over(state, text):
             return [Send(operator, Refused(message.ticket, reason))]
         effects = self._queue.go_on(state, text, message.ticket, now)
-        return [*effects, self._view_for(operator, message.ticket, message.job)]
+        return [*effects, self._view_for(operator, message.ticket, message.job, now)]
 
     def _why_over(self, state: JobState, text: str) -> str | None:
         """Why a job has nothing to go on with under this job file."""
@@ -110,15 +112,15 @@ class OperatorRequests:
             )
         return None
 
-    def remove(self, operator: Address, message: Remove) -> list[Effect]:
+    def remove(self, operator: Address, message: Remove, now: float) -> list[Effect]:
         """Forget a job that is over; the answer says what that frees."""
         if answer := self._answers.get(message.ticket):
             return [Send(operator, answer)]
         state = self._queue.durable.jobs.get(message.job)
         if state is None:
-            return [self._view_for(operator, message.ticket, message.job)]
+            return [self._view_for(operator, message.ticket, message.job, now)]
         if state.status not in ENDED:
-            reason = f"job {state.name!r} is {state.status}: stop it first (sojourn job stop {state.name})"
+            reason = f"job {state.name!r} is {state.status}: stop it first"
             return [Send(operator, Refused(message.ticket, reason))]
         if waiting := waits_for(state.name, self._queue.durable):
             reason = f"job {waiting!r} is queued and starts from the model of {state.name!r}: wait for it, or stop it"
@@ -144,15 +146,15 @@ class OperatorRequests:
         """End a job, unless it has ended; the answer shows it, or says that there is none of that name."""
         state = self._queue.durable.jobs.get(message.job)
         effects = self._queue.end(state, "stop", "stopped by an operator", now) if state else []
-        return [*effects, self._view_for(operator, message.ticket, message.job)]
+        return [*effects, self._view_for(operator, message.ticket, message.job, now)]
 
-    def make(self, operator: Address, message: Export | MakeRelease) -> list[Effect]:
+    def make(self, operator: Address, message: Export | MakeRelease, now: float) -> list[Effect]:
         """Have an export or a release made of a job's model, unless that is under way or done."""
         if answer := self._answers.get(message.ticket):
             return [Send(operator, answer)]
         state = self._queue.durable.jobs.get(message.job)
         if state is None:
-            return [self._view_for(operator, message.ticket, message.job)]
+            return [self._view_for(operator, message.ticket, message.job, now)]
         if state.kit is None:
             reason = f"job {state.name!r} is {state.status}: it has no model yet"
             return [Send(operator, Refused(message.ticket, reason))]
@@ -197,25 +199,25 @@ class OperatorRequests:
         """The blobs that operators may still fetch."""
         return {ref.digest for answer in self._answers.values() for ref in refs(answer)}
 
-    def inspect(self, message: Inspect) -> Jobs | Refused:
+    def inspect(self, message: Inspect, now: float) -> Jobs | Refused:
         """What there is to say of one job, or of all."""
         jobs = self._queue.durable.jobs
         if message.job is None:
-            views = (self._view(state) for state in list(jobs.values())[-JOBS:])
+            views = (self._view(state, now) for state in list(jobs.values())[-JOBS:])
             shown = tuple(msgspec.structs.replace(it, detail=it.detail[:200]) for it in views)
             return Jobs(message.ticket, shown, __version__)
         if message.job not in jobs:
             return self._unknown(message.ticket, message.job)
         state = jobs[message.job]
-        whole = whole_view(self._view(state), state, self._tours.progress, message.since)
+        whole = whole_view(self._view(state, now), state, self._tours.progress, message.since)
         return Jobs(message.ticket, (whole,), __version__)
 
-    def _view(self, state: JobState) -> JobView:
-        return short_view(state, self._sites.count(), self._queue.detail(state), self._queue.date())
+    def _view(self, state: JobState, now: float) -> JobView:
+        return short_view(state, self._sites.count(), self._queue.detail(state), self._queue.date(now))
 
     def _unknown(self, ticket: str, job: str) -> Refused:
         known = ", ".join(self._queue.durable.jobs) or "none"
         return Refused(ticket, f"there is no job {job!r}; the jobs are: {known}"[:20_000])
 
-    def _view_for(self, operator: Address, ticket: str, job: str) -> Send:
-        return Send(operator, self.inspect(Inspect(ticket, job)))
+    def _view_for(self, operator: Address, ticket: str, job: str, now: float) -> Send:
+        return Send(operator, self.inspect(Inspect(ticket, job), now))

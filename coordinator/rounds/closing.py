@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from coordinator.records import DevicesEstimated, LegPassed, RoundClosed, Unmerged
+from coordinator.records import DevicesEstimated, LegPassed, RoundClosed, RoundKeeps, Unmerged
 from coordinator.rounds.estimation import estimated, keep_weights
 from coordinator.rounds.merging import ANCHOR, MODEL, RELAY, SLOT, JobVectors, TourResult, next_vectors
 from coordinator.rounds.planning import moment_of
@@ -114,7 +114,7 @@ class _Closing:
             samples={each.device: each.samples for each in self._counted},
             weights=self._updates(),
             rises=usual_rise(self._check.rises) or msgspec.UNSET,
-            unmerged=self._unmerged(results) if due and not anyway else msgspec.UNSET,
+            keeps=RoundKeeps(unmerged=self._unmerged(results)) if due and not anyway else msgspec.UNSET,
         )
 
     def _due(self, *, last: bool | None) -> bool:
@@ -216,7 +216,7 @@ class _Closing:
                 *notes[:LISTED],
                 *forgetful(state, self._done)[:LISTED],
             ),
-            self._work.date,
+            self._work.at,
         )
 
     def _norms(self) -> tuple[float, ...]:

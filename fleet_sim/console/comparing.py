@@ -9,12 +9,13 @@ from math import isfinite, nan
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
+from coordinator.console.time_left import clock_of
 from coordinator.console.watching import percent
-from fleet_sim.console.simulating import HOME, clock_of, free, read, run
+from coordinator.results.folder import CONFIG, ROUNDS, ResultFolder
+from coordinator.results.plots import accuracy_plot
+from coordinator.results.report import MODEL, write_page
+from fleet_sim.console.simulating import HOME, free, read, run
 from fleet_sim.console.tables import plain_table
-from fleet_sim.results.folder import CONFIG, ROUNDS, ResultFolder
-from fleet_sim.results.plots import accuracy_plot
-from fleet_sim.results.report import MODEL, write_page
 from fleet_sim.settings import read_simulation
 from sojourn.errors import ConfigError
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from fleet_sim.results.folder import Rows
+    from coordinator.results.folder import Rows
     from fleet_sim.settings import Simulation
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import Progress
 
-from coordinator.console.time_left import rounds_done
-from fleet_sim.console.simulating import clock_of, read
+from coordinator.console.time_left import clock_of, rounds_done
+from coordinator.results.folder import ROUNDS
+from coordinator.results.tallies import DEVICES, SITES
+from fleet_sim.console.simulating import read
 from fleet_sim.console.tables import plain_table
-from fleet_sim.results.folder import ROUNDS
-from fleet_sim.results.tallies import DEVICES, SITES
 from fleet_sim.run import SimulationRun
 from sojourn.errors import JobError
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from coordinator.console.following import JobProgress
-    from fleet_sim.results.tallies import VisitTally
+    from coordinator.results.tallies import VisitTally
 
 MOST = 8
 """At most this many sites and devices are shown; the tables in the folder have all."""

@@ -11,7 +11,6 @@ from sojourn.parts import Elmy, Encoding, Estimator, Objective, Training
 from sojourn.protocol.limits import (
     Accuracy,
     Bytes,
-    Date,
     Digest,
     Duration,
     Hop,
@@ -22,6 +21,7 @@ from sojourn.protocol.limits import (
     Measure,
     MetricName,
     Metrics,
+    Moment,
     Name,
     Norm,
     Number,
@@ -207,7 +207,7 @@ class RoundReport(msgspec.Struct, frozen=True):
     seconds: Duration
     quality: Annotated[dict[MetricName, Measure], msgspec.Meta(max_length=64)]
     failures: tuple[LongText, ...] = ()
-    ended: Date | msgspec.UnsetType = msgspec.UNSET
+    ended: Moment | msgspec.UnsetType = msgspec.UNSET
     """When; unset before 0.4.0, and where nobody knows the date."""
 
     def __post_init__(self) -> None:
@@ -224,8 +224,8 @@ class JobModels(msgspec.Struct, frozen=True):
 class JobTimes(msgspec.Struct, frozen=True):
     """When a job was submitted and when it ended, and the seconds from its turn to its end, or so far."""
 
-    submitted: Date | None = None
-    ended: Date | None = None
+    submitted: Moment | None = None
+    ended: Moment | None = None
     took: Duration | None = None
 
 

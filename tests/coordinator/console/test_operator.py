@@ -131,7 +131,7 @@ def test_an_export_is_fetched_whole(size: int) -> None:
                 return [Jobs(message.ticket, (VIEW,))]
 
     link = FakeLink(answer)
-    assert operator(link).export("first") == (model, 0.9)
+    assert operator(link).export("first") == (model, 0.9, None)
 
 
 def test_history_comes_in_pages() -> None:

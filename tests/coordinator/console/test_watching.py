@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from coordinator.console.following import JobProgress
-from coordinator.console.watching import job_table, lines, result_table, route, screen, show, trend
+from coordinator.console.job_tables import job_table
+from coordinator.console.watching import lines, result_table, route, screen, show, trend
 from sojourn.protocol.wire import JobView, RoundReport, TourView
 
 QUALITY = {"vts": 0.98123, "intra_cs": 0.3, "inter_cs": nan}
@@ -116,8 +117,8 @@ def test_trend() -> None:
 def test_the_list_of_jobs() -> None:
     text = shown(job_table([VIEW, msgspec.structs.replace(VIEW, job="second", status="queued", accuracy=nan, round=0)]))
     assert [line.split() for line in text.splitlines()[1:]] == [
-        ["first", "running", "2/10", "91.2", "%", "visit", "mlp"],
-        ["second", "queued", "0/10", "-", "visit", "mlp"],
+        ["first", "running", "2/10", "91.2", "%", "-", "-", "-", "visit"],
+        ["second", "queued", "0/10", "-", "-", "-", "-", "visit"],
     ]
 
 

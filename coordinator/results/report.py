@@ -1,14 +1,13 @@
-"""What a simulation leaves when it ends: its model, pictures, and one page that shows them."""
+"""What a simulation or a job leaves when it ends: its model, pictures, and one page that shows them."""
 
 from __future__ import annotations
 
 import html
 from typing import TYPE_CHECKING
 
-from fleet_sim.results.folder import CONFIG, ROUNDS, VISITS
-from fleet_sim.results.plots import accuracy_plot, participation_plot, quality_plot
-from fleet_sim.results.tallies import DEVICES, SITES
-from fleet_sim.world.memory_fleet import CLOUD
+from coordinator.results.folder import CONFIG, ROUNDS, VISITS
+from coordinator.results.plots import accuracy_plot, participation_plot, quality_plot
+from coordinator.results.tallies import DEVICES, SITES
 from sojourn.model import vectors
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit
@@ -17,8 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from fleet_sim.results.folder import ResultFolder, Rows
-    from fleet_sim.world.virtual_fleet import VirtualFleet
+    from coordinator.results.folder import ResultFolder, Rows
+    from coordinator.state import JobState
+    from sojourn.store.blobs import BlobStore
 
 MODEL = "model.onnx"
 MOST = 50
@@ -30,28 +30,28 @@ STYLE = (
 )
 
 
-def save_model(fleet: VirtualFleet, job: str, path: Path) -> None:
+def save_model(state: JobState, blobs: BlobStore, path: Path) -> None:
     """The newest model, as plain ONNX."""
     from coordinator.compiling.baking import bake  # noqa: PLC0415  # onnx takes a while to load
 
-    state, blobs = fleet.job(job), fleet.stores[CLOUD].blobs
     if state.kit is None:
         return
     kit = unpack_blob(blobs.read(state.kit.digest), Kit)
     path.write_bytes(bake(kit, vectors.load(blobs, state.vectors["model"], kit.model)))
 
 
-def draw(results: ResultFolder, name: str, devices: Sequence[str]) -> None:
-    """Pictures and page of one simulation, from its tables; `devices` are all that were simulated."""
+def draw(
+    results: ResultFolder, name: str, devices: Sequence[str], time: str = "simulated ", *, pictures_too: bool = True
+) -> None:
+    """Pictures and page of one simulation or job, from its tables.
+
+    devices: all that there were, whether they were visited or not. time: what stands before the unit of the clock.
+    pictures_too: whether to draw any, which needs matplotlib.
+    """
     rows, folder = results.rows(ROUNDS), results.path
     if not rows:
         return
-    pictures = {"accuracy.png": "Accuracy by round, by simulated time, by bytes"}
-    accuracy_plot({name: [rows]}, folder / "accuracy.png")
-    if quality_plot(rows, folder / "quality.png"):
-        pictures["quality.png"] = "How alike the sets were, and how diverse inside"
-    participation_plot(results.rows(VISITS), devices, folder / "participation.png")
-    pictures["participation.png"] = "How often each device was visited"
+    pictures = _pictures(results, rows, name, devices, time) if pictures_too else {}
     shown = ("round", "accuracy", "loss", "visits", "lost", "bytes", "seconds")
     busiest = sorted(results.rows(DEVICES), key=lambda row: -float(row["seconds"]))
     tables = {
@@ -59,7 +59,21 @@ def draw(results: ResultFolder, name: str, devices: Sequence[str]) -> None:
         "Sites": results.rows(SITES)[:MOST],
         f"Devices, the {MOST} busiest" if len(busiest) > MOST else "Devices, busiest first": busiest[:MOST],
     }
+    tables = {heading: table for heading, table in tables.items() if table}
     write_page(folder / "report.html", name, pictures, tables, (folder / CONFIG).read_text(encoding="utf-8"))
+
+
+def _pictures(results: ResultFolder, rows: Rows, name: str, devices: Sequence[str], time: str) -> dict[str, str]:
+    """What is drawn, with a few words each."""
+    folder, visits = results.path, results.rows(VISITS)
+    pictures = {"accuracy.png": f"Accuracy by round, by {time}time, by bytes"}
+    accuracy_plot({name: [rows]}, folder / "accuracy.png", time)
+    if quality_plot(rows, folder / "quality.png"):
+        pictures["quality.png"] = "How alike the sets were, and how diverse inside"
+    if visits:
+        participation_plot(visits, devices, folder / "participation.png")
+        pictures["participation.png"] = "How often each device was visited"
+    return pictures
 
 
 def write_page(

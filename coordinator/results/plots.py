@@ -6,14 +6,14 @@ from collections import Counter
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from coordinator.console.watching import MEASURES
+from coordinator.results.measures import MEASURES
 from sojourn.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from fleet_sim.results.folder import Rows
+    from coordinator.results.folder import Rows
 
 INK, PAPER, QUIET = "#1f2933", "#ffffff", "#9aa5b1"
 COLOURS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#0891b2", "#be185d", "#4d7c0f")
@@ -22,8 +22,8 @@ COUNTED = "covered"
 """The one measure that is a number of classes, and no share."""
 
 
-def accuracy_plot(groups: Mapping[str, Sequence[Rows]], path: Path) -> None:
-    """Accuracy by round, by simulated time and by bytes: a colour for each group, and a line for each run in it.
+def accuracy_plot(groups: Mapping[str, Sequence[Rows]], path: Path, time: str = "simulated ") -> None:
+    """Accuracy by round, by time and by bytes: a colour for each group, and a line for each run in it.
 
     Several runs of a group are drawn thin, and their mean as far as all of them went is drawn over them.
     """
@@ -47,7 +47,7 @@ def accuracy_plot(groups: Mapping[str, Sequence[Rows]], path: Path) -> None:
                 linewidth=1.8,
                 marker="o" if len(rounds) < 2 else None,
             )
-    for axis, words in zip(axes, ("round", f"simulated {unit}", "megabytes over MQTT"), strict=True):
+    for axis, words in zip(axes, ("round", f"{time}{unit}", "megabytes over MQTT"), strict=True):
         axis.set_xlabel(words)
     axes[0].set_ylabel("accuracy, %")
     axes[0].legend(frameon=False, loc="lower right")

@@ -1,0 +1,30 @@
+"""Watching a job on a terminal until it ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+
+from coordinator.console.following import follow
+from coordinator.console.watching import result_table, show, status_line
+from sojourn.errors import JobError
+
+if TYPE_CHECKING:
+    from coordinator.console.following import JobProgress
+    from coordinator.console.operator import Operator
+
+
+def watch_job(operator: Operator, job: str) -> None:
+    """Show a job until it ends; one that was refused ends the command with an error. Ctrl-C ends only the watching."""
+    console = Console()
+    try:
+        last: JobProgress = show(follow(operator, job), console)
+    except KeyboardInterrupt:
+        typer.echo(f"The job goes on. To see it again: {operator.command(f'job watch {job}')}")
+        raise typer.Exit(0) from None
+    console.print(result_table(last) if last.history else "", end="\n" if last.history else "")
+    if last.view.status == "refused":
+        raise JobError(f"job {job} was refused: {last.view.detail}")
+    console.print(status_line(last.view), markup=False, highlight=False)
