@@ -51,6 +51,7 @@ STRUCTURES: dict[str, type] = {
     **{form.__name__: form for form in (spec.InputSpec, spec.Probe, Exemplars, wire.Epoch, wire.Ref)},
     **{form.__name__: form for form in (wire.TourId, wire.VisitId, wire.Task, wire.Offer, Member)},
     **{form.__name__: form for form in (VisitReport, wire.TourView, wire.RoundReport, wire.JobView)},
+    **{form.__name__: form for form in (wire.JobModels, wire.JobTimes)},
     **{form.__name__: form for form in (release.SignedOrder, release.Order, release.Goods, release.Parcel)},
     **{form.__name__: form for form in (release.Card, release.ProbeCheck, release.Health, release.Pace)},
     **{form.__name__: form for form in (release.HealthRules, release.LineView, release.DeviceView)},
