@@ -59,9 +59,10 @@ class JobContinued(msgspec.Struct, frozen=True, tag="job-continued/1"):
 
 
 class JobRemoved(msgspec.Struct, frozen=True, tag="job-removed/1"):
-    """A job that had ended is forgotten, with its models."""
+    """A job that had ended is forgotten, with its models; `remembered` says whether devices may remember it."""
 
     job: str
+    remembered: bool = False
 
 
 class JobCompiled(msgspec.Struct, frozen=True, tag="job-compiled/1"):

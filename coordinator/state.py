@@ -385,17 +385,17 @@ class CoordinatorState(msgspec.Struct):
             state = JobState(record.job, record.text, record.ticket, next_tour=self._skipped, submitted=record.at)
             self.jobs[record.job] = state
         elif isinstance(record, JobRemoved):
-            self._remove(self.jobs.pop(record.job))
+            self._remove(self.jobs.pop(record.job), record)
         else:
             ended = self.jobs[record.job].status in ENDED
             self.jobs[record.job].apply(record)
             if ended and isinstance(record, JobContinued):  # behind those that wait
                 self.jobs[record.job] = self.jobs.pop(record.job)
 
-    def _remove(self, state: JobState) -> None:
+    def _remove(self, state: JobState, record: JobRemoved) -> None:
         """Sites have seen its tours, and devices may have its memory: another job of its name is not the same."""
         self.tours_before = max(self._skipped, state.next_tour)
-        if state.strategy.objective.keeps:
+        if record.remembered:
             names = {**(self.removed or {}), state.name: None}
             self.removed = dict.fromkeys(list(names)[-NAMES_REMEMBERED:])
 

@@ -95,7 +95,9 @@ def remove(
         typer.echo(f"{view.job} stays")
         raise typer.Exit(1)
     gone = operator.remove(job)
-    typer.echo(f"{what} is removed: {gone.blobs} files of {gone.freed / 1e6:.1f} MB are deleted within a minute")
+    freed = f"{gone.blobs} files ({gone.freed:,} bytes) are deleted within a minute"
+    shared = "nothing is deleted: other jobs have all its files, too"
+    typer.echo(f"{what} is removed: {freed if gone.blobs else shared}")
 
 
 def which_round(number: int | None, *, best: bool) -> int | Literal["best"] | None:

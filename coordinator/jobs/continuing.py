@@ -18,6 +18,7 @@ def continued(text: str, rounds: int | None, target: float | None) -> str:
     schedule = job.parts().schedule
     if rounds is not None and isinstance(schedule, Ring):
         table["schedule"] = {**table.get("schedule", {}), "trips": rounds}
+        table |= {"rounds": rounds} if "rounds" in table else {}
     elif rounds is not None and (fixed := fixed_rounds(schedule)) is not None and rounds != fixed:
         raise JobError(
             f"the strategy {job.strategy!r} has {fixed} round and no more: to train on, submit another job with "

@@ -179,7 +179,7 @@ class JobQueue:
     def remove(self, state: JobState) -> list[Effect]:
         """Forget a job that is over."""
         self._steps.pop(state.name, None)
-        record = JobRemoved(state.name)
+        record = JobRemoved(state.name, state.strategy.objective.keeps)
         self.durable.apply(record)
         return [Append(record, sync=True), Say(f"job {state.name} is removed")]
 

@@ -115,7 +115,9 @@ def option_of(path: str) -> str:
     for name, (known, annotation) in SETTINGS.items():
         if known == path:
             (option,) = (it for it in get_args(annotation) if isinstance(it, typer.models.OptionInfo))
-            return next(iter(option.param_decls or ()), f"--{name.replace('_', '-')}")
+            # Where an option is an annotation, typer has its first spelling in the place of a default.
+            spellings = [each for each in (option.default, *(option.param_decls or ())) if isinstance(each, str)]
+            return next(iter(spellings), f"--{name.replace('_', '-')}")
     return f"--set {path}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -11,6 +12,7 @@ from onnx import numpy_helper
 from rich.console import Console
 
 import fleet_sim
+from coordinator.results.folder import ResultFolder
 from fleet_sim.console.simulating import one
 from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation
@@ -179,3 +181,36 @@ def test_the_package_has_it_for_notebooks() -> None:
     assert fleet_sim.read_simulation is read_simulation
     with pytest.raises(AttributeError):
         _ = fleet_sim.nothing
+
+
+def test_a_simulation_that_is_over_goes_on_to_more_rounds(finished, tmp_path, capsys) -> None:
+    last = finished[1]
+    file = tmp_path / "job.toml"
+    file.write_text(TEXT)
+    console = Console(highlight=False, width=100)
+    one(file, {"rounds": 2}, tmp_path / "out", None, console)
+    one(None, {"rounds": 3, "seed": 0, "simulation.profile": ["raspberry-pi-4"]}, None, tmp_path / "out", console)
+    assert "Done: 3 rounds are done." in capsys.readouterr().out
+    rows = ResultFolder(tmp_path / "out", resume=True).rows("rounds.csv")
+    assert [float(row["accuracy"]) for row in rows] == [report.accuracy for report in last.history]
+    assert read_simulation((tmp_path / "out" / "config.toml").read_text(), "config").read().all_rounds == 3
+    one(None, {}, None, tmp_path / "out", console)  # and stays so
+    with pytest.raises(ConfigError, match="has done 3 rounds of 3: say with --rounds"):
+        one(None, {"rounds": 2}, None, tmp_path / "out", console)
+
+
+def test_what_going_on_would_ignore_is_refused(finished, tmp_path) -> None:
+    folder, console = finished[2], Console()
+    for changes, words in (
+        ({"seed": 7}, "--seed cannot change on the way \\(it was 0\\)"),
+        ({"simulation.devices": 9}, "--devices cannot change on the way \\(it was 6\\)"),
+        ({"split.by": "iid"}, "--split cannot change on the way \\(it was 'dirichlet'\\)"),
+        ({"training.lr": 0.5}, "--set training.lr cannot change"),
+        ({"model.start": "job:x"}, "--set model.start cannot change on the way \\(it was not set\\)"),
+    ):
+        with pytest.raises(ConfigError, match=f"{words}.*leave that out, or begin anew"):
+            one(None, changes, None, folder, console)
+    with pytest.raises(ConfigError, match="not with the file job"):
+        one(Path("job.toml"), {}, None, folder, console)
+    with pytest.raises(ConfigError, match="not with --output elsewhere"):
+        one(None, {}, Path("elsewhere"), folder, console)
