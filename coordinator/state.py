@@ -175,9 +175,9 @@ class JobState(msgspec.Struct):
 
     @property
     def models(self) -> dict[int, Ref]:
-        """The models that can be had, by their rounds: the newest, and those of earlier rounds that are kept."""
+        """The models that can be had, by their rounds: those that are kept, and the newest."""
         newest = {len(self.history): self.vectors["model"]} if "model" in self.vectors else {}
-        return (self.kept or {}) | newest
+        return newest | (self.kept or {})  # what was kept of the newest round is what was measured then
 
     @property
     def best(self) -> int | None:

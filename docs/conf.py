@@ -52,7 +52,7 @@ CONTENTS = {
         ),
         "A real fleet": (
             "Installing <deploy/README>", "On a device <docs/devices>", "Boards <firmware_notes/README>",
-            "docs/releases", "Rollouts <docs/rollouts>", "Inference <docs/inference>", "Privacy <docs/privacy>",
+            "docs/jobs", "docs/releases", "Rollouts <docs/rollouts>", "Inference <docs/inference>", "Privacy <docs/privacy>",
             "SECURITY",
         ),
         "How it is built": (

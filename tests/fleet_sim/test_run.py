@@ -206,7 +206,7 @@ def test_what_going_on_would_ignore_is_refused(finished, tmp_path) -> None:
         ({"simulation.devices": 9}, "--devices cannot change on the way \\(it was 6\\)"),
         ({"split.by": "iid"}, "--split cannot change on the way \\(it was 'dirichlet'\\)"),
         ({"training.lr": 0.5}, "--set training.lr cannot change"),
-        ({"model.start": "job:x"}, "--set model.start cannot change on the way \\(it was not set\\)"),
+        ({"data.mean": [1.0]}, "--set data.mean cannot change on the way \\(it was not set\\)"),
     ):
         with pytest.raises(ConfigError, match=f"{words}.*leave that out, or begin anew"):
             one(None, changes, None, folder, console)
@@ -214,3 +214,8 @@ def test_what_going_on_would_ignore_is_refused(finished, tmp_path) -> None:
         one(Path("job.toml"), {}, None, folder, console)
     with pytest.raises(ConfigError, match="not with --output elsewhere"):
         one(None, {}, Path("elsewhere"), folder, console)
+
+
+def test_a_simulation_knows_no_earlier_job() -> None:
+    with pytest.raises(ConfigError, match=r"knows no earlier job to start from: leave model\.start out"):
+        read_simulation(TEXT, "a test", {"model.start": "job:before"})

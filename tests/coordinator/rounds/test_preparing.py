@@ -24,7 +24,7 @@ from coordinator.state import CoordinatorState
 from sojourn.errors import DataError, JobError
 from sojourn.model import vectors
 from sojourn.protocol.envelope import unpack_blob
-from sojourn.protocol.spec import Kit
+from sojourn.protocol.spec import Kit, ModelSpec
 from sojourn.store.blobs import ref_of
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.fleet_sim.small_fleet import job
@@ -156,10 +156,17 @@ def test_a_job_starts_from_an_earlier_ones_model_with_the_same_kit(first, monkey
 
 def test_a_model_of_another_form_is_refused_with_what_differs(first) -> None:
     state, blobs = first
+    kit = unpack_blob(blobs.read(state.jobs["job"].kit.digest), Kit)
     begin = start(state, blobs, 3)
-    wider = PrepareJob("wider", job("wider", model__options__hidden=[9], model__start="job:job"), {}, begin)
-    with pytest.raises(JobError, match=r"round 3 of job 'job' does not fit .*there \S+ has the shape \[8, 64\], here"):
-        prepare(wider, blobs, KitCache())
+    weight, *others = kit.model.tensors
+    wider = msgspec.structs.replace(weight, shape=(9, 64))
+    for tensors, words in (
+        ((wider, *others), r"there (\S+) has the shape \[8, 64\], here \1 has \[9, 64\]"),
+        ((weight,), "it has 4 tensors, and this one 1"),
+    ):
+        other = msgspec.structs.replace(kit, model=ModelSpec(tensors))
+        with pytest.raises(JobError, match=f"round 3 of job 'job' does not fit this job's model: {words}. Give this"):
+            started(begin, other, blobs)
     gone = msgspec.structs.replace(begin, model=ref_of(b"gone", "float32"))
     with pytest.raises(JobError, match="cannot be read from the disk"):
         prepare(PrepareJob("second", job("second", model__start="job:job"), recipes(state), gone), blobs)
