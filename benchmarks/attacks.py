@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from coordinator.results.folder import EndedVisit
     from fleet_sim.preparing import PreparedTraining
-    from fleet_sim.world.virtual_fleet import EndedVisit
     from sojourn.store.blobs import BlobStore
 
     Vector = NDArray[np.float32]

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from coordinator.records import (
     ENDED,
     DevicesEstimated,
     JobCompiled,
+    JobContinued,
     JobEnded,
+    JobRemoved,
     JobStarted,
     JobSubmitted,
     JobWaits,
     LegPassed,
     RoundClosed,
     RoundPlanned,
+    RoundsKept,
     TourArrived,
     TourGivenUp,
     TourMoved,
@@ -46,14 +51,16 @@ def objection(durable: CoordinatorState, record: Record) -> str | None:
     return None if _follows(state, record) else f"an earlier record of the job {record.job!r} is missing"
 
 
-def _follows(state: JobState, record: JobRecord) -> bool:  # noqa: C901  # one short case for each record
+def _follows(state: JobState, record: JobRecord) -> bool:  # noqa: C901, PLR0912  # one short case for each record
     """Whether a record is of the step that the job is at, or says what a later round came to.
 
     That is worth more than to begin where the record is missing: models of earlier rounds are no longer kept.
     """
     numbers = {tour.number for tour in state.tours}
-    if state.status in ENDED:
-        return False
+    if isinstance(record, JobContinued | RoundsKept):
+        return True
+    if state.status in ENDED or isinstance(record, JobRemoved):
+        return state.status in ENDED and isinstance(record, JobRemoved)
     match record:
         case JobStarted():
             return state.status == "queued"
@@ -105,9 +112,20 @@ def _job_without(state: JobState, missing: AbstractSet[bytes]) -> list[str]:
         del state.weights[device]
         state.signatures.pop(device, None)
         lost.append(f"what was known of {device} for job {state.name!r} is gone; it is estimated again")
+    lost += _rounds_without(state, missing)
     if not state.live() & missing:
         return lost
     return [*lost, _compiled_again(state) if _may_begin_again(state) else _ended(state)]
+
+
+def _rounds_without(state: JobState, missing: AbstractSet[bytes]) -> list[str]:
+    """Models of earlier rounds that are gone are kept no more; the job goes on without them."""
+    gone = [number for number, ref in (state.kept or {}).items() if ref.digest in missing]
+    if gone:
+        state.kept = {number: ref for number, ref in (state.kept or {}).items() if number not in gone}
+    if (it := state.unmerged) and _digests([*it.vectors.values(), *it.handout.values()]) & missing:
+        state.unmerged = UNSET
+    return [f"the model of round {number} of job {state.name!r} is gone" for number in gone]
 
 
 def _may_begin_again(state: JobState) -> bool:

@@ -8,6 +8,7 @@ import msgspec
 
 from coordinator.rollout_records import RolloutRecord
 from hierarchy.arranging.arrangement import ClientSet, Memo
+from sojourn.protocol.limits import Moment
 from sojourn.protocol.messages import Toured
 from sojourn.protocol.wire import JobStatus, Ref, RoundReport
 
@@ -38,12 +39,30 @@ class JobSubmitted(msgspec.Struct, frozen=True, tag="job-submitted/1"):
     job: str
     text: str
     ticket: str
+    at: Moment | msgspec.UnsetType = msgspec.UNSET
+    """When; unset before 0.4.0."""
 
 
 class JobStarted(msgspec.Struct, frozen=True, tag="job-started/1"):
-    """The job is next in the queue: it is being compiled."""
+    """The job is next in the queue: it is being compiled, or goes on with what was compiled before."""
 
     job: str
+    at: Moment | msgspec.UnsetType = msgspec.UNSET
+
+
+class JobContinued(msgspec.Struct, frozen=True, tag="job-continued/1"):
+    """The job has other rounds to do or another target, as `text` says; one that had ended is queued again."""
+
+    job: str
+    text: str
+    ticket: str
+
+
+class JobRemoved(msgspec.Struct, frozen=True, tag="job-removed/1"):
+    """A job that had ended is forgotten, with its models; `remembered` says whether devices may remember it."""
+
+    job: str
+    remembered: bool = False
 
 
 class JobCompiled(msgspec.Struct, frozen=True, tag="job-compiled/1"):
@@ -131,6 +150,26 @@ class DevicesEstimated(msgspec.Struct, frozen=True, tag="devices-estimated/1"):
     """How far training went, for the gate of the first round; unset where nothing was trained, and before 0.3.0."""
 
 
+class Unmerged(msgspec.Struct, frozen=True):
+    """What a job has after a round that merged only because it was the last: with more rounds it goes on from here."""
+
+    vectors: dict[str, Ref]
+    handout: dict[str, Ref]
+    slots: dict[str, float]
+    since_merge: int
+    merged_fleet: int
+
+
+class RoundKeeps(msgspec.Struct, frozen=True):
+    """What is kept besides the job's new vectors when a round closes.
+
+    rounds: those whose models are kept from now on, this one's among them.
+    """
+
+    rounds: tuple[int, ...] = ()
+    unmerged: Unmerged | None = None
+
+
 class RoundClosed(msgspec.Struct, frozen=True, tag="round-closed/1"):
     """The round's tours have become the job's next state."""
 
@@ -149,6 +188,15 @@ class RoundClosed(msgspec.Struct, frozen=True, tag="round-closed/1"):
     rises: tuple[float, float] | msgspec.UnsetType = msgspec.UNSET
     """By which factor its visits made the loss on the exemplars grow: the median, and the median deviation from it,
     infinite where there are too few to tell; unset where nobody looked."""
+    keeps: RoundKeeps | msgspec.UnsetType = msgspec.UNSET
+    """Unset before 0.4.0: then nothing was."""
+
+
+class RoundsKept(msgspec.Struct, frozen=True, tag="rounds-kept/1"):
+    """Of a job's models of earlier rounds only these are kept: room was needed."""
+
+    job: str
+    rounds: tuple[int, ...]
 
 
 class JobEnded(msgspec.Struct, frozen=True, tag="job-ended/1"):
@@ -157,11 +205,12 @@ class JobEnded(msgspec.Struct, frozen=True, tag="job-ended/1"):
     job: str
     status: JobStatus
     detail: str
+    at: Moment | msgspec.UnsetType = msgspec.UNSET
 
 
 JobRecord = (
     JobSubmitted | JobStarted | JobCompiled | JobWaits | RoundPlanned | LegPassed | TourArrived | TourMoved
-    | TourGivenUp | DevicesEstimated | RoundClosed | JobEnded
+    | TourGivenUp | DevicesEstimated | RoundClosed | RoundsKept | JobEnded | JobContinued | JobRemoved
 )  # fmt: skip
 Record = JobRecord | RolloutRecord
 
@@ -180,6 +229,8 @@ def blobs_of(record: Record) -> tuple[bytes, ...]:
             ]
         case RoundClosed():
             refs = [*record.vectors.values(), *record.handout.values(), *record.weights.values()]
+            other = record.keeps.unmerged if record.keeps else None
+            refs += [*other.vectors.values(), *other.handout.values()] if other else []
         case LegPassed():
             refs = [*record.vectors.values(), *record.handout.values()]
         case DevicesEstimated():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from math import nan
-from typing import TYPE_CHECKING
+from math import isfinite, nan
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -14,7 +14,9 @@ from coordinator.records import (
     INITIAL,
     DevicesEstimated,
     JobCompiled,
+    JobContinued,
     JobEnded,
+    JobRemoved,
     JobStarted,
     JobSubmitted,
     JobWaits,
@@ -22,18 +24,23 @@ from coordinator.records import (
     Phase,
     RoundClosed,
     RoundPlanned,
+    RoundsKept,
     TourArrived,
     TourGivenUp,
     TourMoved,
     TourPlan,
+    Unmerged,
 )
 from coordinator.rollout_records import LineState, RolloutRecord
 from hierarchy.arranging.arrangement import ClientSet, Memo
-from sojourn.protocol.limits import MOST_BYTES, sum_within
+from sojourn.errors import JobError
+from sojourn.protocol.limits import MOST_BYTES, Moment, sum_within
 from sojourn.protocol.messages import Toured
 from sojourn.protocol.wire import JobStatus, Ref, RoundReport, TourId
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from coordinator.jobs.settings import JobSettings
     from coordinator.records import JobRecord, Record
     from coordinator.strategies import Strategy
@@ -42,6 +49,8 @@ MOST_NORMS = 256
 """As many as an order of a tour holds."""
 ASK_AGAIN_AFTER = 5
 """Rounds after which devices that gave no answer to an estimation are asked again."""
+NAMES_REMEMBERED = 1000
+"""Of removed jobs whose devices may still remember them; the oldest goes first."""
 NUMBERS_SKIPPED = 1_000_000
 """More tours than a job has between two backups, and more attempts than a tour."""
 
@@ -107,6 +116,20 @@ class JobState(msgspec.Struct):
     history: list[RoundReport] = []
     estimation_traffic: int = 0
     """Bytes of estimations since the last round: they count as the next one's."""
+    kept: dict[int, Ref] | msgspec.UnsetType = msgspec.UNSET
+    """The models of rounds that can still be had, exact; unset before 0.4.0."""
+    unmerged: Unmerged | msgspec.UnsetType = msgspec.UNSET
+    """What more rounds go on from, where the last one merged only because it was the last."""
+    memo_before: Memo | msgspec.UnsetType = msgspec.UNSET
+    """What the arranger remembered before it arranged the round that is under way."""
+    continued: str | msgspec.UnsetType = msgspec.UNSET
+    """What the operator called the last request for more rounds."""
+    submitted: Moment | msgspec.UnsetType = msgspec.UNSET
+    started: Moment | msgspec.UnsetType = msgspec.UNSET
+    """When it last had its turn."""
+    ended: Moment | msgspec.UnsetType = msgspec.UNSET
+    worked: float | msgspec.UnsetType = msgspec.UNSET
+    """Seconds from its turn to its end, over all the times that it had one."""
 
     @property
     def settings(self) -> JobSettings:
@@ -152,6 +175,37 @@ class JobState(msgspec.Struct):
             return f"the target accuracy {settings.target:.2%} was reached in round {rounds}"
         return f"{rounds} rounds are done" if rounds >= settings.all_rounds else None
 
+    @property
+    def models(self) -> dict[int, Ref]:
+        """The models that can be had, by their rounds: those that are kept, and the newest."""
+        newest = {len(self.history): self.vectors["model"]} if "model" in self.vectors else {}
+        return newest | (self.kept or {})  # what was kept of the newest round is what was measured then
+
+    @property
+    def best(self) -> int | None:
+        """The round whose model was the most accurate, the first of several; None where nothing was measured."""
+        return best_round(self.history)
+
+    def round_called(self, what: int | Literal["best"] | None) -> int:
+        """The number of a round: of the best one, or of the newest (None); JobError where none is the best."""
+        if what is None:
+            return len(self.history)
+        if what != "best":
+            return what
+        if self.best is None:
+            raise JobError(f"no round of job {self.name!r} was measured, so that none is the best: name its number")
+        return self.best
+
+    def not_kept(self, number: int) -> str:
+        """Why the model of a round cannot be had, and which can."""
+        if number > len(self.history):
+            return f"job {self.name!r} has done {len(self.history)} rounds: there is no round {number} yet"
+        return f"round {number} of job {self.name!r} is not kept; kept are {as_ranges(self.models)}"
+
+    def accuracy(self, number: int) -> float:
+        """How accurate the model of a round was; NaN before the first and where it was not measured."""
+        return self.history[number - 1].accuracy if 0 < number <= len(self.history) else nan
+
     def copy(self) -> JobState:
         """The same state by itself: work runs beside the machine, which goes on changing its own."""
         return msgspec.msgpack.decode(msgspec.msgpack.encode(self), type=JobState)
@@ -162,17 +216,23 @@ class JobState(msgspec.Struct):
 
     def live(self) -> set[bytes]:
         """The blobs that this job refers to."""
+        return {ref.digest for ref in self.refs()}
+
+    def refs(self) -> list[Ref]:
+        """What this job refers to."""
         kept = [ref for ref in (self.kit, self.initial, self.first_handout, self.exemplars, self.test) if ref]
-        kept += [*self.vectors.values(), *self.handout.values(), *self.weights.values()]
+        kept += [*self.vectors.values(), *self.handout.values(), *self.weights.values(), *(self.kept or {}).values()]
+        kept += [*self.unmerged.vectors.values(), *self.unmerged.handout.values()] if self.unmerged else []
         for toured in self.arrived.values():
             kept += [*toured.vectors.values(), toured.reports]
-        return {ref.digest for ref in kept}
+        return kept
 
-    def apply(self, record: JobRecord) -> None:  # noqa: C901, PLR0912  # one short case for each record
+    def apply(self, record: JobRecord) -> None:  # noqa: C901, PLR0912, PLR0915  # one short case for each record
         """Change by one record."""
         match record:
             case JobStarted():
-                self.status = "compiling"
+                self.status = "waiting" if self.kit else "compiling"
+                self.started, self.ended = record.at, msgspec.UNSET
             case JobCompiled():
                 self.status, self.kit = "waiting", record.kit
                 self.exemplars, self.test = record.exemplars, record.test
@@ -190,6 +250,7 @@ class JobState(msgspec.Struct):
                     self.fleet |= dict.fromkeys(record.newcomers)
                     self.notices = record.notices
                     if record.arranged is not None:
+                        self.memo_before = self.memo
                         self.arranged, self.memo = record.arranged, record.memo
             case LegPassed():
                 self.leg = record.leg
@@ -212,10 +273,13 @@ class JobState(msgspec.Struct):
                 self._clear()
             case RoundClosed():
                 self._close(record)
+            case RoundsKept():
+                self.kept = {number: ref for number, ref in (self.kept or {}).items() if number in record.rounds}
             case JobEnded():
-                self.status, self.detail = record.status, record.detail
-                self._clear()
-            case JobSubmitted():
+                self._end(record)
+            case JobContinued():
+                self._go_on(record)
+            case JobSubmitted() | JobRemoved():
                 pass
 
     def renumber(self, boots: int) -> None:
@@ -235,6 +299,9 @@ class JobState(msgspec.Struct):
         self.vectors, self.handout, self.norms = record.vectors, record.handout, record.norms
         self.rises = record.rises or self.rises
         self.history.append(record.report)
+        if record.keeps:
+            known = (self.kept or {}) | {record.report.round: record.vectors["model"]}
+            self.kept = {number: ref for number, ref in known.items() if number in record.keeps.rounds}
         self.estimation_traffic = 0
         self.silent = {} if len(self.history) % ASK_AGAIN_AFTER == 0 else self.silent
         self.slots = record.slots
@@ -244,10 +311,58 @@ class JobState(msgspec.Struct):
         self.weights |= record.weights
         for device, done in record.visits.items():
             self.visits[device] = self.visits.get(device, 0) + done
+        self.unmerged = (record.keeps and record.keeps.unmerged) or msgspec.UNSET
+        self.memo_before = msgspec.UNSET
+        if self.unmerged and len(self.history) < self.settings.all_rounds:  # more were asked for while it closed
+            self._take_unmerged()
         self._clear()
+
+    def _end(self, record: JobEnded) -> None:
+        """No round is under way any more: should the job go on, that one is arranged as it was."""
+        if self.tours and self.phase == "train" and isinstance(self.memo_before, dict):
+            self.memo = self.memo_before
+        self.memo_before = msgspec.UNSET
+        self.status, self.detail, self.ended = record.status, record.detail, record.at
+        if isinstance(self.started, float) and isinstance(record.at, float):
+            self.worked = (self.worked or 0.0) + max(0.0, record.at - self.started)
+        self.started = msgspec.UNSET
+        self._clear()
+
+    def _go_on(self, record: JobContinued) -> None:
+        """Have another number of rounds or another target; if it was over, wait for its turn."""
+        self.text, self.continued = record.text, record.ticket
+        if self.status in ENDED:
+            self.status, self.detail, self.ended = "queued", "", msgspec.UNSET
+            self._take_unmerged()
+
+    def _take_unmerged(self) -> None:
+        """Go on as if the last round had not been the last."""
+        if it := self.unmerged:
+            self.vectors, self.handout, self.slots = it.vectors, it.handout, it.slots
+            self.since_merge, self.merged_fleet = it.since_merge, it.merged_fleet
+        self.unmerged = msgspec.UNSET
 
     def _clear(self) -> None:
         self.tours, self.arrived, self.given_up, self.leg = (), {}, {}, 0
+
+
+def as_ranges(numbers: Iterable[int]) -> str:
+    """Numbers for people: 1, 10, 18 to 20."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(
+        f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(str(number) for number in run) for run in runs
+    )
+
+
+def best_round(history: Iterable[RoundReport]) -> int | None:
+    """The round of the highest accuracy, the first of several; None where nothing was measured."""
+    measured = [it for it in history if isfinite(it.accuracy)]
+    return max(measured, key=lambda it: it.accuracy).round if measured else None
 
 
 def _unknown_round(number: int) -> RoundReport:
@@ -261,16 +376,31 @@ class CoordinatorState(msgspec.Struct):
     jobs: dict[str, JobState] = {}
     lines: dict[str, LineState] = {}
     tours_before: int | msgspec.UnsetType = msgspec.UNSET
-    """Where the tours of new jobs are numbered from, where records were lost: a lost job may be submitted again."""
+    """Where the tours of new jobs are numbered from: a job that was lost or removed may be submitted again."""
+    removed: dict[str, None] | msgspec.UnsetType = msgspec.UNSET
+    """The removed jobs of which devices may still remember something."""
 
     def apply(self, record: Record) -> None:
         """Change by one record."""
         if isinstance(record, RolloutRecord):
             rollout_records.apply(self.lines, record)
         elif isinstance(record, JobSubmitted):
-            self.jobs[record.job] = JobState(record.job, record.text, record.ticket, next_tour=self._skipped)
+            state = JobState(record.job, record.text, record.ticket, next_tour=self._skipped, submitted=record.at)
+            self.jobs[record.job] = state
+        elif isinstance(record, JobRemoved):
+            self._remove(self.jobs.pop(record.job), record)
         else:
+            ended = self.jobs[record.job].status in ENDED
             self.jobs[record.job].apply(record)
+            if ended and isinstance(record, JobContinued):  # behind those that wait
+                self.jobs[record.job] = self.jobs.pop(record.job)
+
+    def _remove(self, state: JobState, record: JobRemoved) -> None:
+        """Sites have seen its tours, and devices may have its memory: another job of its name is not the same."""
+        self.tours_before = max(self._skipped, state.next_tour)
+        if record.remembered:
+            names = {**(self.removed or {}), state.name: None}
+            self.removed = dict.fromkeys(list(names)[-NAMES_REMEMBERED:])
 
     def renumber(self, boots: int) -> None:
         """Let the tours of all jobs be newer than those that sites have seen; `boots` is higher than ever before.

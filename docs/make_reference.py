@@ -63,7 +63,7 @@ FILES = (
 )
 REQUIRED = "must be given"
 _EXAMPLE = re.compile(r"\s*Example: `([^`]+)`\.$")
-_WORDS = {
+_WORDS: dict[type, str] = {
     kinds.BoolType: "true or false",
     kinds.StrType: "text",
     kinds.IntType: "whole number",
@@ -196,8 +196,10 @@ def _one_kind(option: Any) -> str:
         return _one_kind(option.type)
     if isinstance(option, kinds.LiteralType):
         return ", ".join(f'`"{value}"`' for value in option.values)
-    if isinstance(option, kinds.VarTupleType | kinds.ListType | kinds.TupleType):
-        return f"list: {_one_kind(getattr(option, 'item_type', None) or option.item_types[0])}"
+    if isinstance(option, kinds.TupleType):
+        return f"list: {_one_kind(option.item_types[0])}"
+    if isinstance(option, kinds.VarTupleType | kinds.ListType):
+        return f"list: {_one_kind(option.item_type)}"
     return _WORDS[type(option)] + _bounds(option)
 
 

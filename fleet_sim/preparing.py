@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from coordinator.jobs.settings import JobSettings
+    from coordinator.results.folder import ResultFolder
     from fleet_sim.datasets import DataSet
-    from fleet_sim.results.folder import ResultFolder
     from fleet_sim.settings import Simulation, SimulationSettings
     from sojourn.profile import DeviceProfile, LinkProfile
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from coordinator.records import ENDED
+from coordinator.results.folder import HOME, LOG, VISITS, ResultFolder, free
+from coordinator.results.report import MODEL, draw, save_model
+from coordinator.results.tallies import describe_losses, names, write_tallies
 from fleet_sim.engines.untrained import UntrainedGraphs
 from fleet_sim.preparing import SimulatedDevices, prepare_training
-from fleet_sim.results.folder import HOME, LOG, VISITS, ResultFolder, free
-from fleet_sim.results.report import MODEL, draw, save_model
-from fleet_sim.results.tallies import describe_losses, names, write_tallies
 from fleet_sim.settings import Simulation, read_simulation, read_simulation_file
 from fleet_sim.simulated import Simulated
 from fleet_sim.world import checkpoint
@@ -28,6 +30,7 @@ from fleet_sim.world.virtual_fleet import VirtualFleet
 from fleet_sim.world.worker_starts import WorkerStarts
 from sojourn.errors import ConfigError, JobError
 from sojourn.model.graphs import Graphs
+from sojourn.protocol.job_messages import Continue
 from sojourn.toml import dumps
 
 if TYPE_CHECKING:
@@ -58,9 +61,20 @@ class SimulationRun:
             self.fleet = self._build_fleet(devices, before, job.seed)
         if resume:
             self.results.back_to(before.clock)
+            self._extend()
         else:
             self.results.begin(simulation.text)
             self.fleet.submit(prepared.job_text)
+
+    def _extend(self) -> None:
+        """Let the job have the rounds and the target of the settings, where those it began with are others."""
+        job, begun = self.simulation.read(), self.fleet.job(self.name).settings
+        if (job.all_rounds, job.target) == (begun.all_rounds, begun.target):
+            return
+        rounds = job.all_rounds if job.all_rounds != begun.all_rounds else UNSET
+        if reason := self.fleet.go_on(Continue(f"extend-{secrets.token_hex(4)}", self.name, rounds, job.target or 0.0)):
+            raise ConfigError(f"{self.results.path}: {reason}")
+        self.results.settings(self.simulation.text)
 
     def _build_fleet(self, devices: SimulatedDevices, before: checkpoint.Resumed, seed: int) -> VirtualFleet:
         """All nodes, as they were `before`, and devices that come and go as the settings say."""

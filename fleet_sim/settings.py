@@ -120,6 +120,8 @@ def read_simulation(text: str, where: str, changes: dict[str, Any] | None = None
     tables.setdefault("name", "simulation")
     simulation = Simulation(tables, fleet, split, there)
     job = read_job(simulation.job_text("digits"), where)
+    if job.model.start is not None:
+        raise ConfigError(f"{where}: a simulation knows no earlier job to start from: leave model.start out")
     if job.fleet.devices > fleet.devices:
         raise ConfigError(f"{where}: fleet.devices = {job.fleet.devices}, and {fleet.devices} are simulated")
     return simulation

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from fleet_sim.results.folder import ROUNDS, VISITS, ResultFolder
-from fleet_sim.results.plots import accuracy_figure
-from fleet_sim.results.report import MODEL, html_table, readable, summary_html
+from coordinator.results.folder import ROUNDS, VISITS, ResultFolder
+from coordinator.results.plots import accuracy_figure
+from coordinator.results.report import MODEL, html_table, readable, summary_html
 
 if TYPE_CHECKING:
     from coordinator.console.following import JobProgress
-    from fleet_sim.results.folder import Rows
+    from coordinator.results.folder import Rows
 
 MOST = 60
 """A notebook shows this many rows of a table at most; all of them are in it."""

@@ -13,11 +13,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from coordinator.results.folder import ROUNDS, ResultFolder
 from fleet_sim.console.comparing import rounds_to, row
-from fleet_sim.results.folder import ROUNDS, ResultFolder
 
 if TYPE_CHECKING:
-    from fleet_sim.results.folder import Rows
+    from coordinator.results.folder import Rows
 
 LAST = 10
 """Rounds go up and down; so many together say more than one."""

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
+from coordinator.machine.kept_rounds import KeepSettings
 from sojourn.links.settings import BrokerSettings
 from sojourn.protocol.limits import Name
 from sojourn.settings import Texts, broker_table
@@ -29,3 +30,5 @@ class CoordinatorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     store: str | None = None
     """The folder for journal and blobs; `~/.local/share/sojourn/FLEET/NAME` unless told. Example:
     `"/var/lib/sojourn-coordinator"`."""
+    keep: KeepSettings = KeepSettings()
+    """Which models of finished rounds are kept."""

@@ -22,6 +22,7 @@ from sojourn.node.machine import Linked, Pulled
 from sojourn.node.outbox import Outbox
 from sojourn.protocol import topics
 from sojourn.protocol.envelope import Packet, pack, unpack
+from sojourn.protocol.job_messages import JobText, Removed
 from sojourn.protocol.messages import Chunk, Exported, Fetch, FetchHashes, Gone, Hashes, Jobs, Refused
 from sojourn.protocol.release_messages import ReleaseMade, Releases
 from sojourn.protocol.topics import Address
@@ -33,16 +34,19 @@ from sojourn.text import clean_lines, cleaned
 if TYPE_CHECKING:
     from sojourn.links.link import Link
     from sojourn.links.settings import BrokerSettings
+    from sojourn.protocol.job_messages import Continue, ReadJob, Remove
     from sojourn.protocol.messages import Export, Inspect, Message, Stop, Submit
     from sojourn.protocol.release_messages import InspectReleases, MakeRelease, Rollout, Steer
     from sojourn.protocol.wire import Ref
 
-    Question = Inspect | Submit | Stop | Export | MakeRelease | Rollout | Steer | InspectReleases
+    Question = (
+        Inspect | Submit | Stop | Export | Continue | Remove | ReadJob | MakeRelease | Rollout | Steer | InspectReleases
+    )
 
 PATIENCE = 10.0
 """Seconds for a coordinator that is there to answer."""
-_Answer = TypeVar("_Answer", Jobs, Exported, ReleaseMade, Releases)
-_ANSWERS = (Jobs, Exported, ReleaseMade, Releases, Refused)
+_Answer = TypeVar("_Answer", Jobs, Exported, Removed, JobText, ReleaseMade, Releases)
+_ANSWERS = (Jobs, Exported, Removed, JobText, ReleaseMade, Releases, Refused)
 log = logging.getLogger(__name__)
 
 
@@ -116,7 +120,8 @@ class CoordinatorClient:
             raise JobError(clean_lines(answer.reason))
         if not isinstance(answer, form):
             raise LinkError(f"coordinator {self.cloud.name!r} answered with {type(answer).__name__}")
-        return cleaned(answer)  # it is shown on a terminal
+        # It is shown on a terminal; a job file goes into a file, and keeps its lines.
+        return answer if isinstance(answer, JobText) else cleaned(answer)
 
     def offer(self, *contents: bytes) -> list[Ref]:
         """Let the coordinator fetch these from here, while a question waits for its answer."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from coordinator.records import ENDED
+from sojourn.errors import LinkError
 from sojourn.protocol.wire import JobView, RoundReport
 
 if TYPE_CHECKING:
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 PAUSE = 0.5
 PATIENCE = 60.0
-"""Seconds that a coordinator may be away before the watcher gives up; the job itself does not mind."""
+"""Seconds that a coordinator may take for an answer."""
+SILENCE = 5.0
+"""Seconds without an answer that a watcher is told of; it goes on asking, and the job itself does not mind."""
 
 
 class JobProgress(msgspec.Struct, frozen=True):
@@ -25,6 +28,8 @@ class JobProgress(msgspec.Struct, frozen=True):
 
     view: JobView
     history: tuple[RoundReport, ...]
+    silent_since: float | None = None
+    """When the coordinator answered last, in seconds since 1970, if it answers no more."""
 
     @property
     def ended(self) -> bool:
@@ -45,11 +50,17 @@ def progress_of(
 
 
 def follow(operator: Operator, name: str, between: Callable[[], None] = lambda: None) -> Iterator[JobProgress]:
-    """How a job goes on, about twice a second until it ends. `between` may raise to stop it."""
-    now = progress_of(operator, name, patience=10.0)
+    """How a job goes on, about twice a second until it ends. `between` may raise to stop it.
+
+    A coordinator that does not answer is asked on and on; how long it has been silent stands in what is yielded.
+    """
+    now, answered = progress_of(operator, name, patience=10.0), time.time()
     yield now
     while not now.ended:
         time.sleep(PAUSE)
         between()
-        now = progress_of(operator, name, now)
+        try:
+            now, answered = progress_of(operator, name, now, SILENCE), time.time()
+        except LinkError:
+            now = msgspec.structs.replace(now, silent_since=answered)
         yield now

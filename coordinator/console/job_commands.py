@@ -2,66 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sojourn.errors import ConfigError, JobError, MachineError
-from sojourn.settings import broker_flags
+from coordinator.console.asking import asking
+from coordinator.console.job_life_commands import Job, continue_, export, remove, report
+from sojourn.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from coordinator.console.following import JobProgress
-    from coordinator.console.operator import Operator
     from sojourn.protocol.wire import JobView
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Submit jobs to a coordinator and watch them.")
 LONGEST_JOB = 50_000
-Job = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
-
-
-def _connection(
-    broker: Annotated[
-        str, typer.Option(metavar="HOST[:PORT]", help="The coordinator's broker.", envvar="SOJOURN_BROKER")
-    ] = "localhost:1883",
-    fleet: Annotated[str, typer.Option(help="The fleet's name.", envvar="SOJOURN_FLEET")] = "sojourn",
-    cloud: Annotated[str, typer.Option(help="The coordinator's name.", envvar="SOJOURN_CLOUD")] = "cloud",
-    operator: Annotated[str, typer.Option(help="Your name there.", envvar="SOJOURN_OPERATOR")] = "operator",
-    username: Annotated[str | None, typer.Option(help="The broker's name for you.", show_default="--operator")] = None,
-    password_file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Holds the broker's password.", envvar="SOJOURN_PASSWORD_FILE")
-    ] = None,
-    ca_file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The broker's CA: encrypt.", envvar="SOJOURN_CA_FILE")
-    ] = None,
-) -> Operator:
-    from coordinator.console.operator import Operator
-    from sojourn.links.settings import BrokerSettings
-    from sojourn.settings import validated
-
-    # What goes wrong with the broker is in the error that ends the command.
-    logging.getLogger("sojourn").addHandler(logging.NullHandler())
-    flags = broker_flags(broker, username, password_file) | ({"tls": {"ca_file": ca_file}} if ca_file else {})
-    settings = validated({key: value for key, value in flags.items() if value is not None}, BrokerSettings, "--broker")
-    return Operator(settings, fleet=fleet, cloud=cloud, name=operator)
-
-
-def asking(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with the options that say which coordinator is asked; its first parameter is the connection."""
-    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-    shared = [*inspect.signature(_connection, eval_str=True, locals={"Operator": Any}).parameters.values()]
-
-    def run(**given: Any) -> None:
-        with _connection(**{each.name: given.pop(each.name) for each in shared}) as operator:
-            command(operator, **given)
-
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
-    return run
 
 
 @app.command()
@@ -70,13 +24,23 @@ def submit(
     operator: Any,
     file: Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job file.")],
     name: Annotated[str | None, typer.Option(help="Another name for the job.", show_default="as in the file")] = None,
+    start_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[@ROUND]", help="Start from the model of an earlier job, of its newest round, @12 or @best."
+        ),
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Watch it until it ends.")] = False,
 ) -> None:
     """Give a job to the coordinator. Files that it names must be on the coordinator's machine."""
-    view = operator.submit(job_text(file, name))
+    view = operator.submit(job_text(file, name, start_from))
     typer.echo(f"job {view.job} is {view.status}")
     if watch:
-        _watch(operator, view.job)
+        from coordinator.console.job_watch import watch_job
+
+        watch_job(operator, view.job)
+    else:
+        typer.echo(f"To watch it: {operator.command(f'job watch {view.job}')}")
 
 
 @app.command("list")
@@ -85,9 +49,10 @@ def list_(operator: Any) -> None:
     """List the jobs."""
     from rich.console import Console
 
-    from coordinator.console.watching import job_table
+    from coordinator.console.job_tables import job_table
 
-    Console().print(job_table(operator.jobs()))
+    console = Console()
+    console.print(job_table(operator.jobs(), console.width))
 
 
 @app.command()
@@ -97,19 +62,26 @@ def status(operator: Any, job: Job) -> None:
     from rich.console import Console
 
     from coordinator.console.following import progress_of
+    from coordinator.console.job_tables import models_line, times_line
     from coordinator.console.watching import result_table, status_line
 
-    now = progress_of(operator, job)
-    Console().print(status_line(now.view), markup=False, highlight=False)
+    now, console = progress_of(operator, job), Console()
+    console.print(status_line(now.view), markup=False, highlight=False)
+    if times := times_line(now.view):
+        console.print(times, markup=False, highlight=False)
     if now.history:
-        Console().print(result_table(now))
+        console.print(result_table(now))
+    if kept := models_line(now):
+        console.print(kept, markup=False, highlight=False)
 
 
 @app.command()
 @asking
 def watch(operator: Any, job: Job) -> None:
     """Watch a job until it ends. Ctrl-C ends the watching, not the job."""
-    _watch(operator, job)
+    from coordinator.console.job_watch import watch_job
+
+    watch_job(operator, job)
 
 
 @app.command()
@@ -120,26 +92,16 @@ def stop(operator: Any, job: Job) -> None:
     typer.echo(f"job {view.job} is {view.status}")
 
 
-@app.command()
-@asking
-def export(
-    operator: Any,
-    job: Job,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The ONNX file to write.")],
-) -> None:
-    """Write a job's newest model to an ONNX file."""
-    from sojourn.figures import percent
-
-    model, accuracy = operator.export(job)
-    try:
-        output.write_bytes(model)
-    except OSError as error:
-        raise MachineError(f"{output} cannot be written: {error.strerror}") from error
-    typer.echo(f"{output}: {len(model):,} bytes, accuracy {percent(accuracy)}")
+for command in (export, report, remove):
+    app.command()(command)
+app.command("continue")(continue_)
 
 
-def job_text(file: Path, name: str | None = None) -> str:
-    """The text of a job file as it is sent: checked, and with names of data files that do not depend on the folder."""
+def job_text(file: Path, name: str | None = None, start_from: str | None = None) -> str:
+    """The text of a job file as it is sent: checked, and with names of data files that do not depend on the folder.
+
+    It may get another name, and an earlier job to start from.
+    """
     from coordinator.jobs.settings import read_job
     from sojourn.settings import read_file
     from sojourn.toml import dumps
@@ -147,6 +109,8 @@ def job_text(file: Path, name: str | None = None) -> str:
     table = read_file(file, dict[str, Any])
     if name is not None:
         table["name"] = name
+    if start_from is not None:
+        table["model"] = {**table.get("model", {}), "start": f"job:{start_from.removeprefix('job:')}"}
     job = read_job(dumps(table), str(file), file.resolve().parent)
     for key in ("test", "exemplars"):
         if getattr(job.data, key) is not None:
@@ -155,22 +119,3 @@ def job_text(file: Path, name: str | None = None) -> str:
     if len(text) > LONGEST_JOB:
         raise ConfigError(f"{file}: a job file may have {LONGEST_JOB} characters, this one has {len(text)}")
     return text
-
-
-def _watch(operator: Operator, job: str) -> None:
-    from rich.console import Console
-
-    from coordinator.console.following import follow
-    from coordinator.console.watching import is_live, show, show_rounds, status_line
-
-    console = Console()
-    try:
-        last: JobProgress = show(follow(operator, job), console)
-    except KeyboardInterrupt:
-        typer.echo(f"The job goes on. To see it again: sojourn job watch {job}")
-        raise typer.Exit(0) from None
-    show_rounds(last, console)
-    if last.view.status == "refused":
-        raise JobError(f"job {job} was refused: {last.view.detail}")
-    if is_live(console):  # elsewhere it is the last line already
-        console.print(status_line(last.view), markup=False, highlight=False)

@@ -6,10 +6,13 @@ Other operators may share the name, and so the inbox: answers are known by the t
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+
+from msgspec import UNSET, UnsetType
 
 from coordinator.console.coordinator_client import PATIENCE, CoordinatorClient
-from sojourn.errors import LinkError
+from sojourn.errors import JobError, LinkError
+from sojourn.protocol.job_messages import Continue, JobText, ReadJob, Remove, Removed
 from sojourn.protocol.messages import Export, Exported, Inspect, Jobs, Stop, Submit
 from sojourn.protocol.release_messages import InspectReleases, MakeRelease, ReleaseMade, Releases, Rollout, Steer
 
@@ -32,6 +35,14 @@ ROLLOUT_PATIENCE = 60.0
 """Seconds for a coordinator to fetch the next piece of a release, or to say that it begins."""
 
 
+class ExportedModel(NamedTuple):
+    """A model as ONNX, how accurate it is, and of which round; None where an older coordinator does not say."""
+
+    model: bytes
+    accuracy: float
+    round: int | None
+
+
 class Operator:
     """A person's connection to a coordinator, open for as long as the `with` block."""
 
@@ -40,12 +51,18 @@ class Operator:
     ) -> None:
         self._client = CoordinatorClient(broker, fleet, cloud, name, link)
         self.fleet = self._client.fleet
+        self.flags = ""
+        """The options that reach the same coordinator, as they are typed."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._client.close()
+
+    def command(self, words: str) -> str:
+        """A command that a person may type next, with the options that were given to this one."""
+        return f"sojourn {words}{self.flags}"
 
     def jobs(self, patience: float = PATIENCE) -> tuple[JobView, ...]:
         """All jobs, without their history."""
@@ -63,19 +80,36 @@ class Operator:
         """End a job."""
         return self._ask_jobs(Stop(_ticket(), name), PATIENCE)[0]
 
-    def export(self, name: str) -> tuple[bytes, float]:
-        """The newest model of a job as ONNX, and its accuracy."""
-        self.job(name)  # whether it is there is known at once; an export takes its time
-        answer = self._client.ask(Export(_ticket(), name), Exported, EXPORT_PATIENCE)
-        return self._client.fetch(answer.model), answer.accuracy
+    def go_on(self, name: str, rounds: int | None = None, target: float | None = None) -> JobView:
+        """Let a job have so many rounds in all, or another target (0: none); one that is over goes on."""
+        self._of_today(name, "continue a job")
+        question = Continue(_ticket(), name, rounds or UNSET, UNSET if target is None else target)
+        return self._ask_jobs(question, PATIENCE)[0]
 
-    def make_release(self, job: str, wanted: Wanted) -> ReleaseFile:
-        """A release of a job's newest model, as the coordinator makes it."""
+    def remove(self, name: str) -> Removed:
+        """Forget a job that is over, with its models."""
+        self._of_today(name, "remove a job")
+        return self._client.ask(Remove(_ticket(), name), Removed, PATIENCE)
+
+    def job_file(self, name: str) -> tuple[str, str]:
+        """The text of a job's file, and the coordinator's version."""
+        version = self._of_today(name, "tell a job's file")
+        return self._client.ask(ReadJob(_ticket(), name), JobText, PATIENCE).text, version
+
+    def export(self, name: str, which: int | Literal["best"] | None = None) -> ExportedModel:
+        """The model of a job after a round, the newest unless told, as ONNX."""
+        number = self._round(name, which)  # whether it is there is known at once; an export takes its time
+        answer = self._client.ask(Export(_ticket(), name, number), Exported, EXPORT_PATIENCE)
+        of = None if answer.round is UNSET else answer.round
+        return ExportedModel(self._client.fetch(answer.model), answer.accuracy, of)
+
+    def make_release(self, job: str, wanted: Wanted, which: int | Literal["best"] | None = None) -> ReleaseFile:
+        """A release of a job's model after a round, the newest unless told, as the coordinator makes it."""
         from coordinator.releases.file import put_together  # noqa: PLC0415  # only who makes one needs it
 
-        self.job(job)
+        number = self._round(job, which)
         question = MakeRelease(
-            _ticket(), job, wanted.line, wanted.version, wanted.encoding, wanted.notes, wanted.max_loss
+            _ticket(), job, wanted.line, wanted.version, wanted.encoding, wanted.notes, wanted.max_loss, number
         )
         answer = self._client.ask(question, ReleaseMade, RELEASE_PATIENCE)
         card, graph = self._client.fetch(answer.card), self._client.fetch(answer.graph)
@@ -104,7 +138,30 @@ class Operator:
         question = Rollout(_ticket(), forward, back, graph, card, tuple(stages), rules, undo)
         return self._ask_line(question, ROLLOUT_PATIENCE)
 
-    def _ask_jobs(self, question: Inspect | Submit | Stop, patience: float) -> tuple[JobView, ...]:
+    def _round(self, name: str, which: int | Literal["best"] | None) -> int | UnsetType:
+        """The number of a round; unset for the newest, which every coordinator can make something of."""
+        if which is None:
+            self.job(name)
+            return UNSET
+        self._of_today(name, "keep models of earlier rounds")
+        if which != "best":
+            return which
+        models = self.job(name).models
+        if models is UNSET or models.best is None:
+            raise JobError(f"no round of job {name!r} was measured, so that none is the best: name one with --round")
+        return models.best
+
+    def _of_today(self, name: str, what: str) -> str:
+        """The version of the coordinator that has this job; JobError where it cannot know what is asked for."""
+        version = self._client.ask(Inspect(_ticket(), name), Jobs, PATIENCE).version
+        if version is UNSET:
+            raise JobError(
+                f"coordinator {self._client.cloud.name!r} is of a version before 0.4.0 and cannot {what}: update it "
+                "(docs/upgrading.md)"
+            )
+        return version
+
+    def _ask_jobs(self, question: Inspect | Submit | Stop | Continue, patience: float) -> tuple[JobView, ...]:
         answer = self._client.ask(question, Jobs, patience)
         if not (answer.jobs or isinstance(question, Inspect)):
             raise LinkError(f"coordinator {self._client.cloud.name!r} answered without a job")

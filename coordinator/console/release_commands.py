@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from coordinator.console.job_commands import asking
+from coordinator.console.asking import asking
+from coordinator.console.job_life_commands import Best, Round, which_round
 from coordinator.console.rollout_commands import pause, resume, rollback, rollout, status
 from sojourn import options
 from sojourn.errors import ConfigError
@@ -47,13 +48,15 @@ def create(
     max_loss: Annotated[
         float, typer.Option(metavar="SHARE", min=0, max=1, help="What int8 may cost: 0.05 is five points.")
     ] = 0.05,
+    number: Round = None,
+    best: Best = False,
     notes: Annotated[str, typer.Option(help="What people should know of it.")] = "",
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Its file.", show_default="LINE-VERSION.release"),
     ] = None,
 ) -> None:
-    """Make a release of a job's newest model, or of an ONNX file: checked, measured, with a model card."""
+    """Make a release of a job's model, or of an ONNX file: checked, measured, with a model card."""
     from rich.console import Console
 
     from coordinator.console.release_card import summary
@@ -66,12 +69,17 @@ def create(
         raise ConfigError("name a job, or an ONNX file with --file: one of the two")
     if file is None and (samples or class_names or classes_file):
         raise ConfigError("--samples, --class-names and --classes-file go with --file: a job knows its own")
+    if file is not None and (number or best):
+        raise ConfigError("--round and --best go with a job: a file has one model")
     check_name(line, "--line")
     _check_notes(notes)
+    which = which_round(number, best=best)
     wanted = Wanted(line, version or 0, "int8" if int8 else "float32", notes, max_loss)
     given = read_as(str(samples), label=label, scale=scale) if samples else None
     release = (
-        _of_file(file, wanted, given, _names(class_names, classes_file)) if file else _of_job(operator, job, wanted)
+        _of_file(file, wanted, given, _names(class_names, classes_file))
+        if file
+        else _of_job(operator, job, wanted, which)
     )
     path = output or Path(f"{line}-{release.card.version}.release")
     write_release(path, release)
@@ -121,13 +129,13 @@ def _of_file(file: Path, wanted: Wanted, samples: DataSettings | None, names: tu
     return from_file(file, wanted, samples, names)
 
 
-def _of_job(operator: Operator, job: str | None, wanted: Wanted) -> Any:
+def _of_job(operator: Operator, job: str | None, wanted: Wanted, which: int | Literal["best"] | None) -> Any:
     from dataclasses import replace
 
     if not wanted.version:
         had = [max(view.version, view.before, view.serves) for view in operator.releases() if view.line == wanted.line]
         wanted = replace(wanted, version=1 + max(had, default=0))
-    return operator.make_release(str(job), wanted)
+    return operator.make_release(str(job), wanted, which)
 
 
 def _names(given: str | None, file: Path | None) -> tuple[str, ...] | None:

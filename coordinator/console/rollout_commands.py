@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from coordinator.console.job_commands import asking
+from coordinator.console.asking import asking
 from sojourn.errors import ConfigError, JobError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def rollout(
     if watch:
         _watch(operator, line)
     else:
-        typer.echo(f"to see it: sojourn release status {line}")
+        typer.echo(f"to see it: {operator.command(f'release status {line}')}")
 
 
 @asking
@@ -159,7 +159,7 @@ def _watch(operator: Operator, line: str, *, undone: bool = False) -> None:
                 view = _line(operator, line)
             live.update("", refresh=True)
     except KeyboardInterrupt:
-        typer.echo(f"The rollout goes on. To see it again: sojourn release status {line}")
+        typer.echo(f"The rollout goes on. To see it again: {operator.command(f'release status {line}')}")
         raise typer.Exit(0) from None
     console.print(device_table(view))
     console.print(summary(view), markup=False, highlight=False)

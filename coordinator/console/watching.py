@@ -12,26 +12,19 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from coordinator.console.dates import time_of
 from coordinator.console.time_left import TimeLeft, describe_time_left, rounds_done
+from coordinator.results.measures import MEASURES
 from sojourn.figures import clock_of, number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rich.console import JustifyMethod, RenderableType
+    from rich.console import RenderableType
 
     from coordinator.console.following import JobProgress
     from sojourn.protocol.wire import JobView, RoundReport, TourView
 
-MEASURES = {
-    "vts": "VTS",
-    "intra_cs": "Intra-CS",
-    "inter_cs": "Inter-CS",
-    "balance": "balance",
-    "covered": "classes",
-    "cpd": "CPD",
-}
-"""The measures of an arrangement, by the names that people read."""
 MOST_TOURS = 10
 MOST_FAILURES = 3
 MOST_ROUNDS = 20
@@ -90,6 +83,8 @@ def lines(before: JobProgress | None, after: JobProgress, left: float | None = N
     status = status_line(after.view)
     if before is None or status_line(before.view) != status:
         found.append(status)
+    if (after.silent_since is None) != (before is None or before.silent_since is None):
+        found.append(f"{silence(after.silent_since)}" if after.silent_since else "the coordinator answers again")
     return found
 
 
@@ -103,6 +98,11 @@ def _new_failures(report: RoundReport, told: set[str]) -> list[str]:
 def _step(rounds: int) -> int:
     """So many rounds apart, a job of this many is looked at some ten times."""
     return max(1, rounds // 10)
+
+
+def silence(since: float) -> str:
+    """What is said of a coordinator that does not answer."""
+    return f"no answer from the coordinator since {time_of(since)}: asking on (Ctrl-C ends this, not the job)"
 
 
 def round_line(report: RoundReport, rounds: int) -> str:
@@ -169,6 +169,8 @@ def _doing_now(progress: JobProgress) -> Table:
     grid.add_column(ratio=1)  # what a job waits for may need a second line
     grid.add_column(no_wrap=True)
     doing = Text(_doing(progress.view).removeprefix(", "), style="dim")
+    if progress.silent_since is not None:
+        doing = Text(silence(progress.silent_since), style="yellow")
     grid.add_row(doing, Text(trend([report.accuracy for report in progress.history[-30:]]), style="cyan"))
     return grid
 
@@ -304,16 +306,3 @@ def _arrangements(history: tuple[RoundReport, ...]) -> str | None:
         values = [value for it in history if isfinite(value := it.quality.get(measure, nan))]
         found += [f"{name} {sum(values) / len(values):.3f}"] if values else []
     return f"arrangements, mean over rounds: {', '.join(found)}" if found else None
-
-
-def job_table(views: Iterable[JobView]) -> Table:
-    """All jobs of a coordinator."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("job", "status", "round", "accuracy", "strategy", "model"):
-        justify: JustifyMethod = "right" if name in ("round", "accuracy") else "left"
-        table.add_column(name, no_wrap=True, overflow="ellipsis", justify=justify)
-    for it in views:
-        status = Text(it.status, style=STATUS_STYLES.get(it.status, "yellow"))
-        shown = (Text(it.strategy), Text(it.model))
-        table.add_row(Text(it.job), status, f"{it.round}/{it.rounds}", percent(it.accuracy), *shown)
-    return table

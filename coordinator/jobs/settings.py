@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import msgspec
 
 from coordinator.jobs.compatibility import objections
+from coordinator.jobs.start import read_start
 from coordinator.jobs.tour_settings import GateSettings, TourSettings
 from coordinator.strategies import Strategy, named
 from coordinator.strategies.strategy import FORMS
@@ -36,6 +37,9 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """`mlp`, `cnn`, `resnet8`, or a class of one's own as `package.module:Class`."""
     options: dict[str, Any] = {}
     """What the model is made with, by name. Example: `{ hidden = [128, 64] }`."""
+    start: str | None = None
+    """The model of an earlier job to start from, `job:NAME`, `job:NAME@12` or `job:NAME@best`; without it, a new one.
+    Example: `"job:pets@best"`."""
 
 
 class JobData(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -65,7 +69,8 @@ class JobData(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     label: str | int | None = None
     """The label column of these CSV files, as in a device's `[data]`. Example: `"species"`."""
     header: bool | None = None
-    """Whether the first row of these CSV files names their columns; told by its content unless said. Example: `true`."""
+    """Whether the first row of these CSV files names their columns; told by its content unless said. Example:
+    `true`."""
     scale: str | None = None
     """Brings the values of these files to another scale. Example: `"0..255 to 0..1"`."""
     class_names: tuple[str, ...] = ()
@@ -169,6 +174,8 @@ def read_job(text: str, where: str, folder: Path | None = None) -> JobSettings:
     """The job in a TOML text, checked as far as it can be without data; file names are taken relative to `folder`."""
     job = validated(parse(text, where), JobSettings, where)
     check_name(job.name, f"{where}: the job's name")
+    if job.model.start is not None and read_start(job.model.start, where).job == job.name:
+        raise ConfigError(f"{where}: model.start names the job itself; to give it more rounds, continue it")
     strategy = job.put_together(where)
     if reasons := objections(strategy, job):
         raise ConfigError(f"{where}: {'; '.join(reasons)}")

@@ -25,6 +25,7 @@ from coordinator.releases.verifying import CardChecked
 from coordinator.state import CoordinatorState
 from sojourn.node.machine import Did, DidNot, Linked, Present, Pulled, PullFailed, Received, Say, Send, Woke, soonest
 from sojourn.node.outbox import Outbox
+from sojourn.protocol.job_messages import Continue, ReadJob, Remove
 from sojourn.protocol.mending import read_record
 from sojourn.protocol.messages import Birth, Export, Inspect, Roster, RosterAsk, Stop, Submit, Toured, TourProgress
 from sojourn.protocol.release_messages import DeviceReport, InspectReleases, MakeRelease, Rollout, Steer
@@ -33,6 +34,7 @@ from sojourn.protocol.topics import Address
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
+    from coordinator.machine.kept_rounds import KeepSettings
     from sojourn.node.machine import Effect, Event
     from sojourn.protocol.messages import Message
     from sojourn.protocol.topics import Role
@@ -49,8 +51,15 @@ class Coordinator:
         *,
         fleet: str = "sojourn",
         release_key: str = "",
+        wall: float = 0.0,
+        keep: KeepSettings | None = None,
     ) -> None:
-        """`release_key` is the public half of the key that signs releases; without it they go out unverified."""
+        """A coordinator that knows no job yet.
+
+        release_key: the public half of the key that signs releases; without it they go out unverified. wall: what a
+        clock on the wall shows, in seconds since 1970, when `now` is 0; people are told times by it. keep: which models
+        of finished rounds are kept.
+        """
         self.address = Address("cloud", name)
         self.offer: Offer | None = None
         self.watches: tuple[Role, ...] = ("edge",)
@@ -59,7 +68,7 @@ class Coordinator:
         self._operators = operators
         self._outbox = Outbox()
         self._tours = RoundTours(self._outbox)
-        self._queue = JobQueue(self.sites, self._tours)
+        self._queue = JobQueue(self.sites, self._tours, wall, keep)
         self._requests = OperatorRequests(self._queue, self.sites, self._tours)
         self._rollouts = Rollouts(self.sites, self.state)
         self._rollout_requests = RolloutRequests(self._rollouts, fleet, release_key)
@@ -101,7 +110,9 @@ class Coordinator:
 
     def do_without(self, missing: AbstractSet[bytes]) -> list[str]:
         """Go on without blobs that are gone."""
-        return lost_pieces.do_without(self.state, missing)
+        lost = lost_pieces.do_without(self.state, missing)
+        self._queue.incomplete = {state.name for state in self.state.jobs.values() if state.live() & missing}
+        return lost
 
     def live(self) -> AbstractSet[bytes]:
         """All that a job, its round before, a result on its way, a roster, a release or an export refers to."""
@@ -160,14 +171,25 @@ class Coordinator:
                 return self._tours.toured(self.state, sender, message)
             case DeviceReport():
                 return self._rollouts.reported(sender.name, message, now)
+            case _:
+                return self._of_jobs(sender, message, now)
+
+    def _of_jobs(self, sender: Address, message: Message, now: float) -> list[Effect]:
+        match message:
             case Submit():
-                return self._requests.submit(sender, message)
+                return self._requests.submit(sender, message, now)
             case Inspect():
-                return [Send(sender, self._requests.inspect(message))]
+                return [Send(sender, self._requests.inspect(message, now))]
             case Stop():
                 return self._requests.stop(sender, message, now)
             case Export() | MakeRelease():
-                return self._requests.make(sender, message)
+                return self._requests.make(sender, message, now)
+            case Continue():
+                return self._requests.go_on(sender, message, now)
+            case Remove():
+                return self._requests.remove(sender, message, now)
+            case ReadJob():
+                return [Send(sender, self._requests.read(message))]
             case _:
                 return self._of_releases(sender, message, now)
 

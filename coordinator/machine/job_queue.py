@@ -7,18 +7,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from coordinator.machine.job_summaries import plan_line, round_line
 from coordinator.machine.job_table import JOB, STATUS, WORK, step_of
+from coordinator.machine.kept_rounds import KeepSettings, kept_after, let_go
 from coordinator.machine.sites import ROSTER_PATIENCE
 from coordinator.records import (
+    ENDED,
     DevicesEstimated,
     JobCompiled,
+    JobContinued,
     JobEnded,
+    JobRemoved,
     JobStarted,
     JobWaits,
     LegPassed,
     RoundClosed,
+    RoundKeeps,
     RoundPlanned,
+    RoundsKept,
     TourArrived,
     TourGivenUp,
     TourMoved,
@@ -29,8 +37,9 @@ from coordinator.rounds.orders import tour_deadline
 from coordinator.rounds.planning import NotYet, PlanRound
 from coordinator.rounds.preparing import PrepareJob, recipes
 from coordinator.rounds.results import CloseRound
+from coordinator.rounds.starting import start_of
 from coordinator.state import CoordinatorState
-from sojourn.errors import Fault
+from sojourn.errors import Fault, JobError
 from sojourn.node.machine import Append, Do, Say, Send, Undo, soonest
 from sojourn.parts import name_of
 from sojourn.protocol.abilities import asked
@@ -63,8 +72,19 @@ _EVENTS: dict[type, str] = {
 class JobQueue:
     """All jobs, and of the one whose turn it is: the step it is at, and how long it has waited."""
 
-    def __init__(self, sites: Sites, tours: RoundTours) -> None:
+    def __init__(
+        self,
+        sites: Sites,
+        tours: RoundTours,
+        wall: float = 0.0,
+        keep: KeepSettings | None = None,
+    ) -> None:
+        """`wall` is what a clock on the wall shows when `now` is 0; nothing is decided by it."""
         self.durable = CoordinatorState()
+        self.incomplete: set[str] = set()
+        """The jobs of which something is gone from the disk: they cannot go on."""
+        self._keep = keep or KeepSettings()
+        self._wall = wall
         self.traffic = 0
         """The bytes between the cloud and the sites since the round was planned."""
         self.superseded: set[bytes] = set()
@@ -87,6 +107,10 @@ class JobQueue:
     def step(self, state: JobState) -> str:
         """The step of the table that a job is at."""
         return self._steps.get(state.name) or step_of(state)
+
+    def date(self, now: float) -> float:
+        """What a clock on the wall shows now."""
+        return max(0.0, self._wall + now)
 
     def detail(self, state: JobState) -> str:
         """What there is to say of a job besides its status."""
@@ -138,18 +162,34 @@ class JobQueue:
         patience = state.settings.fleet.patience
         return self._waiting_since + patience if patience else None
 
-    def submitted(self, name: str) -> list[Effect]:
+    def submitted(self, name: str, now: float) -> list[Effect]:
         """A job was queued: it begins at once if it is its turn."""
         state = self.durable.current
-        return self._begin(state) if state and state.name == name else []
+        return self._begin(state, now) if state and state.name == name else []
+
+    def go_on(self, state: JobState, text: str, ticket: str, now: float) -> list[Effect]:
+        """Give a job other rounds or another target; if it is over, it waits for its turn."""
+        over = state.status in ENDED
+        if over:
+            self._advance(state, "continue")
+        effects: list[Effect] = [self.write(JobContinued(state.name, text, ticket), sync=True)]
+        effects.append(Say(f"job {state.name} goes on to round {state.settings.all_rounds}"))
+        return [*effects, *(self._begin(state, now) if over and state is self.durable.current else [])]
+
+    def remove(self, state: JobState) -> list[Effect]:
+        """Forget a job that is over."""
+        self._steps.pop(state.name, None)
+        record = JobRemoved(state.name, state.strategy.objective.keeps)
+        self.durable.apply(record)
+        return [Append(record, sync=True), Say(f"job {state.name} is removed")]
 
     def _resume(self, state: JobState, now: float) -> list[Effect]:
         """Go on with a job after a restart, or when it is its turn."""
         match self.step(state):
             case "queued":
-                return self._begin(state)
+                return self._begin(state, now)
             case "compiling":
-                return self._compile(state)
+                return self._compile(state, now)
             case "touring":
                 return self._gather(state, now) if self._tours.gathered(state) else self._tours.ask_all(state, now)
             case "planning next":
@@ -157,9 +197,11 @@ class JobQueue:
             case _:
                 return self._plan_again(state, now)
 
-    def _begin(self, state: JobState) -> list[Effect]:
-        self._advance(state, "its turn")
-        return [self.write(JobStarted(state.name)), *self._compile(state)]
+    def _begin(self, state: JobState, now: float) -> list[Effect]:
+        self._waiting_since = None
+        self._advance(state, "its turn again" if state.kit else "its turn")
+        started = self.write(JobStarted(state.name, self.date(now)))
+        return [started, *(self._plan(state, now) if state.kit else self._compile(state, now))]
 
     def _advance(self, state: JobState, event: str) -> None:
         """Take the step that follows the event."""
@@ -169,9 +211,13 @@ class JobQueue:
         self._latest = Do(f"{WORK[self.step(state)]} {state.name}", work)
         return self._latest
 
-    def _compile(self, state: JobState) -> list[Effect]:
+    def _compile(self, state: JobState, now: float) -> list[Effect]:
         self._waiting_since = None
-        work = PrepareJob(state.name, state.text, recipes(self.durable))
+        try:
+            start = start_of(state.settings, self.durable)
+        except JobError as error:
+            return self.end(state, "work failed", str(error), now)
+        work = PrepareJob(state.name, state.text, recipes(self.durable), start)
         return [Say(f"job {state.name}: compiling"), self._work(state, work)]
 
     def _plan_again(self, state: JobState, now: float, *, ask_silent: bool = False) -> list[Effect]:
@@ -234,6 +280,11 @@ class JobQueue:
         if isinstance(outcome, NotYet):
             return [*self._wait(state, outcome.reason, now), *self.reconsider(now)]
         self._advance(state, _EVENTS[type(outcome)])
+        if isinstance(outcome, RoundClosed):
+            keeps = msgspec.structs.replace(
+                outcome.keeps or RoundKeeps(), rounds=kept_after(state, outcome, self._keep)
+            )
+            outcome = msgspec.structs.replace(outcome, keeps=keeps)
         written = self.write(outcome, sync=True, blobs=blobs_of(outcome))
         return [written, *self._after(state, outcome, now)]
 
@@ -247,13 +298,18 @@ class JobQueue:
                 self._plan_again_at = None
                 return [Say(plan_line(state, outcome)), *self._resume(state, now)]
             case RoundClosed():
-                return [Say(round_line(state, outcome)), *self._plan_next(state, now)]
+                return [Say(round_line(state, outcome)), *self._make_room(), *self._plan_next(state, now)]
             case DevicesEstimated():
                 lines: list[Effect] = [Say(f"job {state.name}: {line}", "warning") for line in outcome.failures]
                 estimated = Say(f"job {state.name}: {len(outcome.signatures)} devices estimated")
                 return [*lines, estimated, *self._plan_next(state, now)]
             case _:
                 return self._resume(state, now)
+
+    def _make_room(self) -> list[Effect]:
+        """Let the oldest models of rounds go, where all of them take more room than they may."""
+        found = let_go(self.durable.jobs.values(), self._keep)
+        return [self.write(RoundsKept(name, rounds)) for name, rounds in found.items()]
 
     def did_not(self, event: DidNot, now: float) -> list[Effect]:
         """The work that the job needed failed: it is tried again when the disk was full, else the job is refused."""
@@ -291,7 +347,7 @@ class JobQueue:
             self._advance(state, "leg home")
             return [self._work(state, PassLeg(state.copy()))]
         self._advance(state, "all home")
-        return [self._work(state, CloseRound(state.copy(), now - self._began, self.traffic))]
+        return [self._work(state, CloseRound(state.copy(), now - self._began, self.traffic, self.date(now)))]
 
     def _lost(self, state: JobState, number: int, now: float) -> list[Effect]:
         """A site gave no sign of life: wait for it, go on without its tour, or give the tour to another site."""
@@ -329,7 +385,7 @@ class JobQueue:
                 if tour.number not in state.arrived:
                     effects.append(Send(Address("edge", tour.site), TourCancel(state.tour_id(tour))))
         self._advance(state, event)
-        record = JobEnded(state.name, STATUS[after], detail[:20_000])
+        record = JobEnded(state.name, STATUS[after], detail[:20_000], self.date(now))
         effects += [self.write(record, sync=True), Say(f"job {state.name} is {STATUS[after]}: {detail}")]
         following = self.durable.current if current else None
         return [*effects, *(self._resume(following, now) if following else [])]

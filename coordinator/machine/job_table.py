@@ -19,6 +19,7 @@ JOB = Table(
     "job",
     {
         ("queued", "its turn"): "compiling",
+        ("queued", "its turn again"): "planning",
         ("queued", "stop"): "stopped",
         ("compiling", "compiled"): "planning",
         ("compiling", "no room"): "compiling",
@@ -61,9 +62,14 @@ JOB = Table(
         ("done", "stop"): "done",
         ("stopped", "stop"): "stopped",
         ("refused", "stop"): "refused",
+        # They may also have one go on that is over: it waits for its turn again, with all that it has.
+        ("done", "continue"): "queued",
+        ("stopped", "continue"): "queued",
+        ("refused", "continue"): "queued",
     },
     start="queued",
     ends=frozenset(ENDED),
+    reopen=frozenset({"continue"}),
 )
 
 STATUS: dict[str, JobStatus] = {

@@ -8,7 +8,6 @@ import sys
 import tempfile
 import threading
 import time
-from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,11 +44,12 @@ PATIENCE = 900.0
 
 
 class ExportModel(msgspec.Struct, frozen=True, tag="export-model"):
-    """Make an ONNX file of a job's newest model."""
+    """Make an ONNX file of the model that a job had after a round."""
 
     ticket: str
     operator: str
     state: JobState
+    round: int
 
 
 class ModelExported(msgspec.Struct, frozen=True, tag="model-exported"):
@@ -59,15 +59,17 @@ class ModelExported(msgspec.Struct, frozen=True, tag="model-exported"):
     operator: str
     model: Ref
     accuracy: float
+    round: int
 
 
 class BuildRelease(msgspec.Struct, frozen=True, tag="build-release"):
-    """Make a release of a job's newest model, as an operator asked for it."""
+    """Make a release of the model that a job had after a round, as an operator asked for it."""
 
     ticket: str
     operator: str
     state: JobState
     asked: MakeRelease
+    round: int
 
 
 class ReleaseBuilt(msgspec.Struct, frozen=True, tag="release-built"):
@@ -142,17 +144,17 @@ class CoordinatorWorker:
         from coordinator.compiling.baking import bake  # noqa: PLC0415  # onnx only where it is needed
 
         kit = self._evaluator.kit(work.state)
-        data = bake(kit, vectors.load(self._blobs, work.state.vectors["model"], kit.model))
-        accuracy = work.state.history[-1].accuracy if work.state.history else nan
-        return ModelExported(work.ticket, work.operator, self._keep(data), accuracy)
+        data = bake(kit, vectors.load(self._blobs, work.state.models[work.round], kit.model))
+        accuracy = work.state.accuracy(work.round)
+        return ModelExported(work.ticket, work.operator, self._keep(data), accuracy, work.round)
 
     def _release(self, work: BuildRelease) -> ReleaseBuilt:
         from coordinator.releases.making import from_job  # noqa: PLC0415  # torch and onnx only where they are needed
 
         kit = self._evaluator.kit(work.state)
-        vector = vectors.load(self._blobs, work.state.vectors["model"], kit.model)
+        vector = vectors.load(self._blobs, work.state.models[work.round], kit.model)
         test = unpack_blob(self._blobs.read(work.state.test.digest), Exemplars) if work.state.test else None
-        made = from_job(work.state, work.asked, kit, vector, self._evaluator.exemplars(work.state), test)
+        made = from_job(work.state, work.asked, kit, vector, self._evaluator.exemplars(work.state), test, work.round)
         return ReleaseBuilt(work.ticket, work.operator, self._keep(made.graph), self._keep(made.card_bytes))
 
     def _keep(self, data: bytes) -> Ref:
@@ -188,7 +190,7 @@ def _elsewhere(work: TorchWork, folder: Path) -> JobCompiled | ModelExported | R
 def _apart(work: PrepareJob) -> Compiled:
     """Have a job compiled in another process."""
     with tempfile.TemporaryDirectory(prefix="sojourn-kit-") as folder:
-        made = _elsewhere(work, Path(folder))
+        made = _elsewhere(msgspec.structs.replace(work, start=None), Path(folder))  # its own is found here
         assert isinstance(made, JobCompiled)  # noqa: S101  # that is what was asked for
         assert made.initial is not None  # noqa: S101
         blobs = FolderBlobs(Path(folder))

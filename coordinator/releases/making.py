@@ -76,8 +76,9 @@ def from_job(
     vector: NDArray[np.float32],
     shown: Exemplars | None,
     test: Exemplars | None,
+    number: int | None = None,
 ) -> ReleaseFile:
-    """A release of a job's model, which is compared with torch first."""
+    """A release of the model that a job had after a round, the last unless told; it is compared with torch first."""
     from coordinator.compiling.baking import bake  # noqa: PLC0415  # a release of an ONNX file needs neither
     from coordinator.releases.torch_reference import TorchReference  # noqa: PLC0415
 
@@ -93,7 +94,7 @@ def from_job(
         "job": state.name,
         "strategy": job.strategy,
         "model": f"{job.model.name}{options}"[:2000],
-        "rounds": len(state.history),
+        "rounds": len(state.history) if number is None else number,
         "devices": len(state.fleet),
         "data": f"trained on the devices' own data; {_samples(material, source)}",
     }

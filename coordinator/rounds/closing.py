@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
-from coordinator.records import DevicesEstimated, LegPassed, RoundClosed
+from coordinator.records import DevicesEstimated, LegPassed, RoundClosed, RoundKeeps, Unmerged
 from coordinator.rounds.estimation import estimated, keep_weights
 from coordinator.rounds.merging import ANCHOR, MODEL, RELAY, SLOT, JobVectors, TourResult, next_vectors
 from coordinator.rounds.planning import moment_of
@@ -97,14 +98,15 @@ class _Closing:
 
     def record(self) -> RoundClosed:
         """Merge, evaluate, and say what became of the visits."""
-        state, strategy, blobs, kit = self._state, self._state.strategy, self._blobs, self._kit
+        state = self._state
         results = self._results()
-        after, fault = self._merged(results)
-        exact = {name: vectors.save(blobs, vector, "float32", kit.model) for name, vector in after.vectors.items()}
+        due, anyway = self._due(last=None), self._due(last=False)
+        after, fault = self._merged(results, due=due)
+        exact, handout = self._saved(after)
         return RoundClosed(
             state.name,
             exact,
-            handouts(after.vectors, exact, strategy, state.settings, blobs, kit),
+            handout,
             self._norms() or state.norms,
             self._report(len(results), after.vectors[MODEL], fault),
             merged=ANCHOR not in after.vectors,
@@ -113,7 +115,25 @@ class _Closing:
             samples={each.device: each.samples for each in self._counted},
             weights=self._updates(),
             rises=usual_rise(self._check.rises) or msgspec.UNSET,
+            keeps=RoundKeeps(unmerged=self._unmerged(results)) if due and not anyway else msgspec.UNSET,
         )
+
+    def _due(self, *, last: bool | None) -> bool:
+        """Whether models merge after this round; `last`: as if it were the job's last one, or were not."""
+        state = self._state
+        moment = moment_of(state, state.settings, len(state.arranged))
+        return merges(state.strategy.schedule, moment if last is None else replace(moment, last=last))
+
+    def _saved(self, after: JobVectors) -> tuple[dict[str, Ref], dict[str, Ref]]:
+        """The job's vectors, exact and as they travel down."""
+        state, blobs, kit = self._state, self._blobs, self._kit
+        exact = {name: vectors.save(blobs, vector, "float32", kit.model) for name, vector in after.vectors.items()}
+        return exact, handouts(after.vectors, exact, state.strategy, state.settings, blobs, kit)
+
+    def _unmerged(self, results: Sequence[TourResult]) -> Unmerged:
+        """What the job goes on from if it is given more rounds: then this one is not the last, and does not merge."""
+        state, (after, _) = self._state, self._merged(results, due=False)
+        return Unmerged(*self._saved(after), dict(after.slots), state.since_merge + 1, state.merged_fleet)
 
     def _results(self) -> list[TourResult]:
         """What each tour brought home; of legs that followed one another, what the last one did."""
@@ -140,7 +160,7 @@ class _Closing:
         seen = sum(self._check.weight(tour) for tour in home)
         return TourResult(_relayed(state, self._check, self._blobs, self._kit), seen, None, returned)
 
-    def _merged(self, results: Sequence[TourResult]) -> tuple[JobVectors, str | None]:
+    def _merged(self, results: Sequence[TourResult], *, due: bool) -> tuple[JobVectors, str | None]:
         """The job's vectors after the round: merged, or each in its slot until the schedule merges them.
 
         A merge that is not finite changes nothing; then a sentence says so.
@@ -148,7 +168,6 @@ class _Closing:
         state, strategy = self._state, self._state.strategy
         held = {name: ref for name, ref in state.vectors.items() if name != RELAY}
         now = {name: vectors.load(self._blobs, ref, self._kit.model) for name, ref in held.items()}
-        due = merges(strategy.schedule, moment_of(state, state.settings, len(state.arranged)))
         held_back = JobVectors(now, state.slots)
         with np.errstate(all="ignore"):
             after = next_vectors(strategy, held_back, results, len(state.fleet), due=due, before=state.merged_fleet)
@@ -201,6 +220,7 @@ class _Closing:
                 *notes[:LISTED],
                 *forgetful(state, self._done)[:LISTED],
             ),
+            self._work.at,
         )
 
     def _norms(self) -> tuple[float, ...]:

@@ -18,6 +18,7 @@ from coordinator.jobs.settings import read_job
 from coordinator.records import JobCompiled
 from coordinator.rounds.closing import handouts
 from coordinator.rounds.results import LISTED, NOTE
+from coordinator.rounds.starting import StartModel, started
 from sojourn import __version__
 from sojourn.errors import InvalidBlob, InvalidMessage, JobError
 from sojourn.model import vectors
@@ -62,6 +63,8 @@ class PrepareJob(msgspec.Struct, frozen=True, tag="prepare-job"):
     text: str
     known: dict[str, Recipe] = {}
     """What earlier jobs compiled, by recipe: strategies are compared on one model, and compiling takes seconds."""
+    start: StartModel | None = None
+    """The model of an earlier job, where this one starts from it."""
 
 
 def recipes(durable: CoordinatorState) -> dict[str, Recipe]:
@@ -92,6 +95,8 @@ def prepare(
         kits.keep(recipe, kit, initial)
     kit = msgspec.structs.replace(kit, values=data.values)  # not of the model: one that was kept may be of other data
     check_classifier(job.parts().estimator, kit)
+    if work.start:
+        initial, recipe = started(work.start, kit, blobs), ""  # no other job is to begin with this model by its recipe
     held, handout = first_vectors(initial, job, blobs, kit)
     return JobCompiled(
         work.name,
@@ -112,7 +117,8 @@ def recipe_of(job: JobSettings, data: PublicData) -> str:
     if ":" in job.model.name:
         return ""
     made_by = [version(each) for each in ("torch", "onnx", "onnxscript")]
-    settings = [job.model, data.input, data.classes, data.mean, data.std, job.seed, __version__, made_by, _sources()]
+    model = msgspec.structs.replace(job.model, start=None)
+    settings = [model, data.input, data.classes, data.mean, data.std, job.seed, __version__, made_by, _sources()]
     return hashlib.sha256(msgspec.msgpack.encode(settings)).hexdigest()
 
 

@@ -14,7 +14,7 @@ from hierarchy.edge.rules import counted_samples
 from sojourn.errors import InvalidBlob, InvalidMessage
 from sojourn.model import vectors
 from sojourn.protocol.envelope import unpack_blob
-from sojourn.protocol.limits import MOST_BYTES, TEXT, sum_within
+from sojourn.protocol.limits import MOST_BYTES, TEXT, Moment, sum_within
 from sojourn.protocol.wire import VisitReport
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class CloseRound(msgspec.Struct, frozen=True):
     state: JobState
     seconds: float
     traffic: int
+    at: Moment | msgspec.UnsetType = msgspec.UNSET
 
 
 def tour_model(state: JobState, tour: TourPlan, blobs: BlobStore, kit: Kit) -> NDArray[np.float32] | None:

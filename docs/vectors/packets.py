@@ -49,6 +49,7 @@ from sojourn.parts import (
 from sojourn.protocol import topics
 from sojourn.protocol.abilities import ABILITIES
 from sojourn.protocol.envelope import Packet, kind, pack, pack_blob
+from sojourn.protocol.job_messages import Continue, JobText, ReadJob, Remove, Removed
 from sojourn.protocol.messages import (
     Accepted,
     Birth,
@@ -97,7 +98,7 @@ from sojourn.protocol.release_messages import (
 )
 from sojourn.protocol.signing import CONTEXT
 from sojourn.protocol.topics import TOPICS
-from sojourn.protocol.wire import JobView, Ref, RoundReport, Task, TourView
+from sojourn.protocol.wire import JobModels, JobTimes, JobView, Ref, RoundReport, Task, TourView
 from sojourn.randomness import derive
 from sojourn.store.blobs import LEAF, leaf_hashes, ref_of
 
@@ -258,6 +259,14 @@ def _requests() -> list[Sent]:
         (TourView(0, "hall", ("pi-1", "pi-2"), 1, "pi-2", 3, 8, 0, False),),
         (RoundReport(1, 0.5, 1.5, 1, 2, 0, 123_456, 9.5, {"vts": 0.25}, ()),),
     )  # fmt: skip
+    ended = msgspec.structs.replace(
+        view,
+        status="done",
+        tours=(),
+        history=(msgspec.structs.replace(view.history[0], ended=1_790_000_100.5),),
+        models=JobModels((0, 1), 1),
+        times=JobTimes(1_790_000_000.0, 1_790_000_101.0, 100.25),
+    )
     return [
         ("submit", OPERATOR, CLOUD, Submit("t-1", 'name = "digits"\n[data]\ntest = "digits"\n')),
         ("inspect", OPERATOR, CLOUD, Inspect("t-2", "digits", 0)),
@@ -265,6 +274,14 @@ def _requests() -> list[Sent]:
         ("stop", OPERATOR, CLOUD, Stop("t-3", "digits")),
         ("export", OPERATOR, CLOUD, Export("t-4", "digits")),
         ("exported", CLOUD, OPERATOR, Exported("t-4", KIT, 0.9375)),
+        ("export of a round", OPERATOR, CLOUD, Export("t-6", "digits", 3)),
+        ("exported of a round", CLOUD, OPERATOR, Exported("t-6", KIT, 0.875, 3)),
+        ("jobs with models and times", CLOUD, OPERATOR, Jobs("t-2", (ended,), "0.4.0")),
+        ("continue", OPERATOR, CLOUD, Continue("t-7", "digits", 20, 0.0)),
+        ("remove", OPERATOR, CLOUD, Remove("t-8", "digits")),
+        ("removed", CLOUD, OPERATOR, Removed("t-8", "digits", 12, 345_678)),
+        ("read-job", OPERATOR, CLOUD, ReadJob("t-9", "digits")),
+        ("job-text", CLOUD, OPERATOR, JobText("t-9", "digits", 'name = "digits"\n[data]\ntest = "digits"\n')),
         ("refused", CLOUD, OPERATOR, Refused("t-5", "there is no job 'digit'; the jobs are: digits")),
     ]
 

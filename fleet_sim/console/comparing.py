@@ -11,12 +11,12 @@ import msgspec
 from rich.padding import Padding
 from rich.text import Text
 
+from coordinator.results.folder import CONFIG, HOME, ROUNDS, VISITS, ResultFolder, free
+from coordinator.results.report import MODEL, REPORT
+from coordinator.results.tallies import describe_losses
 from fleet_sim.console.comparison_report import CSV, PICTURE, FinishedRun, different, row, write_report
 from fleet_sim.console.simulating import read, run, write
 from fleet_sim.console.tables import plain_table
-from fleet_sim.results.folder import CONFIG, HOME, ROUNDS, VISITS, ResultFolder, free
-from fleet_sim.results.report import MODEL, REPORT
-from fleet_sim.results.tallies import describe_losses
 from fleet_sim.settings import read_simulation
 from sojourn.errors import ConfigError
 from sojourn.figures import percent
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from fleet_sim.results.folder import Rows
+    from coordinator.results.folder import Rows
     from fleet_sim.settings import Simulation
 
 

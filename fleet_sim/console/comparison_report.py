@@ -9,9 +9,9 @@ from math import isfinite, nan
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from fleet_sim.results.folder import CONFIG, ROUNDS, ResultFolder, write_table
-from fleet_sim.results.plots import accuracy_plot
-from fleet_sim.results.report import REPORT, html_table, links, picture, readable, section, what_was_run, write_page
+from coordinator.results.folder import CONFIG, ROUNDS, ResultFolder, write_table
+from coordinator.results.plots import accuracy_plot
+from coordinator.results.report import REPORT, html_table, links, picture, readable, section, what_was_run, write_page
 from sojourn.figures import clock_of, percent
 from sojourn.settings import parse
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from fleet_sim.results.folder import Rows
+    from coordinator.results.folder import Rows
     from fleet_sim.settings import Simulation
 
 CSV, PICTURE = "compare.csv", "compare.png"

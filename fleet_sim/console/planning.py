@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from rich.progress import Progress
 
 from coordinator.console.time_left import rounds_done
+from coordinator.results.folder import CONFIG, ROUNDS, VISITS
+from coordinator.results.report import what_was_run
+from coordinator.results.tallies import DEVICES, SITES
 from fleet_sim.console.simulating import read, write
 from fleet_sim.console.tables import plain_table
-from fleet_sim.results.folder import CONFIG, ROUNDS, VISITS
-from fleet_sim.results.report import what_was_run
-from fleet_sim.results.tallies import DEVICES, SITES
 from fleet_sim.run import SimulationRun
 from sojourn.errors import JobError
 from sojourn.figures import clock_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from coordinator.console.following import JobProgress
-    from fleet_sim.results.tallies import VisitTally
+    from coordinator.results.tallies import VisitTally
 
 MOST = 8
 """At most this many sites and devices are shown; the tables in the folder have all."""

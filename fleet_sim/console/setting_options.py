@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from inspect import Parameter, Signature, signature
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -132,6 +132,17 @@ def changes(given: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]
         except tomllib.TOMLDecodeError:
             found[path.strip()] = value.strip()
     return found
+
+
+def option_of(path: str) -> str:
+    """How a setting is given on the command line."""
+    for name, (known, annotation) in SETTINGS.items():
+        if known == path:
+            (option,) = (it for it in get_args(annotation) if isinstance(it, typer.models.OptionInfo))
+            # Where an option is an annotation, typer has its first spelling in the place of a default.
+            spellings = [each for each in (option.default, *(option.param_decls or ())) if isinstance(each, str)]
+            return next(iter(spellings), f"--{name.replace('_', '-')}")
+    return f"--set {path}"
 
 
 def _keyword(name: str, option: Any) -> Parameter:

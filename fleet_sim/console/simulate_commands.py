@@ -34,7 +34,9 @@ def run(
     file: File = None,
     changes: dict[str, Any],
     output: Output = None,
-    resume: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Go on with a simulation.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Go on with a simulation; --rounds gives it more rounds.")
+    ] = None,
 ) -> None:
     """Simulate a whole fleet on this machine: the same roles, strategies and protocol, under a virtual clock."""
     console = _ready()

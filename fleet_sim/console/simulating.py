@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from coordinator.console.watching import is_live, result_table, round_line, show
-from fleet_sim.results.folder import CONFIG, HOME, free
-from fleet_sim.results.report import REPORT, what_was_run
+from coordinator.results.folder import CONFIG, HOME, free
+from coordinator.results.report import REPORT, what_was_run
+from fleet_sim.console.setting_options import option_of
 from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation, read_simulation_file
 from sojourn.errors import ConfigError
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
 
 LINES = 10
 """Lines that a simulation leaves in a log while it runs, at most: its rounds pass faster than anybody reads."""
+CHANGEABLE = (
+    "rounds",
+    "schedule.trips",
+    "target",
+    *(f"simulation.{key}" for key in ("engine", "workers", "device", "ray")),
+)
+"""What may change when a simulation goes on: how long it is, and who trains."""
 
 
 def one(
@@ -31,10 +39,7 @@ def one(
 ) -> None:
     """Run one simulation, or go on with it."""
     if resume is not None:
-        config = resume / CONFIG
-        if not config.exists():
-            raise ConfigError(f"--resume {resume}: there is no {CONFIG} in it")
-        simulation, folder = read(config, changes), resume
+        simulation, folder = resumed(file, changes, output, resume), resume
     else:
         simulation = read(file, changes)
         folder = output or free(HOME / simulation.job["name"])
@@ -47,6 +52,41 @@ def one(
     write(console, f"{course.view.status.capitalize()}: {course.view.detail}. {_clock(running)} of the fleet's time.")
     console.print(f"Tables, pictures and the model are in {folder}", soft_wrap=True, markup=False)
     console.print(f"To see them: {folder / REPORT}", soft_wrap=True, markup=False)
+
+
+def resumed(file: Path | None, changes: Mapping[str, Any], output: Path | None, folder: Path) -> Simulation:
+    """The simulation in a folder, as it was begun but for what may change on the way; ConfigError for all else."""
+    config = folder / CONFIG
+    if not config.exists():
+        raise ConfigError(f"--resume {folder}: there is no {CONFIG} in it")
+    anew = "leave that out, or begin anew in another folder, without --resume"
+    if file is not None or output is not None:
+        given = f"the file {file}" if file is not None else f"--output {output}"
+        raise ConfigError(
+            f"--resume {folder} goes on there, with the settings in its {CONFIG}, not with {given}: {anew}"
+        )
+    begun = parse(config.read_text(encoding="utf-8"), str(config))
+    for path, value in changes.items():
+        before = _at(begun, path)
+        same = value in (before, [before])
+        if path not in CHANGEABLE and not same:
+            was = "it was not set" if before is None else f"it was {before!r}"
+            raise ConfigError(f"--resume {folder}: {option_of(path)} cannot change on the way ({was}): {anew}")
+    simulation = read(config, changes)
+    if "rounds" in changes and simulation.read().all_rounds != changes["rounds"]:
+        raise ConfigError(
+            f"--resume {folder}: its schedule says itself how many rounds there are, so --rounds changes nothing: "
+            f"where it has trips, --set schedule.trips={changes['rounds']}"
+        )
+    return simulation
+
+
+def _at(tables: Mapping[str, Any], path: str) -> Any:
+    """A setting by its path; None where there is none."""
+    place: Any = tables
+    for key in path.split("."):
+        place = place.get(key) if isinstance(place, dict) else None
+    return place
 
 
 def run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from coordinator.machine.coordinator import Coordinator
+from coordinator.machine.kept_rounds import BEST_ONLY
 from coordinator.machine.work import CoordinatorWorker
 from coordinator.records import ENDED
 from coordinator.rounds.kit_cache import KitCache
@@ -20,7 +21,7 @@ from sojourn.links.settings import OWN_BROKER_PAYLOAD
 from sojourn.node.machine import Received
 from sojourn.node.node import Node
 from sojourn.node.workers import InlineWorkers
-from sojourn.protocol.messages import Submit
+from sojourn.protocol.messages import Stop, Submit
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch, Offer
 from sojourn.store.journal import MemoryStore
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from sojourn.links.memory import Faults, MemoryBroker
     from sojourn.node.machine import Machine
     from sojourn.node.workers import Workers
+    from sojourn.protocol.job_messages import Continue
     from sojourn.protocol.topics import Role
     from sojourn.store.blobs import BlobStore
     from sojourn.store.journal import Store
@@ -90,8 +92,12 @@ class MemoryFleet:
 
     def submit(self, text: str) -> None:
         """Hand a job to the coordinator, as an operator does."""
+        self.ask(Submit("ticket", text))
+
+    def ask(self, message: Submit | Continue | Stop) -> None:
+        """Ask something of the coordinator, as an operator does."""
         node = self.nodes[CLOUD].node
-        node.inject(Received(Address("cloud", "operator"), Epoch(0, bytes(8)), Submit("ticket", text)), self.world.now)
+        node.inject(Received(Address("cloud", "operator"), Epoch(0, bytes(8)), message), self.world.now)
 
     def job(self, name: str) -> JobState:
         """What the coordinator knows of a job."""
@@ -118,7 +124,8 @@ class MemoryFleet:
     def _coordinator(self, broker: MemoryBroker) -> Node:
         link = MemoryLink(broker, OWN_BROKER_PAYLOAD)
         links: dict[Role, Link] = {"edge": link, "cloud": link}
-        return self._node(Coordinator(CLOUD), links, lambda store: InlineWorkers(self._bench(store.blobs)))
+        machine = Coordinator(CLOUD, keep=BEST_ONLY)
+        return self._node(machine, links, lambda store: InlineWorkers(self._bench(store.blobs)))
 
     def _bench(self, blobs: BlobStore) -> CoordinatorWorker:
         return CoordinatorWorker(blobs, kits=KitCache())

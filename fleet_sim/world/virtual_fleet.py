@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from coordinator.console.following import JobProgress
 from coordinator.machine.coordinator import Coordinator
 from coordinator.machine.work import CoordinatorWorker
+from coordinator.results.folder import EndedVisit
 from coordinator.rounds.kit_cache import KitCache
 from edge_agent.agent import Agent
 from edge_agent.training.objectives import NAMES
@@ -19,7 +19,7 @@ from hierarchy.edge.records import VisitKept, VisitMissed
 from sojourn import __version__
 from sojourn.model.graphs import Graphs
 from sojourn.node.machine import Received, Send
-from sojourn.protocol.messages import Inspect, Jobs
+from sojourn.protocol.messages import Inspect, Jobs, Refused
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch, Offer
 
@@ -33,27 +33,13 @@ if TYPE_CHECKING:
     from sojourn.links.memory import MemoryBroker
     from sojourn.node.node import Node
     from sojourn.profile import LinkProfile
+    from sojourn.protocol.job_messages import Continue
     from sojourn.protocol.spec import Kit
-    from sojourn.protocol.wire import RoundReport, VisitReport
+    from sojourn.protocol.wire import RoundReport
     from sojourn.store.blobs import BlobStore
     from sojourn.store.journal import Store
 
 OPERATOR = Address("cloud", "operator")
-
-
-@dataclass(frozen=True)
-class EndedVisit:
-    """A visit that ended: when, on which tour of which site, and how.
-
-    down, up: the bytes on the device's link since its visit before.
-    """
-
-    at: float
-    site: str
-    tour: str
-    report: VisitReport
-    down: int
-    up: int
 
 
 class VirtualFleet(MemoryFleet):
@@ -96,6 +82,17 @@ class VirtualFleet(MemoryFleet):
         assert isinstance(answer.message, Jobs)  # noqa: S101
         (view,) = answer.message.jobs
         return JobProgress(view, (*before, *view.history))
+
+    def go_on(self, message: Continue) -> str | None:
+        """Have a job go on, as an operator does; returns why it does not."""
+        before = self.job(message.job).continued
+        self.ask(message)
+        if self.job(message.job).continued != before:
+            return None
+        # What is refused changes nothing, so that it can be asked again for the reason.
+        (answer,) = self.coordinator().handle(Received(OPERATOR, Epoch(0, bytes(8)), message), self.world.now)
+        assert isinstance(answer, Send)  # noqa: S101
+        return answer.message.reason if isinstance(answer.message, Refused) else None
 
     def coordinator(self) -> Coordinator:
         """The coordinator's machine."""

@@ -24,17 +24,20 @@ ANY = "any state"
 class Table:
     """The `rows` of a state machine, {(state, event): next state}, where it starts and in which states it ends.
 
-    From an end no row leads to another state; it may have rows for events that change nothing any more.
+    From an end no row leads to another state; it may have rows for events that change nothing any more, and for those
+    by which somebody has what was over `reopen`.
     """
 
     name: str
     rows: Mapping[tuple[str, str], str]
     start: str = field(kw_only=True)
     ends: frozenset[str] = field(default=frozenset(), kw_only=True)
+    reopen: frozenset[str] = field(default=frozenset(), kw_only=True)
 
     def __post_init__(self) -> None:
         leaving = {state for (state, _), following in self.rows.items() if following != state}
-        self._refuse(self.ends & leaving, "ends, and yet a row leads out of")
+        going_on = {state for (state, event), to in self.rows.items() if to != state and event not in self.reopen}
+        self._refuse(self.ends & going_on, "ends, and yet a row leads out of")
         self._refuse(self.ends - set(self.states), "has no row that leads to")
         self._refuse(set(self.states) - self._reachable(), "cannot reach")
         self._refuse(set(self.states) - leaving - self.ends, "has no way out of")

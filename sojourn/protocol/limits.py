@@ -64,6 +64,8 @@ Hop = Annotated[int, msgspec.Meta(ge=0, le=MOST_HOPS, extra=NEW)]
 Leaf = Annotated[int, msgspec.Meta(ge=0, le=1 << 28, extra=NEW)]
 """Which leaf of a blob."""
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES, extra=NEW)]
+Moment = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+"""Seconds since 1970 on the clock of the node that says it."""
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=MOST_SECONDS)]
 Duration = Annotated[float, msgspec.Meta(ge=0, le=MOST_SECONDS, extra=NEW)]

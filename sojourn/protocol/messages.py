@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from sojourn.parts import Gate, TourBounds, TourPolicy, Weighting
+from sojourn.protocol.job_messages import Continue, JobFileText, JobText, ReadJob, Remove, Removed
 from sojourn.protocol.limits import (
     Accuracy,
     Bytes,
@@ -14,6 +15,7 @@ from sojourn.protocol.limits import (
     Digest,
     Hop,
     Identity,
+    Label,
     Leaf,
     LongText,
     Metrics,
@@ -247,7 +249,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", tag_field="kind"):
     """Queue this job; `job` is the text of a job file. Repeating a ticket changes nothing."""
 
     ticket: Name
-    job: Annotated[str, msgspec.Meta(max_length=50_000)]
+    job: JobFileText
 
 
 class Inspect(msgspec.Struct, frozen=True, tag="inspect", tag_field="kind"):
@@ -266,17 +268,21 @@ class Stop(msgspec.Struct, frozen=True, tag="stop", tag_field="kind"):
 
 
 class Export(msgspec.Struct, frozen=True, tag="export", tag_field="kind"):
-    """Make an ONNX file of a job's newest model."""
+    """Make an ONNX file of a job's model."""
 
     ticket: Name
     job: Name
+    round: Number | msgspec.UnsetType = msgspec.UNSET
+    """Of which round; unset: of the newest."""
 
 
 class Jobs(msgspec.Struct, frozen=True, tag="jobs", tag_field="kind"):
-    """The answer to `inspect`, `submit` and `stop`: the jobs asked about."""
+    """The answer to `inspect`, `submit`, `stop` and `continue`: the jobs asked about."""
 
     ticket: Name
     jobs: Annotated[tuple[JobView, ...], msgspec.Meta(max_length=1000)]
+    version: Label | msgspec.UnsetType = msgspec.UNSET
+    """The coordinator's version; unset before 0.4.0."""
 
 
 class Exported(msgspec.Struct, frozen=True, tag="exported", tag_field="kind"):
@@ -285,6 +291,8 @@ class Exported(msgspec.Struct, frozen=True, tag="exported", tag_field="kind"):
     ticket: Name
     model: Ref
     accuracy: Accuracy
+    round: Number | msgspec.UnsetType = msgspec.UNSET
+    """Of which round it is the model."""
 
     def __post_init__(self) -> None:
         check_figures(self)
@@ -304,6 +312,7 @@ Message = (
     | RosterAsk | Roster | RosterSeen
     | Tour | TourCancel | TourAccepted | TourDiscarded | TourProgress | Toured
     | Submit | Inspect | Stop | Export | Jobs | Exported | Refused
+    | Continue | Remove | Removed | ReadJob | JobText
     | MakeRelease | ReleaseMade | Rollout | Steer | InspectReleases | Releases
     | Ship | Release | ReleaseReport | DeviceReport
 )  # fmt: skip
@@ -320,6 +329,7 @@ BETWEEN: dict[type, frozenset[tuple[str, str]]] = {
     ),
     **dict.fromkeys((Roster, TourProgress, Toured, DeviceReport), frozenset({("edge", "cloud")})),
     **dict.fromkeys((Submit, Inspect, Stop, Export, Jobs, Exported, Refused), frozenset({("cloud", "cloud")})),
+    **dict.fromkeys((Continue, Remove, Removed, ReadJob, JobText), frozenset({("cloud", "cloud")})),
     **dict.fromkeys(
         (MakeRelease, ReleaseMade, Rollout, Steer, InspectReleases, Releases), frozenset({("cloud", "cloud")})
     ),

@@ -12,7 +12,7 @@ from sojourn.protocol.wire import Ref
 
 
 class MakeRelease(msgspec.Struct, frozen=True, tag="make-release", tag_field="kind"):
-    """Make a release of a job's newest model: its prediction graph and a card."""
+    """Make a release of a job's model: its prediction graph and a card."""
 
     ticket: Name
     job: Name
@@ -22,6 +22,8 @@ class MakeRelease(msgspec.Struct, frozen=True, tag="make-release", tag_field="ki
     notes: Text = ""
     max_loss: Share = 0.05
     """How much accuracy the encoding may cost: 0.01 is one point."""
+    round: Number | msgspec.UnsetType = msgspec.UNSET
+    """Of which round's model; unset: of the newest."""
 
 
 class ReleaseMade(msgspec.Struct, frozen=True, tag="release-made", tag_field="kind"):

@@ -22,6 +22,7 @@ from sojourn.protocol.limits import (
     Measure,
     MetricName,
     Metrics,
+    Moment,
     Name,
     Norm,
     Number,
@@ -211,9 +212,26 @@ class RoundReport(msgspec.Struct, frozen=True):
     seconds: Duration
     quality: Annotated[dict[MetricName, Measure], msgspec.Meta(max_length=64)]
     failures: tuple[LongText, ...] = ()
+    ended: Moment | msgspec.UnsetType = msgspec.UNSET
+    """When; unset before 0.4.0, and where nobody knows the date."""
 
     def __post_init__(self) -> None:
         check_figures(self)
+
+
+class JobModels(msgspec.Struct, frozen=True):
+    """The rounds whose models can be exported, and the one whose model was the most accurate, if that was measured."""
+
+    rounds: Annotated[tuple[Number, ...], msgspec.Meta(max_length=1000)]
+    best: Number | None = None
+
+
+class JobTimes(msgspec.Struct, frozen=True):
+    """When a job was submitted and when it ended, and the seconds from its turn to its end, or so far."""
+
+    submitted: Moment | None = None
+    ended: Moment | None = None
+    took: Duration | None = None
 
 
 class JobView(msgspec.Struct, frozen=True):
@@ -231,6 +249,10 @@ class JobView(msgspec.Struct, frozen=True):
     devices: Number
     tours: Annotated[tuple[TourView, ...], msgspec.Meta(max_length=1000)] = ()
     history: Annotated[tuple[RoundReport, ...], msgspec.Meta(max_length=1000)] = ()
+    models: JobModels | msgspec.UnsetType = msgspec.UNSET
+    """Unset in lists, and before 0.4.0."""
+    times: JobTimes | msgspec.UnsetType = msgspec.UNSET
+    """Unset before 0.4.0."""
 
     def __post_init__(self) -> None:
         check_figures(self)

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator.machine import operator_requests, paging, routes
+from coordinator.machine import job_views, operator_requests, paging, routes
 from coordinator.rounds import results
 from docs import make_vectors
 from docs.vectors.cast import DEVICE, EDGE
@@ -53,6 +53,7 @@ STRUCTURES: dict[str, type] = {
     **{form.__name__: form for form in (wire.TourId, wire.VisitId, wire.Task, wire.Offer, Member)},
     "DataSummary": DataSummary,
     **{form.__name__: form for form in (VisitReport, wire.TourView, wire.RoundReport, wire.JobView)},
+    **{form.__name__: form for form in (wire.JobModels, wire.JobTimes)},
     **{form.__name__: form for form in (release.SignedOrder, release.Order, release.Goods, release.Parcel)},
     **{form.__name__: form for form in (release.Card, release.ProbeCheck, release.Health, release.Pace)},
     **{form.__name__: form for form in (release.HealthRules, release.LineView, release.DeviceView)},
@@ -457,9 +458,7 @@ def test_limits_and_settings_are_told_as_they_are():
         f"of more than 2^32 ({exchange.LARGEST:,})": exchange.LARGEST == 2**32,
         f"every {node.SECONDS_PER_SWEEP:.0f} s or later": True,
         "three attempts at this hop": STALE == 3,
-        f"at most {operator_requests.TOURS} and at most {paging.ROOM:,} bytes": (
-            operator_requests.TOURS == operator_requests.HISTORY
-        ),
+        f"at most {job_views.TOURS} and at most {paging.ROOM:,} bytes": (job_views.TOURS == job_views.HISTORY),
         f"(the newest {operator_requests.JOBS})": True,
         f"at most {paging.ROOM:,} bytes of them, but at least one": True,
         f"array of name, 1 to {routes.TOGETHER}": True,

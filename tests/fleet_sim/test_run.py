@@ -13,8 +13,8 @@ from onnx import numpy_helper
 from rich.console import Console
 
 import fleet_sim
+from coordinator.results.folder import ResultFolder
 from fleet_sim.console.simulating import one
-from fleet_sim.results.folder import ResultFolder
 from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation
 from fleet_sim.world import checkpoint
@@ -220,3 +220,41 @@ def test_what_a_notebook_cannot_simulate_is_said(settings, words, tmp_path) -> N
 def test_a_setting_inside_what_is_no_table_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"model.name cannot be set, since model is 'mlp' and no table"):
         read_simulation("model = 'mlp'", "a test", {"model.name": "cnn"})
+
+
+def test_a_simulation_that_is_over_goes_on_to_more_rounds(finished, tmp_path, capsys) -> None:
+    last = finished[1]
+    file = tmp_path / "job.toml"
+    file.write_text(TEXT)
+    console = Console(highlight=False, width=100)
+    one(file, {"rounds": 2}, tmp_path / "out", None, console)
+    one(None, {"rounds": 3, "seed": 0, "simulation.profile": ["raspberry-pi-4"]}, None, tmp_path / "out", console)
+    assert "Done: 3 rounds are done." in capsys.readouterr().out
+    rows = ResultFolder(tmp_path / "out", resume=True).rows("rounds.csv")
+    assert [float(row["accuracy"]) for row in rows] == [report.accuracy for report in last.history]
+    assert read_simulation((tmp_path / "out" / "config.toml").read_text(), "config").read().all_rounds == 3
+    one(None, {}, None, tmp_path / "out", console)  # and stays so
+    with pytest.raises(ConfigError, match="has done 3 rounds of 3: say with --rounds"):
+        one(None, {"rounds": 2}, None, tmp_path / "out", console)
+
+
+def test_what_going_on_would_ignore_is_refused(finished, tmp_path) -> None:
+    folder, console = finished[2], Console()
+    for changes, words in (
+        ({"seed": 7}, "--seed cannot change on the way \\(it was 0\\)"),
+        ({"simulation.devices": 9}, "--devices cannot change on the way \\(it was 6\\)"),
+        ({"split.by": "iid"}, "--split cannot change on the way \\(it was 'dirichlet'\\)"),
+        ({"training.lr": 0.5}, "--set training.lr cannot change"),
+        ({"data.mean": [1.0]}, "--set data.mean cannot change on the way \\(it was not set\\)"),
+    ):
+        with pytest.raises(ConfigError, match=f"{words}.*leave that out, or begin anew"):
+            one(None, changes, None, folder, console)
+    with pytest.raises(ConfigError, match="not with the file job"):
+        one(Path("job.toml"), {}, None, folder, console)
+    with pytest.raises(ConfigError, match="not with --output elsewhere"):
+        one(None, {}, Path("elsewhere"), folder, console)
+
+
+def test_a_simulation_knows_no_earlier_job() -> None:
+    with pytest.raises(ConfigError, match=r"knows no earlier job to start from: leave model\.start out"):
+        read_simulation(TEXT, "a test", {"model.start": "job:before"})

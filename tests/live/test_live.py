@@ -82,7 +82,7 @@ def test_over_mqtt_the_bits_are_those_of_the_memory_link_and_the_exported_model_
     assert {"vts", "intra_cs", "inter_cs"} <= view.history[-1].quality.keys()
     check_same_bits(fleet, name, undisturbed())
     with fleet.operator() as operator:
-        model, accuracy = operator.export(name)
+        model, accuracy, _ = operator.export(name)
     for ours, theirs in zip(weights(model), weights(bake(*undisturbed())), strict=True):
         assert np.array_equal(ours, theirs)
     assert accuracy == view.accuracy

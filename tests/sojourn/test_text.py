@@ -9,8 +9,9 @@ import pytest
 from rich.console import Console
 
 from coordinator.console.following import JobProgress
+from coordinator.console.job_tables import job_table
 from coordinator.console.rollout_tables import device_table, line_table
-from coordinator.console.watching import job_table, result_table, screen
+from coordinator.console.watching import result_table, screen
 from sojourn import logs
 from sojourn.errors import JobError
 from sojourn.protocol.messages import Refused

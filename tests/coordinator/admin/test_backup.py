@@ -14,8 +14,9 @@ import pytest
 from coordinator.admin import backup
 from coordinator.admin.backup import back_up, restore
 from coordinator.machine.coordinator import Coordinator
-from coordinator.records import JobCompiled, JobSubmitted, TourPlan
+from coordinator.records import JobCompiled, JobSubmitted, RoundClosed, RoundKeeps, TourPlan
 from sojourn.errors import StoreError, UserError
+from sojourn.protocol.wire import RoundReport
 from sojourn.store.blobs import ref_of
 from sojourn.store.journal import FolderStore
 
@@ -215,3 +216,17 @@ def test_what_cannot_be_backed_up_is_said(tmp_path: Path) -> None:
         back_up(tmp_path, tmp_path / "no" / "backup.tar")
     with pytest.raises(UserError, match="No such file"):
         restore(tmp_path / "none.tar", tmp_path / "other", force=False)
+
+
+def test_models_of_rounds_that_are_kept_are_in_a_backup(store: FolderStore, tmp_path: Path) -> None:
+    for number in (1, 2):
+        model = b"model of round %d" % number
+        store.blobs.put(model)
+        report = RoundReport(number, 0.5, 1.0, 1, 1, 0, 0, 1.0, {})
+        held = {"model": ref_of(model)}
+        record(store, RoundClosed("job-1", held, held, (), report, keeps=RoundKeeps((1, 2)[:number])))
+    assert back_up(tmp_path / "store", tmp_path / "copy.tar").blobs == 3
+    restore(tmp_path / "copy.tar", tmp_path / "again", force=False)
+    job = replayed(tmp_path / "again").state.jobs["job-1"]
+    assert sorted(job.models) == [1, 2]
+    assert (tmp_path / "again" / "blobs" / job.models[1].digest.hex()).read_bytes() == b"model of round 1"

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from coordinator.console import following
+from coordinator.console.asking import CONNECTION, repeated
 from coordinator.console.following import progress_of
 from coordinator.console.operator import Operator
 from sojourn.errors import JobError, LinkError
@@ -131,7 +133,7 @@ def test_an_export_is_fetched_whole(size: int) -> None:
                 return [Jobs(message.ticket, (VIEW,))]
 
     link = FakeLink(answer)
-    assert operator(link).export("first") == (model, 0.9)
+    assert operator(link).export("first") == (model, 0.9, None)
 
 
 def test_history_comes_in_pages() -> None:
@@ -148,3 +150,44 @@ def test_history_comes_in_pages() -> None:
     assert list(dict.fromkeys(question.since for question in link.asked)) == [0, 100, 200]
     assert progress_of(operator(link), "first", first).history == reports
     assert link.asked[-1].since == 250
+
+
+def test_an_older_coordinator_is_not_asked_for_what_it_does_not_know() -> None:
+    link = FakeLink(lambda question: [Jobs(question.ticket, (VIEW,))])
+    client = operator(link)
+    for ask in (
+        lambda: client.go_on("first", 3),
+        lambda: client.remove("first"),
+        lambda: client.job_file("first"),
+        lambda: client.export("first", 2),
+        lambda: client.export("first", "best"),
+    ):
+        with pytest.raises(JobError, match=r"is of a version before 0.4.0 and cannot .*: update it"):
+            ask()
+    assert {type(question) for question in link.asked} == {Inspect}
+
+
+def test_a_watcher_asks_on_when_nobody_answers(monkeypatch) -> None:
+    monkeypatch.setattr(following, "PAUSE", 0.0)
+    monkeypatch.setattr(following, "SILENCE", 0.01)
+    done = msgspec.structs.replace(VIEW, status="done")
+    looks: list[following.JobProgress] = []
+    answers = {0: (VIEW,), 1: (), 2: (), 3: (done,)}
+    link = FakeLink(lambda question: [Jobs(question.ticket, (view,)) for view in answers[len(looks)]])
+    for look in following.follow(operator(link), "first"):
+        looks.append(look)  # noqa: PERF402  # what is answered depends on how many there are
+    assert [look.silent_since is None for look in looks] == [True, False, False, True]
+    assert looks[1].silent_since == looks[2].silent_since
+    assert [look.view.status for look in looks] == ["running", "running", "running", "done"]
+
+
+def test_the_next_command_repeats_the_options_that_were_given(monkeypatch) -> None:
+    monkeypatch.setenv("SOJOURN_FLEET", "home")
+    monkeypatch.delenv("SOJOURN_BROKER", raising=False)
+    given = {each.name: each.default for each in CONNECTION} | {"fleet": "home"}
+    assert repeated(given) == ""
+    given |= {"broker": "there:8883", "ca_file": "my ca.pem", "fleet": "sojourn"}
+    assert repeated(given) == " --broker there:8883 --fleet sojourn --ca-file 'my ca.pem'"
+    client = operator(FakeLink(lambda _: []))
+    client.flags = repeated(given)
+    assert client.command("job watch first").startswith("sojourn job watch first --broker there:8883")

@@ -82,7 +82,7 @@ def test_what_was_made_stays_while_the_next_is_made() -> None:
     for number in range(4):
         assert GRAPH.digest in bench.cloud.live()
         bench.hear(OPERATOR, Export(f"e{number}", "job"))
-        bench.did(ExportModel, ModelExported(f"e{number}", "operator", MODEL, 0.5))
+        bench.did(ExportModel, ModelExported(f"e{number}", "operator", MODEL, 0.5, 0))
     assert GRAPH.digest not in bench.cloud.live()
 
 

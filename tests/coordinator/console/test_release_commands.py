@@ -13,7 +13,7 @@ import pytest
 from onnx import numpy_helper
 from typer.testing import CliRunner
 
-from coordinator.console import job_commands
+from coordinator.console import asking
 from coordinator.console.release_commands import app
 from coordinator.releases.file import ReleaseFile, read_release
 from sojourn import extras
@@ -181,7 +181,10 @@ class Known:
     def releases(self, line: str | None = None) -> tuple[LineView, ...]:
         return self.lines
 
-    def make_release(self, job: str, wanted) -> ReleaseFile:
+    def command(self, words: str) -> str:
+        return f"sojourn {words} --fleet there"
+
+    def make_release(self, job: str, wanted, which=None) -> ReleaseFile:
         self.asked.append((job, wanted))
         return release()
 
@@ -193,7 +196,7 @@ def view(line: str, version: int, before: int, serves: int) -> LineView:
 def test_how_many_must_complain_is_told_only_if_it_is_said(monkeypatch) -> None:
     """A coordinator of an earlier version refuses rules that it does not know."""
     known = Known(())
-    monkeypatch.setattr(job_commands, "_connection", lambda **_given: nullcontext(known))
+    monkeypatch.setattr(asking, "_connection", lambda **_given: nullcontext(known))
     create()
     run("key", "release.key")
     run("rollout", "wine-7.release", "--key", "release.key")
@@ -214,7 +217,7 @@ def test_the_next_version_of_a_line_is_one_more_than_it_has_had(lines, version: 
     def connection(**_given: object):
         yield known
 
-    monkeypatch.setattr(job_commands, "_connection", connection)
+    monkeypatch.setattr(asking, "_connection", connection)
     run("create", "first", "--line", "wine", "--int8", "--max-loss", "0.02", "--notes", "n")
     ((job, wanted),) = known.asked
     assert (job, wanted.line, wanted.version) == ("first", "wine", version)

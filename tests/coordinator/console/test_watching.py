@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+import re
 from math import nan
 
 import msgspec
 import pytest
 from rich.console import Console
 
+from coordinator.console.dates import date_of, short_date
 from coordinator.console.following import JobProgress
-from coordinator.console.watching import job_table, lines, result_table, route, screen, show, show_rounds, trend
-from sojourn.protocol.wire import JobView, RoundReport, TourView
+from coordinator.console.job_tables import job_table, models_line, times_line
+from coordinator.console.watching import lines, result_table, route, screen, show, show_rounds, trend
+from sojourn.protocol.wire import JobModels, JobTimes, JobView, RoundReport, TourView
 
 QUALITY = {"vts": 0.98123, "intra_cs": 0.3, "inter_cs": nan}
 FIRST = RoundReport(1, 0.5, 1.25, 2, 8, 0, 520_000, 1.84, QUALITY)
@@ -19,6 +22,8 @@ SECOND = RoundReport(2, 0.912, 0.3, 2, 7, 1, 480_000, 0.5, QUALITY, ("pi-3: decl
 TOUR = TourView(4, "site-1", ("pi-1", "pi-2", "pi-3", "pi-4"), 1, "pi-2", 30, 40, 0, False)
 VIEW = JobView("first", "visit", "mlp", "running", "", 2, 10, "train", 0.912, 8, (TOUR,))
 NOW = JobProgress(VIEW, (FIRST, SECOND))
+NOON = 1_781_000_000.0
+"""In June 2026."""
 
 
 def before(**changes: object) -> JobProgress:
@@ -144,8 +149,8 @@ def test_trend() -> None:
 def test_the_list_of_jobs() -> None:
     text = shown(job_table([VIEW, msgspec.structs.replace(VIEW, job="second", status="queued", accuracy=nan, round=0)]))
     assert [line.split() for line in text.splitlines()[1:]] == [
-        ["first", "running", "2/10", "91.2", "%", "visit", "mlp"],
-        ["second", "queued", "0/10", "-", "visit", "mlp"],
+        ["first", "running", "2/10", "91.2", "%", "-", "-", "-", "visit"],
+        ["second", "queued", "0/10", "-", "-", "-", "-", "visit"],
     ]
 
 
@@ -160,3 +165,46 @@ def test_showing_a_job_to_its_end(terminal: bool) -> None:
     assert ("\x1b" in said) == terminal
     if not terminal:
         assert said.splitlines()[-1] == "job first: done, 10 rounds are done"
+
+
+def test_a_list_with_dates_fits_in_80_columns() -> None:
+    times = JobTimes(NOON, NOON + 4000.0, 3900.0)
+    views = [
+        msgspec.structs.replace(VIEW, job="a-rather-long-name-of-a-job", strategy="fedseq-inter-prox", times=times),
+        msgspec.structs.replace(VIEW, status="compiling", accuracy=1.0, round=100, rounds=1000, times=JobTimes(NOON)),
+    ]
+    text = shown(job_table(views))
+    assert all(len(line) <= 80 for line in text.splitlines())
+    assert "…" not in text
+    assert "1 h 05 min" in text
+    assert "model" not in text.splitlines()[0]
+    assert "model" in shown(job_table(views, 120), 120).splitlines()[0]
+
+
+def test_when_a_job_ran_and_whose_models_are_kept() -> None:
+    ended = msgspec.structs.replace(VIEW, status="done", times=JobTimes(NOON, NOON + 60.0, 45.5))
+    assert re.fullmatch(r"submitted 2026-\d\d-\d\d \d\d:\d\d, ended 2026-\S+ \S+, took 45.5 s", times_line(ended))
+    going = msgspec.structs.replace(VIEW, times=JobTimes(NOON, None, 45.5))
+    assert times_line(going).endswith(", so far 45.5 s")
+    assert times_line(VIEW) == ""  # an older coordinator does not say
+    kept = msgspec.structs.replace(VIEW, models=JobModels((1, 10, 18, 19, 20), 2))
+    assert models_line(JobProgress(kept, NOW.history)) == (
+        "models are kept of round 1, 10, 18 to 20; the best is 2 (91.2 %)"
+    )
+    assert models_line(NOW) == ""
+
+
+def test_silence_is_told_once_and_its_end_too() -> None:
+    silent = msgspec.structs.replace(NOW, silent_since=NOON)
+    (line,) = lines(NOW, silent)
+    assert re.fullmatch(r"no answer from the coordinator since \d\d:\d\d:\d\d: asking on .*", line)
+    assert lines(silent, silent) == []
+    assert lines(silent, NOW) == ["the coordinator answers again"]
+    assert "no answer from the coordinator since" in shown(screen(silent, 100), 100)
+
+
+@pytest.mark.parametrize("moment", [0.0, 1e11])
+def test_any_moment_that_a_coordinator_may_say_can_be_shown(moment: float) -> None:
+    assert date_of(moment)
+    assert short_date(moment, NOON) != "-"
+    assert date_of(None) == short_date(None, NOON) == "-"

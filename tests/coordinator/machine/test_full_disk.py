@@ -92,7 +92,7 @@ def test_an_export_on_a_full_disk_is_made_when_it_is_asked_for_again() -> None:
     (said,) = no_room(bench, ExportModel)
     assert isinstance(said, Say)
     bench.hear(OPERATOR, Export("e", "job"))
-    bench.did(ExportModel, ModelExported("e", "operator", MODEL, 0.5))
+    bench.did(ExportModel, ModelExported("e", "operator", MODEL, 0.5, 0))
     assert [type(it) for it in sends(bench.hear(OPERATOR, Export("e", "job")))] == [Exported]
 
 

@@ -28,6 +28,7 @@ from coordinator.rounds.results import CloseRound
 from coordinator.state import JobState
 from sojourn.errors import Fault, UnexpectedEvent
 from sojourn.node.machine import Did, DidNot, Do, Present, Pulled, PullFailed, Undo, Woke
+from sojourn.protocol.job_messages import Continue, Remove
 from sojourn.protocol.messages import (
     Export,
     Inspect,
@@ -106,7 +107,9 @@ class Anything(Bench):
         name = f"job-{self.draw.randrange(8)}"
         kind = self.draw.choice(KINDS)
         submit = Submit(f"t {name}", text(name, **kind))
-        self.hear(OPERATOR, self.draw.choice([submit, submit, Stop("s", name), Inspect("i", name), Export("e", name)]))
+        others = [Stop("s", name), Inspect("i", name), Export("e", name), Remove(f"r{self.draw.random()}"[:20], name)]
+        go_on = Continue(f"c{self.draw.random()}"[:20], name, self.draw.randint(1, 4))
+        self.hear(OPERATOR, self.draw.choice([submit, submit, go_on, go_on, *others]))
 
     def stopped(self) -> None:
         state = self.cloud.state.current
@@ -152,7 +155,7 @@ class Anything(Bench):
                 report = RoundReport(work.state.round, 0.5, 1.0, 2, 2, 0, 0, 1.0, {})
                 return RoundClosed(work.state.name, HELD, HELD, (), report)
             case ExportModel():
-                return ModelExported(work.ticket, work.operator, MODEL, 0.5)
+                return ModelExported(work.ticket, work.operator, MODEL, 0.5, 0)
             case _:
                 raise AssertionError(work)
 

@@ -7,6 +7,7 @@ import msgspec
 from coordinator.machine.work import ExportModel, ModelExported
 from coordinator.records import JobEnded, JobStarted
 from coordinator.rounds.preparing import PrepareJob
+from sojourn import __version__
 from sojourn.node.machine import DidNot, Received
 from sojourn.protocol.messages import Export, Exported, Inspect, Jobs, Refused, Stop, Submit, TourCancel
 from sojourn.protocol.wire import RoundReport, TourId
@@ -28,7 +29,7 @@ def test_submitting_twice_changes_nothing_and_names_are_unique() -> None:
 
 def test_questions_are_answered() -> None:
     bench = Bench()
-    assert sends(bench.hear(OPERATOR, Inspect("t"))) == [Jobs("t", ())]
+    assert sends(bench.hear(OPERATOR, Inspect("t"))) == [Jobs("t", (), __version__)]
     for question in (Inspect("t", "none"), Stop("t", "none"), Export("t", "none")):
         assert sends(bench.hear(OPERATOR, question)) == [Refused("t", "there is no job 'none'; the jobs are: none")]
     bench.hear(OPERATOR, Submit("t", text()))
@@ -59,9 +60,9 @@ def test_an_export_is_made_once_and_told_again() -> None:
     bench.running()
     assert bench.hear(OPERATOR, Export("e", "job"))
     assert bench.hear(OPERATOR, Export("e", "job")) == []
-    effects = bench.did(ExportModel, ModelExported("e", "operator", MODEL, 0.5))
-    assert sends(effects) == [Exported("e", MODEL, 0.5)]
-    assert sends(bench.hear(OPERATOR, Export("e", "job"))) == [Exported("e", MODEL, 0.5)]
+    effects = bench.did(ExportModel, ModelExported("e", "operator", MODEL, 0.5, 0))
+    assert sends(effects) == [Exported("e", MODEL, 0.5, 0)]
+    assert sends(bench.hear(OPERATOR, Export("e", "job"))) == [Exported("e", MODEL, 0.5, 0)]
     bench.hear(OPERATOR, Export("f", "job"))
     key = next(key for key, work in bench.work.items() if isinstance(work, ExportModel))
     assert sends(bench.tell(DidNot(key, "Fault", "broken"))) == [Refused("f", "broken")]

@@ -247,7 +247,7 @@ def test_the_bench_makes_it_in_a_process_of_its_own(tmp_path: Path) -> None:
     for digest in job.state.live():
         blobs.put(job.blobs.read(digest), digest)
     bench = CoordinatorWorker(blobs, tmp_path)
-    built = bench(BuildRelease("t", "me", job.state, ASKED))
+    built = bench(BuildRelease("t", "me", job.state, ASKED, len(job.state.history)))
     assert isinstance(built, ReleaseBuilt)
     assert (built.ticket, built.operator) == ("t", "me")
     release = put_together(blobs.read(built.card.digest), blobs.read(built.graph.digest), "it")

@@ -19,13 +19,16 @@ from coordinator.records import JobSubmitted
 from coordinator.rounds import preparing
 from coordinator.rounds.kit_cache import KitCache
 from coordinator.rounds.preparing import PrepareJob, prepare, recipe_of, recipes
+from coordinator.rounds.starting import StartModel, started
 from coordinator.state import CoordinatorState
-from sojourn.errors import DataError
+from sojourn.errors import DataError, JobError
 from sojourn.model import vectors
 from sojourn.protocol.envelope import unpack_blob
-from sojourn.protocol.spec import Kit
+from sojourn.protocol.spec import Kit, ModelSpec
+from sojourn.store.blobs import ref_of
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.fleet_sim.small_fleet import job
+from tests.there import there
 
 
 def recipe(**changes: Any) -> str:
@@ -130,3 +133,49 @@ def test_a_test_set_that_is_missing_or_lacks_an_array_is_said_so(tmp_path) -> No
     np.savez(path, x=np.zeros((3, 2)), labels=np.zeros(3))
     with pytest.raises(DataError, match="has no array 'y', only x, labels; an NPZ with arrays x and y is needed"):
         public_data(read_job(job(data__test=str(path)), "job"))
+
+
+def start(state, blobs, number: int) -> StartModel:
+    """A start from what a job has after so many rounds of training: here, noise."""
+    kit = unpack_blob(blobs.read(state.jobs["job"].kit.digest), Kit)
+    model = np.random.default_rng(number).standard_normal(kit.model.size).astype(np.float32)
+    return StartModel("round 3 of job 'job'", state.jobs["job"].kit, vectors.save(blobs, model, "float32", kit.model))
+
+
+def test_a_job_starts_from_an_earlier_ones_model_with_the_same_kit(first, monkeypatch) -> None:
+    state, blobs = first
+    monkeypatch.setattr(preparing, "_compiled", lambda *_: pytest.fail("compiled again"))
+    begin = start(state, blobs, 3)
+    text = job("second", strategy="scaffold", model__start="job:job@3", encoding="float16")
+    made = prepare(PrepareJob("second", text, recipes(state), begin), blobs)
+    assert made.kit == state.jobs["job"].kit
+    assert made.vectors["model"].digest == there(made.initial).digest == begin.model.digest
+    assert made.handout["model"].encoding == "float16"
+    assert made.recipe == ""  # whoever has the same recipe begins with a new model
+
+
+def test_a_model_of_another_form_is_refused_with_what_differs(first) -> None:
+    state, blobs = first
+    kit = unpack_blob(blobs.read(state.jobs["job"].kit.digest), Kit)
+    begin = start(state, blobs, 3)
+    weight, *others = kit.model.tensors
+    wider = msgspec.structs.replace(weight, shape=(9, 64))
+    for tensors, words in (
+        ((wider, *others), r"there (\S+) has the shape \[8, 64\], here \1 has \[9, 64\]"),
+        ((weight,), "it has 4 tensors, and this one 1"),
+    ):
+        other = msgspec.structs.replace(kit, model=ModelSpec(tensors))
+        with pytest.raises(JobError, match=f"round 3 of job 'job' does not fit this job's model: {words}. Give this"):
+            started(begin, other, blobs)
+    gone = msgspec.structs.replace(begin, model=ref_of(b"gone", "float32"))
+    with pytest.raises(JobError, match="cannot be read from the disk"):
+        prepare(PrepareJob("second", job("second", model__start="job:job"), recipes(state), gone), blobs)
+
+
+def test_other_classes_of_the_same_number_do_not_fit(first) -> None:
+    state, blobs = first
+    kit = unpack_blob(blobs.read(state.jobs["job"].kit.digest), Kit)
+    begin = start(state, blobs, 3)
+    other = msgspec.structs.replace(kit, classes=tuple("abcdefghij"))
+    with pytest.raises(JobError, match=r"its classes are 0, 1, .*, and this one's a, b"):
+        started(begin, other, blobs)

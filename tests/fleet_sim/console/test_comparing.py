@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from coordinator.results.folder import ResultFolder
 from fleet_sim.console.comparing import Comparison, compare, runs_of, training_of
 from fleet_sim.console.comparison_report import different, rounds_to, row
-from fleet_sim.results.folder import ResultFolder
 from sojourn.errors import ConfigError
 
 TEXT = """

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
+import msgspec
+
 from sojourn.parts import Gate, Sgd, TourBounds, TourPolicy, Training
+from sojourn.protocol.job_messages import Continue, JobText, ReadJob, Remove, Removed
 from sojourn.protocol.messages import (
     Accepted,
     Cancel,
@@ -50,7 +53,7 @@ from sojourn.protocol.release_messages import (
     Steer,
 )
 from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, Probe
-from sojourn.protocol.wire import JobView, Ref, RoundReport, Task, TourId, TourView, VisitId
+from sojourn.protocol.wire import JobModels, JobTimes, JobView, Ref, RoundReport, Task, TourId, TourView, VisitId
 
 D = bytes(range(32))
 REF = Ref(D, 100, "float32")
@@ -58,6 +61,7 @@ TASK = Task("train", Training(), Sgd(), "float32", 1)
 VISIT, TOUR = VisitId("job", 1, 0, 2, (1, 3)), TourId("job", 1, 0, 1)
 REPORT = RoundReport(1, 0.5, 1.5, 2, 4, 0, 1000, 2.5, {"vts": 0.9}, ("dev: lost, silent",))
 TOUR_VIEW = TourView(0, "site", ("a", "b"), 1, "b", 3, 4, 0, False)
+VIEW = JobView("job", "visit", "mlp", "running", "", 1, 5, "train", 0.5, 4, (TOUR_VIEW,), (REPORT,))
 ORDER = SignedOrder(b"an order", bytes(64))
 HEALTH = Health(rows=5, pace=Pace(1.5, 2.5), accuracy=0.5, accuracy_before=0.75, live=Pace(1.0, 2.0), mix=(0.25, 0.75))
 RELEASE_REPORT = ReleaseReport("line", 7, 3, "serving", "", HEALTH)
@@ -95,8 +99,18 @@ EXAMPLES = (
     Inspect("ticket", "job", 3),
     Stop("ticket", "job"),
     Export("ticket", "job"),
-    Jobs("ticket", (JobView("job", "visit", "mlp", "running", "", 1, 5, "train", 0.5, 4, (TOUR_VIEW,), (REPORT,)),)),
+    Jobs("ticket", (VIEW,)),
     Exported("ticket", REF, 0.75),
+    Export("ticket", "job", 3),
+    Exported("ticket", REF, 0.75, 3),
+    Jobs(
+        "ticket", (msgspec.structs.replace(VIEW, models=JobModels((1, 2), 2), times=JobTimes(1e9, 2e9, 3.5)),), "0.4.0"
+    ),
+    Continue("ticket", "job", 8, 0.5),
+    Remove("ticket", "job"),
+    Removed("ticket", "job", 3, 4096),
+    ReadJob("ticket", "job"),
+    JobText("ticket", "job", 'name = "job"'),
     Refused("ticket", "no"),
     MakeRelease("ticket", "job", "line", 3, "int8", "for the shelf", 0.01),
     ReleaseMade("ticket", REF, REF),

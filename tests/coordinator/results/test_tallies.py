@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fleet_sim.results.folder import COLUMNS, VISITS, ResultFolder
-from fleet_sim.results.tallies import DEVICES, SITES, describe_losses, write_tallies
+from coordinator.results.folder import COLUMNS, VISITS, ResultFolder
+from coordinator.results.tallies import DEVICES, SITES, describe_losses, write_tallies
 
 VISIT = {"status": "done", "reason": "", "samples": "5", "norm": "0", "loss": "", "hop": "0"}
 SEEN = [

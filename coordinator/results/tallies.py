@@ -7,12 +7,12 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fleet_sim.results.folder import VISITS
+from coordinator.results.folder import VISITS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fleet_sim.results.folder import ResultFolder, Rows
+    from coordinator.results.folder import ResultFolder, Rows
 
 DEVICES, SITES = "devices.csv", "sites.csv"
 _SHARED = ("visits", "lost", "seconds", "down", "up")

@@ -1,4 +1,4 @@
-"""What a simulation leaves when it ends: its model, pictures, and one page that says what came out and shows them."""
+"""What a simulation or a job leaves when it ends: its model, pictures, and one page that says what came out."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import html
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from coordinator.console.watching import MEASURES
-from fleet_sim.results.folder import CONFIG, LOG, ROUNDS, VISITS
-from fleet_sim.results.plots import (
+from coordinator.results.folder import CONFIG, LOG, ROUNDS, VISITS
+from coordinator.results.measures import MEASURES
+from coordinator.results.plots import (
     ACCURACY,
     PARTICIPATION,
     QUALITY,
@@ -17,8 +17,8 @@ from fleet_sim.results.plots import (
     participation_plot,
     quality_plot,
 )
-from fleet_sim.results.style import STYLE
-from fleet_sim.results.tallies import DEVICES, SITES, losses, names
+from coordinator.results.style import STYLE
+from coordinator.results.tallies import DEVICES, SITES, losses, names
 from sojourn.figures import clock_of, number, percent
 from sojourn.model import vectors
 from sojourn.protocol.envelope import unpack_blob
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from coordinator.results.folder import ResultFolder, Rows
     from coordinator.state import JobState
-    from fleet_sim.results.folder import ResultFolder, Rows
     from sojourn.store.blobs import BlobStore
 
 MODEL, REPORT = "model.onnx", "report.html"
@@ -92,7 +92,7 @@ def save_model(state: JobState, blobs: BlobStore, path: Path) -> None:
 
 
 def draw(results: ResultFolder, name: str, devices: Sequence[str], *, pictures_too: bool = True) -> None:
-    """Pictures and page of one simulation, from its tables.
+    """Pictures and page of one simulation or job, from its tables.
 
     devices: all that there were, whether they were visited or not. pictures_too: whether to draw any, which needs
     matplotlib.

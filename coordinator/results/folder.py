@@ -1,14 +1,15 @@
-"""The folder that a simulation leaves: settings to run it again, tables, the model, and pictures."""
+"""The folder that a simulation or a job leaves: settings to run it again, tables, the model, and pictures."""
 
 from __future__ import annotations
 
 import csv
 import platform
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from coordinator.console.watching import MEASURES
+from coordinator.results.measures import MEASURES
 from sojourn import __version__
 from sojourn.errors import ConfigError
 from sojourn.toml import dumps
@@ -16,8 +17,7 @@ from sojourn.toml import dumps
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from fleet_sim.world.virtual_fleet import EndedVisit
-    from sojourn.protocol.wire import RoundReport
+    from sojourn.protocol.wire import RoundReport, VisitReport
 
     Rows = Sequence[Mapping[str, str]]
     """A table as it is read back: each row by its columns' names."""
@@ -35,8 +35,23 @@ COLUMNS = {
 PACKAGES = ("numpy", "onnxruntime", "torch", "msgspec", "paho-mqtt", "scikit-learn")
 
 
+@dataclass(frozen=True)
+class EndedVisit:
+    """A visit that ended: when, on which tour of which site, and how.
+
+    down, up: the bytes on the device's link since its visit before; 0 where nobody counted.
+    """
+
+    at: float
+    site: str
+    tour: str
+    report: VisitReport
+    down: int = 0
+    up: int = 0
+
+
 class ResultFolder:
-    """A simulation's tables, written as it runs, so that they are there however it ends."""
+    """The tables of a simulation or a job, written as it runs, so that they are there however it ends."""
 
     def __init__(self, path: Path, *, resume: bool = False) -> None:
         if path.exists() and not path.is_dir():
@@ -52,12 +67,16 @@ class ResultFolder:
         """Make the folder, if it is not there."""
         self.path.mkdir(parents=True, exist_ok=True)
 
-    def begin(self, settings: str) -> None:
-        """Write down the settings that give this simulation again, and the versions of what runs it."""
-        (self.path / CONFIG).write_text(settings, encoding="utf-8")
-        (self.path / "versions.toml").write_text(dumps(versions()), encoding="utf-8")
+    def begin(self, settings: str, made_by: Mapping[str, str] | None = None) -> None:
+        """Write down the settings that give this again, and the versions of what runs it: this program, unless told."""
+        self.settings(settings)
+        (self.path / "versions.toml").write_text(dumps(dict(made_by or versions())), encoding="utf-8")
         for name, columns in COLUMNS.items():
             self.table(name, columns, ())
+
+    def settings(self, text: str) -> None:
+        """Write down the settings that give this again."""
+        (self.path / CONFIG).write_text(text, encoding="utf-8")
 
     def back_to(self, clock: float) -> None:
         """Take back what was written after this time: it will happen again."""

@@ -7,14 +7,14 @@ from math import isfinite
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from coordinator.console.watching import MEASURES
+from coordinator.results.measures import MEASURES
 from sojourn.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from fleet_sim.results.folder import Rows
+    from coordinator.results.folder import Rows
 
 INK, PAPER, QUIET = "#1f2933", "#ffffff", "#9aa5b1"
 COLOURS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#0891b2", "#be185d", "#4d7c0f")

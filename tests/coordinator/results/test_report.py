@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fleet_sim.results.folder import COLUMNS, ROUNDS, VISITS, ResultFolder, write_table
-from fleet_sim.results.plots import accuracy_figure
-from fleet_sim.results.report import MEANING, draw, summary_html, what_was_run
-from fleet_sim.results.tallies import DEVICE_COLUMNS, DEVICES, SITE_COLUMNS, SITES
+from coordinator.results.folder import COLUMNS, ROUNDS, VISITS, ResultFolder, write_table
+from coordinator.results.plots import accuracy_figure
+from coordinator.results.report import MEANING, draw, summary_html, what_was_run
+from coordinator.results.tallies import DEVICE_COLUMNS, DEVICES, SITE_COLUMNS, SITES
 from hierarchy.arranging.measures import quality
 
 CONFIG = """

@@ -1,0 +1,70 @@
+"""The folder that a job of a fleet leaves, as a simulation does; written from what the coordinator tells."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from coordinator.console.following import progress_of
+from coordinator.results.folder import VISITS, ResultFolder
+from coordinator.results.report import MODEL, draw
+from coordinator.results.tallies import write_tallies
+from sojourn.errors import ConfigError, JobError
+from sojourn.extras import install
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from coordinator.console.following import JobProgress
+    from coordinator.console.operator import Operator
+    from coordinator.results.folder import EndedVisit
+    from sojourn.protocol.wire import RoundReport
+
+
+def write_report(operator: Operator, job: str, folder: Path) -> Iterator[str]:
+    """Write the folder; yields what to say about it."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} is there already: name another folder with --output, or remove it")
+    now = progress_of(operator, job)
+    if not now.history:
+        raise JobError(f"job {job!r} is {now.view.status}: not one round is finished, so there is nothing to report")
+    text, version = operator.job_file(job)
+    results = ResultFolder(folder)
+    results.open()
+    results.begin(text, {"coordinator": version})
+    for report, clock in _clocked(now):
+        results.round(report, clock)
+    for visit in visits_of(operator, job):
+        results.visit(visit)
+    devices = _write_sums(results)
+    (folder / MODEL).write_bytes(operator.export(job).model)
+    pictures = find_spec("matplotlib") is not None
+    draw(results, job, devices, pictures_too=pictures)
+    results.close()
+    if not pictures:
+        yield f"There are no pictures: they need matplotlib ({install('sim')})"
+    yield f"{folder}: {len(now.history)} rounds, tables and the model; report.html shows them"
+
+
+def visits_of(operator: Operator, job: str) -> Iterable[EndedVisit]:  # noqa: ARG001
+    """The visits of a job, as far as the coordinator tells: it keeps no history of them."""
+    return ()
+
+
+def _clocked(progress: JobProgress) -> Iterator[tuple[RoundReport, float]]:
+    """The rounds, each with the seconds from the job's submission to its end; without dates, with those of rounds."""
+    begun = progress.view.times.submitted if progress.view.times else None
+    passed = 0.0
+    for report in progress.history:
+        passed += report.seconds
+        dated = isinstance(report.ended, float) and begun is not None
+        yield report, max(0.0, report.ended - begun) if dated else passed  # type: ignore[operator]
+
+
+def _write_sums(results: ResultFolder) -> list[str]:
+    """The sums over sites and devices; returns the devices that were visited."""
+    rows = results.rows(VISITS)
+    samples = {row["device"]: int(row["samples"]) for row in rows}
+    write_tallies(results, samples, dict.fromkeys(samples, ""), sorted({row["site"] for row in rows}))
+    return sorted(samples)

@@ -1,0 +1,71 @@
+"""Jobs and tours as operators see them."""
+
+from __future__ import annotations
+
+from math import nan
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from coordinator.machine.paging import first_page
+from sojourn.protocol.limits import MOST_SECONDS
+from sojourn.protocol.wire import JobModels, JobTimes, JobView, TourView
+
+if TYPE_CHECKING:
+    from coordinator.records import TourPlan
+    from coordinator.state import JobState
+    from sojourn.protocol.messages import TourProgress
+
+HISTORY = 100
+"""Rounds in one answer, if they fit; who wants more asks again from where this ended."""
+TOURS = 100
+KEPT = 1000
+"""At most this many rounds are named whose models can be had: the newest."""
+
+
+def short_view(state: JobState, devices: int, detail: str, date: float) -> JobView:
+    """A job in a list; `date` is now."""
+    job = state.settings
+    return JobView(
+        state.name,
+        job.strategy,
+        job.model.name,
+        state.status,
+        detail,
+        len(state.history),
+        job.all_rounds,
+        state.phase,
+        state.history[-1].accuracy if state.history else nan,
+        devices,
+        times=JobTimes(_moment(state.submitted), _moment(state.ended), _took(state, date)),
+    )
+
+
+def whole_view(short: JobView, state: JobState, progress: dict[int, TourProgress], since: int) -> JobView:
+    """A job by itself: with its tours, its history from a round on, and the rounds whose models can be had."""
+    return msgspec.structs.replace(
+        short,
+        tours=first_page(_tour(state, tour, progress.get(tour.number)) for tour in state.tours[:TOURS]),
+        history=first_page(state.history[since : since + HISTORY]),
+        models=JobModels(tuple(sorted(state.models)[-KEPT:]), state.best),
+    )
+
+
+def _moment(at: float | msgspec.UnsetType) -> float | None:
+    return at if isinstance(at, float) else None
+
+
+def _took(state: JobState, date: float) -> float | None:
+    """The seconds from a job's turn to its end, or so far; None before it had a turn."""
+    if isinstance(state.started, float):
+        return min((state.worked or 0.0) + max(0.0, date - state.started), MOST_SECONDS)
+    return min(state.worked, MOST_SECONDS) if isinstance(state.worked, float) else None
+
+
+def _tour(state: JobState, tour: TourPlan, seen: TourProgress | None) -> TourView:
+    done = tour.number in state.arrived or tour.number in state.given_up
+    hop, device, step, steps, lost = (
+        (seen.hop, seen.device, seen.step, seen.steps, seen.lost) if seen else (0, None, 0, 0, 0)
+    )
+    hop = len(tour.hops) if done else hop
+    return TourView(tour.number, tour.site, tour.hops[:50], hop, device, step, steps, lost, done)

@@ -1,0 +1,116 @@
+"""Living with jobs over a real Mosquitto: watched through a restart, continued, exported, reported, started from."""
+
+from __future__ import annotations
+
+import csv
+import re
+import tomllib
+
+import numpy as np
+import pytest
+
+from tests.forked import Forked, run, sojourn
+from tests.live.live_fleet import FLEET, LiveFleet, compile_here
+from tests.there import there
+
+QUICK = "[training]\nepochs = 1\n"
+KEEP = "[keep]\nlast = 2\nevery = 0\n"
+
+
+def text(name: str, rounds: int, more: str = QUICK) -> str:
+    model = "[model]\noptions = { hidden = [8] }\n[data]\ntest = 'digits'\n[fleet]\ndevices = 2\n"
+    return f"name = '{name}'\nstrategy = 'scaffold'\nrounds = {rounds}\nthreads = 1\n{model}{more}"
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("jobs")
+    (folder / "cloud.toml").write_text(KEEP)
+    live = LiveFleet(folder, {"edge-1": ["pi-1", "pi-2"]}, own_brokers=False, cloud_flags=(str(folder / "cloud.toml"),))
+    yield live
+    live.stop()
+
+
+@pytest.fixture(scope="module")
+def flags(fleet):
+    return ("--broker", fleet._address("cloud"), "--fleet", FLEET)
+
+
+@pytest.fixture(scope="module")
+def continued(fleet, flags):
+    """A job of three rounds that was given two more, and one of five."""
+    fleet.run(text("whole", 5), "whole")
+    fleet.run(text("short", 3), "short")
+    refused = run("job", "continue", "short", "--rounds", "3", *flags)
+    assert refused.returncode == 2
+    assert "has done 3 rounds of 3: say with --rounds how many there are to be in all" in refused.stderr
+    told = sojourn("job", "continue", "short", "--rounds", "5", *flags)
+    assert "3 rounds are done, 5 in all" in told
+    assert f"To watch it: sojourn job watch short --broker {flags[1]} --fleet {FLEET}\n" in told
+    fleet.finish("short")
+
+
+def test_a_continued_job_has_the_bits_of_a_longer_one(fleet, continued) -> None:
+    assert np.array_equal(fleet.model("short"), fleet.model("whole"))
+
+
+def test_models_of_rounds_that_are_kept_can_be_exported(fleet, flags, continued, tmp_path) -> None:
+    status = sojourn("job", "status", "short", *flags)
+    kept, best = there(re.search(r"models are kept of round ([0-9, to]+); the best is (\d) ", status)).groups()
+    assert kept.endswith(("4, 5", " to 5"))
+    assert re.search(r"submitted \d{4}-\d\d-\d\d \d\d:\d\d, ended .*, took ", status)
+    assert f"short-{best}.onnx: round {best}, " in sojourn("job", "export", "short", "--best", *flags, folder=tmp_path)
+    gone = next(number for number in (1, 2, 3) if str(number) != best)
+    refused = run("job", "export", "short", "--round", str(gone), *flags, folder=tmp_path)
+    assert f"round {gone} of job 'short' is not kept; kept are" in refused.stderr
+
+
+def test_a_report_is_the_folder_that_a_simulation_leaves(fleet, flags, continued, tmp_path) -> None:
+    told = sojourn("job", "report", "short", "-o", "out", *flags, folder=tmp_path)
+    assert "out: 5 rounds" in told
+    files = {path.name for path in (tmp_path / "out").iterdir()}
+    assert files >= {"report.html", "rounds.csv", "visits.csv", "config.toml", "accuracy.png", "model.onnx"}
+    with (tmp_path / "out" / "rounds.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    clocks = [float(row["clock"]) for row in rows]
+    assert len(rows) == 5
+    assert clocks == sorted(clocks)
+    assert tomllib.loads((tmp_path / "out" / "config.toml").read_text())["rounds"] == 5
+    again = run("job", "report", "short", "-o", "out", *flags, folder=tmp_path)
+    assert "out is there already" in again.stderr
+
+
+def test_a_job_starts_from_an_earlier_ones_model(fleet, flags, continued, tmp_path) -> None:
+    (tmp_path / "next.toml").write_text(text("next", 1))
+    compile_here(text("next", 1))
+    sojourn("job", "submit", "next.toml", "--start-from", "short@4", "--watch", *flags, folder=tmp_path)
+    with fleet.operator() as operator:
+        first, fourth = operator.job("next").history[0], operator.job("short").history[3]
+    assert first.accuracy > fourth.accuracy - 0.2
+
+
+def test_a_watcher_says_that_nobody_answers_and_goes_on(fleet, flags, tmp_path) -> None:
+    slow = "[training]\nepochs = 60\n[gate]\non = false\n"
+    fleet.submit(text("watched", 2, slow))
+    fleet.wait_for("cloud", "job watched round 1: ")
+    watcher = Forked(["job", "watch", "watched", *flags], log := tmp_path / "watch.log")
+    fleet.wait(lambda: "job watched: running" in log.read_text(), "the watcher")
+    fleet.kill("cloud")
+    fleet.wait(lambda: "no answer from the coordinator since" in log.read_text(), "a word about the silence")
+    fleet.start("cloud")
+    assert watcher.wait(100) == 0
+    assert "the coordinator answers again" in log.read_text()
+    assert "job watched: done" in log.read_text()
+
+
+def test_a_removed_job_leaves_nothing(fleet, flags, continued) -> None:
+    """The last one: the job is gone."""
+    asked = run("job", "remove", "whole", *flags, typed="n\n")
+    assert (asked.returncode, "whole stays" in asked.stdout) == (1, True)
+    same = sojourn("job", "remove", "whole", "--yes", *flags)
+    assert "job whole (done, 5 rounds, accuracy" in same
+    assert "nothing is deleted: other jobs have all its files, too" in same
+    assert "whole" not in sojourn("job", "list", *flags)
+    assert "there is no job 'whole'" in run("job", "status", "whole", *flags).stderr
+    gone = sojourn("job", "remove", "short", "--yes", *flags)
+    assert re.search(r" is removed: [1-9][0-9]* files \([0-9,]{4,} bytes\) are deleted within a minute", gone)
