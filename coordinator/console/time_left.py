@@ -48,3 +48,14 @@ class TimeLeft:
         if done - before < LEAST:
             return None
         return (now - since) / (done - before) * max(0.0, view.rounds - done)
+
+
+def describe_time_left(seconds: float | None) -> str:
+    """The time left, for people; nothing where nothing is known."""
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02} min left"
+    return f"{minutes} min {rest:02} s left" if minutes else f"{rest} s left"

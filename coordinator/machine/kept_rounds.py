@@ -17,15 +17,14 @@ if TYPE_CHECKING:
 
 
 class KeepSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which models of finished rounds are kept, besides the newest and the best of each job, which always are.
-
-    last: those of the last so many rounds. every: those of every so manieth round; 0: of none. megabytes: the room for
-    all of them together, over all jobs: beyond it the oldest rounds of the oldest jobs go first.
-    """
+    """Which models of finished rounds are kept, besides the newest and the best of each job, which always are."""
 
     last: Natural = 10
+    """Those of the last so many rounds."""
     every: Natural = 10
+    """Those of every so manieth round; 0: of none."""
     megabytes: Natural = 1000
+    """The room for all of them together, over all jobs: beyond it the oldest rounds of the oldest jobs go first."""
 
 
 BEST_ONLY = KeepSettings(last=0, every=0)
