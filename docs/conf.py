@@ -52,8 +52,8 @@ CONTENTS = {
         ),
         "A real fleet": (
             "Installing <deploy/README>", "On a device <docs/devices>", "Boards <firmware_notes/README>",
-            "docs/jobs", "docs/releases", "Rollouts <docs/rollouts>", "Inference <docs/inference>", "Privacy <docs/privacy>",
-            "SECURITY",
+            "docs/jobs", "docs/releases", "Rollouts <docs/rollouts>", "Inference <docs/inference>",
+            "Privacy <docs/privacy>", "SECURITY",
         ),
         "How it is built": (
             "docs/architecture", "docs/a-round", "docs/protocol", "Decisions <docs/decisions/README>",
