@@ -42,7 +42,8 @@ def kept_after(state: JobState, closed: RoundClosed, keep: KeepSettings) -> tupl
         for number in sorted({*(state.kept or {}), newest})
         if number in (newest, best) or number > newest - keep.last or (keep.every and number % keep.every == 0)
     ]
-    return tuple(number for number in wanted if number == best or number in wanted[-MOST:])
+    newer = {*wanted[-MOST:]}
+    return tuple(number for number in wanted if number == best or number in newer)
 
 
 def let_go(jobs: Iterable[JobState], keep: KeepSettings) -> dict[str, tuple[int, ...]]:
