@@ -33,7 +33,8 @@ def continue_(
 ) -> None:
     """Go on with a job that is over, or give one more rounds: as if it had been longer from the start."""
     view: JobView = operator.go_on(job, rounds, target)
-    typer.echo(f"job {view.job} is {view.status}: {view.round} rounds are done, {view.rounds} in all")
+    doing = "is queued" if view.status == "queued" else "goes on"
+    typer.echo(f"job {view.job} {doing}: {view.round} rounds are done, {view.rounds} in all")
     if watch:
         from coordinator.console.job_watch import watch_job
 

@@ -27,6 +27,8 @@ class KeepSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """The room for all of them together, over all jobs: beyond it the oldest rounds of the oldest jobs go first."""
 
 
+MOST = 1000
+"""Models of one job, however small they are: each round's record names them."""
 BEST_ONLY = KeepSettings(last=0, every=0)
 """Where memory is the disk: a simulation."""
 
@@ -34,11 +36,13 @@ BEST_ONLY = KeepSettings(last=0, every=0)
 def kept_after(state: JobState, closed: RoundClosed, keep: KeepSettings) -> tuple[int, ...]:
     """The rounds of a job whose models are kept when a round is closed."""
     newest, best = closed.report.round, best_round((*state.history, closed.report))
-    return tuple(
+    wanted = [
         number
         for number in sorted({*(state.kept or {}), newest})
         if number in (newest, best) or number > newest - keep.last or (keep.every and number % keep.every == 0)
-    )
+    ]
+    newer = {*wanted[-MOST:]}
+    return tuple(number for number in wanted if number == best or number in newer)
 
 
 def let_go(jobs: Iterable[JobState], keep: KeepSettings) -> dict[str, tuple[int, ...]]:
@@ -47,11 +51,11 @@ def let_go(jobs: Iterable[JobState], keep: KeepSettings) -> dict[str, tuple[int,
     taken = sum(ref.size for state in states for ref in (state.kept or {}).values())
     found: dict[str, tuple[int, ...]] = {}
     for state in states:
-        held = dict(state.kept or {})
+        if taken <= keep.megabytes * 1_000_000:
+            break
+        held, stay = dict(state.kept or {}), (len(state.history), state.best)
         for number in sorted(held):
-            if taken <= keep.megabytes * 1_000_000:
-                break
-            if number not in (len(state.history), state.best):
+            if taken > keep.megabytes * 1_000_000 and number not in stay:
                 taken -= held.pop(number).size
         if len(held) < len(state.kept or {}):
             found[state.name] = tuple(held)

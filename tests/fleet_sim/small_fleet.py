@@ -16,6 +16,7 @@ import numpy as np
 from coordinator.jobs.data import digits_split
 from coordinator.jobs.settings import read_job
 from coordinator.machine.coordinator import Coordinator
+from coordinator.machine.kept_rounds import BEST_ONLY
 from coordinator.machine.work import CoordinatorWorker
 from coordinator.records import JobCompiled, RoundPlanned
 from coordinator.rounds.kit_cache import KitCache
@@ -234,7 +235,9 @@ class SmallFleet(MemoryFleet):
     def _coordinator(self, broker: MemoryBroker) -> Node:
         link = MemoryLink(broker)
         node = self._node(
-            Coordinator(CLOUD), {"edge": link, "cloud": link}, lambda store: InlineWorkers(OnceBench(store.blobs))
+            Coordinator(CLOUD, keep=BEST_ONLY),
+            {"edge": link, "cloud": link},
+            lambda store: InlineWorkers(OnceBench(store.blobs)),
         )
         node.on_record(self._planned)
         return node

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from coordinator.machine import kept_rounds
 from coordinator.machine.coordinator import Coordinator
 from coordinator.machine.kept_rounds import KeepSettings
 from coordinator.machine.work import BuildRelease, ExportModel
@@ -207,6 +208,14 @@ def test_the_last_models_every_third_and_the_best_are_kept() -> None:
     work = {type(work): work for work in bench.work.values()}
     assert (work[ExportModel].round, work[BuildRelease].round) == (2, 3)
     assert work[ExportModel].state.models[2] == kept_of(state)[2]
+
+
+def test_a_record_names_only_so_many_rounds(monkeypatch) -> None:
+    monkeypatch.setattr(kept_rounds, "MOST", 3)
+    bench = LongBench(last=100)
+    bench.running(rounds=9)
+    bench.rounds([0.9, 0.1, 0.2, 0.3, 0.4, 0.5])
+    assert bench.view().models.rounds == (1, 4, 5, 6)
 
 
 def test_models_take_no_more_room_than_they_may_over_all_jobs() -> None:
