@@ -78,8 +78,8 @@ class JobCompiled(msgspec.Struct, frozen=True, tag="job-compiled/1"):
     """What the kit was made of; empty where nobody can tell."""
     initial: Ref | None = None
     classes: int = 0
-    notices: tuple[str, ...] = ()
-    """What is odd about the job's own data."""
+    notices: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """What is odd about the job's own data, if something is."""
 
 
 class JobWaits(msgspec.Struct, frozen=True, tag="job-waits/1"):

@@ -87,8 +87,6 @@ class JobState(msgspec.Struct):
     merged_fleet: int = 0
     """How many they were when models last merged."""
     notices: tuple[str, ...] = ()
-    data_notices: tuple[str, ...] = ()
-    """What is odd about the job's own data; told with its first round."""
     arranged: tuple[ClientSet, ...] = ()
     """The sets as they were last arranged, for schedules that keep an arrangement."""
     memo: Memo = {}
@@ -113,6 +111,8 @@ class JobState(msgspec.Struct):
     rises: tuple[float, float] | msgspec.UnsetType = msgspec.UNSET
     """By which factor visits of the last round made the loss on the exemplars grow: the median, and how far they are
     from it; unset before it is known."""
+    data_notices: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """What is odd about the job's own data, if something is; told with its first round."""
     history: list[RoundReport] = []
     estimation_traffic: int = 0
     """Bytes of estimations since the last round: they count as the next one's."""

@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from edge_agent.active_visit import ActiveVisit
 from edge_agent.offer_check import remembers, unsupported
 from edge_agent.records import (
@@ -189,7 +191,7 @@ class VisitMachine:
         active = self._active()
         active.step(DeviceVisitEvent.DONE)
         samples = min(outcome.samples, MOST)
-        note = outcome.note[:TEXT]
+        note = outcome.note[:TEXT] or msgspec.UNSET
         answer = Visited(active.order.id, outcome.vectors, samples, outcome.metrics, outcome.signature, note)
         record = VisitTrained(active.key, answer, outcome.memory)
         self.state.apply(record)

@@ -213,7 +213,7 @@ class _Closing:
             min(max(self._work.seconds, 0.0), MOST_SECONDS),
             {name: within(value, LOSS) for name, value in state.quality.items()},
             (
-                *(() if state.history else state.data_notices),
+                *((not state.history and state.data_notices) or ()),
                 *state.notices,
                 *([fault[:LINE]] if fault else ()),
                 *failures[:LISTED],

@@ -108,7 +108,7 @@ def prepare(
         recipe,
         vectors.save(blobs, initial, "float32", kit.model),
         len(kit.classes),
-        tuple(text[:NOTE] for text in notices[:LISTED]),
+        tuple(text[:NOTE] for text in notices[:LISTED]) or msgspec.UNSET,
     )
 
 

@@ -161,7 +161,7 @@ class Visited(msgspec.Struct, frozen=True, tag="visited", tag_field="kind"):
     samples: Samples
     metrics: Metrics
     signature: Signature | None = None
-    note: Text = ""
+    note: Text | msgspec.UnsetType = msgspec.UNSET
     """What the operator should know of the device's data, if something is odd about it."""
 
 

@@ -125,8 +125,9 @@ class Offer(msgspec.Struct, frozen=True):
     abilities: Annotated[tuple[Label, ...], msgspec.Meta(max_length=64)] | msgspec.UnsetType = msgspec.UNSET
     """The encodings, optimisers and estimators that it knows; agents that were made before there was a list do not say,
     and know all that there was then (`sojourn.protocol.abilities`)."""
-    summary: DataSummary | None = None
-    """What it understood of its data, as far as its owner shares it; nil until it has looked, and of older agents."""
+    summary: DataSummary | msgspec.UnsetType = msgspec.UNSET
+    """What it understood of its data, as far as its owner shares it; older agents, and those that have not looked yet,
+    do not say."""
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):

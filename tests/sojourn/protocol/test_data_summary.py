@@ -91,4 +91,4 @@ def test_a_peer_cannot_say_too_much(wrong: dict[str, object]) -> None:
 
 def test_an_older_offer_has_none() -> None:
     older = {"version": "0.3.0", "machine": "", "runtime": "", "threads": 1, "memory": 0, "objectives": [], "data": ""}
-    assert msgspec.convert(older, Offer).summary is None
+    assert msgspec.convert(older, Offer).summary is msgspec.UNSET
