@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from coordinator.fleet_records import FleetChanged, VisitOutcome
 from coordinator.rollout_records import RolloutRecord
 from hierarchy.arranging.arrangement import ClientSet, Memo
 from sojourn.protocol.messages import Toured
@@ -127,6 +128,12 @@ class DevicesEstimated(msgspec.Struct, frozen=True, tag="devices-estimated/1"):
     weights: dict[str, Ref] = {}
     norms: tuple[float, ...] | msgspec.UnsetType = msgspec.UNSET
     """How far training went, for the gate of the first round; unset where nothing was trained, and before 0.3.0."""
+    failed: int = 0
+    """How many visits came to nothing."""
+    visited: tuple[VisitOutcome, ...] = ()
+    """How each visit ended."""
+    at: float = 0.0
+    """When, in seconds since 1970."""
 
 
 class RoundClosed(msgspec.Struct, frozen=True, tag="round-closed/1"):
@@ -147,6 +154,10 @@ class RoundClosed(msgspec.Struct, frozen=True, tag="round-closed/1"):
     rises: tuple[float, float] | msgspec.UnsetType = msgspec.UNSET
     """By which factor its visits made the loss on the exemplars grow: the median, and the median deviation from it,
     infinite where there are too few to tell; unset where nobody looked."""
+    visited: tuple[VisitOutcome, ...] = ()
+    """How each visit ended."""
+    at: float = 0.0
+    """When, in seconds since 1970."""
 
 
 class JobEnded(msgspec.Struct, frozen=True, tag="job-ended/1"):
@@ -161,7 +172,7 @@ JobRecord = (
     JobSubmitted | JobStarted | JobCompiled | JobWaits | RoundPlanned | LegPassed | TourArrived | TourMoved
     | TourGivenUp | DevicesEstimated | RoundClosed | JobEnded
 )  # fmt: skip
-Record = JobRecord | RolloutRecord
+Record = JobRecord | RolloutRecord | FleetChanged
 
 
 def blobs_of(record: Record) -> tuple[bytes, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -115,7 +116,8 @@ def assemble(settings: CoordinatorSettings, notifier: Notifier | None = None) ->
     from sojourn.store.journal import FolderStore
 
     key = read_public(settings.release_key_file) if settings.release_key_file else ""
-    machine = Coordinator(settings.name, frozenset(settings.operators), fleet=settings.fleet, release_key=key)
+    operators, wall = frozenset(settings.operators), time.time() - time.monotonic()
+    machine = Coordinator(settings.name, operators, fleet=settings.fleet, release_key=key, wall=wall)
     link = MqttLink(settings.broker, settings.name)
     folder = store_folder(settings.store, settings.fleet, settings.name)
     store = FolderStore(folder)

@@ -35,6 +35,10 @@ HISTORY = 100
 TOURS = 100
 JOBS = 100
 """At most this many jobs are in one answer: the newest."""
+DETAILS = 20_000
+"""Characters for the details of all jobs in one answer; what does not fit is cut, and whole when one job is asked for."""
+NAMES = 50
+"""At most this many devices are named that every round took, or none."""
 ANSWERS_KEPT = 4
 """At most this many exports and releases are kept to be fetched; the oldest goes first."""
 
@@ -49,7 +53,7 @@ class OperatorRequests:
         self._answers: dict[str, Exported | ReleaseMade] = {}
         self._making: dict[str, ExportModel | BuildRelease] = {}
 
-    def submit(self, operator: Address, message: Submit) -> list[Effect]:
+    def submit(self, operator: Address, message: Submit, now: float) -> list[Effect]:
         """Queue a job, unless it says nonsense or there is another one of its name."""
         try:
             job = read_job(message.job, "the job")
@@ -63,7 +67,7 @@ class OperatorRequests:
             return [self._view_for(operator, message.ticket, job.name)]
         record = self._queue.write(JobSubmitted(job.name, message.job, message.ticket), sync=True)
         answer = self._view_for(operator, message.ticket, job.name)
-        return [record, answer, Say(f"job {job.name} submitted"), *self._queue.submitted(job.name)]
+        return [record, answer, Say(f"job {job.name} submitted"), *self._queue.reconsider(now)]
 
     def stop(self, operator: Address, message: Stop, now: float) -> list[Effect]:
         """End a job, unless it has ended; the answer shows it, or says that there is none of that name."""
@@ -121,15 +125,19 @@ class OperatorRequests:
         jobs, sites = self._queue.durable.jobs, self._sites
         if message.job is None:
             newest = list(jobs.values())[-JOBS:]
-            views = (_view(state, sites, self._queue.detail(state)) for state in newest)
-            return Jobs(message.ticket, tuple(msgspec.structs.replace(it, detail=it.detail[:200]) for it in views))
+            room = DETAILS // max(1, len(newest))
+            views = (_view(state, sites, _within(self._queue.detail(state), room)) for state in newest)
+            return Jobs(message.ticket, tuple(views))
         if message.job not in jobs:
             known = ", ".join(jobs) or "none"
             return Refused(message.ticket, f"there is no job {message.job!r}; the jobs are: {known}")
         state, progress = jobs[message.job], self._tours.progress
         tours = first_page(_tour(state, tour, progress.get(tour.number)) for tour in state.tours[:TOURS])
         history = first_page(state.history[message.since : message.since + HISTORY])
-        return Jobs(message.ticket, (_view(state, sites, self._queue.detail(state), tours, history),))
+        view = _view(state, sites, self._queue.detail(state), tours, history)
+        notes = first_page((*state.unestimated, *(state.notices if state.tours else ())))
+        always, never = tuple(state.always[:NAMES]), tuple(state.never[:NAMES])
+        return Jobs(message.ticket, (msgspec.structs.replace(view, notes=notes, always=always, never=never),))
 
     def _view_for(self, operator: Address, ticket: str, job: str) -> Send:
         return Send(operator, self.inspect(Inspect(ticket, job)))
@@ -144,6 +152,10 @@ def _view(
         state.name, job.strategy, job.model.name, state.status, detail, len(state.history), job.all_rounds,
         state.phase, accuracy, sites.count(), tours, history,
     )  # fmt: skip
+
+
+def _within(detail: str, room: int) -> str:
+    return detail if len(detail) <= room else f"{detail[: room - 1]}…"
 
 
 def _tour(state: JobState, tour: TourPlan, seen: TourProgress | None) -> TourView:

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from coordinator.fleet_records import worth_keeping
 from coordinator.records import DevicesEstimated, LegPassed, RoundClosed
 from coordinator.rounds.estimation import estimated, keep_weights
+from coordinator.rounds.failure_lines import Mishap, grouped, within_room
 from coordinator.rounds.merging import ANCHOR, MODEL, RELAY, SLOT, JobVectors, TourResult, next_vectors
 from coordinator.rounds.planning import moment_of
 from coordinator.rounds.results import (
-    LINE,
-    LISTED,
-    failures_of,
+    mishaps_of,
+    outcomes_of,
     reports_of,
     returned_by,
     sample_of,
@@ -33,10 +34,11 @@ from sojourn.protocol.limits import LOSS, MOST_BYTES, MOST_SECONDS, sum_within, 
 from sojourn.protocol.wire import RoundReport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from coordinator.fleet_records import VisitOutcome
     from coordinator.jobs.settings import JobSettings
     from coordinator.records import TourPlan
     from coordinator.rounds.evaluation import Evaluator
@@ -112,7 +114,15 @@ class _Closing:
             samples={each.device: each.samples for each in self._counted},
             weights=self._updates(),
             rises=usual_rise(self._check.rises) or msgspec.UNSET,
+            visited=worth_keeping(self._outcomes()),
         )
+
+    def _outcomes(self) -> Iterator[VisitOutcome]:
+        """How each visit ended, for those who ask about devices."""
+        for tour, each in self._reports:
+            yield from outcomes_of(
+                tour, each, self._refused.get(tour.number), self._state.given_up.get(tour.number)
+            )
 
     def _results(self) -> list[TourResult]:
         """What each tour brought home; of legs that followed one another, what the last one did."""
@@ -174,29 +184,25 @@ class _Closing:
         """What people read of the round; `tours` of it brought a model home."""
         state = self._state
         accuracy, loss = self._evaluator.evaluate(state, model)
-        failures = [
-            line
+        mishaps = [
+            mishap
             for tour, each in self._reports
-            for line in failures_of(state, tour, each, self._refused.get(tour.number))
+            for mishap in mishaps_of(state, tour, each, self._refused.get(tour.number))
         ]
-        notes = [f"{each.device}: {each.reason}"[:LINE] for each in self._counted if each.reason]
+        notes = [Mishap(each.device, each.reason) for each in self._counted if each.reason]
+        lines = [*state.unestimated, *state.notices, *([fault] if fault else ())]
+        lines += [*grouped(mishaps), *grouped(notes), *grouped(forgetful(state, self._done))]
         return RoundReport(
             state.round,
             accuracy,
             within(loss, LOSS),
             tours,
             len(self._counted),
-            len(failures),
+            len(mishaps) + state.estimation_failures,
             sum_within([traffic_of(self._work), state.estimation_traffic], MOST_BYTES),
             min(max(self._work.seconds, 0.0), MOST_SECONDS),
             {name: within(value, LOSS) for name, value in state.quality.items()},
-            (
-                *state.notices,
-                *([fault[:LINE]] if fault else ()),
-                *failures[:LISTED],
-                *notes[:LISTED],
-                *forgetful(state, self._done)[:LISTED],
-            ),
+            within_room(lines, state.name),
         )
 
     def _norms(self) -> tuple[float, ...]:
@@ -209,16 +215,14 @@ def _has_model(state: JobState, tour: TourPlan) -> bool:
     return arrived is not None and "model" in arrived.vectors
 
 
-def forgetful(state: JobState, done: Iterable[VisitReport]) -> list[str]:
+def forgetful(state: JobState, done: Iterable[VisitReport]) -> list[Mishap]:
     """The devices that keep memory for the job and have lost some of it: they started clean."""
     seen, lines = Counter(state.visits), []
     for report in done:
         remembered = report.metrics.get("remembered")
         if remembered is not None and remembered < seen[report.device]:
-            lines.append(
-                f"{report.device}: lost its memory of this job (it remembers {remembered:.0f} of "
-                f"{seen[report.device]} visits)"
-            )
+            told = f"(it remembers {remembered:.0f} of {seen[report.device]} visits)"
+            lines.append(Mishap(report.device, f"lost its memory of this job {told}"))
         seen[report.device] += 1
     return lines
 

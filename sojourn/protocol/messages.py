@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from sojourn.parts import Gate, TourBounds, TourPolicy, Weighting
+from sojourn.protocol.fleet_messages import Fleet, InspectFleet
 from sojourn.protocol.limits import (
     Accuracy,
     Bytes,
@@ -302,6 +303,7 @@ Message = (
     | RosterAsk | Roster | RosterSeen
     | Tour | TourCancel | TourAccepted | TourDiscarded | TourProgress | Toured
     | Submit | Inspect | Stop | Export | Jobs | Exported | Refused
+    | InspectFleet | Fleet
     | MakeRelease | ReleaseMade | Rollout | Steer | InspectReleases | Releases
     | Ship | Release | ReleaseReport | DeviceReport
 )  # fmt: skip
@@ -318,6 +320,7 @@ BETWEEN: dict[type, frozenset[tuple[str, str]]] = {
     ),
     **dict.fromkeys((Roster, TourProgress, Toured, DeviceReport), frozenset({("edge", "cloud")})),
     **dict.fromkeys((Submit, Inspect, Stop, Export, Jobs, Exported, Refused), frozenset({("cloud", "cloud")})),
+    **dict.fromkeys((InspectFleet, Fleet), frozenset({("cloud", "cloud")})),
     **dict.fromkeys(
         (MakeRelease, ReleaseMade, Rollout, Steer, InspectReleases, Releases), frozenset({("cloud", "cloud")})
     ),

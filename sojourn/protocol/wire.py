@@ -226,6 +226,12 @@ class JobView(msgspec.Struct, frozen=True):
     devices: Number
     tours: Annotated[tuple[TourView, ...], msgspec.Meta(max_length=1000)] = ()
     history: Annotated[tuple[RoundReport, ...], msgspec.Meta(max_length=1000)] = ()
+    notes: Annotated[tuple[LongText, ...], msgspec.Meta(max_length=1000)] = ()
+    """What people should know since the newest round: who declined to be estimated, who takes no part and why."""
+    always: Annotated[tuple[Label, ...], msgspec.Meta(max_length=1000)] = ()
+    """The devices that every round took, where it does not take all."""
+    never: Annotated[tuple[Label, ...], msgspec.Meta(max_length=1000)] = ()
+    """The devices that were here and that no round took."""
 
     def __post_init__(self) -> None:
         check_figures(self)

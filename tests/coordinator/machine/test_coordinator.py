@@ -162,10 +162,13 @@ def test_a_job_waits_and_goes_on_when_devices_come() -> None:
     bench.hear(OPERATOR, Submit("t", text()))
     bench.compile()
     bench.plan()
-    assert bench.cloud.state.jobs["job"].detail == "2 devices are needed; 0 are here"
+    assert bench.cloud.state.jobs["job"].detail == "2 devices are needed to begin; no devices are here"
     bench.join("s1", ("a",))
     bench.plan()
-    assert bench.cloud.state.jobs["job"].detail == "2 devices are needed; 1 are here"
+    assert bench.cloud.state.jobs["job"].detail == (
+        "2 devices are needed to begin; 1 device is here (a). With fleet.devices = 1 in its file it would begin with "
+        "these"
+    )
     bench.join("s1", ("a", "b"), revision=2)
     assert records(bench.plan()) == [RoundPlanned]
     assert bench.cloud.state.jobs["job"].detail == ""
@@ -214,7 +217,9 @@ def test_patience_ends_once() -> None:
     assert bench.cloud.wake_at() == 65.0
     assert records(bench.tell(Woke(), 64.0)) == []
     assert records(bench.tell(Woke(), 65.0)) == [JobEnded]
-    assert bench.cloud.state.jobs["job"].detail == "nobody came: 2 devices are needed; 0 are here"
+    assert bench.cloud.state.jobs["job"].detail == (
+        "nobody came: 2 devices are needed to begin; no devices are here"
+    )
     assert bench.cloud.wake_at() is None
 
 
