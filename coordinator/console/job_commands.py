@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coordinator.console.as_json import AsJson, print_json
+from coordinator.console.visit_commands import visits
 from sojourn.errors import ConfigError, JobError, MachineError
 from sojourn.settings import broker_flags
 
@@ -81,28 +83,43 @@ def submit(
 
 @app.command("list")
 @asking
-def list_(operator: Any) -> None:
+def list_(operator: Any, as_json: AsJson = False) -> None:
     """List the jobs."""
     from rich.console import Console
 
     from coordinator.console.watching import job_table
 
-    Console().print(job_table(operator.jobs()))
+    views = operator.jobs()
+    if as_json:
+        print_json(views)
+    else:
+        Console().print(job_table(views))
 
 
 @app.command()
 @asking
-def status(operator: Any, job: Job) -> None:
-    """Say how a job is doing, with its rounds so far."""
+def status(operator: Any, job: Job, as_json: AsJson = False) -> None:
+    """Say how a job is doing, with its rounds so far and all that went wrong."""
+    import msgspec
     from rich.console import Console
 
     from coordinator.console.following import progress_of
     from coordinator.console.watching import result_table, status_line
+    from coordinator.console.what_failed import failure_lines
 
     now = progress_of(operator, job)
-    Console().print(status_line(now.view), markup=False, highlight=False)
+    if as_json:
+        print_json(msgspec.structs.replace(now.view, history=now.history))
+        return
+    console = Console()
+    console.print(status_line(now.view), markup=False, highlight=False)
     if now.history:
-        Console().print(result_table(now))
+        console.print(result_table(now))
+    for line in failure_lines(now):
+        console.print(line, markup=False, highlight=False)
+
+
+app.command()(asking(visits))
 
 
 @app.command()
@@ -162,6 +179,7 @@ def _watch(operator: Operator, job: str) -> None:
 
     from coordinator.console.following import follow
     from coordinator.console.watching import result_table, show, status_line
+    from coordinator.console.what_failed import failure_lines
 
     console = Console()
     try:
@@ -170,6 +188,8 @@ def _watch(operator: Operator, job: str) -> None:
         typer.echo(f"The job goes on. To see it again: sojourn job watch {job}")
         raise typer.Exit(0) from None
     console.print(result_table(last) if last.history else "", end="\n" if last.history else "")
+    for line in failure_lines(last):
+        console.print(line, markup=False, highlight=False)
     if last.view.status == "refused":
         raise JobError(f"job {job} was refused: {last.view.detail}")
     console.print(status_line(last.view), markup=False, highlight=False)

@@ -68,8 +68,8 @@ class Coordinator:
         self._operators = operators
         self._outbox = Outbox()
         self._tours = RoundTours(self._outbox)
-        self._queue = JobQueue(self.sites, self._tours, wall)
         self._watch = FleetWatch(self.sites, wall)
+        self._queue = JobQueue(self.sites, self._tours, self._watch)
         self._fleet_requests = FleetRequests(self.sites, self._watch)
         self._requests = OperatorRequests(self._queue, self.sites, self._tours)
         self._rollouts = Rollouts(self.sites, self.state)

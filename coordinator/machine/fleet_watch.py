@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from coordinator.fleet_records import DEVICES, FleetChanged, joined
+from coordinator.rounds.failure_lines import names
 from sojourn.node.machine import Append, Say
 from sojourn.node.quotas import Quota, SpeakingRate
 
 if TYPE_CHECKING:
-    from coordinator.fleet_records import DeviceJoined, FleetHistory
+    from coordinator.fleet_records import DeviceHistory, DeviceJoined, FleetHistory
     from coordinator.machine.sites import Sites
-    from coordinator.state import CoordinatorState
+    from coordinator.state import CoordinatorState, JobState
     from sojourn.node.machine import Effect
     from sojourn.protocol.wire import Member
 
@@ -27,6 +28,8 @@ LATER = 5.0
 """Seconds until what was too much is looked at again."""
 SETTLED = 30.0
 """Seconds after a start until whoever was here before it and has not been heard of since counts as gone."""
+RETURN = 10.0
+"""Seconds in which a device that went may be back."""
 LINES = 10
 """At most this many devices of a record have a line of their own in the log; the others share one."""
 
@@ -39,7 +42,7 @@ class FleetWatch:
         self._sites = sites
         self._wall = wall
         self._rate = SpeakingRate()
-        self._settled_at = 0.0
+        self._settled_at = float("-inf")
         self.look_at: float | None = None
         """When to look again, if nothing happens before."""
 
@@ -73,6 +76,22 @@ class FleetWatch:
         durable.apply(record)
         return [Append(record), *_lines(record, durable.seen)]
 
+    def awaited(self, durable: CoordinatorState, job: JobState, waited: float, now: float) -> str | None:
+        """Why the next round of a job waits a moment for devices that were here just now; None if it need not.
+
+        waited: for how many seconds it does. An edge server that is started anew, or a device whose line was cut for a
+        second, must not cost a round that happens to be planned then.
+        """
+        here, seen = self._sites.here(), durable.seen.devices
+        if now < self._settled_at:
+            # Of devices that the job had, and of which an earlier version took down nothing, the same is hoped.
+            before = {device for device, it in seen.items() if it.here} | (job.fleet.keys() - seen.keys())
+            if not before <= here.keys():
+                return "the coordinator was restarted, and not all devices are heard of again yet"
+        recently = self.moment(now) - RETURN
+        left = [device for device in job.fleet if device not in here and _went_after(seen.get(device), recently)]
+        return f"{names(left)} went just now, and may be back" if left and waited < RETURN else None
+
     def moment(self, now: float) -> float:
         """What a clock on the wall shows."""
         return max(0.0, self._wall + now)
@@ -89,6 +108,10 @@ class FleetWatch:
         if not allowed:
             self.look_at = now + 1 / CHANGES.messages
         return allowed
+
+
+def _went_after(it: DeviceHistory | None, moment: float) -> bool:
+    return it is not None and not it.here and it.since > moment
 
 
 def _coming(seen: FleetHistory, here: dict[str, tuple[str, Member]]) -> list[DeviceJoined]:

@@ -43,6 +43,7 @@ from sojourn.protocol.messages import TourAccepted, TourCancel
 from sojourn.protocol.topics import Address
 
 if TYPE_CHECKING:
+    from coordinator.machine.fleet_watch import FleetWatch
     from coordinator.machine.sites import Sites
     from coordinator.machine.tours import RoundTours
     from coordinator.machine.waiting_jobs import Reach
@@ -67,8 +68,7 @@ _EVENTS: dict[type, str] = {
 class JobQueue:
     """All jobs, and of the one whose turn it is: the step it is at, and how long it has waited."""
 
-    def __init__(self, sites: Sites, tours: RoundTours, wall: float = 0.0) -> None:
-        """`wall` is what a clock on the wall shows, in seconds since 1970, when `now` is 0."""
+    def __init__(self, sites: Sites, tours: RoundTours, watch: FleetWatch) -> None:
         self.durable = CoordinatorState()
         self.traffic = 0
         """The bytes between the cloud and the sites since the round was planned."""
@@ -76,7 +76,7 @@ class JobQueue:
         """The blobs of the round before: should the record of its end be damaged, it is done again from them."""
         self._sites = sites
         self._tours = tours
-        self._wall = wall
+        self._watch = watch
         self._turn: str | None = None
         """The job that is worked on, or was last."""
         self._steps: dict[str, str] = {}
@@ -175,7 +175,7 @@ class JobQueue:
         return self._resume(state, now)
 
     def _next_turn(self, state: JobState, now: float) -> list[Effect]:
-        """A round of this job is closed: an older job that waited and may go on now goes first, else it goes on."""
+        """This job is compiled, or a round of it is closed: an older job that waited and may go on now goes first."""
         if state.why_complete():
             return self._plan_next(state, now)
         older = takewhile(lambda it: it is not state, self.durable.unfinished)
@@ -192,6 +192,8 @@ class JobQueue:
                 return self._gather(state, now) if self._tours.gathered(state) else self._tours.ask_all(state, now)
             case "planning next":
                 return self._plan_next(state, now)
+            case "planning":  # it was compiled, and an older job went first
+                return self._plan(state, now)
             case _:
                 return self._plan_again(state, now, ask_silent=self._waiting.is_due(state.name, now))
 
@@ -227,6 +229,9 @@ class JobQueue:
             # What is arranged once would leave out a site that is just coming up. It keeps its turn meanwhile.
             self._waiting.add(state, now, None, ROSTER_PATIENCE)
             return self._wait(state, f"{unread[0]} has not said yet which devices it has")
+        if reason := self._watch.awaited(self.durable, state, self._waiting.waited(state.name, now), now):
+            self._waiting.add(state, now, None, ROSTER_PATIENCE)
+            return self._wait(state, reason)
         self._reach, here = self._waiting.reached(state), self._sites.here()
         able = set().union(*self._reach.values())
         gone = {name: it.since for name, it in self.durable.seen.devices.items() if not it.here and name not in here}
@@ -263,7 +268,7 @@ class JobQueue:
             self._waiting.add(state, now, self._reach)
             return [*self._wait(state, outcome.reason), *self.reconsider(now)]
         if isinstance(outcome, RoundClosed | DevicesEstimated):
-            outcome = msgspec.structs.replace(outcome, at=max(0.0, self._wall + now))
+            outcome = msgspec.structs.replace(outcome, at=self._watch.moment(now))
         told = state.unestimated
         self._advance(state, _EVENTS[type(outcome)])
         written = self.write(outcome, sync=True, blobs=blobs_of(outcome))
@@ -275,7 +280,7 @@ class JobQueue:
         """What follows from the outcome of a piece of work."""
         match outcome:
             case JobCompiled():
-                return [Say(f"job {state.name}: compiled and checked"), *self._plan(state, now)]
+                return [Say(f"job {state.name}: compiled and checked"), *self._next_turn(state, now)]
             case RoundPlanned():
                 self._began, self.traffic = now, 0
                 if outcome.phase == "train":  # who only is asked again and again has not come

@@ -59,6 +59,11 @@ class WaitingJobs:
         """A job trains, or has ended."""
         self._waiting.pop(name, None)
 
+    def waited(self, name: str, now: float) -> float:
+        """For how many seconds a job has waited; 0 if it does not."""
+        waits = self._waiting.get(name)
+        return now - waits.since if waits else 0.0
+
     def is_due(self, name: str, now: float) -> bool:
         """Whether a job has waited long enough for devices that were silent to be asked again."""
         waits = self._waiting.get(name)

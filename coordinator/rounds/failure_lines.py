@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -22,17 +23,19 @@ class Mishap(NamedTuple):
 
 def grouped(mishaps: Iterable[Mishap]) -> list[str]:
     """A line for each reason, in the order in which they came up, with everybody whom it befell."""
-    befell: dict[str, dict[str, None]] = {}
+    befell: dict[str, Counter[str]] = {}
     for each in mishaps:
-        befell.setdefault(each.why, {})[each.who] = None
-    return [_line(list(who), why) for why, who in befell.items()]
+        befell.setdefault(each.why, Counter())[each.who] += 1
+    return [_line(who, why) for why, who in befell.items()]
 
 
-def _line(who: list[str], why: str) -> str:
-    if len(who) == 1:
-        return f"{who[0]}: {why}"
-    kind = "sites" if who[0].startswith("site ") else "devices"
-    return f"{len(who)} {kind} ({names(who)}): {why}"
+def _line(who: Counter[str], why: str) -> str:
+    everybody = sorted(who)
+    if len(everybody) > 1:
+        kind = "sites" if everybody[0].startswith("site ") else "devices"
+        return f"{len(everybody)} {kind} ({names(everybody)}): {why}"
+    (name, times) = next(iter(who.items()))
+    return f"{name}: {why} ({times} times)" if times > 1 else f"{name}: {why}"
 
 
 def names(who: Sequence[str], room: int = NAMES_ROOM) -> str:

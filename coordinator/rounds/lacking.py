@@ -42,18 +42,19 @@ def left_aside(work: PlanRound, mute: Sequence[str]) -> list[str]:
     settings, strategy, lines = work.state.settings, work.state.strategy, []
     if work.unable:
         words = ", ".join(sorted(asked(settings.encoding, strategy.training, strategy.estimator)))
-        lines.append(
-            f"{counted(work.unable)} here without all that the job asks for (objective {name_of(strategy.objective)}, "
-            f"{words}) and take no part, update their agents: {names(work.unable, NAMES_ROOM)}"
-        )
+        why = f"without all that the job asks for (objective {name_of(strategy.objective)}, {words}), update their agents"
+        lines.append(left_out(why, work.unable))
     if work.unwilling:
-        lines.append(
-            f"{counted(work.unwilling)} here and do not share what the job asks for, so they take no part "
-            f'(shares = ["class-counts"] in their agent.toml): {names(work.unwilling, NAMES_ROOM)}'
-        )
+        why = 'their owners do not share what it asks for, which shares = ["class-counts"] in their agent.toml does'
+        lines.append(left_out(why, work.unwilling))
     if mute:
-        lines.append(f"{counted(mute)} here and could not be estimated, so they take no part: {names(mute, NAMES_ROOM)}")
+        lines.append(left_out("they could not be estimated", mute))
     return lines
+
+
+def left_out(why: str, devices: Sequence[str]) -> str:
+    """A line about devices that are here and take no part."""
+    return f"left out, {why}: {names(devices, NAMES_ROOM)}"
 
 
 def away(work: PlanRound) -> str:
@@ -74,5 +75,5 @@ def moment(at: float) -> str:
 
 
 def counted(devices: Sequence[str]) -> str:
-    """How many devices are."""
-    return "1 device is" if len(devices) == 1 else f"{len(devices) or 'no'} devices are"
+    """How many there are, with the verb."""
+    return f"{len(devices)} are" if len(devices) > 1 else "1 is" if devices else "none is"

@@ -10,7 +10,7 @@ import numpy as np
 from coordinator.records import INITIAL, RoundPlanned, TourPlan
 from coordinator.rounds.estimation import known, rows_of, unknown
 from coordinator.rounds.failure_lines import names
-from coordinator.rounds.lacking import NAMES_ROOM, away, counted, left_aside, too_few
+from coordinator.rounds.lacking import NAMES_ROOM, away, left_aside, left_out, too_few
 from coordinator.rounds.merging import RELAY, departs_from
 from coordinator.rounds.schedules import Departure, Moment, depart, rearranges, sets_asked_for
 from coordinator.state import JobState
@@ -74,12 +74,17 @@ def plan_round(work: PlanRound, blobs: BlobStore) -> RoundPlanned | NotYet:
         return _estimation(state, asked, reach)
     if not (heard := known(strategy.estimator, state, here)):
         why = "; ".join(state.unestimated) or "sojourn job visits says why"
-        return NotYet(f"{counted(here)} here, and none of them could be estimated: {why}")
+        return NotYet(f"{len(here)} devices are here, and none of them could be estimated: {why}")
     plan = _training(state, job, strategy, _candidates(state, strategy, heard, reach, blobs), anew=anew)
     if isinstance(plan, NotYet):
         return NotYet(f"{plan.reason}{away(work)}")
-    mute = sorted(set(here).difference(heard))
-    notices = [*left_aside(work, mute), *([] if anew else _left_out(state.arranged, heard))]
+    # Who came after the sets were made was not asked, and who was asked and is not known is left out.
+    late = sorted(set(here).difference(*(each.devices for each in state.arranged))) if not anew else []
+    mute = sorted(set(here).difference(heard, late))
+    notices = left_aside(work, mute)
+    if late:
+        why = "they came after the sets were made, and schedule.rearrange_every says when these are made anew"
+        notices.append(left_out(why, late))
     return msgspec.structs.replace(plan, notices=tuple(notices))
 
 
@@ -156,15 +161,6 @@ def _training(
         arranged=arranged,
         memo=memo,
     )
-
-
-def _left_out(arranged: tuple[ClientSet, ...], here: Sequence[str]) -> list[str]:
-    """Who is here but came after the devices were arranged."""
-    late = sorted(set(here).difference(*(each.devices for each in arranged)))
-    return (
-        [f"{counted(late)} here since after the sets were made and train only when they are made anew "
-         f"(schedule.rearrange_every): {names(late, NAMES_ROOM)}"] if late else []
-    )  # fmt: skip
 
 
 def moment_of(state: JobState, job: JobSettings, sets: int) -> Moment:

@@ -15,6 +15,7 @@ from sojourn.protocol.wire import Offer, VisitStatus
 FORM = 1
 """The newest form of the answer that there is."""
 Form = Annotated[int, msgspec.Meta(ge=1, le=255)]
+FleetTopic = Literal["devices", "changes", "visits"]
 VisitPhase = Literal["estimate", "train"]
 
 
@@ -22,7 +23,7 @@ class InspectFleet(msgspec.Struct, frozen=True, tag="inspect-fleet", tag_field="
     """Tell about the devices that were ever seen, their comings and goings, or their visits; the newest first."""
 
     ticket: Name
-    about: Literal["devices", "changes", "visits"]
+    about: FleetTopic
     device: Name | None = None
     """Only of this one; of `devices` then with all that it offers."""
     job: Name | None = None
