@@ -119,9 +119,7 @@ class FleetHistory(msgspec.Struct):
                 self.changes.append(FleetChange(record.at, device, gone.site, "left"))
         self._forget(record.at)
 
-    def visited(
-        self, at: float, job: str, round_: int, phase: VisitPhase, outcomes: tuple[VisitOutcome, ...]
-    ) -> None:
+    def visited(self, at: float, job: str, round_: int, phase: VisitPhase, outcomes: tuple[VisitOutcome, ...]) -> None:
         """A round or an estimation was closed, and its visits ended like this."""
         for each in outcomes:
             self._count(LastVisit(at, job, round_, phase, each.status), each.device)

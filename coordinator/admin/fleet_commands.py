@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from sojourn.brokers.fleet import FleetFile, Kind, Secret
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Say who belongs to a fleet, and make credentials for them; see who is here."
+    add_completion=False,
+    no_args_is_help=True,
+    help="Say who belongs to a fleet, and make credentials for them; see who is here.",
 )
 
 Folder = Annotated[

@@ -117,7 +117,7 @@ def visit_table(visits: Iterable[VisitNote]) -> Table:
 
 def history_table(changes: Iterable[FleetChange], visits: Iterable[VisitNote]) -> Table:
     """Comings, goings and visits in the order of time."""
-    rows = [(it.at, it.device, it.event, f"site {it.site}") for it in changes]
+    rows: list[tuple[float, str, str, str]] = [(it.at, it.device, it.event, f"site {it.site}") for it in changes]
     for note in visits:
         what = f"round {note.round}" if note.phase == "train" else "estimation"
         why = f": {note.reason}" if note.reason else ""

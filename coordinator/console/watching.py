@@ -77,6 +77,8 @@ def lines(before: JobProgress | None, after: JobProgress, left: float | None = N
     found = []
     for report in after.history[known:]:
         found += [round_line(report, after.view.rounds), *(f"  {line}" for line in report.failures)]
+    told = before.view.notes if before else ()
+    found += [f"  {line}" for line in after.view.notes if line not in told]
     if found and left and left >= WORTH_TELLING:
         found.append(f"  {describe_time_left(left)}")
     status = status_line(after.view)
@@ -130,6 +132,7 @@ def screen(progress: JobProgress, width: int, left: float | None = None) -> Rend
     ]
     if view.tours:
         parts.append(_tours(view.tours, width))
+    parts += [Text(f"  {line}", style="yellow", overflow="fold") for line in view.notes[:MOST_FAILURES]]
     parts += _failures(progress.history)
     return Group(*parts)
 
@@ -157,7 +160,7 @@ def _progress(progress: JobProgress, left: float | None) -> Table:
 
 def _doing_now(progress: JobProgress) -> Table:
     grid = Table.grid(expand=True, padding=(0, 1))
-    grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+    grid.add_column(ratio=1, overflow="fold")
     grid.add_column(no_wrap=True)
     doing = Text(_doing(progress.view).removeprefix(", "), style="dim")
     grid.add_row(doing, Text(trend([report.accuracy for report in progress.history[-30:]]), style="cyan"))
@@ -235,7 +238,7 @@ def _failures(history: tuple[RoundReport, ...]) -> list[RenderableType]:
         return []
     head = Text(f"\nvisits that failed: {sum(report.lost for report in history)}", style="yellow")
     newest = texts[-MOST_FAILURES:]
-    return [head, *(Text(f"  {line}", style="dim", no_wrap=True, overflow="ellipsis") for line in newest)]
+    return [head, *(Text(f"  {line}", style="dim", overflow="fold") for line in newest)]
 
 
 # --- afterwards

@@ -54,8 +54,8 @@ class FleetRequests:
                     if message.device in (None, it.device) and message.job in (None, it.job)
                 )  # fmt: skip
         page, after = fitting(found, MOST)
-        answer = {message.about: page, "next": after}
-        return Fleet(message.ticket, FORM, __version__, self._watch.moment(now), **answer)
+        answer = Fleet(message.ticket, FORM, __version__, self._watch.moment(now), next=after)
+        return msgspec.structs.replace(answer, **{message.about: page})
 
     def _devices(
         self, seen: FleetHistory, message: InspectFleet, here: dict[str, tuple[str, Member]], now: float
@@ -69,7 +69,7 @@ class FleetRequests:
         self, name: str, known: DeviceHistory | None, at: tuple[str, Member] | None, message: InspectFleet, now: float
     ) -> FleetDevice:
         """A device as it is; who is here goes by the rosters, which may be ahead of what was written down."""
-        site, member = at if at else (known.site if known else "", None)
+        site, member = at or (known.site if known else "", None)
         offer = member.offer if member else None
         moment = self._watch.moment(now)
         since = known.since if known and known.here == (at is not None) else moment

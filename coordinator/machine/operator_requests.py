@@ -36,7 +36,7 @@ TOURS = 100
 JOBS = 100
 """At most this many jobs are in one answer: the newest."""
 DETAILS = 20_000
-"""Characters for the details of all jobs in one answer; what does not fit is cut, and whole when one job is asked for."""
+"""Characters for the details of all jobs in one answer; what does not fit is cut, and whole where one is asked for."""
 NAMES = 50
 """At most this many devices are named that every round took, or none."""
 ANSWERS_KEPT = 4

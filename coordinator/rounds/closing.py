@@ -120,9 +120,7 @@ class _Closing:
     def _outcomes(self) -> Iterator[VisitOutcome]:
         """How each visit ended, for those who ask about devices."""
         for tour, each in self._reports:
-            yield from outcomes_of(
-                tour, each, self._refused.get(tour.number), self._state.given_up.get(tour.number)
-            )
+            yield from outcomes_of(tour, each, self._refused.get(tour.number), self._state.given_up.get(tour.number))
 
     def _results(self) -> list[TourResult]:
         """What each tour brought home; of legs that followed one another, what the last one did."""

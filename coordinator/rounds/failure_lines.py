@@ -52,7 +52,8 @@ def names(who: Sequence[str], room: int = NAMES_ROOM) -> str:
 
 def within_room(lines: Iterable[str], job: str) -> tuple[str, ...]:
     """The lines that there is room for, each of them whole and none twice; if some are left out, a last one says so."""
-    shown, left_out, used = [], 0, 0
+    shown: list[str] = []
+    left_out = used = 0
     for line in dict.fromkeys(lines):
         used += len(line.encode())
         if shown and used > ROOM:

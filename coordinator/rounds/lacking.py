@@ -42,7 +42,9 @@ def left_aside(work: PlanRound, mute: Sequence[str]) -> list[str]:
     settings, strategy, lines = work.state.settings, work.state.strategy, []
     if work.unable:
         words = ", ".join(sorted(asked(settings.encoding, strategy.training, strategy.estimator)))
-        why = f"without all that the job asks for (objective {name_of(strategy.objective)}, {words}), update their agents"
+        why = (
+            f"without all that the job asks for (objective {name_of(strategy.objective)}, {words}), update their agents"
+        )
         lines.append(left_out(why, work.unable))
     if work.unwilling:
         why = 'their owners do not share what it asks for, which shares = ["class-counts"] in their agent.toml does'

@@ -96,7 +96,8 @@ def _consent(work: PlanRound, strategy: Strategy) -> None:
         raise JobError(
             f"this job needs class counts, and the owners of {len(work.unwilling)} devices do not share them "
             f'({names(work.unwilling, NAMES_ROOM)}): set shares = ["class-counts"] in their agent.toml, or leave '
-            f'them out with estimator.unwilling = "leave-out", or let signatures stand in with estimator.name = "signature"'
+            'them out with estimator.unwilling = "leave-out", or let signatures stand in with estimator.name = '
+            '"signature"'
         )
 
 

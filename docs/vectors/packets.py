@@ -48,6 +48,15 @@ from sojourn.parts import (
 from sojourn.protocol import topics
 from sojourn.protocol.abilities import ABILITIES
 from sojourn.protocol.envelope import Packet, kind, pack, pack_blob
+from sojourn.protocol.fleet_messages import (
+    FORM,
+    Fleet,
+    FleetChange,
+    FleetDevice,
+    InspectFleet,
+    LastVisit,
+    VisitNote,
+)
 from sojourn.protocol.messages import (
     Accepted,
     Birth,
@@ -256,7 +265,24 @@ def _requests() -> list[Sent]:
         (TourView(0, "hall", ("pi-1", "pi-2"), 1, "pi-2", 3, 8, 0, False),),
         (RoundReport(1, 0.5, 1.5, 1, 2, 0, 123_456, 9.5, {"vts": 0.25}, ()),),
     )  # fmt: skip
+    last = LastVisit(1_790_000_300.0, "digits", 1, "train", "declined")
+    device = FleetDevice(
+        "pi-1", True, 1_790_000_000.0, 1_789_000_000.0, "hall", "0.4.0", "Raspberry Pi 4", 12, 1, last, OFFER
+    )  # fmt: skip
+    note = VisitNote(
+        1_790_000_300.0, "digits", 1, "train", 0, 1, "hall", "pi-1", "declined", "hot: 84 degrees", 0, 0.5
+    )  # fmt: skip
+    done = msgspec.structs.replace(note, hop=0, status="done", reason="", samples=60, seconds=4.5, loss=0.75)
+    changes = (
+        FleetChange(1_790_000_000.0, "pi-1", "hall", "joined"),
+        FleetChange(1_789_990_000.0, "pi-1", "hall", "left"),
+    )
+    answer = Fleet("t-f", FORM, "0.4.0", 1_790_000_400.0)
     return [
+        ("inspect-fleet", OPERATOR, CLOUD, InspectFleet("t-f", "visits", "pi-1", "digits", "17")),
+        ("fleet", CLOUD, OPERATOR, msgspec.structs.replace(answer, devices=(device,))),
+        ("fleet-changes", CLOUD, OPERATOR, msgspec.structs.replace(answer, changes=changes)),
+        ("fleet-visits", CLOUD, OPERATOR, msgspec.structs.replace(answer, visits=(note, done), next="12")),
         ("submit", OPERATOR, CLOUD, Submit("t-1", 'name = "digits"\n[data]\ntest = "digits"\n')),
         ("inspect", OPERATOR, CLOUD, Inspect("t-2", "digits", 0)),
         ("jobs", CLOUD, OPERATOR, Jobs("t-2", (view,))),

@@ -169,7 +169,10 @@ def test_an_own_objective_goes_only_to_devices_that_offer_it() -> None:
     fleet.submit(job(strategy="fedavg", objective__name=f"{OWN}:Shrink", rounds=1, **PLAIN))
     fleet.run("job", 200)
     assert fleet.job("job").status == "waiting"
-    assert "6 devices are needed to begin; none is here; left out, without all that the job asks for (objective " in fleet.job("job").detail
+    assert (
+        "6 devices are needed to begin; none is here; left out, without all that the job asks for (objective "
+        in fleet.job("job").detail
+    )
 
 
 def test_an_own_estimator_tells_devices_apart() -> None:

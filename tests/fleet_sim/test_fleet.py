@@ -253,6 +253,12 @@ def test_a_queued_job_can_be_stopped_without_disturbing_the_first() -> None:
     assert np.array_equal(fleet.model(), run(fedavg("job", **ALL)).model)
 
 
+ALL_BUT_ONE = (
+    "4 devices are needed to begin; 3 are here (dev-0, dev-1, dev-2). With fleet.devices = 3 in its file it would "
+    "begin with these"
+)
+
+
 def test_a_job_waits_for_devices() -> None:
     fleet = SmallFleet(TWO_SITES)
     fleet.kill("dev-3")
@@ -261,8 +267,7 @@ def test_a_job_waits_for_devices() -> None:
     job = fleet.job("job")
     assert (job.status, job.detail) == (
         "waiting",
-        "4 devices are needed to begin; 3 are here (dev-0, dev-1, dev-2). With fleet.devices = 3 in its file it would "
-        "begin with these",
+        ALL_BUT_ONE,
     )
     fleet.start("dev-3")
     assert fleet.run("job").status == "done"

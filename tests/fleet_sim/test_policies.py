@@ -314,9 +314,7 @@ def test_drop_goes_on_without_the_site() -> None:
     report = fleet.job("job").history[0]
     assert fleet.job("job").status == "done"
     assert (report.tours, report.visits) == (2, 2)
-    assert report.failures == (
-        "2 devices (dev-0, dev-1): not visited, site site-a: no sign of life for 30 s",
-    )
+    assert report.failures == ("2 devices (dev-0, dev-1): not visited, site site-a: no sign of life for 30 s",)
     alone = SmallFleet({"site-b": ("dev-2", "dev-3")})
     alone.submit(fedavg(**(SITE | {"fleet__devices": 2})))
     alone.run("job")

@@ -166,8 +166,7 @@ def test_a_job_waits_and_goes_on_when_devices_come() -> None:
     bench.join("s1", ("a",))
     bench.plan()
     assert bench.cloud.state.jobs["job"].detail == (
-        "2 devices are needed to begin; 1 is here (a). With fleet.devices = 1 in its file it would begin with "
-        "these"
+        "2 devices are needed to begin; 1 is here (a). With fleet.devices = 1 in its file it would begin with these"
     )
     bench.join("s1", ("a", "b"), revision=2)
     assert records(bench.plan()) == [RoundPlanned]
@@ -217,9 +216,7 @@ def test_patience_ends_once() -> None:
     assert bench.cloud.wake_at() == 65.0
     assert records(bench.tell(Woke(), 64.0)) == []
     assert records(bench.tell(Woke(), 65.0)) == [JobEnded]
-    assert bench.cloud.state.jobs["job"].detail == (
-        "nobody came: 2 devices are needed to begin; none is here"
-    )
+    assert bench.cloud.state.jobs["job"].detail == ("nobody came: 2 devices are needed to begin; none is here")
     assert bench.cloud.wake_at() is None
 
 

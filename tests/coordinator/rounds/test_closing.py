@@ -210,6 +210,8 @@ def test_an_estimation_tells_how_far_visits_go_and_a_signature_that_was_chosen_i
     kept = {name: np.frombuffer(home.blobs.read(ref.digest), "<f4").tolist() for name, ref in found.weights.items()}
     assert kept == {"a": [1, 0, 0], "b": [2, 0, 0], "c": [3, 0, 0]}
     assert found.silent == ("d",)
-    assert found.failures == ("d: not estimated: refused when its model came from site site, 1 of 3 numbers are not finite",)
+    assert found.failures == (
+        "d: not estimated: refused when its model came from site site, 1 of 3 numbers are not finite",
+    )
     home.state.apply(found)
     assert home.state.norms == found.norms != ()
