@@ -26,13 +26,12 @@ _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 def device_table(devices: Iterable[FleetDevice], now: float) -> Table:
     """All devices: those that are here first."""
-    table = _table("device", "", "for", "site", "version", "visits", "last visit")
+    table = _table("device", "state", "site", "version", "visits", "last visit")
     for it in sorted(devices, key=lambda it: (not it.here, it.device)):
         state = "here" if it.here else "gone"
         table.add_row(
             Text(it.device),
-            Text(state, _STYLES[state]),
-            age(now - it.since),
+            Text.assemble((state, _STYLES[state]), f" {age(now - it.since)}"),
             Text(it.site),
             Text(it.version or "-"),
             _visits(it),
@@ -83,8 +82,8 @@ def offer_lines(offer: Offer) -> list[tuple[str, str]]:
         ("shares", ", ".join(offer.shares) or "nothing of its data"),
         ("data", offer.data),
     ]
-    told: Any = getattr(offer, "summary", msgspec.UNSET)
-    return [*lines, *(("", line) for line in (told if isinstance(told, tuple) else ()))]
+    summary: Any = getattr(offer, "summary", None)
+    return [*lines, *(("", line) for line in (summary.lines() if summary else ()))]
 
 
 def pairs(lines: Iterable[tuple[str, str]]) -> Table:
@@ -98,21 +97,33 @@ def pairs(lines: Iterable[tuple[str, str]]) -> Table:
 
 
 def visit_table(visits: Iterable[VisitNote]) -> Table:
-    """Visits, the oldest first, with whole reasons."""
-    table = _table("closed", "job", "round", "device", "site", "", "samples", "seconds", "reason")
+    """The visits of a job, the oldest first; why some failed stands below (`reason_lines`)."""
+    table = _table("round ended", "round", "device", "site", "status", "samples", "loss", "seconds")
     for it in visits:
         table.add_row(
             moment(it.at),
-            Text(it.job),
-            str(it.round) if it.phase == "train" else "est.",
+            _round(it),
             Text(it.device),
             Text(it.site),
             Text(it.status, _STYLES[it.status]),
             str(it.samples) if it.samples else "-",
+            f"{it.loss:.4f}" if it.loss is not None else "-",
             f"{it.seconds:.1f}",
-            Text(it.reason),
         )
     return table
+
+
+def reason_lines(visits: Iterable[VisitNote]) -> list[str]:
+    """Every reason that was given, whole and once, with the devices and rounds that it is of."""
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for it in visits:
+        if it.reason:
+            found.setdefault((it.status, it.reason), {})[f"{it.device} ({_round(it)})"] = None
+    return [f"{status}, {reason}: {', '.join(who)}" for (status, reason), who in found.items()]
+
+
+def _round(it: VisitNote) -> str:
+    return str(it.round) if it.phase == "train" else "estimation"
 
 
 def history_table(changes: Iterable[FleetChange], visits: Iterable[VisitNote]) -> Table:

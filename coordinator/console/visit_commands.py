@@ -25,7 +25,7 @@ def visits(
     """Show how every visit of a job ended, with whole reasons; the coordinator remembers 90 days at most."""
     from rich.console import Console
 
-    from coordinator.console.fleet_tables import visit_table, write_csv
+    from coordinator.console.fleet_tables import reason_lines, visit_table, write_csv
 
     if csv is not None and as_json:
         raise ConfigError("give --csv or --json, not both")
@@ -42,6 +42,9 @@ def visits(
             raise MachineError(f"{csv} cannot be written: {error.strerror}") from error
         typer.echo(f"{csv}: {len(found)} visits")
     elif found:
-        Console().print(visit_table(found), highlight=False)
+        console = Console()
+        console.print(visit_table(found), highlight=False)
+        for line in reason_lines(found):
+            console.print(f"\n{line}", markup=False, highlight=False)
     else:
         typer.echo(f"no visit of job {job} has ended yet: sojourn job status {job} says what it does")

@@ -47,7 +47,8 @@ class SiteRoster:
                 del self.members[name]
         if changed:
             self.report_soon(now)
-        return born, self._announced(event, now) if changed else []
+        gone = changed and not isinstance(event.state, Birth)
+        return born, self._announced(event, now) if born or gone else []
 
     def _announced(self, event: Present, now: float) -> list[Effect]:
         """A line about who came or went, unless there were too many: then the next line counts them."""

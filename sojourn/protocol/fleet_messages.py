@@ -34,7 +34,7 @@ class InspectFleet(msgspec.Struct, frozen=True, tag="inspect-fleet", tag_field="
     """The newest form of the answer that the asker reads."""
 
 
-class LastVisit(msgspec.Struct, frozen=True, array_like=True):
+class LastVisit(msgspec.Struct, frozen=True):
     """The newest visit of a device, in short."""
 
     at: Moment
@@ -66,7 +66,7 @@ class FleetDevice(msgspec.Struct, frozen=True):
     """All that it offers, where it is here and was asked for by name."""
 
 
-class FleetChange(msgspec.Struct, frozen=True, array_like=True):
+class FleetChange(msgspec.Struct, frozen=True):
     """A device came or went."""
 
     at: Moment
