@@ -118,21 +118,24 @@ def reason_lines(visits: Iterable[VisitNote]) -> list[str]:
     found: dict[tuple[str, str], dict[str, None]] = {}
     for it in visits:
         if it.reason:
-            found.setdefault((it.status, it.reason), {})[f"{it.device} ({_round(it)})"] = None
-    return [f"{status}, {reason}: {', '.join(who)}" for (status, reason), who in found.items()]
+            found.setdefault((it.status, it.reason), {})[f"{it.device} ({_word(it)})"] = None
+    return [f"{', '.join(who)}: {status}, {reason}" for (status, reason), who in found.items()]
 
 
 def _round(it: VisitNote) -> str:
     return str(it.round) if it.phase == "train" else "estimation"
 
 
+def _word(it: VisitNote) -> str:
+    return f"round {it.round}" if it.phase == "train" else "estimation"
+
+
 def history_table(changes: Iterable[FleetChange], visits: Iterable[VisitNote]) -> Table:
     """Comings, goings and visits in the order of time."""
     rows: list[tuple[float, str, str, str]] = [(it.at, it.device, it.event, f"site {it.site}") for it in changes]
     for note in visits:
-        what = f"round {note.round}" if note.phase == "train" else "estimation"
         why = f": {note.reason}" if note.reason else ""
-        rows.append((note.at, note.device, note.status, f"{note.job} {what}, site {note.site}{why}"))
+        rows.append((note.at, note.device, note.status, f"{note.job} {_word(note)}, site {note.site}{why}"))
     table = _table("time", "device", "", "what")
     for at, device, word, what in sorted(rows, key=lambda row: row[0]):
         table.add_row(moment(at), Text(device), Text(word, _STYLES[word]), Text(what))

@@ -125,7 +125,7 @@ def test_whole_data_for_programs() -> None:
 @pytest.mark.usefixtures("fleet")
 def test_visits_as_a_table_and_for_a_spreadsheet(tmp_path: Path) -> None:
     told = run(job_commands.app, "visits", "job")
-    assert f"declined, ={LONG}: b (1)" in words(told)
+    assert f"b (round 1): declined, ={LONG}" in words(told)
     assert max(len(line) for line in told.splitlines()) <= 80
     assert "declined" not in run(job_commands.app, "visits", "job", "--device", "a")
     file = tmp_path / "visits.csv"

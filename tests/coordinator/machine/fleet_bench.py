@@ -40,7 +40,7 @@ class FleetBench(Bench):
                 known = {it.device: it.samples for it in visited if it.status == "done"}
                 failures = tuple(f"{it.device}: not estimated: {it.reason}" for it in visited if it.reason)
                 silent = tuple(it.device for it in visited if it.reason)
-                signatures = dict.fromkeys(known, (0.5,) * 10)
+                signatures: dict[str, tuple[float, ...]] = dict.fromkeys(known, (0.5,) * 10)
                 return DevicesEstimated(
                     work.state.name, signatures, silent, failures, 0, known, failed=len(failures), visited=visited
                 )

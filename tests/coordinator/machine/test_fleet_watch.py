@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from coordinator.fleet_records import FleetChanged
 from coordinator.machine.fleet_watch import LINES, SETTLED
 from sojourn.node.machine import Append, Present, Say, Woke
