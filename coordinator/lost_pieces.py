@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
+from coordinator.fleet_records import FleetChanged
 from coordinator.records import (
     ENDED,
     DevicesEstimated,
@@ -38,7 +39,7 @@ RESTORE = "restore a backup (sojourn coordinator restore)"
 
 def objection(durable: CoordinatorState, record: Record) -> str | None:
     """Why a record does not follow the state that is here, where an earlier one is missing."""
-    if isinstance(record, JobSubmitted | RolloutBegun):
+    if isinstance(record, JobSubmitted | RolloutBegun | FleetChanged):
         return None
     if isinstance(record, RolloutRecord):
         line = durable.lines.get(record.line)

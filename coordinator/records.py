@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from coordinator.fleet_records import FleetChanged, VisitOutcome
 from coordinator.rollout_records import RolloutRecord
 from hierarchy.arranging.arrangement import ClientSet, Memo
 from sojourn.protocol.limits import Moment
@@ -148,6 +149,12 @@ class DevicesEstimated(msgspec.Struct, frozen=True, tag="devices-estimated/1"):
     weights: dict[str, Ref] = {}
     norms: tuple[float, ...] | msgspec.UnsetType = msgspec.UNSET
     """How far training went, for the gate of the first round; unset where nothing was trained, and before 0.3.0."""
+    failed: int | msgspec.UnsetType = msgspec.UNSET
+    """How many visits came to nothing; unset before 0.4.0."""
+    visited: tuple[VisitOutcome, ...] | msgspec.UnsetType = msgspec.UNSET
+    """How each visit ended; unset before 0.4.0."""
+    at: Moment | msgspec.UnsetType = msgspec.UNSET
+    """When, in seconds since 1970; unset before 0.4.0."""
 
 
 class Unmerged(msgspec.Struct, frozen=True):
@@ -190,6 +197,10 @@ class RoundClosed(msgspec.Struct, frozen=True, tag="round-closed/1"):
     infinite where there are too few to tell; unset where nobody looked."""
     keeps: RoundKeeps | msgspec.UnsetType = msgspec.UNSET
     """Unset before 0.4.0: then nothing was."""
+    visited: tuple[VisitOutcome, ...] | msgspec.UnsetType = msgspec.UNSET
+    """How each visit ended; unset before 0.4.0."""
+    at: Moment | msgspec.UnsetType = msgspec.UNSET
+    """When, in seconds since 1970; unset before 0.4.0."""
 
 
 class RoundsKept(msgspec.Struct, frozen=True, tag="rounds-kept/1"):
@@ -212,7 +223,7 @@ JobRecord = (
     JobSubmitted | JobStarted | JobCompiled | JobWaits | RoundPlanned | LegPassed | TourArrived | TourMoved
     | TourGivenUp | DevicesEstimated | RoundClosed | RoundsKept | JobEnded | JobContinued | JobRemoved
 )  # fmt: skip
-Record = JobRecord | RolloutRecord
+Record = JobRecord | RolloutRecord | FleetChanged
 
 
 def blobs_of(record: Record) -> tuple[bytes, ...]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from coordinator import rollout_records
+from coordinator.fleet_records import FleetChanged, FleetHistory
 from coordinator.jobs.settings import read_job
 from coordinator.records import (
     ENDED,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from coordinator.jobs.settings import JobSettings
     from coordinator.records import JobRecord, Record
     from coordinator.strategies import Strategy
+    from sojourn.protocol.fleet_messages import VisitPhase
 
 MOST_NORMS = 256
 """As many as an order of a tour holds."""
@@ -130,6 +132,32 @@ class JobState(msgspec.Struct):
     ended: Moment | msgspec.UnsetType = msgspec.UNSET
     worked: float | msgspec.UnsetType = msgspec.UNSET
     """Seconds from its turn to its end, over all the times that it had one."""
+    unestimated: tuple[str, ...] = ()
+    """What went wrong in estimations since the last round, in lines for people."""
+    estimation_failures: int = 0
+    """How many visits it befell."""
+    taken: dict[str, int] = {}
+    """How many rounds took each device, of those that were counted."""
+    counted_rounds: int = 0
+    """The rounds of which it was counted whom they took: earlier versions did not."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether a round was planned: then as many devices as the job began with are not asked for again."""
+        return bool(self.history or self.fleet)
+
+    @property
+    def always(self) -> list[str]:
+        """The devices that every round took, where some were left; from the second round on."""
+        every = sorted(device for device, rounds in self.taken.items() if rounds == self.counted_rounds)
+        return every if self.counted_rounds > 1 and len(every) < len(self.fleet) else []
+
+    @property
+    def never(self) -> list[str]:
+        """The devices that the job could have had, and no round took; from the second round on."""
+        if self.counted_rounds < 2:
+            return []
+        return sorted(device for device in self.fleet if device not in self.taken and not self.visits.get(device))
 
     @property
     def settings(self) -> JobSettings:
@@ -249,6 +277,7 @@ class JobState(msgspec.Struct):
                 if record.phase == "train":
                     self.fleet |= dict.fromkeys(record.newcomers)
                     self.notices = record.notices
+                    self._take(record.tours)
                     if record.arranged is not None:
                         self.memo_before = self.memo
                         self.arranged, self.memo = record.arranged, record.memo
@@ -270,6 +299,8 @@ class JobState(msgspec.Struct):
                 for device in record.silent:
                     self.silent[device] = self.silent.get(device, 0) + 1
                 self.estimation_traffic = sum_within([self.estimation_traffic, record.traffic], MOST_BYTES)
+                self.unestimated = record.failures
+                self.estimation_failures += record.failed or 0
                 self._clear()
             case RoundClosed():
                 self._close(record)
@@ -290,6 +321,11 @@ class JobState(msgspec.Struct):
         ids = {tour.number: self.tour_id(tour) for tour in self.tours}
         self.arrived = {at: msgspec.structs.replace(toured, tour=ids[at]) for at, toured in self.arrived.items()}
 
+    def _take(self, tours: tuple[TourPlan, ...]) -> None:
+        self.counted_rounds += 1
+        for device in dict.fromkeys(device for tour in tours for device in tour.hops):
+            self.taken[device] = self.taken.get(device, 0) + 1
+
     def _close(self, record: RoundClosed) -> None:
         """Take over what the closed round came to, and have no tours any more."""
         if not self.tours or self.phase != "train" or record.report.round != self.round:
@@ -302,7 +338,7 @@ class JobState(msgspec.Struct):
         if record.keeps:
             known = (self.kept or {}) | {record.report.round: record.vectors["model"]}
             self.kept = {number: ref for number, ref in known.items() if number in record.keeps.rounds}
-        self.estimation_traffic = 0
+        self.estimation_traffic, self.unestimated, self.estimation_failures = 0, (), 0
         self.silent = {} if len(self.history) % ASK_AGAIN_AFTER == 0 else self.silent
         self.slots = record.slots
         self.since_merge = 0 if record.merged else self.since_merge + 1
@@ -379,10 +415,14 @@ class CoordinatorState(msgspec.Struct):
     """Where the tours of new jobs are numbered from: a job that was lost or removed may be submitted again."""
     removed: dict[str, None] | msgspec.UnsetType = msgspec.UNSET
     """The removed jobs of which devices may still remember something."""
+    seen: FleetHistory = msgspec.field(default_factory=FleetHistory)
+    """The devices that were ever seen, and their visits."""
 
     def apply(self, record: Record) -> None:
         """Change by one record."""
-        if isinstance(record, RolloutRecord):
+        if isinstance(record, FleetChanged):
+            self.seen.apply(record)
+        elif isinstance(record, RolloutRecord):
             rollout_records.apply(self.lines, record)
         elif isinstance(record, JobSubmitted):
             state = JobState(record.job, record.text, record.ticket, next_tour=self._skipped, submitted=record.at)
@@ -390,6 +430,10 @@ class CoordinatorState(msgspec.Struct):
         elif isinstance(record, JobRemoved):
             self._remove(self.jobs.pop(record.job), record)
         else:
+            if isinstance(record, RoundClosed | DevicesEstimated):
+                round_ = self.jobs[record.job].round
+                phase: VisitPhase = "train" if isinstance(record, RoundClosed) else "estimate"
+                self.seen.visited(record.at or 0.0, record.job, round_, phase, record.visited or ())
             ended = self.jobs[record.job].status in ENDED
             self.jobs[record.job].apply(record)
             if ended and isinstance(record, JobContinued):  # behind those that wait
@@ -416,6 +460,6 @@ class CoordinatorState(msgspec.Struct):
         return self.tours_before if isinstance(self.tours_before, int) else 0
 
     @property
-    def current(self) -> JobState | None:
-        """The oldest job that has not ended: the one that is worked on."""
-        return next((state for state in self.jobs.values() if state.status not in ENDED), None)
+    def unfinished(self) -> list[JobState]:
+        """The jobs that have not ended, oldest first."""
+        return [state for state in self.jobs.values() if state.status not in ENDED]

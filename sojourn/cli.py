@@ -28,7 +28,7 @@ TOLD = {
     "data": "Show how a data set is split over devices.",
     "agent": "Run the agent of a device.",
     "edge": "Run the edge server of a site.",
-    "fleet": "Say who belongs to a fleet, and make credentials for them.",
+    "fleet": "Say who belongs to a fleet, and make credentials for them; see who is here.",
     "coordinator": "Run the coordinator of a fleet.",
     "broker": "Run an MQTT broker for development.",
 }

@@ -1,4 +1,4 @@
-"""`sojourn fleet`: who may connect to a broker."""
+"""`sojourn fleet`: who may connect to a broker, and which devices the coordinator sees."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coordinator.console.as_json import AsJson, print_json
+from coordinator.console.device_commands import history, show, status
 from sojourn import options
 
 if TYPE_CHECKING:
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
     from sojourn.brokers.fleet import FleetFile, Kind, Secret
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Say who belongs to a fleet, and make credentials for them."
+    add_completion=False,
+    no_args_is_help=True,
+    help="Say who belongs to a fleet, and make credentials for them; see who is here.",
 )
 
 Folder = Annotated[
@@ -136,19 +140,26 @@ def add_edge(
 
 
 @app.command("list")
-def list_(fleet_folder: Folder = DEFAULT) -> None:
-    """List who belongs to the fleet."""
+def list_(fleet_folder: Folder = DEFAULT, as_json: AsJson = False) -> None:
+    """List who belongs to the fleet, by its folder; `sojourn fleet status` asks the coordinator who is here."""
     from rich.console import Console
     from rich.table import Table
 
     from sojourn.brokers import fleet as folders
 
     fleet = folders.read(fleet_folder)
+    if as_json:
+        print_json({"fleet": fleet.fleet, "hosts": fleet.hosts, "members": fleet.members})
+        return
     table = Table("name", "role", "credential", "added", "state", title=f"{fleet.fleet} at {fleet.hosts[0]}")
     for name, member in sorted(fleet.members.items()):
         state = f"revoked {member.revoked}" if member.revoked else "may connect"
         table.add_row(name, member.role, member.kind, member.added, state)
     Console().print(table)
+
+
+for command in (status, show, history):
+    app.command()(command)
 
 
 @app.command()

@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from sojourn.errors import InvalidBlob, InvalidMessage, JobError, LinkError
+from sojourn import __version__
+from sojourn.errors import InvalidBlob, InvalidMessage, JobError, LinkError, UserError
 from sojourn.links.mqtt import MqttLink
 from sojourn.node.exchange import Exchange
 from sojourn.node.machine import Linked, Pulled
 from sojourn.node.outbox import Outbox
 from sojourn.protocol import topics
 from sojourn.protocol.envelope import Packet, pack, unpack
+from sojourn.protocol.fleet_messages import Fleet, InspectFleet
 from sojourn.protocol.job_messages import JobText, Removed
-from sojourn.protocol.messages import Chunk, Exported, Fetch, FetchHashes, Gone, Hashes, Jobs, Refused
+from sojourn.protocol.messages import Chunk, Exported, Fetch, FetchHashes, Gone, Hashes, Inspect, Jobs, Refused
 from sojourn.protocol.release_messages import ReleaseMade, Releases
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch
@@ -35,18 +37,21 @@ if TYPE_CHECKING:
     from sojourn.links.link import Link
     from sojourn.links.settings import BrokerSettings
     from sojourn.protocol.job_messages import Continue, ReadJob, Remove
-    from sojourn.protocol.messages import Export, Inspect, Message, Stop, Submit
+    from sojourn.protocol.messages import Export, Message, Stop, Submit
     from sojourn.protocol.release_messages import InspectReleases, MakeRelease, Rollout, Steer
     from sojourn.protocol.wire import Ref
 
     Question = (
-        Inspect | Submit | Stop | Export | Continue | Remove | ReadJob | MakeRelease | Rollout | Steer | InspectReleases
-    )
+        InspectFleet | Inspect | Submit | Stop | Export | Continue | Remove | ReadJob
+        | MakeRelease | Rollout | Steer | InspectReleases
+    )  # fmt: skip
 
 PATIENCE = 10.0
 """Seconds for a coordinator that is there to answer."""
-_Answer = TypeVar("_Answer", Jobs, Exported, Removed, JobText, ReleaseMade, Releases)
-_ANSWERS = (Jobs, Exported, Removed, JobText, ReleaseMade, Releases, Refused)
+_Answer = TypeVar("_Answer", Jobs, Exported, Removed, JobText, Fleet, ReleaseMade, Releases)
+_ANSWERS = (Jobs, Exported, Removed, JobText, Fleet, ReleaseMade, Releases, Refused)
+SINCE: dict[type, str] = {InspectFleet: "0.4.0"}
+"""The questions that the first coordinators do not know, and the version that brought them."""
 log = logging.getLogger(__name__)
 
 
@@ -99,6 +104,20 @@ class CoordinatorClient:
     # --- asking
 
     def ask(self, question: Question, form: type[_Answer], patience: float) -> _Answer:
+        """Ask until it is answered; a coordinator that answers other questions, and not this one, is too old."""
+        since = SINCE.get(type(question))
+        if since is None:
+            return self._ask(question, form, patience)
+        try:
+            return self._ask(question, form, patience / 2)
+        except LinkError:
+            self._ask(Inspect(f"{question.ticket}-known"), Jobs, patience / 2)
+        raise UserError(
+            f"coordinator {self.cloud.name!r} is of a version before {since}, which does not know this question: "
+            f"update it (this is version {__version__})"
+        )
+
+    def _ask(self, question: Question, form: type[_Answer], patience: float) -> _Answer:
         """Ask until the answer with our ticket is here; what is fetched of us meanwhile is a sign of life."""
         if not self._open:
             self._open = True

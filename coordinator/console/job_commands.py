@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coordinator.console.as_json import AsJson, print_json
 from coordinator.console.asking import asking
 from coordinator.console.job_life_commands import Job, continue_, export, remove, report
+from coordinator.console.visit_commands import visits
 from sojourn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -45,34 +47,47 @@ def submit(
 
 @app.command("list")
 @asking
-def list_(operator: Any) -> None:
+def list_(operator: Any, as_json: AsJson = False) -> None:
     """List the jobs."""
     from rich.console import Console
 
     from coordinator.console.job_tables import job_table
 
-    console = Console()
-    console.print(job_table(operator.jobs(), console.width))
+    views, console = operator.jobs(), Console()
+    if as_json:
+        print_json(views)
+    else:
+        console.print(job_table(views, console.width))
 
 
 @app.command()
 @asking
-def status(operator: Any, job: Job) -> None:
-    """Say how a job is doing, with its rounds so far."""
+def status(operator: Any, job: Job, as_json: AsJson = False) -> None:
+    """Say how a job is doing, with its rounds so far and all that went wrong."""
+    import msgspec
     from rich.console import Console
 
     from coordinator.console.following import progress_of
     from coordinator.console.job_tables import models_line, times_line
     from coordinator.console.watching import result_table, status_line
+    from coordinator.console.what_failed import failure_lines
 
     now, console = progress_of(operator, job), Console()
+    if as_json:
+        print_json(msgspec.structs.replace(now.view, history=now.history))
+        return
     console.print(status_line(now.view), markup=False, highlight=False)
     if times := times_line(now.view):
         console.print(times, markup=False, highlight=False)
     if now.history:
         console.print(result_table(now))
+    for line in failure_lines(now):
+        console.print(line, markup=False, highlight=False)
     if kept := models_line(now):
         console.print(kept, markup=False, highlight=False)
+
+
+app.command()(asking(visits))
 
 
 @app.command()

@@ -6,11 +6,12 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from coordinator.console.following import progress_of
-from coordinator.results.folder import VISITS, ResultFolder
+from coordinator.results.folder import VISITS, EndedVisit, ResultFolder
 from coordinator.results.report import MODEL, draw
 from coordinator.results.tallies import write_tallies
 from sojourn.errors import ConfigError, JobError
 from sojourn.extras import install
+from sojourn.protocol.wire import VisitReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from coordinator.console.following import JobProgress
     from coordinator.console.operator import Operator
-    from coordinator.results.folder import EndedVisit
     from sojourn.protocol.wire import RoundReport
 
 
@@ -35,7 +35,8 @@ def write_report(operator: Operator, job: str, folder: Path) -> Iterator[str]:
     results.begin(text, {"coordinator": version})
     for report, clock in _clocked(now):
         results.round(report, clock)
-    for visit in visits_of(operator, job):
+    begun = (now.view.times.submitted if now.view.times else None) or 0.0
+    for visit in visits_of(operator, job, begun):
         results.visit(visit)
     devices = _write_sums(results)
     (folder / MODEL).write_bytes(operator.export(job).model)
@@ -47,9 +48,15 @@ def write_report(operator: Operator, job: str, folder: Path) -> Iterator[str]:
     yield f"{folder}: {len(now.history)} rounds, tables and the model; report.html shows them"
 
 
-def visits_of(operator: Operator, job: str) -> Iterable[EndedVisit]:  # noqa: ARG001
-    """The visits of a job, as far as the coordinator tells: it keeps no history of them."""
-    return ()
+def visits_of(operator: Operator, job: str, begun: float) -> Iterable[EndedVisit]:
+    """The visits of a job's rounds that the coordinator remembers; bytes it does not tell for each."""
+    for it in operator.visits(job=job):
+        if it.phase == "train":
+            metrics = {} if it.loss is None else {"loss": it.loss}
+            told = VisitReport(
+                it.device, it.hop, it.status, it.reason, it.samples, 0.0, metrics, None, it.seconds
+            )  # fmt: skip
+            yield EndedVisit(max(0.0, it.at - begun), it.site, f"{job}/{it.round}/{it.tour}", told, 0, 0)
 
 
 def _clocked(progress: JobProgress) -> Iterator[tuple[RoundReport, float]]:

@@ -6,27 +6,33 @@ Other operators may share the name, and so the inbox: answers are known by the t
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeVar
 
 from msgspec import UNSET, UnsetType
 
 from coordinator.console.coordinator_client import PATIENCE, CoordinatorClient
 from sojourn.errors import JobError, LinkError
+from sojourn.protocol.fleet_messages import Fleet, InspectFleet
 from sojourn.protocol.job_messages import Continue, JobText, ReadJob, Remove, Removed
 from sojourn.protocol.messages import Export, Exported, Inspect, Jobs, Stop, Submit
 from sojourn.protocol.release_messages import InspectReleases, MakeRelease, ReleaseMade, Releases, Rollout, Steer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from types import TracebackType
 
     from coordinator.releases.file import ReleaseFile
     from coordinator.releases.making import Wanted
     from sojourn.links.link import Link
     from sojourn.links.settings import BrokerSettings
+    from sojourn.protocol.fleet_messages import FleetChange, FleetDevice, FleetTopic, VisitNote
     from sojourn.protocol.release import HealthRules, LineView, SignedOrder
     from sojourn.protocol.wire import JobView
 
+_T = TypeVar("_T")
+MOST_PAGES = 10_000
+"""More than a coordinator remembers; one that always says that there is another is not asked for ever."""
 EXPORT_PATIENCE = 300.0
 """Seconds for an export: the model is put together and checked first."""
 RELEASE_PATIENCE = 900.0
@@ -119,6 +125,29 @@ class Operator:
         """All model lines, or one with its devices if there is one of that name."""
         return self._client.ask(InspectReleases(_ticket(), line), Releases, PATIENCE).lines
 
+    def devices(self, device: str | None = None) -> tuple[list[FleetDevice], float]:
+        """Every device that was ever seen, or one with all that it offers; and what the coordinator's clock says."""
+        pages = list(self._fleet("devices", device))
+        return [it for page in pages for it in page.devices], pages[-1].now
+
+    def changes(self, device: str | None = None, last: int | None = None) -> list[FleetChange]:
+        """The last comings and goings that are remembered, the oldest first."""
+        return _oldest_first((page.changes for page in self._fleet("changes", device)), last)
+
+    def visits(self, device: str | None = None, job: str | None = None, last: int | None = None) -> list[VisitNote]:
+        """The last visits that are remembered, the oldest first."""
+        return _oldest_first((page.visits for page in self._fleet("visits", device, job)), last)
+
+    def _fleet(self, about: FleetTopic, device: str | None = None, job: str | None = None) -> Iterator[Fleet]:
+        """What is asked about the fleet, page by page, the newest first."""
+        after = ""
+        for _ in range(MOST_PAGES):
+            page = self._client.ask(InspectFleet(_ticket(), about, device, job, after), Fleet, PATIENCE)
+            yield page
+            if not page.next:
+                return
+            after = page.next
+
     def steer(self, line: str, action: Literal["pause", "resume", "rollback"]) -> LineView:
         """Pause, resume or undo the rollout of a line."""
         return self._ask_line(Steer(_ticket(), line, action), PATIENCE)
@@ -172,6 +201,10 @@ class Operator:
         if not answer.lines:
             raise LinkError(f"coordinator {self._client.cloud.name!r} answered without a model line")
         return answer.lines[0]
+
+
+def _oldest_first(pages: Iterable[tuple[_T, ...]], last: int | None) -> list[_T]:
+    return list(islice(chain.from_iterable(pages), last))[::-1]
 
 
 def _ticket() -> str:

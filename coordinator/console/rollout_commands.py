@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from coordinator.console.as_json import AsJson, print_json
 from coordinator.console.asking import asking
 from sojourn.errors import ConfigError, JobError
 
@@ -87,6 +88,7 @@ def status(
     operator: Any,
     line: Annotated[str | None, typer.Argument(metavar="LINE", help="One model line, with its devices.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Watch a line until its rollout ends.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the fleet's model lines, or one with its devices."""
     from rich.console import Console
@@ -94,6 +96,11 @@ def status(
     from coordinator.console.rollout_tables import device_table, line_table, summary
 
     console = Console()
+    if as_json:
+        if watch:
+            raise ConfigError("give --watch or --json, not both")
+        print_json(operator.releases() if line is None else _line(operator, line))
+        return
     if line is None:
         views = operator.releases()
         console.print(line_table(views) if views else "no release was rolled out yet")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from coordinator.console.as_json import AsJson, print_json
 
 if TYPE_CHECKING:
     from coordinator.strategies import Named
@@ -15,9 +17,15 @@ KINDS = ("estimator", "arranger", "schedule", "objective", "aggregator", "traini
 
 
 @app.callback(invoke_without_command=True)
-def list_(ctx: typer.Context) -> None:
+def list_(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List the strategies that a job can name."""
-    if ctx.invoked_subcommand is None:
+    if ctx.invoked_subcommand is not None:
+        return
+    if as_json:
+        from coordinator.strategies import STRATEGIES
+
+        print_json([_plain(each) for each in STRATEGIES.values()])
+    else:
         from rich.console import Console
         from rich.table import Table
 
@@ -34,7 +42,9 @@ def list_(ctx: typer.Context) -> None:
 
 
 @app.command()
-def show(name: Annotated[str, typer.Argument(metavar="STRATEGY", help="The strategy's name.")]) -> None:
+def show(
+    name: Annotated[str, typer.Argument(metavar="STRATEGY", help="The strategy's name.")], as_json: AsJson = False
+) -> None:
     """Say what a strategy does, who proposed it, and what it asks of devices; its parts as a piece of a job file."""
     from rich.console import Console
 
@@ -42,6 +52,9 @@ def show(name: Annotated[str, typer.Argument(metavar="STRATEGY", help="The strat
     from coordinator.strategies.requirements import requirements_of
 
     each, console = find(name, "the command line"), Console()
+    if as_json:
+        print_json(_plain(each))
+        return
 
     def write(text: str, style: str = "") -> None:
         console.print(text, style=style, markup=False, highlight=False)
@@ -53,6 +66,15 @@ def show(name: Annotated[str, typer.Argument(metavar="STRATEGY", help="The strat
     write("\n".join(f"- {line}" for line in requirements_of(each.strategy)) or "- nothing but training")
     write("\nIts parts, as a job file has them", "bold")
     write("\n" + snippet(each))
+
+
+def _plain(named: Named) -> dict[str, Any]:
+    """A strategy as data: what it is good for, who proposed it, and its parts with all their settings."""
+    import msgspec
+
+    parts = msgspec.to_builtins(named.strategy)
+    words = {"strategy": named.name, "title": named.title, "summary": named.summary, "paper": named.paper}
+    return {**words, **{kind: parts[kind] for kind in KINDS}}
 
 
 def snippet(named: Named) -> str:

@@ -78,6 +78,8 @@ def lines(before: JobProgress | None, after: JobProgress, left: float | None = N
     for report in after.history[known:]:
         found += [round_line(report, after.view.rounds), *_new_failures(report, told)]
         told.update(report.failures)
+    noted = before.view.notes if before else ()
+    found += [f"  {line}" for line in after.view.notes if line not in noted]
     if found and left and left >= WORTH_TELLING and after.view.round % _step(after.view.rounds) == 0:
         found.append(f"  {describe_time_left(left)}")
     status = status_line(after.view)
@@ -139,6 +141,7 @@ def screen(progress: JobProgress, width: int, left: float | None = None) -> Rend
     ]
     if view.tours:
         parts.append(_tours(view.tours, width))
+    parts += [Text(f"  {line}", style="yellow", overflow="fold") for line in view.notes[:MOST_FAILURES]]
     parts += _failures(progress.history)
     return Group(*parts)
 
@@ -166,7 +169,7 @@ def _progress(progress: JobProgress, left: float | None) -> Table:
 
 def _doing_now(progress: JobProgress) -> Table:
     grid = Table.grid(expand=True, padding=(0, 1))
-    grid.add_column(ratio=1)  # what a job waits for may need a second line
+    grid.add_column(ratio=1, overflow="fold")  # what a job waits for may need a second line
     grid.add_column(no_wrap=True)
     doing = Text(_doing(progress.view).removeprefix(", "), style="dim")
     if progress.silent_since is not None:
@@ -246,7 +249,7 @@ def _failures(history: tuple[RoundReport, ...]) -> list[RenderableType]:
         return []
     head = Text(f"\nvisits that failed: {sum(report.lost for report in history)}", style="yellow")
     newest = texts[-MOST_FAILURES:]
-    return [head, *(Text(f"  {line}", style="dim", no_wrap=True, overflow="ellipsis") for line in newest)]
+    return [head, *(Text(f"  {line}", style="dim", overflow="fold") for line in newest)]
 
 
 # --- afterwards

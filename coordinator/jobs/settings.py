@@ -92,7 +92,11 @@ class JobData(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class FleetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How many devices a round needs, and how many seconds to wait for them before the job ends (0: for ever)."""
+    """How many devices must be here before the first round, and how many seconds to wait for devices (0: for ever).
+
+    Later rounds need only as many as their arrangement does. A job ends when it has waited for so long, at whichever
+    round, and nobody came who lets it go on.
+    """
 
     devices: Count = 1
     """How many devices must be there."""

@@ -2,8 +2,9 @@
 
 A machine without I/O (`sojourn.node.machine`). It knows nothing of strategies: planning and closing a round is work
 that it has done. One job is worked on at a time; the others wait. What is durable changes only in `apply`.
-`job_queue` takes a job from one step to the next, `tours` follows what is out, `sites` knows who is there, `rollouts`
-leads releases to the fleet, and `operator_requests` and `rollout_requests` answer operators.
+`job_queue` takes a job from one step to the next, `tours` follows what is out, `sites` knows who is there,
+`fleet_watch` takes down who comes and goes, `rollouts` leads releases to the fleet, and `operator_requests`,
+`fleet_requests` and `rollout_requests` answer operators.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from coordinator import lost_pieces
+from coordinator.machine.fleet_requests import FleetRequests
+from coordinator.machine.fleet_watch import FleetWatch
 from coordinator.machine.job_queue import JobQueue
 from coordinator.machine.operator_requests import OperatorRequests
 from coordinator.machine.rollout_requests import RolloutRequests
@@ -25,6 +28,7 @@ from coordinator.releases.verifying import CardChecked
 from coordinator.state import CoordinatorState
 from sojourn.node.machine import Did, DidNot, Linked, Present, Pulled, PullFailed, Received, Say, Send, Woke, soonest
 from sojourn.node.outbox import Outbox
+from sojourn.protocol.fleet_messages import InspectFleet
 from sojourn.protocol.job_messages import Continue, ReadJob, Remove
 from sojourn.protocol.mending import read_record
 from sojourn.protocol.messages import Birth, Export, Inspect, Roster, RosterAsk, Stop, Submit, Toured, TourProgress
@@ -68,7 +72,9 @@ class Coordinator:
         self._operators = operators
         self._outbox = Outbox()
         self._tours = RoundTours(self._outbox)
-        self._queue = JobQueue(self.sites, self._tours, wall, keep)
+        self._watch = FleetWatch(self.sites, wall)
+        self._queue = JobQueue(self.sites, self._tours, self._watch, keep)
+        self._fleet_requests = FleetRequests(self.sites, self._watch)
         self._requests = OperatorRequests(self._queue, self.sites, self._tours)
         self._rollouts = Rollouts(self.sites, self.state)
         self._rollout_requests = RolloutRequests(self._rollouts, fleet, release_key)
@@ -131,11 +137,13 @@ class Coordinator:
 
     def wake_at(self) -> float | None:
         """The next resend, lease or end of patience."""
-        return soonest(self._outbox.wake_at(), self._tours.wake_at(), self._queue.wake_at(), self._rollouts.wake_at())
+        parts = (self._outbox, self._tours, self._queue, self._rollouts)
+        return soonest(self._watch.look_at, *(part.wake_at() for part in parts))
 
     def start(self, now: float) -> list[Effect]:
         """Take up the job and the rollouts that were under way."""
         self._rollouts.start(now)
+        self._watch.start(self.state, now)
         return self._queue.start(now)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -156,7 +164,8 @@ class Coordinator:
             case Linked():
                 return [*self._outbox.hasten(now)]
             case Woke():
-                return [*self._outbox.due(now), *self._queue.woke(now), *self._rollouts.woke(now)]
+                seen = self._watch.woke(self.state, now)
+                return [*self._outbox.due(now), *seen, *self._queue.woke(now), *self._rollouts.woke(now)]
             case _:
                 return []
 
@@ -166,9 +175,9 @@ class Coordinator:
                 self._outbox.answered(("roster", sender.name))
                 return self.sites.roster(sender, epoch, message)
             case TourProgress():
-                return self._tours.progressed(self.state, sender, message, now)
+                return self._tours.progressed(self._queue.current, sender, message, now)
             case Toured():
-                return self._tours.toured(self.state, sender, message)
+                return self._tours.toured(self.state, self._queue.current, sender, message)
             case DeviceReport():
                 return self._rollouts.reported(sender.name, message, now)
             case _:
@@ -180,6 +189,8 @@ class Coordinator:
                 return self._requests.submit(sender, message, now)
             case Inspect():
                 return [Send(sender, self._requests.inspect(message, now))]
+            case InspectFleet():
+                return [Send(sender, self._fleet_requests.inspect(self.state, message, now))]
             case Stop():
                 return self._requests.stop(sender, message, now)
             case Export() | MakeRelease():
@@ -212,12 +223,12 @@ class Coordinator:
             effects += self._outbox.ask(("roster", site), event.node, RosterAsk(), now)
         else:
             self._outbox.answered(("roster", site))
-        state = self.state.current
+        state = self._queue.current
         if state and born:
             effects += self._tours.ask_again(state, site, now)
         if born:
             effects += self._rollouts.fleet_changed(now, site)
-        return [*effects, *self._queue.reconsider(now)]
+        return [*effects, *self._watch.look(self.state, now), *self._queue.reconsider(now)]
 
     def _pulled(self, digest: bytes, now: float) -> list[Effect]:
         effects = [*self.sites.pulled(digest), *self._rollout_requests.pulled(digest, now)]
@@ -238,7 +249,8 @@ class Coordinator:
             case CardChecked():
                 return self._rollout_requests.checked(event.outcome, now)
             case RosterRead():
-                effects = [*self.sites.take(event.outcome), *self._queue.reconsider(now)]
+                effects = [*self.sites.take(event.outcome), *self._watch.look(self.state, now)]
+                effects += self._queue.reconsider(now)
                 return [*effects, *self._rollouts.fleet_changed(now)]
             case _:
                 return self._queue.did(event, now)

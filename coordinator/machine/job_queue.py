@@ -1,10 +1,12 @@
-"""The queue of jobs. The first is taken from step to step: compiled, planned, sent out as tours, gathered, ended.
+"""The queue of jobs. One at a time is taken from step to step: compiled, planned, sent out as tours, gathered, ended.
 
-Which step follows which event stands in `job_table`.
+It is the oldest that can go on: while a job waits for devices, the next one has its turn, until a round of it is closed
+and the older one may go on. Which step follows which event stands in `job_table`.
 """
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,6 +15,7 @@ from coordinator.machine.job_summaries import plan_line, round_line
 from coordinator.machine.job_table import JOB, STATUS, WORK, step_of
 from coordinator.machine.kept_rounds import KeepSettings, kept_after, let_go
 from coordinator.machine.sites import ROSTER_PATIENCE
+from coordinator.machine.waiting_jobs import WaitingJobs
 from coordinator.records import (
     ENDED,
     DevicesEstimated,
@@ -42,21 +45,20 @@ from coordinator.state import CoordinatorState
 from sojourn.errors import Fault, JobError
 from sojourn.node.machine import Append, Do, Say, Send, Undo, soonest
 from sojourn.parts import name_of
-from sojourn.protocol.abilities import asked
 from sojourn.protocol.messages import TourAccepted, TourCancel
 from sojourn.protocol.topics import Address
 
 if TYPE_CHECKING:
+    from coordinator.machine.fleet_watch import FleetWatch
     from coordinator.machine.sites import Sites
     from coordinator.machine.tours import RoundTours
+    from coordinator.machine.waiting_jobs import Reach
     from coordinator.records import JobRecord
     from coordinator.state import JobState
     from sojourn.node.machine import Did, DidNot, Effect
     from sojourn.protocol.messages import Toured
 
 
-PLAN_AGAIN = 60.0
-"""Seconds after which a job that waits is planned again, if nothing happens before."""
 WORK_AGAIN = 15.0
 """Seconds after which work for which the disk had no room is tried again."""
 _EVENTS: dict[type, str] = {
@@ -72,37 +74,37 @@ _EVENTS: dict[type, str] = {
 class JobQueue:
     """All jobs, and of the one whose turn it is: the step it is at, and how long it has waited."""
 
-    def __init__(
-        self,
-        sites: Sites,
-        tours: RoundTours,
-        wall: float = 0.0,
-        keep: KeepSettings | None = None,
-    ) -> None:
-        """`wall` is what a clock on the wall shows when `now` is 0; nothing is decided by it."""
+    def __init__(self, sites: Sites, tours: RoundTours, watch: FleetWatch, keep: KeepSettings | None = None) -> None:
         self.durable = CoordinatorState()
         self.incomplete: set[str] = set()
         """The jobs of which something is gone from the disk: they cannot go on."""
         self._keep = keep or KeepSettings()
-        self._wall = wall
         self.traffic = 0
         """The bytes between the cloud and the sites since the round was planned."""
         self.superseded: set[bytes] = set()
         """The blobs of the round before: should the record of its end be damaged, it is done again from them."""
         self._sites = sites
         self._tours = tours
+        self._watch = watch
+        self._turn: str | None = None
+        """The job that is worked on, or was last."""
         self._steps: dict[str, str] = {}
         """The steps of the jobs that have taken one since the start."""
-        self._reach: dict[str, tuple[str, ...]] = {}
-        """What the sites reached when planning was last tried."""
+        self._waiting = WaitingJobs(sites)
+        self._reach: Reach = {}
+        """Whom the sites reached when a plan was last asked for."""
         self._began = 0.0
-        self._waiting_since: float | None = None
-        self._plan_again_at: float | None = None
         self._latest: Do | None = None
         """The work that was last asked for."""
         self._work_again_at: float | None = None
         self._no_room = ""
         """Why the work of the job whose turn it is waits for room on the disk; empty while it does not."""
+
+    @property
+    def current(self) -> JobState | None:
+        """The job whose turn it is; None if there is none."""
+        state = self.durable.jobs.get(self._turn) if self._turn else None
+        return state if state and state.status not in ENDED else None
 
     def step(self, state: JobState) -> str:
         """The step of the table that a job is at."""
@@ -110,11 +112,16 @@ class JobQueue:
 
     def date(self, now: float) -> float:
         """What a clock on the wall shows now."""
-        return max(0.0, self._wall + now)
+        return self._watch.moment(now)
 
     def detail(self, state: JobState) -> str:
         """What there is to say of a job besides its status."""
-        return self._no_room if self._no_room and state is self.durable.current else state.detail
+        current = self.current
+        if self._no_room and state is current:
+            return self._no_room
+        if state.status == "queued" and current:
+            return f"its turn comes after job {current.name}"
+        return state.detail
 
     def write(self, record: JobRecord, *, sync: bool = False, blobs: tuple[bytes, ...] = ()) -> Append:
         """Change the durable state; the record must be in the journal before anything else leaves."""
@@ -128,53 +135,44 @@ class JobQueue:
         return Append(record, sync=sync, blobs=blobs)
 
     def start(self, now: float) -> list[Effect]:
-        """Take up the job that was under way."""
+        """Take up the job that was under way: the one whose tours are out, else the oldest."""
         self._began = now
-        state = self.durable.current
-        return self._resume(state, now) if state else []
+        unfinished = self.durable.unfinished
+        out = [state for state in unfinished if state.tours]
+        return self._take_turn((out or unfinished)[0], now) if unfinished else []
 
     def wake_at(self) -> float | None:
         """When patience ends, or planning or work is tried again."""
-        return soonest(self._patience_ends(), self._plan_again_at, self._work_again_at)
+        waiting = [state.name for state in self.durable.unfinished if self.step(state) == "waiting"]
+        return soonest(self._work_again_at, self._waiting.wake_at(waiting, idle=self._idle))
 
     def woke(self, now: float) -> list[Effect]:
-        """End a job that has waited too long, plan again for one that waits, go on without sites that are lost."""
-        effects: list[Effect] = []
-        state = self.durable.current
-        ends = self._patience_ends()
-        if state and ends is not None and ends <= now:
-            return self.end(state, "patience ended", f"nobody came: {state.detail}", now)
-        if self._plan_again_at is not None and self._plan_again_at <= now:
-            self._plan_again_at = None
-            if state and self.step(state) == "waiting":
-                effects += self._plan_again(state, now, ask_silent=True)
+        """End jobs that have waited too long, plan again for those that wait, go on without sites that are lost."""
+        effects = self._end_impatient(now)
         if self._latest and self._work_again_at is not None and self._work_again_at <= now:
             self._work_again_at = None
             effects.append(self._latest)
         for number in self._tours.overdue(now):
+            state = self.current
             effects += self._lost(state, number, now) if state else []
+        return [*effects, *self.reconsider(now)]
+
+    def _end_impatient(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for state in self.durable.unfinished:
+            if self.step(state) == "waiting" and self._waiting.is_over(state, now):
+                effects += self.end(state, "patience ended", f"nobody came: {state.detail}", now)
         return effects
 
-    def _patience_ends(self) -> float | None:
-        state = self.durable.current
-        if self._waiting_since is None or state is None:
-            return None
-        patience = state.settings.fleet.patience
-        return self._waiting_since + patience if patience else None
-
-    def submitted(self, name: str, now: float) -> list[Effect]:
-        """A job was queued: it begins at once if it is its turn."""
-        state = self.durable.current
-        return self._begin(state, now) if state and state.name == name else []
+    # --- whose turn it is
 
     def go_on(self, state: JobState, text: str, ticket: str, now: float) -> list[Effect]:
         """Give a job other rounds or another target; if it is over, it waits for its turn."""
-        over = state.status in ENDED
-        if over:
+        if state.status in ENDED:
             self._advance(state, "continue")
         effects: list[Effect] = [self.write(JobContinued(state.name, text, ticket), sync=True)]
         effects.append(Say(f"job {state.name} goes on to round {state.settings.all_rounds}"))
-        return [*effects, *(self._begin(state, now) if over and state is self.durable.current else [])]
+        return [*effects, *self.reconsider(now)]
 
     def remove(self, state: JobState) -> list[Effect]:
         """Forget a job that is over."""
@@ -182,6 +180,34 @@ class JobQueue:
         record = JobRemoved(state.name, state.strategy.objective.keeps)
         self.durable.apply(record)
         return [Append(record, sync=True), Say(f"job {state.name} is removed")]
+
+    @property
+    def _idle(self) -> bool:
+        """Whether nothing is under way for any job."""
+        state = self.current
+        return state is None or self.step(state) == "waiting"
+
+    def reconsider(self, now: float) -> list[Effect]:
+        """Something may have changed: if nothing is under way, take up the oldest job that may go on now."""
+        if not self._idle:
+            return []
+        state = next((it for it in self.durable.unfinished if self._may_go_on(it, now)), None)
+        return self._take_turn(state, now) if state else []
+
+    def _may_go_on(self, state: JobState, now: float) -> bool:
+        """Whether a job is worth a try: it does not wait for devices, or may have them now."""
+        return self.step(state) != "waiting" or self._waiting.may_go_on(state, now)
+
+    def _take_turn(self, state: JobState, now: float) -> list[Effect]:
+        self._turn = state.name
+        return self._resume(state, now)
+
+    def _next_turn(self, state: JobState, now: float) -> list[Effect]:
+        """This job is compiled, or a round of it is closed: an older job that waited and may go on now goes first."""
+        if state.why_complete():
+            return self._plan_next(state, now)
+        older = takewhile(lambda it: it is not state, self.durable.unfinished)
+        return self._take_turn(next((it for it in older if self._may_go_on(it, now)), state), now)
 
     def _resume(self, state: JobState, now: float) -> list[Effect]:
         """Go on with a job after a restart, or when it is its turn."""
@@ -194,11 +220,12 @@ class JobQueue:
                 return self._gather(state, now) if self._tours.gathered(state) else self._tours.ask_all(state, now)
             case "planning next":
                 return self._plan_next(state, now)
+            case "planning":  # it was compiled, and an older job went first
+                return self._plan(state, now)
             case _:
-                return self._plan_again(state, now)
+                return self._plan_again(state, now, ask_silent=self._waiting.is_due(state.name, now))
 
     def _begin(self, state: JobState, now: float) -> list[Effect]:
-        self._waiting_since = None
         self._advance(state, "its turn again" if state.kit else "its turn")
         started = self.write(JobStarted(state.name, self.date(now)))
         return [started, *(self._plan(state, now) if state.kit else self._compile(state, now))]
@@ -212,7 +239,6 @@ class JobQueue:
         return self._latest
 
     def _compile(self, state: JobState, now: float) -> list[Effect]:
-        self._waiting_since = None
         try:
             start = start_of(state.settings, self.durable)
         except JobError as error:
@@ -233,41 +259,35 @@ class JobQueue:
 
     def _plan(self, state: JobState, now: float, *, ask_silent: bool = False) -> list[Effect]:
         if not state.history and (unread := self._sites.unread(now)):
-            # What is arranged once would leave out a site that is just coming up.
-            waits = self._wait(state, f"{unread[0]} has not said yet which devices it has", now)
-            self._plan_again_at = now + ROSTER_PATIENCE
-            return waits
-        self._reach, self._plan_again_at = self._reached(state), None
-        asks = name_of(state.strategy.estimator)
-        unable = self._sites.count() - len(set().union(*self._reach.values()))
-        work = PlanRound(state.copy(), self._reach, self._sites.unwilling(asks), unable, ask_silent)
+            # What is arranged once would leave out a site that is just coming up. It keeps its turn meanwhile.
+            self._waiting.add(state, now, None, ROSTER_PATIENCE)
+            return self._wait(state, f"{unread[0]} has not said yet which devices it has")
+        if reason := self._watch.awaited(self.durable, state, self._waiting.waited(state.name, now), now):
+            self._waiting.add(state, now, None, ROSTER_PATIENCE)
+            return self._wait(state, reason)
+        self._reach, here = self._waiting.reached(state), self._sites.here()
+        able = set().union(*self._reach.values())
+        gone = {name: it.since for name, it in self.durable.seen.devices.items() if not it.here and name not in here}
+        work = PlanRound(
+            state.copy(),
+            self._reach,
+            self._sites.unwilling(name_of(state.strategy.estimator)),
+            tuple(sorted(here.keys() - able)),
+            ask_silent,
+            gone,
+        )
         return [self._work(state, work)]
 
-    def _reached(self, state: JobState) -> dict[str, tuple[str, ...]]:
-        """The devices that can do the job, by site."""
-        settings, strategy = state.settings, state.strategy
-        abilities = asked(settings.encoding, strategy.training, strategy.estimator)
-        return self._sites.reach(name_of(strategy.objective), abilities)
-
-    def _wait(self, state: JobState, reason: str, now: float) -> list[Effect]:
+    def _wait(self, state: JobState, reason: str) -> list[Effect]:
         """Until the sites change, or for a while: a device that gave no answer may have one then."""
         self._advance(state, "devices lacking")
-        self._waiting_since = now if self._waiting_since is None else self._waiting_since
-        self._plan_again_at = now + PLAN_AGAIN
         if (state.status, state.detail) == ("waiting", reason):
             return []
         return [self.write(JobWaits(state.name, reason)), Say(f"job {state.name} waits: {reason}")]
 
-    def reconsider(self, now: float) -> list[Effect]:
-        """The sites may have changed: a job that waits for devices may have them now."""
-        state = self.durable.current
-        if state is None or self.step(state) != "waiting" or self._reached(state) == self._reach:
-            return []
-        return self._plan_again(state, now)
-
     def _worked_for(self, key: str) -> JobState | None:
         """The job that this piece of work was done for, if it still waits for it."""
-        state = self.durable.current
+        state = self.current
         verb = WORK.get(self.step(state)) if state else None
         return state if state and verb and key == f"{verb} {state.name}" else None
 
@@ -278,7 +298,11 @@ class JobQueue:
             return []
         self._no_room = ""
         if isinstance(outcome, NotYet):
-            return [*self._wait(state, outcome.reason, now), *self.reconsider(now)]
+            self._waiting.add(state, now, self._reach)
+            return [*self._wait(state, outcome.reason), *self.reconsider(now)]
+        if isinstance(outcome, RoundClosed | DevicesEstimated):
+            outcome = msgspec.structs.replace(outcome, at=self._watch.moment(now))
+        told = state.unestimated
         self._advance(state, _EVENTS[type(outcome)])
         if isinstance(outcome, RoundClosed):
             keeps = msgspec.structs.replace(
@@ -286,23 +310,26 @@ class JobQueue:
             )
             outcome = msgspec.structs.replace(outcome, keeps=keeps)
         written = self.write(outcome, sync=True, blobs=blobs_of(outcome))
-        return [written, *self._after(state, outcome, now)]
+        news = [line for line in state.unestimated if line not in told]
+        said = [Say(f"job {state.name}: {line}", "warning") for line in news]
+        return [written, *said, *self._after(state, outcome, now)]
 
     def _after(self, state: JobState, outcome: JobRecord, now: float) -> list[Effect]:
         """What follows from the outcome of a piece of work."""
         match outcome:
             case JobCompiled():
-                return [Say(f"job {state.name}: compiled and checked"), *self._plan(state, now)]
+                return [Say(f"job {state.name}: compiled and checked"), *self._next_turn(state, now)]
             case RoundPlanned():
-                self._began, self.traffic, self._waiting_since = now, 0, None
-                self._plan_again_at = None
-                return [Say(plan_line(state, outcome)), *self._resume(state, now)]
+                self._began, self.traffic = now, 0
+                if outcome.phase == "train":  # who only is asked again and again has not come
+                    self._waiting.forget(state.name)
+                said = [Say(f"job {state.name}: {line}", "warning") for line in outcome.notices]
+                return [Say(plan_line(state, outcome)), *said, *self._resume(state, now)]
             case RoundClosed():
-                return [Say(round_line(state, outcome)), *self._make_room(), *self._plan_next(state, now)]
+                return [Say(round_line(state, outcome)), *self._make_room(), *self._next_turn(state, now)]
             case DevicesEstimated():
-                lines: list[Effect] = [Say(f"job {state.name}: {line}", "warning") for line in outcome.failures]
-                estimated = Say(f"job {state.name}: {len(outcome.signatures)} devices estimated")
-                return [*lines, estimated, *self._plan_next(state, now)]
+                known = len(outcome.signatures) or len(outcome.weights) or len(outcome.samples)
+                return [Say(f"job {state.name}: {known} devices estimated"), *self._plan_next(state, now)]
             case _:
                 return self._resume(state, now)
 
@@ -325,7 +352,7 @@ class JobQueue:
 
     def arrived(self, toured: Toured, now: float) -> list[Effect]:
         """A tour's result is here: journal it, accept it, and go on when all are home."""
-        state = self.durable.current
+        state = self.current
         tour = self._tours.plan(state, toured.tour.number) if state else None
         if state is None or tour is None:
             return []
@@ -374,12 +401,12 @@ class JobQueue:
         if before == after:
             return []
         effects: list[Effect] = []
-        current = state is self.durable.current
+        current = state is self.current
+        self._waiting.forget(state.name)
         if current:
-            under_way = before in WORK and event in ("stop", "patience ended") and self._work_again_at is None
+            under_way = before in WORK and event == "stop" and self._work_again_at is None
             effects += [Undo(f"{WORK[before]} {state.name}")] if under_way else []
-            self._waiting_since = self._plan_again_at = self._work_again_at = None
-            self._no_room = ""
+            self._work_again_at, self._no_room = None, ""
             for tour in state.tours:
                 self._tours.forget(tour.number)
                 if tour.number not in state.arrived:
@@ -387,5 +414,4 @@ class JobQueue:
         self._advance(state, event)
         record = JobEnded(state.name, STATUS[after], detail[:20_000], self.date(now))
         effects += [self.write(record, sync=True), Say(f"job {state.name} is {STATUS[after]}: {detail}")]
-        following = self.durable.current if current else None
-        return [*effects, *(self._resume(following, now) if following else [])]
+        return [*effects, *self.reconsider(now)]

@@ -28,7 +28,6 @@ JOB = Table(
         # No round is under way, and one is being planned: the first, or one for which devices were lacking.
         ("planning", "planned"): "touring",
         ("planning", "devices lacking"): "waiting",
-        ("planning", "patience ended"): "refused",
         ("planning", "no room"): "planning",
         ("planning", "work failed"): "refused",
         ("planning", "stop"): "stopped",

@@ -9,7 +9,7 @@ import msgspec
 
 from coordinator.machine.paging import first_page
 from sojourn.protocol.limits import MOST_SECONDS
-from sojourn.protocol.wire import JobModels, JobTimes, JobView, TourView
+from sojourn.protocol.wire import JobModels, JobNews, JobTimes, JobView, TourView
 
 if TYPE_CHECKING:
     from coordinator.records import TourPlan
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 HISTORY = 100
 """Rounds in one answer, if they fit; who wants more asks again from where this ended."""
 TOURS = 100
+NAMES = 50
+"""At most this many devices are named that every round took, or none."""
 KEPT = 1000
 """At most this many rounds are named whose models can be had: the newest."""
 
@@ -48,7 +50,14 @@ def whole_view(short: JobView, state: JobState, progress: dict[int, TourProgress
         tours=first_page(_tour(state, tour, progress.get(tour.number)) for tour in state.tours[:TOURS]),
         history=first_page(state.history[since : since + HISTORY]),
         models=JobModels(tuple(sorted(state.models)[-KEPT:]), state.best),
+        news=_news(state),
     )
+
+
+def _news(state: JobState) -> JobNews:
+    """What people should know since the newest round."""
+    notes = first_page((*state.unestimated, *(state.notices if state.tours else ())))
+    return JobNews(notes, tuple(state.always[:NAMES]), tuple(state.never[:NAMES]))
 
 
 def _moment(at: float | msgspec.UnsetType) -> float | None:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 JOBS = 100
 """At most this many jobs are in one answer: the newest."""
+DETAILS = 20_000
+"""Characters for the details of all jobs in one answer; what does not fit is cut, and whole where one is asked for."""
 ANSWERS_KEPT = 4
 """At most this many exports, releases and removals can be asked for again; the oldest goes first."""
 
@@ -69,7 +71,7 @@ class OperatorRequests:
             JobSubmitted(job.name, message.job, message.ticket, self._queue.date(now)), sync=True
         )
         answer = self._view_for(operator, message.ticket, job.name, now)
-        return [record, answer, Say(f"job {job.name} submitted"), *self._queue.submitted(job.name, now)]
+        return [record, answer, Say(f"job {job.name} submitted"), *self._queue.reconsider(now)]
 
     def _why_not(self, job: JobSettings) -> str | None:
         """Why a job of a new name cannot be taken as it is."""
@@ -203,8 +205,10 @@ class OperatorRequests:
         """What there is to say of one job, or of all."""
         jobs = self._queue.durable.jobs
         if message.job is None:
-            views = (self._view(state, now) for state in list(jobs.values())[-JOBS:])
-            shown = tuple(msgspec.structs.replace(it, detail=it.detail[:200]) for it in views)
+            newest = list(jobs.values())[-JOBS:]
+            room = DETAILS // max(1, len(newest))
+            views = (self._view(state, now) for state in newest)
+            shown = tuple(msgspec.structs.replace(it, detail=_within(it.detail, room)) for it in views)
             return Jobs(message.ticket, shown, __version__)
         if message.job not in jobs:
             return self._unknown(message.ticket, message.job)
@@ -221,3 +225,7 @@ class OperatorRequests:
 
     def _view_for(self, operator: Address, ticket: str, job: str, now: float) -> Send:
         return Send(operator, self.inspect(Inspect(ticket, job), now))
+
+
+def _within(detail: str, room: int) -> str:
+    return detail if len(detail) <= room else f"{detail[: room - 1]}…"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from coordinator.machine.paging import first_page
+from coordinator.machine.paging import ALONE, first_page
+from sojourn.protocol.limits import TEXT
 from sojourn.protocol.release import BAD, DeviceView, LineView, complaint
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def view_of(
     return LineView(
         line=line.line, status=line.status, detail=detail, serial=back.serial, version=forward.version,
         before=back.version, serves=serves.version, goods=serves.goods, stages=line.stages, stage=line.stage,
-        counts=dict(Counter(view.state for view in each)), devices=first_page(each) if devices else (),
+        counts=dict(Counter(view.state for view in each)), devices=first_page(each, ALONE) if devices else (),
     )  # fmt: skip
 
 
@@ -64,7 +65,7 @@ def _device(line: LineState, device: str, report: ReleaseReport | None, present:
     detail = report.detail or (report.health and complaint(report.health, line.rules)) or ""
     if device in line.aside and line.cargo is line.forward:
         detail = f"set aside: {line.aside[device]}"
-    return DeviceView(device, stage, report.serial, report.version, report.state, detail[:200], report.health)
+    return DeviceView(device, stage, report.serial, report.version, report.state, detail[:TEXT], report.health)
 
 
 def _unwell(view: DeviceView, line: LineState) -> bool:

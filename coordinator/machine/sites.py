@@ -132,6 +132,22 @@ class Sites:
         alive = [site for site in sorted(self._rosters) if site in self._epochs]
         return {site: self._devices(site, objective, abilities) for site in alive}
 
+    def here(self) -> dict[str, tuple[str, Member]]:
+        """Every device that a living site reaches, by name: at its home, if that is one of them."""
+        found: dict[str, tuple[str, Member]] = {}
+        for site in sorted(self._rosters):
+            if site not in self._epochs:
+                continue
+            for member in self._rosters[site].members:
+                if self._is_at(site, member) and (member.device not in found or self._homes[member.device] == site):
+                    found[member.device] = site, member
+        return found
+
+    @property
+    def heard(self) -> frozenset[str]:
+        """The sites that have told their roster since the start."""
+        return frozenset(self._rosters)
+
     def has(self, site: str, device: str) -> bool:
         """Whether a device is on a site's roster."""
         return device in self._names.get(site, ())

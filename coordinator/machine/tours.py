@@ -98,17 +98,19 @@ class RoundTours:
         """Whether a tour has taken all the time that it may."""
         return self._deadlines.get(number, math.inf) <= now
 
-    def progressed(self, durable: CoordinatorState, sender: Address, message: TourProgress, now: float) -> list[Effect]:
-        """A site says how far a tour has come."""
-        found = self._current(durable, sender, message.tour)
+    def progressed(self, state: JobState | None, sender: Address, message: TourProgress, now: float) -> list[Effect]:
+        """A site says how far a tour of the job whose turn it is has come."""
+        found = self._current(state, sender, message.tour)
         if found is None:
             return [Send(sender, TourCancel(message.tour))]
         self.heard_of(*found, message, now)
         return []
 
-    def toured(self, durable: CoordinatorState, sender: Address, message: Toured) -> list[Effect]:
-        """A site says that a tour has ended."""
-        found = self._current(durable, sender, message.tour)
+    def toured(
+        self, durable: CoordinatorState, current: JobState | None, sender: Address, message: Toured
+    ) -> list[Effect]:
+        """A site says that a tour has ended; `current` is the job whose turn it is."""
+        found = self._current(current, sender, message.tour)
         if found is None:
             if _counted(durable, message.tour):
                 return [Send(sender, TourAccepted(message.tour))]
@@ -121,9 +123,8 @@ class RoundTours:
             return [Send(sender, TourDiscarded(message.tour, reason)), warning]
         return self.fetch(tour, message)
 
-    def _current(self, durable: CoordinatorState, sender: Address, tour_id: TourId) -> tuple[JobState, TourPlan] | None:
+    def _current(self, state: JobState | None, sender: Address, tour_id: TourId) -> tuple[JobState, TourPlan] | None:
         """The job and tour that are meant, if this is the attempt that counts."""
-        state = durable.current
         if state is None or state.name != tour_id.job:
             return None
         tour = self.plan(state, tour_id.number)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from coordinator.fleet_records import worth_keeping
 from coordinator.records import DevicesEstimated, LegPassed, RoundClosed, RoundKeeps, Unmerged
 from coordinator.rounds.estimation import estimated, keep_weights
+from coordinator.rounds.failure_lines import Mishap, grouped, within_room
 from coordinator.rounds.merging import ANCHOR, MODEL, RELAY, SLOT, JobVectors, TourResult, next_vectors
 from coordinator.rounds.planning import moment_of
 from coordinator.rounds.results import (
-    LINE,
-    LISTED,
-    NOTE,
-    failures_of,
+    mishaps_of,
+    outcomes_of,
     reports_of,
     returned_by,
     sample_of,
@@ -35,10 +35,11 @@ from sojourn.protocol.limits import LOSS, MOST_BYTES, MOST_SECONDS, sum_within, 
 from sojourn.protocol.wire import DATA_NOTE, RoundReport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from coordinator.fleet_records import VisitOutcome
     from coordinator.jobs.settings import JobSettings
     from coordinator.records import TourPlan
     from coordinator.rounds.evaluation import Evaluator
@@ -116,6 +117,7 @@ class _Closing:
             weights=self._updates(),
             rises=usual_rise(self._check.rises) or msgspec.UNSET,
             keeps=RoundKeeps(unmerged=self._unmerged(results)) if due and not anyway else msgspec.UNSET,
+            visited=worth_keeping(self._outcomes()),
         )
 
     def _due(self, *, last: bool | None) -> bool:
@@ -134,6 +136,11 @@ class _Closing:
         """What the job goes on from if it is given more rounds: then this one is not the last, and does not merge."""
         state, (after, _) = self._state, self._merged(results, due=False)
         return Unmerged(*self._saved(after), dict(after.slots), state.since_merge + 1, state.merged_fleet)
+
+    def _outcomes(self) -> Iterator[VisitOutcome]:
+        """How each visit ended, for those who ask about devices."""
+        for tour, each in self._reports:
+            yield from outcomes_of(tour, each, self._refused.get(tour.number), self._state.given_up.get(tour.number))
 
     def _results(self) -> list[TourResult]:
         """What each tour brought home; of legs that followed one another, what the last one did."""
@@ -194,32 +201,27 @@ class _Closing:
         """What people read of the round; `tours` of it brought a model home."""
         state = self._state
         accuracy, loss = self._evaluator.evaluate(state, model)
-        failures = [
-            line
+        mishaps = [
+            mishap
             for tour, each in self._reports
-            for line in failures_of(state, tour, each, self._refused.get(tour.number))
+            for mishap in mishaps_of(state, tour, each, self._refused.get(tour.number))
         ]
-        said = {line for report in state.history for line in report.failures if f": {DATA_NOTE}" in line}
-        noted = (f"{each.device}: {each.reason}"[:NOTE] for each in self._counted if each.reason)
-        notes = [line for line in noted if line not in said]  # what is odd about a device's data is told once
+        said = {line for report in state.history for line in report.failures if DATA_NOTE in line}
+        notes = [Mishap(each.device, each.reason) for each in self._counted if each.reason]
+        noted = [line for line in grouped(notes) if line not in said]  # what is odd about a device's data is told once
+        lines = [*((not state.history and state.data_notices) or ()), *state.unestimated, *state.notices]
+        lines += [*([fault] if fault else ()), *grouped(mishaps), *noted, *grouped(forgetful(state, self._done))]
         return RoundReport(
             state.round,
             accuracy,
             within(loss, LOSS),
             tours,
             len(self._counted),
-            len(failures),
+            len(mishaps) + state.estimation_failures,
             sum_within([traffic_of(self._work), state.estimation_traffic], MOST_BYTES),
             min(max(self._work.seconds, 0.0), MOST_SECONDS),
             {name: within(value, LOSS) for name, value in state.quality.items()},
-            (
-                *((not state.history and state.data_notices) or ()),
-                *state.notices,
-                *([fault[:LINE]] if fault else ()),
-                *failures[:LISTED],
-                *notes[:LISTED],
-                *forgetful(state, self._done)[:LISTED],
-            ),
+            within_room(lines, state.name),
             self._work.at,
         )
 
@@ -233,16 +235,14 @@ def _has_model(state: JobState, tour: TourPlan) -> bool:
     return arrived is not None and "model" in arrived.vectors
 
 
-def forgetful(state: JobState, done: Iterable[VisitReport]) -> list[str]:
+def forgetful(state: JobState, done: Iterable[VisitReport]) -> list[Mishap]:
     """The devices that keep memory for the job and have lost some of it: they started clean."""
     seen, lines = Counter(state.visits), []
     for report in done:
         remembered = report.metrics.get("remembered")
         if remembered is not None and remembered < seen[report.device]:
-            lines.append(
-                f"{report.device}: lost its memory of this job (it remembers {remembered:.0f} of "
-                f"{seen[report.device]} visits)"
-            )
+            told = f"(it remembers {remembered:.0f} of {seen[report.device]} visits)"
+            lines.append(Mishap(report.device, f"lost its memory of this job {told}"))
         seen[report.device] += 1
     return lines
 

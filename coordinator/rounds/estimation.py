@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from coordinator.fleet_records import worth_keeping
 from coordinator.records import INITIAL, DevicesEstimated
-from coordinator.rounds.results import LISTED, failures_of, reports_of, sample_of, tour_model, traffic_of
+from coordinator.rounds.failure_lines import Mishap, grouped, within_room
+from coordinator.rounds.results import mishaps_of, outcomes_of, reports_of, sample_of, tour_model, traffic_of
 from coordinator.rounds.tour_check import TourCheck
 from hierarchy.arranging.rows import rows
 from sojourn.model import vectors
@@ -96,10 +98,11 @@ def estimated(work: CloseRound, blobs: BlobStore, evaluator: Evaluator) -> Devic
     check = TourCheck(state, reported, blobs, evaluator)
     signatures: dict[str, tuple[float, ...]] = {}
     weights: dict[str, Ref] = {}
-    samples, failures = {}, []
+    samples, mishaps, visited = {}, [], []
     for tour, reports in reported:
         (device,), refused = tour.hops, check.refusal(tour)
-        failures += failures_of(state, tour, reports, refused)
+        mishaps += mishaps_of(state, tour, reports, refused)
+        visited += outcomes_of(tour, reports, refused, state.given_up.get(tour.number))
         done = next((report for report in reports if report.status == "done"), None)
         if done is None or refused:
             continue
@@ -108,7 +111,7 @@ def estimated(work: CloseRound, blobs: BlobStore, evaluator: Evaluator) -> Devic
         if answer is None:
             continue
         if fault := _fault(estimator, answer, evaluator.kit(state)):
-            failures.append(f"{device}: its answer is {fault}")
+            mishaps.append(Mishap(device, f"its answer is {fault}"))
         elif estimator.weights:
             weights[device] = keep_weights(answer.astype(np.float32), blobs)
         else:
@@ -119,12 +122,20 @@ def estimated(work: CloseRound, blobs: BlobStore, evaluator: Evaluator) -> Devic
         state.name,
         signatures,
         silent,
-        tuple(failures[:LISTED]),
+        # What went wrong last comes first: who declines again and again has news to tell.
+        within_room([*grouped(_asked(mishaps)), *state.unestimated], state.name),
         traffic_of(work),
         samples,
         weights,
         sample_of(check.strides) or msgspec.UNSET,
+        len(mishaps),
+        worth_keeping(visited),
     )
+
+
+def _asked(mishaps: list[Mishap]) -> list[Mishap]:
+    """The same with the word for what the devices were asked."""
+    return [Mishap(it.who, f"not estimated: {it.why}") for it in mishaps]
 
 
 def _answer(

@@ -9,6 +9,8 @@ import numpy as np
 
 from coordinator.records import INITIAL, RoundPlanned, TourPlan
 from coordinator.rounds.estimation import known, rows_of, unknown
+from coordinator.rounds.failure_lines import names
+from coordinator.rounds.lacking import NAMES_ROOM, away, left_aside, left_out, too_few
 from coordinator.rounds.merging import RELAY, departs_from
 from coordinator.rounds.schedules import Departure, Moment, depart, rearranges, sets_asked_for
 from coordinator.state import JobState
@@ -24,7 +26,7 @@ from hierarchy.arranging.arrangement import (
 )
 from sojourn.errors import JobError
 from sojourn.model.weights import within_share
-from sojourn.parts import ClassCountEstimator, name_of
+from sojourn.parts import ClassCountEstimator
 from sojourn.randomness import derive
 
 if TYPE_CHECKING:
@@ -34,9 +36,6 @@ if TYPE_CHECKING:
     from coordinator.strategies import Strategy
     from sojourn.store.blobs import BlobStore
 
-NAMED = 5
-"""At most this many devices are named in an error, the others are counted."""
-
 
 class PlanRound(msgspec.Struct, frozen=True):
     """Plan the next round of a job for the devices that the sites have now."""
@@ -45,10 +44,12 @@ class PlanRound(msgspec.Struct, frozen=True):
     reach: dict[str, tuple[str, ...]]
     unwilling: tuple[str, ...] = ()
     """The devices whose owners do not share what the job's estimator asks for."""
-    unable: int = 0
-    """How many more devices are here that do not offer the job's objective."""
+    unable: tuple[str, ...] = ()
+    """The devices that are here and do not offer the job's objective, or something else that it asks for."""
     again: bool = False
     """Whether devices that gave no answer to an estimation are asked once more."""
+    gone: dict[str, float] = {}
+    """The devices that were here before, and when they went, in seconds since 1970."""
 
 
 class NotYet(msgspec.Struct, frozen=True):
@@ -61,26 +62,29 @@ def plan_round(work: PlanRound, blobs: BlobStore) -> RoundPlanned | NotYet:
     """Estimate the devices that are not known yet, else arrange the round's tours."""
     state, job, strategy = work.state, work.state.settings, work.state.strategy
     present = set().union(*work.reach.values())
-    if len(present) < job.fleet.devices:
-        lacking = f", and {work.unable} that do not offer the objective {name_of(strategy.objective)}"
-        reason = f"{job.fleet.devices} devices are needed; {len(present)} are here"
-        return NotYet(reason + (lacking if work.unable else ""))
-    _consent(work, strategy)
+    if state.begun or len(present) >= job.fleet.devices:
+        _consent(work, strategy)
     here = sorted(present.difference(work.unwilling))
-    if len(here) < job.fleet.devices:
-        lacking = f"{len(present) - len(here)} do not share what the job asks for"
-        return NotYet(f"{job.fleet.devices} devices are needed; {len(present)} are here, of which {lacking}")
+    if reason := too_few(work, here):
+        return NotYet(reason)
     reach = {site: frozenset(devices).intersection(here) for site, devices in work.reach.items()}
     anew = not state.arranged or rearranges(strategy.schedule, state.round)
     # Who cannot join the sets that there are is not asked either.
     if anew and (asked := unknown(strategy.estimator, state, here, again=work.again)):
         return _estimation(state, asked, reach)
     if not (heard := known(strategy.estimator, state, here)):
-        return NotYet(f"{len(here)} devices are here, and none of them could be estimated")
+        why = "; ".join(state.unestimated) or "sojourn job visits says why"
+        return NotYet(f"{len(here)} devices are here, and none of them could be estimated: {why}")
     plan = _training(state, job, strategy, _candidates(state, strategy, heard, reach, blobs), anew=anew)
     if isinstance(plan, NotYet):
-        return plan
-    notices = [*_unasked(work), *([] if anew else _left_out(state.arranged, here))]
+        return NotYet(f"{plan.reason}{away(work)}")
+    # Who came after the sets were made was not asked, and who was asked and is not known is left out.
+    late = sorted(set(here).difference(*(each.devices for each in state.arranged))) if not anew else []
+    mute = sorted(set(here).difference(heard, late))
+    notices = left_aside(work, mute)
+    if late:
+        why = "they came after the sets were made, and schedule.rearrange_every says when these are made anew"
+        notices.append(left_out(why, late))
     return msgspec.structs.replace(plan, notices=tuple(notices))
 
 
@@ -91,8 +95,9 @@ def _consent(work: PlanRound, strategy: Strategy) -> None:
     if asks and work.unwilling and not state.signatures and not state.history:
         raise JobError(
             f"this job needs class counts, and the owners of {len(work.unwilling)} devices do not share them "
-            f'({_names(work.unwilling)}): set shares = ["class-counts"] in their agent.toml, or leave them out with '
-            f'estimator.unwilling = "leave-out", or let signatures stand in with estimator.name = "signature"'
+            f'({names(work.unwilling, NAMES_ROOM)}): set shares = ["class-counts"] in their agent.toml, or leave '
+            'them out with estimator.unwilling = "leave-out", or let signatures stand in with estimator.name = '
+            '"signature"'
         )
 
 
@@ -157,22 +162,6 @@ def _training(
         arranged=arranged,
         memo=memo,
     )
-
-
-def _left_out(arranged: tuple[ClientSet, ...], here: Sequence[str]) -> list[str]:
-    """Who is here but came after the devices were arranged."""
-    late = sorted(set(here).difference(*(each.devices for each in arranged)))
-    return [f"{len(late)} devices came after the sets were made and do not train ({_names(late)})"] if late else []
-
-
-def _unasked(work: PlanRound) -> list[str]:
-    """Who does not share what the estimator asks for, and so takes no part."""
-    shy = work.unwilling
-    return [f"{len(shy)} devices do not share what the job asks for and take no part ({_names(shy)})"] if shy else []
-
-
-def _names(devices: Sequence[str]) -> str:
-    return ", ".join(devices[:NAMED]) + (" ..." if len(devices) > NAMED else "")
 
 
 def moment_of(state: JobState, job: JobSettings, sets: int) -> Moment:

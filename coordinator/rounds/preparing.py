@@ -17,7 +17,7 @@ from coordinator.jobs.data import public_data
 from coordinator.jobs.settings import read_job
 from coordinator.records import JobCompiled
 from coordinator.rounds.closing import handouts
-from coordinator.rounds.results import LISTED, NOTE
+from coordinator.rounds.failure_lines import within_room
 from coordinator.rounds.starting import StartModel, started
 from sojourn import __version__
 from sojourn.errors import InvalidBlob, InvalidMessage, JobError
@@ -108,7 +108,7 @@ def prepare(
         recipe,
         vectors.save(blobs, initial, "float32", kit.model),
         len(kit.classes),
-        tuple(text[:NOTE] for text in notices[:LISTED]) or msgspec.UNSET,
+        within_room(notices, work.name) or msgspec.UNSET,
     )
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
+from coordinator.fleet_records import VisitOutcome
+from coordinator.rounds.failure_lines import Mishap, names
 from coordinator.rounds.orders import waves_of
 from coordinator.state import JobState
 from hierarchy.edge.rules import counted_samples
@@ -26,12 +29,10 @@ if TYPE_CHECKING:
     from sojourn.protocol.spec import Kit
     from sojourn.store.blobs import BlobStore
 
-LISTED = 8
-"""At most this many failures of a round are listed one by one."""
-NOTE = 600
-"""Characters of what is odd about data: what to do about it stands at its end."""
-LINE = 200
-"""Characters of each failure."""
+NAMES_ROOM = 400
+"""Characters for the devices of a tour that is refused."""
+MORE_ATTEMPTS = 4
+"""Attempts of a hop that are believed beyond those that the tour's policy asks for: restarts may bring some."""
 REPORT_BYTES = 64 << 20
 """Of the reports of a tour."""
 log = logging.getLogger(__name__)
@@ -71,14 +72,20 @@ def returned_by(
 def reports_of(state: JobState, tour: TourPlan, blobs: BlobStore) -> list[VisitReport]:
     """How each visit of a tour ended: only of devices and hops that the tour has, and each hop done once."""
     visits, most = len(tour.hops) * max(1, waves_of(state)), state.settings.gate.bounds(1.0)
-    found, done = [], set()
+    attempts = 1 + state.settings.tours.retries + len(tour.spares) + MORE_ATTEMPTS
+    found, done, tried = [], set(), Counter[int]()
+    strange = 0
     for report in _reports(state, tour, blobs):
-        if report.device not in (*tour.hops, *tour.spares) or report.hop >= visits or report.hop in done:
-            log.warning("site %s reports a visit that its tour does not have: %s", tour.site, report.device)
+        known = report.device in tour.hops or report.device in tour.spares
+        if not known or report.hop >= visits or report.hop in done or tried[report.hop] >= attempts:
+            strange += 1
             continue
+        tried[report.hop] += 1
         if report.status == "done":
             done.add(report.hop)
         found.append(msgspec.structs.replace(report, samples=counted_samples(report.samples, most)))
+    if strange:
+        log.warning("site %s reports %d visits that its tour %d does not have", tour.site, strange, tour.number)
     return found
 
 
@@ -104,21 +111,42 @@ def visit_alone(tour: TourPlan, reports: Iterable[VisitReport]) -> VisitReport |
     return done[0] if len(tour.hops) == len(done) == 1 else None
 
 
-def failures_of(
+def mishaps_of(
     state: JobState, tour: TourPlan, reports: Iterable[VisitReport], refused: str | None = None
-) -> list[str]:
-    """What went wrong on a tour, a line each; `refused` is why the tour itself counts for nothing."""
+) -> list[Mishap]:
+    """What went wrong on a tour; `refused` is why the tour itself counts for nothing."""
     reports = list(reports)
-    lines, alone = [], visit_alone(tour, reports)
+    found, alone = [], visit_alone(tour, reports)
     if refused and alone:
         why = f"{alone.reason}, and {refused}" if alone.reason else refused
-        lines.append(f"{alone.device}: refused when its model came from site {tour.site}, {why}")
+        found.append(Mishap(alone.device, f"refused when its model came from site {tour.site}, {why}"))
     elif refused:
-        lines.append(f"site {tour.site}: its tour is refused, {refused}")
-    lines += [f"{report.device}: {report.status}, {report.reason}" for report in reports if report.status != "done"]
+        found.append(Mishap(f"site {tour.site}", f"its tour of {names(tour.hops, NAMES_ROOM)} is refused, {refused}"))
+    found += [Mishap(each.device, f"{each.status}, {each.reason}") for each in reports if each.status != "done"]
     if reason := state.given_up.get(tour.number):
-        lines.append(f"site {tour.site}: {reason}")
-    return [line[:LINE] for line in lines]
+        found += [Mishap(device, f"not visited, site {tour.site}: {reason}") for device in dict.fromkeys(tour.hops)]
+    return found
+
+
+def outcomes_of(
+    tour: TourPlan, reports: Iterable[VisitReport], refused: str | None, given_up: str | None
+) -> list[VisitOutcome]:
+    """How each visit of a tour ended, as it is remembered; of a tour that was given up, whom it was to visit."""
+    if given_up:
+        return [
+            VisitOutcome(tour.number, hop, tour.site, device, "lost", given_up[:TEXT])
+            for hop, device in enumerate(tour.hops)
+        ]
+    return [
+        VisitOutcome(
+            tour.number, it.hop, tour.site, it.device, "refused" if refused else it.status,
+            "; ".join(why for why in (it.reason, refused) if why)[:TEXT], it.samples, it.seconds,
+            it.metrics.get("loss"),
+        )
+        if it.status == "done"
+        else VisitOutcome(tour.number, it.hop, tour.site, it.device, it.status, it.reason, 0, it.seconds)
+        for it in reports
+    ]  # fmt: skip
 
 
 def traffic_of(work: CloseRound) -> int:

@@ -49,6 +49,15 @@ from sojourn.parts import (
 from sojourn.protocol import topics
 from sojourn.protocol.abilities import ABILITIES
 from sojourn.protocol.envelope import Packet, kind, pack, pack_blob
+from sojourn.protocol.fleet_messages import (
+    FORM,
+    Fleet,
+    FleetChange,
+    FleetDevice,
+    InspectFleet,
+    LastVisit,
+    VisitNote,
+)
 from sojourn.protocol.job_messages import Continue, JobText, ReadJob, Remove, Removed
 from sojourn.protocol.messages import (
     Accepted,
@@ -98,7 +107,7 @@ from sojourn.protocol.release_messages import (
 )
 from sojourn.protocol.signing import CONTEXT
 from sojourn.protocol.topics import TOPICS
-from sojourn.protocol.wire import JobModels, JobTimes, JobView, Ref, RoundReport, Task, TourView
+from sojourn.protocol.wire import JobModels, JobNews, JobTimes, JobView, Ref, RoundReport, Task, TourView
 from sojourn.randomness import derive
 from sojourn.store.blobs import LEAF, leaf_hashes, ref_of
 
@@ -266,8 +275,26 @@ def _requests() -> list[Sent]:
         history=(msgspec.structs.replace(view.history[0], ended=1_790_000_100.5),),
         models=JobModels((0, 1), 1),
         times=JobTimes(1_790_000_000.0, 1_790_000_101.0, 100.25),
+        news=JobNews(("pi-3: declined, data: it has none",), ("pi-1",), ("pi-3",)),
     )
+    last = LastVisit(1_790_000_300.0, "digits", 1, "train", "declined")
+    device = FleetDevice(
+        "pi-1", True, 1_790_000_000.0, 1_789_000_000.0, "hall", "0.4.0", "Raspberry Pi 4", 12, 1, last, OFFER
+    )  # fmt: skip
+    note = VisitNote(
+        1_790_000_300.0, "digits", 1, "train", 0, 1, "hall", "pi-1", "declined", "hot: 84 degrees", 0, 0.5
+    )  # fmt: skip
+    done = msgspec.structs.replace(note, hop=0, status="done", reason="", samples=60, seconds=4.5, loss=0.75)
+    changes = (
+        FleetChange(1_790_000_000.0, "pi-1", "hall", "joined"),
+        FleetChange(1_789_990_000.0, "pi-1", "hall", "left"),
+    )
+    answer = Fleet("t-f", FORM, "0.4.0", 1_790_000_400.0)
     return [
+        ("inspect-fleet", OPERATOR, CLOUD, InspectFleet("t-f", "visits", "pi-1", "digits", "17")),
+        ("fleet", CLOUD, OPERATOR, msgspec.structs.replace(answer, devices=(device,))),
+        ("fleet-changes", CLOUD, OPERATOR, msgspec.structs.replace(answer, changes=changes)),
+        ("fleet-visits", CLOUD, OPERATOR, msgspec.structs.replace(answer, visits=(note, done), next="12")),
         ("submit", OPERATOR, CLOUD, Submit("t-1", 'name = "digits"\n[data]\ntest = "digits"\n')),
         ("inspect", OPERATOR, CLOUD, Inspect("t-2", "digits", 0)),
         ("jobs", CLOUD, OPERATOR, Jobs("t-2", (view,))),

@@ -46,7 +46,10 @@ def check(settings: Arranger, candidates: Candidates, context: ArrangeContext) -
     if not here:
         return f"{name} needs at least 1 device; none is here"
     if here < sets:
-        return f"{name} needs at least {sets} devices for {sets} sets; {here} are here"
+        return (
+            f"{name} needs at least {sets} devices for {sets} sets; {here} are here: with arranger.sets = {here} it "
+            "could make do with them"
+        )
     return (
         _contradiction(settings)
         or _unknown_rows(settings, candidates)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sojourn.node.machine import Keep
+from sojourn.node.machine import Keep, Say
+from sojourn.node.quotas import Quota, SpeakingRate
 from sojourn.protocol.envelope import pack_blob
 from sojourn.protocol.messages import Birth, Roster
 from sojourn.protocol.wire import Member
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from sojourn.node.outbox import Outbox
     from sojourn.protocol.topics import Address
 
+ANNOUNCED = Quota(0, 0, 0, 0.2, 50.0)
+"""How many comings and goings have a line in the log: 50 at once, then one in five seconds."""
 REPORT_DELAY = 0.2
 """Seconds to wait for more after a device came or went: after a power cut all devices of a site come at once."""
 
@@ -27,9 +30,12 @@ class SiteRoster:
         self.revision = 0
         self.blob: bytes | None = None
         self.report_at: float | None = None
+        self._rate = SpeakingRate()
+        self._untold = 0
+        """How many came or went without a line since the last one."""
 
-    def present(self, event: Present, now: float) -> bool:
-        """Take a birth or a death; returns whether a device was born (again)."""
+    def present(self, event: Present, now: float) -> tuple[bool, list[Effect]]:
+        """Take a birth or a death; returns whether a device was born (again), and a line about it for the log."""
         name, known = event.node.name, self.members.get(event.node.name)
         if isinstance(event.state, Birth):
             member = self.members[name] = Member(name, event.epoch, event.state.offer)
@@ -42,7 +48,20 @@ class SiteRoster:
                 del self.members[name]
         if changed:
             self.report_soon(now)
-        return born
+        gone = changed and not isinstance(event.state, Birth)
+        return born, self._announced(event, now) if born or gone else []
+
+    def _announced(self, event: Present, now: float) -> list[Effect]:
+        """A line about who came or went, unless there were too many: then the next line counts them."""
+        if not self._rate.allows("devices", ANNOUNCED, now):
+            self._untold += 1
+            return []
+        name, offer = event.node.name, event.state.offer if isinstance(event.state, Birth) else None
+        what = f" ({offer.version}, {offer.machine})" if offer else ""
+        state = f"is here{what}" if isinstance(event.state, Birth) else "is gone"
+        more, self._untold = self._untold, 0
+        untold = f"; before it, {more} more came or went" if more else ""
+        return [Say(f"device {name} {state}; {len(self.members)} are here{untold}")]
 
     def report_soon(self, now: float) -> None:
         """Something has changed that the coordinator should hear of."""

@@ -120,7 +120,8 @@ class EdgeServer:
             case Received():
                 return self._receive(event.sender, event.message, now)
             case Present():
-                return self._visits.born(event.node.name, now) if self.roster.present(event, now) else []
+                born, said = self.roster.present(event, now)
+                return [*said, *(self._visits.born(event.node.name, now) if born else [])]
             case Pulled():
                 return self._pulled(event.digest, now)
             case PullFailed():

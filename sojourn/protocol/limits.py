@@ -64,11 +64,11 @@ Hop = Annotated[int, msgspec.Meta(ge=0, le=MOST_HOPS, extra=NEW)]
 Leaf = Annotated[int, msgspec.Meta(ge=0, le=1 << 28, extra=NEW)]
 """Which leaf of a blob."""
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES, extra=NEW)]
-Moment = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
-"""Seconds since 1970 on the clock of the node that says it."""
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=MOST_SECONDS)]
 Duration = Annotated[float, msgspec.Meta(ge=0, le=MOST_SECONDS, extra=NEW)]
+Moment = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+"""Seconds since 1970 on the clock of the node that says it."""
 Microseconds = Annotated[float, msgspec.Meta(ge=0, le=1e6 * MOST_SECONDS, extra=NEW)]
 Figure = Annotated[float, msgspec.Meta(ge=-MOST_FIGURE, le=MOST_FIGURE, extra=NEW)]
 Norm = Annotated[float, msgspec.Meta(ge=0, le=MOST_NORM, extra=NEW)]

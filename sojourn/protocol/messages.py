@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from sojourn.parts import Gate, TourBounds, TourPolicy, Weighting
+from sojourn.protocol.fleet_messages import Fleet, InspectFleet
 from sojourn.protocol.job_messages import Continue, JobFileText, JobText, ReadJob, Remove, Removed
 from sojourn.protocol.limits import (
     Accuracy,
@@ -313,6 +314,7 @@ Message = (
     | Tour | TourCancel | TourAccepted | TourDiscarded | TourProgress | Toured
     | Submit | Inspect | Stop | Export | Jobs | Exported | Refused
     | Continue | Remove | Removed | ReadJob | JobText
+    | InspectFleet | Fleet
     | MakeRelease | ReleaseMade | Rollout | Steer | InspectReleases | Releases
     | Ship | Release | ReleaseReport | DeviceReport
 )  # fmt: skip
@@ -330,6 +332,7 @@ BETWEEN: dict[type, frozenset[tuple[str, str]]] = {
     **dict.fromkeys((Roster, TourProgress, Toured, DeviceReport), frozenset({("edge", "cloud")})),
     **dict.fromkeys((Submit, Inspect, Stop, Export, Jobs, Exported, Refused), frozenset({("cloud", "cloud")})),
     **dict.fromkeys((Continue, Remove, Removed, ReadJob, JobText), frozenset({("cloud", "cloud")})),
+    **dict.fromkeys((InspectFleet, Fleet), frozenset({("cloud", "cloud")})),
     **dict.fromkeys(
         (MakeRelease, ReleaseMade, Rollout, Steer, InspectReleases, Releases), frozenset({("cloud", "cloud")})
     ),

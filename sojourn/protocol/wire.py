@@ -227,6 +227,18 @@ class JobModels(msgspec.Struct, frozen=True):
     best: Number | None = None
 
 
+class JobNews(msgspec.Struct, frozen=True):
+    """What people should know since the newest round, and whom the rounds so far took.
+
+    notes: who declined to be estimated, who takes no part and why. always: the devices that every round took, where it
+    does not take all. never: those that were here and that no round took.
+    """
+
+    notes: Annotated[tuple[LongText, ...], msgspec.Meta(max_length=1000)] = ()
+    always: Annotated[tuple[Label, ...], msgspec.Meta(max_length=1000)] = ()
+    never: Annotated[tuple[Label, ...], msgspec.Meta(max_length=1000)] = ()
+
+
 class JobTimes(msgspec.Struct, frozen=True):
     """When a job was submitted and when it ended, and the seconds from its turn to its end, or so far."""
 
@@ -254,6 +266,23 @@ class JobView(msgspec.Struct, frozen=True):
     """Unset in lists, and before 0.4.0."""
     times: JobTimes | msgspec.UnsetType = msgspec.UNSET
     """Unset before 0.4.0."""
+    news: JobNews | msgspec.UnsetType = msgspec.UNSET
+    """Unset in lists, and before 0.4.0."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What people should know since the newest round."""
+        return self.news.notes if self.news else ()
+
+    @property
+    def always(self) -> tuple[str, ...]:
+        """The devices that every round took, where it does not take all."""
+        return self.news.always if self.news else ()
+
+    @property
+    def never(self) -> tuple[str, ...]:
+        """The devices that were here and that no round took."""
+        return self.news.never if self.news else ()
 
     def __post_init__(self) -> None:
         check_figures(self)

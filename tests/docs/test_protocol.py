@@ -14,8 +14,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from coordinator import fleet_records
 from coordinator.machine import job_views, operator_requests, paging, routes
-from coordinator.rounds import results
+from coordinator.rounds import failure_lines
 from docs import make_vectors
 from docs.vectors.cast import DEVICE, EDGE
 from docs.vectors.examples import short
@@ -33,7 +34,7 @@ from sojourn.model import exemplars, scoring, vectors
 from sojourn.model.exemplars import Exemplars
 from sojourn.model.graphs import GRADIENT_TOLERANCE, LOSS_TOLERANCE, probe_vector
 from sojourn.node import exchange, node, outbox
-from sojourn.protocol import envelope, limits, messages, release, signing, spec, topics, wire
+from sojourn.protocol import envelope, fleet_messages, limits, messages, release, signing, spec, topics, wire
 from sojourn.protocol.data_summary import DataSummary
 from sojourn.protocol.envelope import bounded, kind, pack, pack_blob, unpack, unpack_blob, unpack_presence
 from sojourn.protocol.messages import BETWEEN, Message, Presence
@@ -53,7 +54,9 @@ STRUCTURES: dict[str, type] = {
     **{form.__name__: form for form in (wire.TourId, wire.VisitId, wire.Task, wire.Offer, Member)},
     "DataSummary": DataSummary,
     **{form.__name__: form for form in (VisitReport, wire.TourView, wire.RoundReport, wire.JobView)},
-    **{form.__name__: form for form in (wire.JobModels, wire.JobTimes)},
+    **{form.__name__: form for form in (wire.JobModels, wire.JobTimes, wire.JobNews)},
+    **{form.__name__: form for form in (fleet_messages.FleetDevice, fleet_messages.LastVisit)},
+    **{form.__name__: form for form in (fleet_messages.FleetChange, fleet_messages.VisitNote)},
     **{form.__name__: form for form in (release.SignedOrder, release.Order, release.Goods, release.Parcel)},
     **{form.__name__: form for form in (release.Card, release.ProbeCheck, release.Health, release.Pace)},
     **{form.__name__: form for form in (release.HealthRules, release.LineView, release.DeviceView)},
@@ -461,6 +464,7 @@ def test_limits_and_settings_are_told_as_they_are():
         f"at most {job_views.TOURS} and at most {paging.ROOM:,} bytes": (job_views.TOURS == job_views.HISTORY),
         f"(the newest {operator_requests.JOBS})": True,
         f"at most {paging.ROOM:,} bytes of them, but at least one": True,
+        f"at most {paging.ALONE:,} bytes of them, but at least one": True,
         f"array of name, 1 to {routes.TOGETHER}": True,
         f"it has {machine.LINES} lines already": True,
         f"the {len(signing.CONTEXT)} bytes `{signing.CONTEXT.decode()}`": True,
@@ -477,7 +481,10 @@ def test_limits_and_settings_are_told_as_they_are():
         f"as low as {LEAF + exchange.OVERHEAD:,} bytes": True,
         f"The {records.RESULTS_KEPT} newest": True,
         f"of the {records.REMEMBERED} jobs whose memory changed last": True,
-        f"the first {results.LISTED}; among them": True,
+        f"at most {failure_lines.ROOM:,} bytes, but at least one": True,
+        f"{operator_requests.DETAILS:,} characters together": True,
+        f"the first {job_views.NAMES} devices": True,
+        f"for {fleet_records.OLDEST / 86_400:.0f} days at most": True,
         f"in batches of {scoring.BATCH}, in order": True,
         f"Predict in batches of {exemplars.BATCH}, in order": True,
         f"{BrokerSettings().keepalive} s by default": True,

@@ -218,7 +218,8 @@ def test_jobs_run_one_after_another() -> None:
     assert fleet.job("second").status == "queued"
     first = fleet.run("first")
     assert first.status == "done"
-    assert fleet.job("second").status == "compiling"
+    assert fleet.job("second").status in ("compiling", "waiting")
+    assert not fleet.job("second").tours
     assert fleet.run("second").status == "done"
     alone = run(fedavg("job", **ALL))
     assert np.array_equal(fleet.model("first"), alone.model)
@@ -252,13 +253,22 @@ def test_a_queued_job_can_be_stopped_without_disturbing_the_first() -> None:
     assert np.array_equal(fleet.model(), run(fedavg("job", **ALL)).model)
 
 
+ALL_BUT_ONE = (
+    "4 devices are needed to begin; 3 are here (dev-0, dev-1, dev-2). With fleet.devices = 3 in its file it would "
+    "begin with these"
+)
+
+
 def test_a_job_waits_for_devices() -> None:
     fleet = SmallFleet(TWO_SITES)
     fleet.kill("dev-3")
     fleet.submit(fedavg(**ALL))
     fleet.world.run(lambda: False, 60.0)
     job = fleet.job("job")
-    assert (job.status, job.detail) == ("waiting", "4 devices are needed; 3 are here")
+    assert (job.status, job.detail) == (
+        "waiting",
+        ALL_BUT_ONE,
+    )
     fleet.start("dev-3")
     assert fleet.run("job").status == "done"
     assert np.array_equal(fleet.model(), run(fedavg(**ALL)).model)
@@ -271,7 +281,9 @@ def test_a_job_waits_for_a_site_that_comes_back_with_the_same_devices() -> None:
     fleet.world.run(lambda: False, 10.0)
     fleet.submit(fedavg(**ALL))
     fleet.world.run(lambda: False, 60.0)
-    assert fleet.job("job").detail == "4 devices are needed; 2 are here"
+    assert fleet.job("job").detail.startswith(
+        "4 devices are needed to begin; 2 are here (dev-2, dev-3); gone: dev-0 (since 1970-01-01 00:00 UTC), dev-1"
+    )
     fleet.start("site-a")
     assert fleet.run("job", 100).status == "done"
 
@@ -279,7 +291,7 @@ def test_a_job_waits_for_a_site_that_comes_back_with_the_same_devices() -> None:
 def test_patience_ends_with_the_reason() -> None:
     done = run(fedavg(fleet__devices=5, fleet__patience=30))
     assert done.state.status == "refused"
-    assert done.state.detail == "nobody came: 5 devices are needed; 4 are here"
+    assert done.state.detail.startswith("nobody came: 5 devices are needed to begin; 4 are here (dev-0, ")
     assert 30 <= done.fleet.world.now < 40
 
 

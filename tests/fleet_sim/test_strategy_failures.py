@@ -266,7 +266,8 @@ def test_who_comes_after_the_sets_were_made_is_named_and_not_asked() -> None:
     fleet.start("dev-5")
     state = fleet.run("job")
     assert "dev-5" not in state.signatures
-    assert "1 devices came after the sets were made and do not train (dev-5)" in state.history[-1].failures
+    left_out = [line for line in state.history[-1].failures if line.startswith("left out, they came after the sets")]
+    assert [line.rpartition(": ")[2] for line in left_out] == ["dev-5"]
 
 
 def test_a_spares_update_is_its_own() -> None:
@@ -289,7 +290,10 @@ def test_a_device_that_could_not_be_estimated_is_asked_again_later() -> None:
     fleet.append(SmallFleet(SITES, objections=hot))
     fleet[0].submit(job(**{"strategy": "visit", **PLAIN, "estimator__epochs": 1, "arranger__size": 2, "rounds": 1}))
     fleet[0].world.run(lambda: fleet[0].world.now > 40)
-    assert fleet[0].job("job").detail == "6 devices are here, and none of them could be estimated"
+    assert fleet[0].job("job").detail == (
+        "6 devices are here, and none of them could be estimated: 6 devices (dev-0, dev-1, dev-2, dev-3, dev-4, "
+        "dev-5): not estimated: declined, hot: 81 degrees"
+    )
     assert fleet[0].run("job").status == "done"
 
 

@@ -13,8 +13,9 @@ import pytest
 
 from coordinator.admin import backup
 from coordinator.admin.backup import back_up, restore
+from coordinator.fleet_records import FleetChanged, VisitOutcome, joined
 from coordinator.machine.coordinator import Coordinator
-from coordinator.records import JobCompiled, JobSubmitted, RoundClosed, RoundKeeps, TourPlan
+from coordinator.records import DevicesEstimated, JobCompiled, JobSubmitted, RoundClosed, RoundKeeps, TourPlan
 from sojourn.errors import StoreError, UserError
 from sojourn.protocol.wire import RoundReport
 from sojourn.store.blobs import ref_of
@@ -47,6 +48,17 @@ def store(tmp_path: Path):
     record(made, compiled(KIT))
     yield made
     made.close()
+
+
+def test_a_backup_brings_back_what_is_remembered_of_the_fleet(store: FolderStore, tmp_path: Path) -> None:
+    record(store, FleetChanged(5.0, (joined("pi-1", "hall", "0.4.0", "board"),)))
+    outcome = VisitOutcome(0, 0, "hall", "pi-1", "declined", "hot: 84 degrees")
+    record(store, DevicesEstimated("job-1", {}, ("pi-1",), (), 0, visited=(outcome,), at=6.0))
+    back_up(tmp_path / "store", tmp_path / "file")
+    restore(tmp_path / "file", tmp_path / "other", force=False)
+    seen = replayed(tmp_path / "other").state.seen
+    assert (seen.devices["pi-1"].failed, seen.devices["pi-1"].since) == (1, 5.0)
+    assert [(note.job, note.at, note.reason) for _, note in seen.notes()] == [("job-1", 6.0, "hot: 84 degrees")]
 
 
 def replayed(folder: Path) -> Coordinator:

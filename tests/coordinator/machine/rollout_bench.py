@@ -61,6 +61,10 @@ class RolloutBench(Bench):
         self.tell(Pulled(refs(version)[0].digest))
         return self.tell(Pulled(refs(version)[1].digest))
 
+    def of_releases(self) -> list[bytes]:
+        """The records but for those of who came and went."""
+        return [record for record in self.records if b"fleet-changed" not in record]
+
     def line(self, name="l"):
         return self.cloud.state.lines[name]
 

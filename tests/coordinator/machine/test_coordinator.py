@@ -162,10 +162,12 @@ def test_a_job_waits_and_goes_on_when_devices_come() -> None:
     bench.hear(OPERATOR, Submit("t", text()))
     bench.compile()
     bench.plan()
-    assert bench.cloud.state.jobs["job"].detail == "2 devices are needed; 0 are here"
+    assert bench.cloud.state.jobs["job"].detail == "2 devices are needed to begin; none is here"
     bench.join("s1", ("a",))
     bench.plan()
-    assert bench.cloud.state.jobs["job"].detail == "2 devices are needed; 1 are here"
+    assert bench.cloud.state.jobs["job"].detail == (
+        "2 devices are needed to begin; 1 is here (a). With fleet.devices = 1 in its file it would begin with these"
+    )
     bench.join("s1", ("a", "b"), revision=2)
     assert records(bench.plan()) == [RoundPlanned]
     assert bench.cloud.state.jobs["job"].detail == ""
@@ -214,7 +216,7 @@ def test_patience_ends_once() -> None:
     assert bench.cloud.wake_at() == 65.0
     assert records(bench.tell(Woke(), 64.0)) == []
     assert records(bench.tell(Woke(), 65.0)) == [JobEnded]
-    assert bench.cloud.state.jobs["job"].detail == "nobody came: 2 devices are needed; 0 are here"
+    assert bench.cloud.state.jobs["job"].detail == ("nobody came: 2 devices are needed to begin; none is here")
     assert bench.cloud.wake_at() is None
 
 
@@ -315,13 +317,33 @@ def test_a_restart_takes_the_job_up_where_it_was(stage) -> None:
     tours = [tour.id.number for tour in sends(effects, Tour)]
     expected = {
         "compiling": ([PrepareJob], []),
-        "planning": ([PlanRound], []),
+        "planning": ([], []),  # when the devices that were here are heard of again
         "touring": ([], [0, 1]),
         "gathering": ([], [1]),
         "closing": ([CloseRound], []),
-        "waiting": ([PlanRound], []),
+        "waiting": ([], []),
     }
     assert (work, tours) == expected[stage]
+
+
+def test_after_a_restart_a_round_waits_for_the_devices_that_were_here_but_not_for_ever() -> None:
+    for late in (False, True):
+        bench = Bench()
+        bench.running()
+        bench.toured(0, "s1")
+        bench.toured(1, "s2")
+        bench.close()
+        bench.cloud, bench.work = bench.replayed(), {}
+        assert bench.note(bench.cloud.start(100.0))
+        assert "was restarted" in bench.cloud.state.jobs["job"].detail
+        bench.join("s1", ("a",), now=101.0)
+        assert bench.work == {}
+        if late:
+            bench.tell(Woke(), 130.0)
+        else:
+            bench.join("s2", ("b",), now=102.0)
+        (plan,) = bench.work.values()
+        assert sorted(device for devices in plan.reach.values() for device in devices) == ["a"] + ["b"] * (not late)
 
 
 @pytest.mark.parametrize("seed", range(15))

@@ -51,7 +51,7 @@ class LongBench(Bench):
 
     def rounds(self, accuracies, *, of: bytes = b"model") -> None:
         for accuracy in accuracies:
-            state = there(self.cloud.state.current)
+            state = there(self.cloud._queue.current)
             self.now += 100.0
             for tour in state.tours:
                 self.toured(tour.number, tour.site, state.round)

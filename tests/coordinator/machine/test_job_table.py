@@ -112,7 +112,7 @@ class Anything(Bench):
         self.hear(OPERATOR, self.draw.choice([submit, submit, go_on, go_on, *others]))
 
     def stopped(self) -> None:
-        state = self.cloud.state.current
+        state = self.cloud._queue.current
         if state and self.draw.random() < 0.3:
             self.hear(OPERATOR, Stop("s", state.name))
 
@@ -160,7 +160,7 @@ class Anything(Bench):
                 raise AssertionError(work)
 
     def came_home(self) -> None:
-        state = self.cloud.state.current
+        state = self.cloud._queue.current
         if state is None or not state.tours:
             return
         tour = self.draw.choice(state.tours)
@@ -189,6 +189,8 @@ class Anything(Bench):
     def waited(self) -> None:
         self.now += self.draw.choice([1.0, 10.0, 31.0, 61.0])
         self.tell(Woke())
+        wake = self.cloud.wake_at()
+        assert wake is None or wake > self.now, "it would be woken for nothing, for ever"
 
     def restarted(self) -> None:
         self.cloud = replayed(Coordinator("c"), self.records)

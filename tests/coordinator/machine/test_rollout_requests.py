@@ -108,7 +108,7 @@ def changed(which="forward", **changes) -> Rollout:
 def test_a_rollout_that_contradicts_itself_is_refused(message, why) -> None:
     it = bench()
     assert why in refusal(it.hear(OPERATOR, message))
-    assert it.records == []
+    assert it.of_releases() == []
     assert pulls(it.hear(OPERATOR, rollout(ticket="fine")))
 
 

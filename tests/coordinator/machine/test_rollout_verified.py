@@ -70,7 +70,7 @@ def test_an_order_that_another_key_signed_is_refused_and_nothing_is_fetched_or_s
     reason = refusal(effects)
     assert f"the order {which} is not signed with the fleet's release key" in reason
     assert SIGNER.public in reason
-    assert (it.records, it.work, it.cloud.live()) == ([], {}, set())
+    assert (it.of_releases(), it.work, it.cloud.live()) == ([], {}, set())
     begin(it, rollout(ticket="good"))
     assert it.line().ticket == "good"
 
@@ -121,7 +121,7 @@ def test_a_card_of_another_release_is_refused() -> None:
     it = bench()
     effects = begin(it, rollout(), "the card is of m 1, and the order of l 1")
     assert refusal(effects) == "the card is of m 1, and the order of l 1"
-    assert (it.records, it.cloud.live()) == ([], set())
+    assert (it.of_releases(), it.cloud.live()) == ([], set())
 
 
 def test_a_card_that_cannot_be_read_is_refused_and_other_work_is_not_taken_for_it() -> None:

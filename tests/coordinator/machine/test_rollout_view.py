@@ -88,7 +88,7 @@ def test_a_line_of_a_large_fleet_fits_in_one_message_with_those_that_are_ill_in_
     it.report(names[17], 1, 0, "failed", full, "€" * 2000)
     (line,) = it.ask("l")
     assert line.devices[0].device == names[17]
-    assert len(line.devices[0].detail) == 200
+    assert len(line.devices[0].detail) == 2000
     assert sum(line.counts.values()) == 2000
     assert 10 < len(line.devices) < 2000
     assert len(pack(Packet(1, BOOT, Releases("q", (line,))))) < PORTABLE_PAYLOAD

@@ -51,7 +51,9 @@ def test_too_few_devices() -> None:
         "clusamp": CluSampArranger(sets=4),
     }
     for name, arranger in counted.items():
-        assert refusal(arranger, some_candidates(3)) == f"{name} needs at least 4 devices for 4 sets; 3 are here"
+        needed = f"{name} needs at least 4 devices for 4 sets; 3 are here"
+        remedy = "with arranger.sets = 3 it could make do with them"
+        assert refusal(arranger, some_candidates(3)) == f"{needed}: {remedy}"
         assert refusal(arranger, some_candidates(4)) is None
     free: dict[str, Arranger] = {
         "single": SingleArranger(),

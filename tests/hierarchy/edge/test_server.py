@@ -24,6 +24,7 @@ from sojourn.node.machine import (
     Pulled,
     PullFailed,
     Received,
+    Say,
     Send,
     Undo,
     Woke,
@@ -50,7 +51,7 @@ from sojourn.protocol.messages import (
     Visit,
     Visited,
 )
-from sojourn.protocol.wire import Epoch
+from sojourn.protocol.wire import Epoch, Offer
 from sojourn.store.blobs import ref_of
 from tests.hierarchy.edge.site_bench import (
     CLOUD,
@@ -465,6 +466,23 @@ def test_a_device_that_is_born_again_is_asked_again() -> None:
     assert sends(bench.tell(born), Visit) == []
     bench.visited("a", visit_id(0))
     assert sends(bench.tell(Present(device("a"), Epoch(3, b"abcdefgh"), Birth())), Visit) == []
+
+
+OFFER = Offer("1", "m", "r", 4, 0, ("sgd",), "npz")
+
+
+def test_who_comes_and_goes_is_logged_and_who_flaps_does_not_fill_the_log() -> None:
+    bench, lines = Bench(), []
+    for number in range(1000):
+        state, epoch = (Birth(OFFER), Death())[number % 2], Epoch(number // 2 + 1, bytes(8))
+        effects = bench.edge.handle(Present(device("a"), epoch, state), number * 0.01)
+        lines += [effect.text for effect in effects if isinstance(effect, Say)]
+    assert lines[:2] == ["device a is here (1, m); 1 are here", "device a is gone; 0 are here"]
+    assert len(lines) == 51  # 50 at once, then one in five seconds
+    assert lines[-1].endswith("; before it, 450 more came or went")
+    same = Present(device("b"), Epoch(1, bytes(8)), Birth(OFFER))
+    assert len(bench.edge.handle(same, 1000.0)) == 1
+    assert bench.edge.handle(same, 1001.0) == []
 
 
 def test_the_roster_is_told_until_it_is_seen() -> None:

@@ -1,0 +1,93 @@
+"""The jobs that wait for devices: since when, for whom, and when each is tried again or its patience ends.
+
+Volatile: after a restart every job is tried, and its patience begins anew.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sojourn.node.machine import soonest
+from sojourn.parts import name_of
+from sojourn.protocol.abilities import asked
+
+if TYPE_CHECKING:
+    from coordinator.machine.sites import Sites
+    from coordinator.state import JobState
+
+Reach = dict[str, tuple[str, ...]]
+"""The devices of each site that can do a job."""
+PLAN_AGAIN = 60.0
+"""Seconds after which a job that waits is planned again, if nothing happens before."""
+
+
+class Waiting(msgspec.Struct):
+    """What is known of a job that waits for devices."""
+
+    since: float
+    """Since when it has not trained."""
+    reach: Reach | None
+    """Whom the sites reached when it was last tried; None to try it at the next occasion."""
+    again_at: float
+    """When it is tried again, if nobody comes or goes before."""
+    ends_at: float | None
+    """When its patience ends; None for never."""
+
+
+class WaitingJobs:
+    """Which jobs wait for devices, by name."""
+
+    def __init__(self, sites: Sites) -> None:
+        self._sites = sites
+        self._waiting: dict[str, Waiting] = {}
+
+    def reached(self, state: JobState) -> Reach:
+        """The devices that can do the job, by site."""
+        settings, strategy = state.settings, state.strategy
+        abilities = asked(settings.encoding, strategy.training, strategy.estimator)
+        return self._sites.reach(name_of(strategy.objective), abilities)
+
+    def add(self, state: JobState, now: float, reach: Reach | None, again: float = PLAN_AGAIN) -> None:
+        """A job waits, or still does: its patience counts from when it began to."""
+        before, patience = self._waiting.get(state.name), state.settings.fleet.patience
+        since = before.since if before else now
+        self._waiting[state.name] = Waiting(since, reach, now + again, since + patience if patience else None)
+
+    def forget(self, name: str) -> None:
+        """A job trains, or has ended."""
+        self._waiting.pop(name, None)
+
+    def waited(self, name: str, now: float) -> float:
+        """For how many seconds a job has waited; 0 if it does not."""
+        waits = self._waiting.get(name)
+        return now - waits.since if waits else 0.0
+
+    def is_due(self, name: str, now: float) -> bool:
+        """Whether a job has waited long enough for devices that were silent to be asked again."""
+        waits = self._waiting.get(name)
+        return waits is not None and waits.again_at <= now
+
+    def may_go_on(self, state: JobState, now: float) -> bool:
+        """Whether a job that waits is worth a try: who is here has changed, or it is time to."""
+        waits = self._waiting.get(state.name)
+        if waits is None or waits.again_at <= now or waits.reach is None:
+            return True
+        return self.reached(state) != waits.reach
+
+    def is_over(self, state: JobState, now: float) -> bool:
+        """Whether a job has waited for as long as it may, and nobody came."""
+        waits = self._waiting.get(state.name)
+        if waits is None or waits.ends_at is None or waits.ends_at > now:
+            return False
+        if waits.reach is not None and self.reached(state) != waits.reach:
+            waits.ends_at = now + PLAN_AGAIN  # somebody came while another job had its turn
+            return False
+        return True
+
+    def wake_at(self, names: list[str], *, idle: bool) -> float | None:
+        """When the patience of one of these jobs ends or, when nothing else is under way, one is tried again."""
+        waits = [self._waiting[name] for name in names if name in self._waiting]
+        again = [it.again_at for it in waits] if idle else []
+        return soonest(*again, *(it.ends_at for it in waits))

@@ -1,0 +1,181 @@
+"""`sojourn fleet status | show | history` and `sojourn job visits`, asked of a coordinator's own machine."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from coordinator.admin.fleet_commands import app as fleet_app
+from coordinator.console import coordinator_client, job_commands
+from coordinator.console.fleet_tables import CSV_COLUMNS, age
+from coordinator.console.strategy_commands import app as strategy_app
+from sojourn.errors import ConfigError, JobError, MachineError, UserError
+from sojourn.protocol.fleet_messages import InspectFleet
+from sojourn.protocol.messages import Jobs
+from tests.coordinator.console.test_operator import FakeLink, operator
+from tests.coordinator.machine.cloud_bench import OPERATOR
+from tests.coordinator.machine.test_fleet_requests import visited
+from tests.sojourn.store.replays import sends
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typer import Typer
+
+    from sojourn.protocol.messages import Message
+
+LONG = (
+    "data: the labels in column 'kind' are no classes of the job. "
+    + "word " * 60
+    + "To do: name the column with --label."
+)
+
+
+@pytest.fixture
+def connect(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], list[Message]]], None]:
+    """Let commands ask whoever answers like this."""
+
+    def connect(answer: Callable[[Any], list[Message]]) -> None:
+        monkeypatch.setattr(job_commands, "_connection", lambda **_given: operator(FakeLink(answer)))
+
+    monkeypatch.setenv("COLUMNS", "80")
+    return connect
+
+
+@pytest.fixture
+def fleet(connect) -> None:
+    bench = visited({"b": f"\x1b[31m={LONG}"})
+    bench.join("s2", (), revision=2, now=90.0)
+    connect(lambda question: sends(bench.cloud.handle(_received(question), 4000.0)))
+
+
+def _received(question: Any) -> Any:
+    from sojourn.node.machine import Received
+    from tests.coordinator.machine.cloud_bench import BOOT
+
+    return Received(OPERATOR, BOOT, question)
+
+
+def run(app: Typer, *given: str) -> str:
+    done = CliRunner().invoke(app, list(given))
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.usefixtures("fleet")
+def test_status_shows_who_is_here_and_who_is_gone_for_how_long() -> None:
+    told = run(fleet_app, "status").splitlines()
+    assert told[0] == "2 devices: 1 here, 1 gone"
+    assert told[2].split() == ["a", "here", "1", "h", "s1", "1", "1", "job", "round", "1,", "done,", "1", "h", "ago"]
+    assert told[3].split()[:5] == ["b", "gone", "1", "h", "s2"]
+    assert max(len(line) for line in told) <= 80
+
+
+@pytest.mark.usefixtures("fleet")
+def test_show_says_all_that_is_known_of_a_device_with_whole_reasons_in_80_columns() -> None:
+    told = run(fleet_app, "show", "a")
+    assert "machine     m" in told
+    assert "objectives  sgd" in told
+    gone = run(fleet_app, "show", "b")
+    assert LONG in " ".join(gone.replace("│", " ").split())
+    assert "known while it is here" in gone
+    assert "left" in gone
+    assert "\x1b[31m=" not in gone
+    assert max(len(line) for line in gone.splitlines()) <= 80
+
+
+@pytest.mark.usefixtures("fleet")
+def test_history_is_in_the_order_of_time() -> None:
+    told = run(fleet_app, "history", "--device", "b")
+    rows = [line.split() for line in told.splitlines()[1:] if line.startswith("20")]
+    assert [row[3] for row in rows] == ["joined", "declined", "left"]
+
+
+@pytest.mark.usefixtures("fleet")
+def test_whole_data_for_programs() -> None:
+    devices = json.loads(run(fleet_app, "status", "--json"))
+    assert [(it["device"], it["here"]) for it in devices] == [("a", True), ("b", False)]
+    shown = json.loads(run(fleet_app, "show", "b", "--json"))
+    assert shown["device"]["failed"] == 1
+    assert shown["visits"][0]["reason"] == f"={LONG}"
+    history = json.loads(run(fleet_app, "history", "--json", "--last", "1"))
+    assert (len(history["visits"]), len(history["changes"])) == (1, 1)
+    assert history["changes"][0]["event"] == "left"
+    assert [it["device"] for it in json.loads(run(job_commands.app, "visits", "job", "--json"))] == ["a", "b"]
+    assert json.loads(run(job_commands.app, "list", "--json"))[0]["job"] == "job"
+    assert json.loads(run(job_commands.app, "status", "job", "--json"))["history"][0]["round"] == 1
+    strategies = json.loads(run(strategy_app, "--json"))
+    assert "visit" in [it["strategy"] for it in strategies]
+    assert json.loads(run(strategy_app, "show", "visit", "--json"))["arranger"]["name"] == "visit"
+
+
+@pytest.mark.usefixtures("fleet")
+def test_visits_as_a_table_and_for_a_spreadsheet(tmp_path: Path) -> None:
+    told = run(job_commands.app, "visits", "job")
+    assert f"b (round 1): declined, ={LONG}" in words(told)
+    assert max(len(line) for line in told.splitlines()) <= 80
+    assert "declined" not in run(job_commands.app, "visits", "job", "--device", "a")
+    file = tmp_path / "visits.csv"
+    assert run(job_commands.app, "visits", "job", "--csv", str(file)) == f"{file}: 2 visits\n"
+    written = file.read_text()
+    assert run(job_commands.app, "visits", "job", "--csv", "-").splitlines() == written.splitlines()
+    rows = list(csv.DictReader(io.StringIO(written)))
+    assert tuple(rows[0]) == CSV_COLUMNS
+    assert (rows[0]["device"], rows[0]["at"], rows[0]["loss"]) == ("a", "2026-09-21T14:14:20+00:00", "0.75")
+    assert (rows[1]["status"], rows[1]["reason"]) == ("declined", f"'={LONG}")  # no formula for a spreadsheet
+    failed = list(csv.DictReader(io.StringIO(run(job_commands.app, "visits", "job", "--failed", "--csv", "-"))))
+    assert [row["device"] for row in failed] == ["b"]
+    with pytest.raises(ConfigError, match="--csv or --json"):
+        run(job_commands.app, "visits", "job", "--csv", "-", "--json")
+    with pytest.raises(MachineError, match="cannot be written"):
+        run(job_commands.app, "visits", "job", "--csv", str(tmp_path / "no" / "x.csv"))
+
+
+@pytest.mark.usefixtures("fleet")
+def test_a_name_that_was_never_seen_is_told_with_the_nearest() -> None:
+    with pytest.raises(JobError, match="no device 'bb' was ever seen here; did you mean 'b'"):
+        run(fleet_app, "show", "bb")
+    with pytest.raises(JobError, match="there is no job 'jobs'; the jobs are: job"):
+        run(job_commands.app, "visits", "jobs")
+
+
+def test_a_coordinator_of_an_earlier_version_is_told_to_be_updated(connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.console.operator.PATIENCE", 0.4)
+    connect(lambda question: [] if isinstance(question, InspectFleet) else [Jobs(question.ticket, ())])
+    with pytest.raises(UserError, match=r"'cloud' is of a version before 0\.4\.0.*update it"):
+        run(fleet_app, "status")
+    assert set(coordinator_client.SINCE) == {InspectFleet}
+
+
+def test_a_job_says_all_that_went_wrong_with_the_rounds_it_is_of(connect) -> None:
+    bench = visited()
+    state = bench.cloud.state.jobs["job"]
+    report = msgspec.structs.replace(state.history[0], failures=(f"b: declined, {LONG}",))
+    state.history = [msgspec.structs.replace(report, round=number) for number in (1, 2, 3, 5)]
+    state.unestimated = ("c: not estimated: declined, hot",)
+    state.fleet, state.taken, state.counted_rounds = dict.fromkeys("abd"), {"a": 4, "b": 1}, 4
+    connect(lambda question: sends(bench.cloud.handle(_received(question), 100.0)))
+    told = run(job_commands.app, "status", "job")
+    assert f"b: declined, {LONG} (round 1-3, 5)" in words(told)
+    assert "c: not estimated: declined, hot" in told
+    assert "in every round so far: a" in told
+    assert "here, and in no round so far: d" in told
+    assert max(len(line) for line in told.splitlines()) <= 80
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(-5, "0 s"), (59, "59 s"), (61, "1 min"), (7300, "2 h"), (2e6, "23 d")])
+def test_ages(seconds: float, told: str) -> None:
+    assert age(seconds) == told

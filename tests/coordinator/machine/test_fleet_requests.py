@@ -1,0 +1,171 @@
+"""What operators ask about devices, comings, goings and visits, a page at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from coordinator.fleet_records import (
+    CHANGES,
+    DEVICES,
+    OLDEST,
+    VISIT_BYTES,
+    DeviceJoined,
+    FleetChanged,
+    FleetHistory,
+    VisitOutcome,
+)
+from coordinator.machine.coordinator import Coordinator
+from sojourn import __version__
+from sojourn.protocol.fleet_messages import InspectFleet, LastVisit
+from sojourn.protocol.messages import Refused, Submit
+from tests.coordinator.machine.cloud_bench import OFFER, OPERATOR, text
+from tests.coordinator.machine.fleet_bench import WALL, FleetBench
+
+
+def visited(reasons: dict[str, str] | None = None) -> FleetBench:
+    """A fleet of two devices, one of which declines in the first round."""
+    bench = FleetBench()
+    bench.running()
+    bench.toured(0, "s1")
+    bench.toured(1, "s2")
+    bench.close(60.0, reasons=reasons or {"b": "hot: 84 degrees"})
+    return bench
+
+
+def test_every_device_with_its_last_visit() -> None:
+    bench = visited()
+    bench.join("s2", (), revision=2, now=70.0)
+    answer = bench.ask(now=75.0)
+    assert (answer.version, answer.now, answer.form) == (__version__, WALL + 75.0, 1)
+    a, b = answer.devices
+    assert (a.device, a.here, a.since, a.site, a.version, a.visits, a.failed) == ("a", True, WALL, "s1", "1", 1, 0)
+    assert a.last == LastVisit(WALL + 60.0, "job", 1, "train", "done")
+    assert (b.device, b.here, b.since, b.site, b.visits, b.failed) == ("b", False, WALL + 70.0, "s2", 0, 1)
+    assert (a.offer, bench.ask(device="a").devices[0].offer) == (None, OFFER)
+
+
+def test_visits_newest_first_of_a_job_or_a_device() -> None:
+    bench = visited()
+    notes = bench.all("visits", job="job")
+    assert [(it.device, it.status, it.reason, it.samples, it.loss) for it in notes] == [
+        ("b", "declined", "hot: 84 degrees", 0, None),
+        ("a", "done", "", 60, 0.75),
+    ]
+    assert bench.all("visits", device="a") == notes[1:]
+    assert bench.all("visits", device="a", job="job") == notes[1:]
+    bench.hear(OPERATOR, Submit("t2", text("other")))
+    assert bench.all("visits", job="other") == []
+
+
+def test_what_was_never_here_is_refused_with_what_was() -> None:
+    bench = FleetBench()
+    bench.join("s1", ("pi-1",))
+    refused = bench.ask(device="pi-2")
+    assert isinstance(refused, Refused)
+    hint = "did you mean 'pi-1'? All that were: sojourn fleet status"
+    assert refused.reason == f"no device 'pi-2' was ever seen here; {hint}"
+    assert bench.ask("visits", job="none") == Refused("t", "there is no job 'none'; the jobs are: none")
+
+
+def test_long_lists_come_in_pages_that_fit_in_any_packet_and_miss_nothing() -> None:
+    bench = FleetBench()
+    names = tuple(f"device-{number:04}-{'d' * 40}" for number in range(900))
+    bench.join("s1", names)
+    assert [it.device for it in bench.all("devices")] == list(names)
+    assert [it.device for it in bench.all("changes")] == list(names)[::-1]
+    outcomes = tuple(VisitOutcome(0, at, "s1", name, "lost", "€" * 2000) for at, name in enumerate(names[:100]))
+    bench.cloud.state.seen.visited(WALL, "job", 1, "train", outcomes)
+    found, after = 0, ""
+    while found == 0 or after:
+        answer = inspected(bench, InspectFleet("t", "visits", after=after))
+        assert len(msgspec.msgpack.encode(answer)) < 60_000
+        found, after = found + len(answer.visits), answer.next
+    assert found == 100
+
+
+def inspected(bench: FleetBench, question: InspectFleet) -> Any:
+    """The answer of a machine whose state the test has changed by hand."""
+    return bench.cloud._fleet_requests.inspect(bench.cloud.state, question, 3.0)
+
+
+@pytest.mark.parametrize("after", ["x", "-1", "1e9", "٣", "9" * 200, "0"])
+def test_a_page_that_never_was_does_no_harm(after: str) -> None:
+    bench = visited()
+    assert len(bench.ask("visits", after=after).visits) in (0, 2)
+    assert len(bench.ask("changes", after=after).changes) in (0, 2)
+
+
+def test_a_joined_device_that_was_not_written_down_yet_is_shown_and_a_large_offer_is_left_out() -> None:
+    bench = FleetBench()
+    bench.join("s1", ("a",))
+    del bench.cloud.state.seen.devices["a"]
+    question = InspectFleet("t", "devices", "a")
+    (device,) = inspected(bench, question).devices
+    assert (device.here, device.since, device.first, device.offer) == (True, WALL + 3.0, WALL + 3.0, OFFER)
+    large = msgspec.structs.replace(OFFER, objectives=("€" * 200,) * 64)
+    read = bench.cloud.sites._rosters["s1"]
+    members = tuple(msgspec.structs.replace(it, offer=large) for it in read.members)
+    bench.cloud.sites._rosters["s1"] = msgspec.structs.replace(read, members=members)
+    (device,) = inspected(bench, question).devices
+    assert (device.device, device.offer) == ("a", None)
+
+
+# --- what is remembered, and for how long
+
+
+def joined(name: str, at: float) -> FleetChanged:
+    return FleetChanged(at, (DeviceJoined(name, "s1", "1", "m"),))
+
+
+def test_comings_and_goings_are_forgotten_by_age_and_by_number() -> None:
+    history = FleetHistory()
+    history.apply(joined("a", 0.0))
+    history.apply(FleetChanged(1.0, left=("a",)))
+    history.apply(joined("b", OLDEST + 0.5))
+    assert [it.device for it in history.changes] == ["a", "b"]
+    assert list(history.devices) == ["a", "b"]
+    history.apply(joined("c", OLDEST + 2.0))
+    assert [it.device for it in history.changes] == ["b", "c"]
+    assert list(history.devices) == ["b", "c"]  # gone for too long
+    for number in range(CHANGES):
+        history.apply(FleetChanged(OLDEST + 3.0, left=("b",) if number % 2 else (), joined=()))
+    many = tuple(DeviceJoined(f"d-{number}", "s1", "1", "m") for number in range(CHANGES))
+    history.apply(FleetChanged(OLDEST + 4.0, many))
+    assert len(history.changes) == CHANGES
+    numbers = [number for number, _ in history.numbered_changes()]
+    assert numbers == list(range(numbers[0], numbers[0] - CHANGES, -1))
+
+
+def test_devices_that_went_longest_ago_are_forgotten_first() -> None:
+    history = FleetHistory()
+    history.apply(joined("old", 0.0))
+    history.apply(FleetChanged(1.0, left=("old",)))
+    history.apply(joined("older", 2.0))
+    many = tuple(DeviceJoined(f"d-{number}", "s1", "1", "m") for number in range(DEVICES - 1))
+    history.apply(FleetChanged(4.0, many))
+    assert "old" not in history.devices
+    assert "older" in history.devices
+    assert len(history.devices) == DEVICES
+
+
+def test_visits_are_forgotten_by_bytes_and_their_numbers_go_on() -> None:
+    history = FleetHistory()
+    long = tuple(VisitOutcome(0, hop, "s1", "a", "lost", "x" * 2000) for hop in range(100))
+    for number in range(40):
+        history.visited(float(number), "job", number + 1, "train", long)
+    assert history.visit_bytes == sum(it.bytes for it in history.rounds) <= VISIT_BYTES
+    assert history.rounds[-1].round == 40
+    numbers = [number for number, _ in history.notes()]
+    assert numbers[0] == 3999
+    assert numbers == sorted(numbers, reverse=True)
+
+
+def test_a_state_of_an_earlier_version_has_no_memory_of_its_fleet() -> None:
+    old = msgspec.to_builtins(Coordinator("c").state)
+    del old["seen"]
+    machine = Coordinator("c")
+    machine.restore(msgspec.msgpack.encode(old))
+    assert machine.state.seen == FleetHistory()

@@ -1,0 +1,84 @@
+"""Who comes and goes is written down and told, however often it happens, within bounds."""
+
+from __future__ import annotations
+
+from coordinator.fleet_records import FleetChanged
+from coordinator.machine.fleet_watch import LINES, SETTLED
+from sojourn.node.machine import Append, Present, Say, Woke
+from tests.coordinator.machine.cloud_bench import BOOT, DEAD, site
+from tests.coordinator.machine.fleet_bench import WALL, FleetBench
+
+
+def changed(effects) -> list[FleetChanged]:
+    return [it.record for it in effects if isinstance(it, Append) and isinstance(it.record, FleetChanged)]
+
+
+def said(effects) -> list[str]:
+    return [it.text for it in effects if isinstance(it, Say)]
+
+
+def test_who_comes_and_goes_is_written_with_the_time_on_the_wall_and_logged() -> None:
+    bench = FleetBench()
+    effects = bench.join("s1", ("a", "b"), now=5.0)
+    (record,) = changed(effects)
+    assert record.at == WALL + 5.0
+    assert [(it.device, it.site, it.version, it.machine) for it in record.joined] == [
+        ("a", "s1", "1", "m"),
+        ("b", "s1", "1", "m"),
+    ]
+    assert said(effects) == ["device a is here (site s1, 1, m)", "device b is here (site s1, 1, m)"]
+    effects = bench.join("s1", ("b",), revision=2, now=7.0)
+    assert (changed(effects)[0].left, said(effects)) == (("a",), ["device a is gone from site s1"])
+    assert changed(bench.join("s1", ("b",), revision=3, now=8.0)) == []
+
+
+def test_the_devices_of_a_site_that_dies_are_gone_unless_another_reaches_them() -> None:
+    bench = FleetBench()
+    bench.join("s1", ("a", "b"))
+    bench.join("s2", ("b",))
+    (record,) = changed(bench.tell(Present(site("s1"), BOOT, DEAD), 9.0))
+    assert record.left == ("a",)
+    assert [(it.device, it.site) for it in record.joined] == [("b", "s2")]
+
+
+def test_a_device_that_comes_and_goes_all_the_time_fills_no_journal_and_the_end_is_right() -> None:
+    bench, before = FleetBench(), 0
+    for number in range(400):
+        bench.join("s1", ("a", "b") if number % 2 else ("b",), revision=number + 1, now=number * 1.0)
+        before = len(bench.records)
+    assert before < 60  # 20 at once, then one change in a minute
+    assert [it.here for it in bench.ask("devices", 400.0).devices] == [True, True]  # goes by the roster
+    bench.join("s1", ("b",), revision=3000, now=401.0)
+    for now in (470.0, 540.0, 610.0):
+        bench.tell(Woke(), now)
+    assert {name: it.here for name, it in bench.cloud.state.seen.devices.items()} == {"a": False, "b": True}
+    assert bench.cloud.wake_at() is None
+
+
+def test_many_at_once_share_lines_of_the_log() -> None:
+    bench = FleetBench()
+    effects = bench.join("s1", tuple(f"dev-{number:03}" for number in range(100)))
+    assert len(said(effects)) == LINES + 1
+    assert said(effects)[-1] == f"and {100 - LINES} more devices are here: sojourn fleet status"
+
+
+def test_after_a_restart_nobody_is_gone_before_the_sites_had_time_to_speak() -> None:
+    bench = FleetBench()
+    bench.join("s1", ("a",))
+    bench.join("s2", ("b", "c"))
+    bench.cloud = bench.replayed()
+    bench.note(bench.cloud.start(50.0))
+    bench.join("s2", ("b",), now=51.0)  # it has spoken, and has c no more
+    seen = bench.cloud.state.seen.devices
+    assert {name: it.here for name, it in seen.items()} == {"a": True, "b": True, "c": False}
+    assert seen["b"].since == WALL
+    bench.tell(Woke(), 50.0 + SETTLED)
+    assert (seen["a"].here, seen["a"].since) == (False, WALL + 50.0 + SETTLED)
+
+
+def test_a_device_that_says_it_is_of_another_version_has_joined_anew() -> None:
+    bench = FleetBench()
+    bench.join("s1", ("a",))
+    bench.cloud.state.seen.devices["a"].version = "0"
+    effects = bench.cloud.handle(Present(site("s3"), BOOT, DEAD), 3.0)
+    assert [it.version for it in changed(effects)[0].joined] == ["1"]
