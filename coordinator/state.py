@@ -132,13 +132,13 @@ class JobState(msgspec.Struct):
     ended: Moment | msgspec.UnsetType = msgspec.UNSET
     worked: float | msgspec.UnsetType = msgspec.UNSET
     """Seconds from its turn to its end, over all the times that it had one."""
-    unestimated: tuple[str, ...] = ()
+    unestimated: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """What went wrong in estimations since the last round, in lines for people."""
-    estimation_failures: int = 0
+    estimation_failures: int | msgspec.UnsetType = msgspec.UNSET
     """How many visits it befell."""
-    taken: dict[str, int] = {}
+    taken: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
     """How many rounds took each device, of those that were counted."""
-    counted_rounds: int = 0
+    counted_rounds: int | msgspec.UnsetType = msgspec.UNSET
     """The rounds of which it was counted whom they took: earlier versions did not."""
 
     @property
@@ -149,15 +149,17 @@ class JobState(msgspec.Struct):
     @property
     def always(self) -> list[str]:
         """The devices that every round took, where some were left; from the second round on."""
-        every = sorted(device for device, rounds in self.taken.items() if rounds == self.counted_rounds)
-        return every if self.counted_rounds > 1 and len(every) < len(self.fleet) else []
+        every = sorted(device for device, rounds in (self.taken or {}).items() if rounds == self.counted_rounds)
+        return every if (self.counted_rounds or 0) > 1 and len(every) < len(self.fleet) else []
 
     @property
     def never(self) -> list[str]:
         """The devices that the job could have had, and no round took; from the second round on."""
-        if self.counted_rounds < 2:
+        if (self.counted_rounds or 0) < 2:
             return []
-        return sorted(device for device in self.fleet if device not in self.taken and not self.visits.get(device))
+        return sorted(
+            device for device in self.fleet if device not in (self.taken or ()) and not self.visits.get(device)
+        )
 
     @property
     def settings(self) -> JobSettings:
@@ -300,7 +302,7 @@ class JobState(msgspec.Struct):
                     self.silent[device] = self.silent.get(device, 0) + 1
                 self.estimation_traffic = sum_within([self.estimation_traffic, record.traffic], MOST_BYTES)
                 self.unestimated = record.failures
-                self.estimation_failures += record.failed or 0
+                self.estimation_failures = (self.estimation_failures or 0) + (record.failed or 0)
                 self._clear()
             case RoundClosed():
                 self._close(record)
@@ -322,7 +324,8 @@ class JobState(msgspec.Struct):
         self.arrived = {at: msgspec.structs.replace(toured, tour=ids[at]) for at, toured in self.arrived.items()}
 
     def _take(self, tours: tuple[TourPlan, ...]) -> None:
-        self.counted_rounds += 1
+        self.counted_rounds = (self.counted_rounds or 0) + 1
+        self.taken = self.taken or {}
         for device in dict.fromkeys(device for tour in tours for device in tour.hops):
             self.taken[device] = self.taken.get(device, 0) + 1
 
@@ -415,13 +418,19 @@ class CoordinatorState(msgspec.Struct):
     """Where the tours of new jobs are numbered from: a job that was lost or removed may be submitted again."""
     removed: dict[str, None] | msgspec.UnsetType = msgspec.UNSET
     """The removed jobs of which devices may still remember something."""
-    seen: FleetHistory = msgspec.field(default_factory=FleetHistory)
-    """The devices that were ever seen, and their visits."""
+    remembered: FleetHistory | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="seen")
+    """The devices that were ever seen, and their visits; unset before 0.4.0."""
+
+    @property
+    def seen(self) -> FleetHistory:
+        """The devices that were ever seen, and their visits."""
+        return FleetHistory() if isinstance(self.remembered, msgspec.UnsetType) else self.remembered
 
     def apply(self, record: Record) -> None:
         """Change by one record."""
         if isinstance(record, FleetChanged):
-            self.seen.apply(record)
+            self.remembered = self.seen
+            self.remembered.apply(record)
         elif isinstance(record, RolloutRecord):
             rollout_records.apply(self.lines, record)
         elif isinstance(record, JobSubmitted):
@@ -433,7 +442,8 @@ class CoordinatorState(msgspec.Struct):
             if isinstance(record, RoundClosed | DevicesEstimated):
                 round_ = self.jobs[record.job].round
                 phase: VisitPhase = "train" if isinstance(record, RoundClosed) else "estimate"
-                self.seen.visited(record.at or 0.0, record.job, round_, phase, record.visited or ())
+                self.remembered = self.seen
+                self.remembered.visited(record.at or 0.0, record.job, round_, phase, record.visited or ())
             ended = self.jobs[record.job].status in ENDED
             self.jobs[record.job].apply(record)
             if ended and isinstance(record, JobContinued):  # behind those that wait

@@ -185,7 +185,7 @@ class JobQueue:
     def _idle(self) -> bool:
         """Whether nothing is under way for any job."""
         state = self.current
-        return state is None or self.step(state) == "waiting"
+        return state is None or self.step(state) in ("waiting", "queued")
 
     def reconsider(self, now: float) -> list[Effect]:
         """Something may have changed: if nothing is under way, take up the oldest job that may go on now."""
@@ -302,7 +302,7 @@ class JobQueue:
             return [*self._wait(state, outcome.reason), *self.reconsider(now)]
         if isinstance(outcome, RoundClosed | DevicesEstimated):
             outcome = msgspec.structs.replace(outcome, at=self._watch.moment(now))
-        told = state.unestimated
+        told = state.unestimated or ()
         self._advance(state, _EVENTS[type(outcome)])
         if isinstance(outcome, RoundClosed):
             keeps = msgspec.structs.replace(
@@ -310,7 +310,7 @@ class JobQueue:
             )
             outcome = msgspec.structs.replace(outcome, keeps=keeps)
         written = self.write(outcome, sync=True, blobs=blobs_of(outcome))
-        news = [line for line in state.unestimated if line not in told]
+        news = [line for line in state.unestimated or () if line not in told]
         said = [Say(f"job {state.name}: {line}", "warning") for line in news]
         return [written, *said, *self._after(state, outcome, now)]
 

@@ -56,7 +56,7 @@ def whole_view(short: JobView, state: JobState, progress: dict[int, TourProgress
 
 def _news(state: JobState) -> JobNews:
     """What people should know since the newest round."""
-    notes = first_page((*state.unestimated, *(state.notices if state.tours else ())))
+    notes = first_page((*(state.unestimated or ()), *(state.notices if state.tours else ())))
     return JobNews(notes, tuple(state.always[:NAMES]), tuple(state.never[:NAMES]))
 
 

@@ -209,7 +209,7 @@ class _Closing:
         said = {line for report in state.history for line in report.failures if DATA_NOTE in line}
         notes = [Mishap(each.device, each.reason) for each in self._counted if each.reason]
         noted = [line for line in grouped(notes) if line not in said]  # what is odd about a device's data is told once
-        lines = [*((not state.history and state.data_notices) or ()), *state.unestimated, *state.notices]
+        lines = [*((not state.history and state.data_notices) or ()), *(state.unestimated or ()), *state.notices]
         lines += [*([fault] if fault else ()), *grouped(mishaps), *noted, *grouped(forgetful(state, self._done))]
         return RoundReport(
             state.round,
@@ -217,7 +217,7 @@ class _Closing:
             within(loss, LOSS),
             tours,
             len(self._counted),
-            len(mishaps) + state.estimation_failures,
+            len(mishaps) + (state.estimation_failures or 0),
             sum_within([traffic_of(self._work), state.estimation_traffic], MOST_BYTES),
             min(max(self._work.seconds, 0.0), MOST_SECONDS),
             {name: within(value, LOSS) for name, value in state.quality.items()},

@@ -123,7 +123,7 @@ def estimated(work: CloseRound, blobs: BlobStore, evaluator: Evaluator) -> Devic
         signatures,
         silent,
         # What went wrong last comes first: who declines again and again has news to tell.
-        within_room([*grouped(_asked(mishaps)), *state.unestimated], state.name),
+        within_room([*grouped(_asked(mishaps)), *(state.unestimated or ())], state.name),
         traffic_of(work),
         samples,
         weights,

@@ -73,7 +73,7 @@ def plan_round(work: PlanRound, blobs: BlobStore) -> RoundPlanned | NotYet:
     if anew and (asked := unknown(strategy.estimator, state, here, again=work.again)):
         return _estimation(state, asked, reach)
     if not (heard := known(strategy.estimator, state, here)):
-        why = "; ".join(state.unestimated) or "sojourn job visits says why"
+        why = "; ".join(state.unestimated or ()) or "sojourn job visits says why"
         return NotYet(f"{len(here)} devices are here, and none of them could be estimated: {why}")
     plan = _training(state, job, strategy, _candidates(state, strategy, heard, reach, blobs), anew=anew)
     if isinstance(plan, NotYet):

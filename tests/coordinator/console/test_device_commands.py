@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator.admin.fleet_commands import app as fleet_app
-from coordinator.console import coordinator_client, job_commands
+from coordinator.console import asking, coordinator_client, job_commands
 from coordinator.console.fleet_tables import CSV_COLUMNS, age
 from coordinator.console.strategy_commands import app as strategy_app
 from sojourn.errors import ConfigError, JobError, MachineError, UserError
@@ -43,7 +43,7 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], list[M
     """Let commands ask whoever answers like this."""
 
     def connect(answer: Callable[[Any], list[Message]]) -> None:
-        monkeypatch.setattr(job_commands, "_connection", lambda **_given: operator(FakeLink(answer)))
+        monkeypatch.setattr(asking, "_connection", lambda **_given: operator(FakeLink(answer)))
 
     monkeypatch.setenv("COLUMNS", "80")
     return connect

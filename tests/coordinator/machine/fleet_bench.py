@@ -44,7 +44,7 @@ class FleetBench(Bench):
                 return DevicesEstimated(
                     work.state.name, signatures, silent, failures, 0, known, failed=len(failures), visited=visited
                 )
-            report = RoundReport(work.state.round, accuracy, 1.0, 2, 2, 0, 0, 1.0, {}, work.state.unestimated)
+            report = RoundReport(work.state.round, accuracy, 1.0, 2, 2, 0, 0, 1.0, {}, work.state.unestimated or ())
             return RoundClosed(work.state.name, {"model": MODEL}, {"model": MODEL}, (), report, visited=visited)
 
         return self.did(CloseRound, closed, now)

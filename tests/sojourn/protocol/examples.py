@@ -7,6 +7,7 @@ from math import prod
 import msgspec
 
 from sojourn.parts import Gate, Sgd, TourBounds, TourPolicy, Training
+from sojourn.protocol.fleet_messages import Fleet, FleetChange, InspectFleet
 from sojourn.protocol.job_messages import Continue, JobText, ReadJob, Remove, Removed
 from sojourn.protocol.messages import (
     Accepted,
@@ -106,6 +107,8 @@ EXAMPLES = (
     Jobs(
         "ticket", (msgspec.structs.replace(VIEW, models=JobModels((1, 2), 2), times=JobTimes(1e9, 2e9, 3.5)),), "0.4.0"
     ),
+    InspectFleet("ticket", "visits", "pi-1", "job", "7"),
+    Fleet("ticket", 1, "0.4.0", 1e9, changes=(FleetChange(1e9, "pi-1", "site", "joined"),), next="8"),
     Continue("ticket", "job", 8, 0.5),
     Remove("ticket", "job"),
     Removed("ticket", "job", 3, 4096),

@@ -33,7 +33,9 @@ RECORDS: dict[str, Any] = {
     "edge": edge_records.Record,
     "agent": agent_records.Record,
 }
-ASKED_FOR = {"task", "policy", "gate", "merges", "lease", "rules", "stages", "seed", "order", "serial", "version"}
+ASKED_FOR = {
+    "bounds", "task", "policy", "gate", "merges", "lease", "rules", "stages", "seed", "order", "serial", "version",
+}  # fmt: skip
 KEPT = [
     pytest.param(RECORDS[role], bytes.fromhex(example), id=f"{version}-{role}-{name}")
     for version in VERSIONS
