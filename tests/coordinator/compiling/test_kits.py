@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import onnx
@@ -84,8 +86,8 @@ def test_compiling_twice_gives_the_same_bytes(plain: Compiled) -> None:
 def test_a_wrong_gradient_is_never_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
     operator = torch.ops.aten.threshold_backward.default
     right = TRANSLATIONS[operator]
-    wrong: dict[object, object] = {operator: lambda g, x, t: right(g, g, t)}
-    monkeypatch.setattr(translations, "TRANSLATIONS", {**TRANSLATIONS, **wrong})
+    wrong: dict[Any, Any] = {**TRANSLATIONS, operator: lambda g, x, t: right(g, g, t)}
+    monkeypatch.setattr(translations, "TRANSLATIONS", wrong)
     monkeypatch.setattr(exporting, "registry", registry.__wrapped__)  # listed anew
     with pytest.raises(ModelError, match="off by"):
         compiled()
