@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from coordinator.machine.tours import RoundTours
     from coordinator.records import JobRecord
     from coordinator.state import JobState
-    from sojourn.node.machine import Did, DidNot, Effect
+    from sojourn.node.machine import Did, DidNot, Doing, Effect
     from sojourn.protocol.messages import Toured
 
 
@@ -83,6 +83,8 @@ class JobQueue:
         self._work_again_at: float | None = None
         self._no_room = ""
         """Why the work of the job whose turn it is waits for room on the disk; empty while it does not."""
+        self._step_told = ""
+        """What the work of the job whose turn it is has said that it is at."""
 
     def step(self, state: JobState) -> str:
         """The step of the table that a job is at."""
@@ -90,7 +92,13 @@ class JobQueue:
 
     def detail(self, state: JobState) -> str:
         """What there is to say of a job besides its status."""
-        return self._no_room if self._no_room and state is self.durable.current else state.detail
+        now = self._no_room or (self._step_told if self.step(state) == "compiling" else "")
+        return now if now and state is self.durable.current else state.detail
+
+    def doing(self, event: Doing) -> None:
+        """The work that the job needs has come to another step, or is still at it."""
+        if self._worked_for(event.key):
+            self._step_told = event.text
 
     def write(self, record: JobRecord, *, sync: bool = False, blobs: tuple[bytes, ...] = ()) -> Append:
         """Change the durable state; the record must be in the journal before anything else leaves."""
@@ -171,6 +179,7 @@ class JobQueue:
 
     def _compile(self, state: JobState) -> list[Effect]:
         self._waiting_since = None
+        self._step_told = ""
         work = PrepareJob(state.name, state.text, recipes(self.durable))
         return [Say(f"job {state.name}: compiling"), self._work(state, work)]
 
