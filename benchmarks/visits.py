@@ -80,13 +80,13 @@ class GivenBench(CoordinatorWorker):
         super().__init__(blobs)
         self._store, self._signatures = blobs, signatures
 
-    def __call__(self, work: Any) -> Any:
+    def __call__(self, work: Any, tell: Any = None) -> Any:
         if isinstance(work, PrepareJob):
             start = vectors.save(self._store, np.zeros(SPEC.size, np.float32), "float32", SPEC)
             model = {"model": start}
             kit = keep(KIT, self._store)
             return JobCompiled(work.name, kit, model, model, None, None, "", start, len(CLASSES))
-        outcome = super().__call__(work)
+        outcome = super().__call__(work, tell)
         if isinstance(work, PlanRound) and isinstance(outcome, RoundPlanned) and outcome.phase == "estimate":
             return DevicesEstimated(work.state.name, self._signatures, (), (), 0)
         return outcome

@@ -48,9 +48,20 @@ LOOKING = 10
 class SimulationRun:
     """A simulation under way; without `train` a plan: time passes and bytes flow, and nothing is learnt."""
 
-    def __init__(self, simulation: Simulation, folder: Path, *, resume: bool = False, train: bool = True) -> None:
-        """Prepare all and begin; with `resume` go on from the checkpoint in the folder."""
-        self.simulation, self._train = simulation, train
+    def __init__(
+        self,
+        simulation: Simulation,
+        folder: Path,
+        *,
+        resume: bool = False,
+        train: bool = True,
+        tell: Callable[[str], None] = lambda _text: None,
+    ) -> None:
+        """Prepare all and begin; with `resume` go on from the checkpoint in the folder.
+
+        `tell` is told what compiling the model is at, and for how many seconds.
+        """
+        self.simulation, self._train, self._tell = simulation, train, tell
         self.results = ResultFolder(folder, resume=resume)
         job, devices = simulation.read(), SimulatedDevices.of(simulation.fleet)
         self.name, self.profiles = job.name, devices.profiles
@@ -91,6 +102,7 @@ class SimulationRun:
             clock=before.clock,
             stores=before.stores,
             make=Graphs if self._train else UntrainedGraphs,
+            tell=self._tell,
         )
         follow(fleet, availability, settings.names, seed)
         return fleet

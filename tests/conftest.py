@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import copy
-import functools
 import gc
 import os
 import shutil
 import signal
-import sys
 import tempfile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 _KITS: list[str] = []
 """The folder that this process made, and has to take away."""
@@ -69,26 +66,3 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(*_GARBAGE)
     gc.enable()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _operators_listed_once() -> Iterator[None]:
-    """Have torch's exporter list the operators that it knows once, and not for every graph: it takes a second.
-
-    What is handed out is a copy, since each export adds translations of its own.
-    """
-    if "coordinator.compiling.exporting" not in sys.modules:
-        yield
-        return
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-    listed = functools.cache(ONNXRegistry.from_torchlib)
-
-    def copied(*how: Any, **more: Any) -> ONNXRegistry:
-        registry = copy.copy(listed(*how, **more))
-        registry.functions = {operator: list(known) for operator, known in registry.functions.items()}
-        return registry
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(copied))
-        yield

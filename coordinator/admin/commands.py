@@ -127,7 +127,7 @@ def assemble(settings: CoordinatorSettings, notifier: Notifier | None = None) ->
     link = MqttLink(settings.broker, settings.name)
     folder = store_folder(settings.store, settings.fleet, settings.name)
     store = FolderStore(folder)
-    workers = ThreadWorkers(CoordinatorWorker(store.blobs, folder / "blobs"))
+    workers = ThreadWorkers(CoordinatorWorker(store.blobs, folder / "blobs"), tells=True)
     pause = (notifier or Notifier()).nap
     node = Node(
         settings.fleet, machine, store, {"edge": link, "cloud": link}, workers, pause=pause, rate=SpeakingRate()

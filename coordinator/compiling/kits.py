@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from coordinator.compiling.checking import check_kit
+from coordinator.compiling.checking import Exam, check_kit
 from coordinator.compiling.dropout import with_fed_dropout
 from coordinator.compiling.exporting import export_predict, export_train
 from coordinator.compiling.layers import Whereabouts
@@ -19,15 +19,20 @@ from coordinator.compiling.samples import ProbeSamples, like
 from coordinator.compiling.survey import Survey, check_layers, linear_weights, take_survey
 from coordinator.compiling.tracing import TRACED_BATCH, Trainee
 from sojourn.errors import ModelError
+from sojourn.model.graphs import Graphs, check_probe
 from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, TensorSpec
 from sojourn.randomness import derive
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
     from torch import nn
+
+    Report = Callable[[str], None]
+
+USUAL_BATCH = 16
 
 
 @dataclass(frozen=True)
@@ -46,11 +51,17 @@ def compile_kit(
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
     seed: int,
+    batch: int = USUAL_BATCH,
+    report: Report = lambda _step: None,
 ) -> Compiled:
-    """Compile `module` with its loss and normalisation; ModelError where the result is not what torch computes."""
+    """Compile `module` with its loss and normalisation; ModelError where the result is not what torch computes.
+
+    batch: the size of the job's batches; the graphs are for all sizes, but are compared with torch on this one too.
+    report: is told each step as it begins, in words.
+    """
     # Attention by plain products: the fused kernels have no gradient that could be traced.
     with sdpa_kernel(SDPBackend.MATH):
-        return _compile(module, input, classes, mean, std, seed)
+        return _compile(module, input, classes, mean, std, seed, batch, report)
 
 
 def _compile(
@@ -60,7 +71,10 @@ def _compile(
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
     seed: int,
+    batch: int,
+    report: Report,
 ) -> Compiled:
+    report("looking at the layers")
     check_layers(module)
     seed = derive(seed, "compile")
     fed, feed = with_fed_dropout(module)
@@ -69,11 +83,12 @@ def _compile(
     survey = take_survey(fed, feed, torch.from_numpy(samples.batch(2, seed).x), len(classes))
     samples = like(spec, module, len(classes), survey.noise, mean, std)
     trainee = Trainee(whole, feed, len(classes))
-    train, predict = _export(trainee, samples, survey, seed)
+    train, predict = _export(trainee, samples, survey, seed, report)
     tensors = tuple(
         TensorSpec(name.removeprefix("module."), shape)
         for name, shape in zip(trainee.names, trainee.shapes, strict=True)
     )
+    report("taking the probe")
     kit = Kit(
         model=ModelSpec(tensors),
         input=spec,
@@ -84,17 +99,31 @@ def _compile(
         probe=take_probe(trainee, samples, seed),
         linear=linear_weights(fed, {tensor.name for tensor in tensors}),
     )
-    check_kit(kit, trainee, samples, seed)
+    exam = Exam(trainee, samples, seed, batch)
+    check_kit(kit, exam, lambda at, of: report(f"checking the gradient ({at + 1} of {of})"))
+    _check_probe(kit)
     return Compiled(kit, trainee.initial.numpy().copy())
 
 
-def _export(trainee: Trainee, samples: ProbeSamples, survey: Survey, seed: int) -> tuple[bytes, bytes]:
+def _check_probe(kit: Kit) -> None:
+    """A probe that fails here would fail on every device."""
+    if reason := check_probe(kit, Graphs(kit)):
+        raise ModelError(
+            f"compiled and torch disagree at the probe: {reason}. With weights of about 0.1 this model multiplies "
+            "rounding errors; normalise between its layers, e.g. with GroupNorm"
+        )
+
+
+def _export(trainee: Trainee, samples: ProbeSamples, survey: Survey, seed: int, report: Report) -> tuple[bytes, bytes]:
     batch = samples.batch(TRACED_BATCH, seed)
     x, y = torch.from_numpy(batch.x), torch.from_numpy(batch.y)
     noise = [torch.from_numpy(values) for values in batch.noise]
     with Whereabouts(trainee.module.get_submodule("module")) as whereabouts:
         try:
-            return export_train(trainee, x, y, noise), export_predict(trainee, x)
+            report("writing the training graph")
+            train = export_train(trainee, x, y, noise)
+            report("writing the prediction graph")
+            return train, export_predict(trainee, x)
         except ModelError:
             raise
         except Exception as error:

@@ -34,6 +34,11 @@ def size(value: Value, axis: int) -> int:
     return int(value.shape[axis])
 
 
+def count(value: Value) -> Value:
+    """How many numbers a tensor holds."""
+    return op.Size(value)
+
+
 def reshape(value: Value, *shape: int) -> Value:
     """Where 0 keeps an axis, and -1 takes what is left."""
     return op.Reshape(value, ints(*shape))

@@ -12,7 +12,6 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from coordinator.compiling.translations import DECOMPOSITIONS
 from sojourn.errors import ModelError
 
 if TYPE_CHECKING:
@@ -68,24 +67,60 @@ class Trainee:
         return out
 
 
-def trace(function: Callable[..., Any], fixed: Sequence[Tensor], batched: Sequence[Tensor]) -> fx.GraphModule:
-    """The operators that `function(fixed, batched)` runs, with the first axis of `batched` left open."""
-    graph = _trace(function, fixed, batched)
-    larger = _trace(function, fixed, [torch.cat([tensor] * LARGER) for tensor in batched])
-    # A branch on the batch's size leaves no trace of its own: only a second size shows it.
+def trace(
+    function: Callable[..., Any], vector: Tensor, batched: Sequence[Tensor], decompositions: dict[Any, Any]
+) -> fx.GraphModule:
+    """The operators that `function(vector, batched)` runs, with the first axis of `batched` left open."""
+    graph, same_for_larger = _trace(function, vector, batched, decompositions)
+    if same_for_larger:
+        return graph
+    # A branch on the batch's size leaves no trace of its own: only a second size shows whether it matters.
+    larger, _ = _trace(function, vector, [torch.cat([tensor] * LARGER) for tensor in batched], decompositions)
     if _operators(graph) != _operators(larger):
         raise ModelError("the model runs differently by the size of a batch: a graph must be the same for all")
     return graph
 
 
-def _trace(function: Callable[..., Any], fixed: Sequence[Tensor], batched: Sequence[Tensor]) -> fx.GraphModule:
-    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-    fakes = [_fake(mode, tensor, open_batch=False) for tensor in fixed]
-    open_fakes = [_fake(mode, tensor, open_batch=True) for tensor in batched]
-    tracer = make_fx(function, decomposition_table=DECOMPOSITIONS, _allow_non_fake_inputs=True)
+def _trace(
+    function: Callable[..., Any], vector: Tensor, batched: Sequence[Tensor], decompositions: dict[Any, Any]
+) -> tuple[fx.GraphModule, bool]:
+    """The graph, and whether a batch `LARGER` times as large would certainly have taken the same way through the code.
+
+    The tracer notes every question that the code asked about the batch's size, with the answer that it got.
+    """
+    shapes = ShapeEnv()
+    mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
+    inputs = _fake(mode, vector, open_batch=False), [_fake(mode, tensor, open_batch=True) for tensor in batched]
+    graph = _traced(function, mode, inputs, decompositions)
+    if any(_changes_its_input(node) for node in graph.graph.nodes):
+        # Such as ReLU(inplace=True): a second pass over the plain operators makes each a new value.
+        graph = _traced(torch.func.functionalize(graph), mode, inputs, decompositions)
+    graph.graph.eliminate_dead_code()
+    return graph, all(_holds(guard, len(batched[0]) * LARGER) for guard in shapes.guards)
+
+
+def _holds(guard: Any, batch: int) -> bool:
+    """Whether a question about the batch's size has the same answer for another size."""
+    if "fake_impls.py" in str(guard.sloc):
+        return True  # torch asks which kernel would be quickest: that stands in no graph
+    answer = guard.expr.subs(dict.fromkeys(guard.expr.free_symbols, batch))  # nothing else is open
+    return str(answer) == "True"
+
+
+def _traced(
+    function: Callable[..., Any],
+    mode: FakeTensorMode,
+    inputs: tuple[Tensor, list[Tensor]],
+    decompositions: dict[Any, Any],
+) -> fx.GraphModule:
+    tracer = make_fx(function, decomposition_table=decompositions, _allow_non_fake_inputs=True)
     # Without it operators that are written in C++, such as flatten, would fix the batch at the traced size.
-    with enable_python_dispatcher():
-        return tracer(fakes, open_fakes)
+    with mode, enable_python_dispatcher():
+        return tracer(*inputs)
+
+
+def _changes_its_input(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def _fake(mode: FakeTensorMode, tensor: Tensor, *, open_batch: bool) -> Tensor:

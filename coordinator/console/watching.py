@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from math import isfinite, nan
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ WORTH_TELLING = 10.0
 """Seconds left that are worth a line."""
 BARS = "▁▂▃▄▅▆▇█"
 ARROW = " → "
+_SECONDS = re.compile(r", \d+ s$")
 BEFORE = ("queued", "compiling", "waiting")
 STATUS_STYLES = {"running": "cyan", "done": "green", "stopped": "yellow", "refused": "red"}
 
@@ -83,7 +85,8 @@ def lines(before: JobProgress | None, after: JobProgress, left: float | None = N
     if found and left and left >= WORTH_TELLING and after.view.round % _step(after.view.rounds) == 0:
         found.append(f"  {describe_time_left(left)}")
     status = status_line(after.view)
-    if before is None or status_line(before.view) != status:
+    # A step that only takes longer is no news.
+    if before is None or _SECONDS.sub("", status_line(before.view)) != _SECONDS.sub("", status):
         found.append(status)
     if (after.silent_since is None) != (before is None or before.silent_since is None):
         found.append(f"{silence(after.silent_since)}" if after.silent_since else "the coordinator answers again")
@@ -117,7 +120,10 @@ def round_line(report: RoundReport, rounds: int) -> str:
 
 def status_line(view: JobView) -> str:
     """What a job does now."""
-    return f"job {view.job}: {view.status}{_doing(view)}"
+    doing = _doing(view)
+    if view.status == "compiling" and doing:
+        doing = doing.replace(",", ":", 1)
+    return f"job {view.job}: {view.status}{doing}"
 
 
 def _doing(view: JobView) -> str:

@@ -26,7 +26,20 @@ from coordinator.machine.work import ModelExported, ReleaseBuilt
 from coordinator.records import Record
 from coordinator.releases.verifying import CardChecked
 from coordinator.state import CoordinatorState
-from sojourn.node.machine import Did, DidNot, Linked, Present, Pulled, PullFailed, Received, Say, Send, Woke, soonest
+from sojourn.node.machine import (
+    Did,
+    DidNot,
+    Doing,
+    Linked,
+    Present,
+    Pulled,
+    PullFailed,
+    Received,
+    Say,
+    Send,
+    Woke,
+    soonest,
+)
 from sojourn.node.outbox import Outbox
 from sojourn.protocol.fleet_messages import InspectFleet
 from sojourn.protocol.job_messages import Continue, ReadJob, Remove
@@ -161,6 +174,9 @@ class Coordinator:
                 return self._did(event, now)
             case DidNot():
                 return self._did_not(event, now)
+            case Doing():
+                self._queue.doing(event)
+                return []
             case Linked():
                 return [*self._outbox.hasten(now)]
             case Woke():

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from coordinator.machine.waiting_jobs import Reach
     from coordinator.records import JobRecord
     from coordinator.state import JobState
-    from sojourn.node.machine import Did, DidNot, Effect
+    from sojourn.node.machine import Did, DidNot, Doing, Effect
     from sojourn.protocol.messages import Toured
 
 
@@ -99,6 +99,8 @@ class JobQueue:
         self._work_again_at: float | None = None
         self._no_room = ""
         """Why the work of the job whose turn it is waits for room on the disk; empty while it does not."""
+        self._step_told = ""
+        """What the work of the job whose turn it is has said that it is at."""
 
     @property
     def current(self) -> JobState | None:
@@ -117,11 +119,17 @@ class JobQueue:
     def detail(self, state: JobState) -> str:
         """What there is to say of a job besides its status."""
         current = self.current
-        if self._no_room and state is current:
-            return self._no_room
+        now = self._no_room or (self._step_told if self.step(state) == "compiling" else "")
+        if now and state is current:
+            return now
         if state.status == "queued" and current:
             return f"its turn comes after job {current.name}"
         return state.detail
+
+    def doing(self, event: Doing) -> None:
+        """The work that the job needs has come to another step, or is still at it."""
+        if self._worked_for(event.key):
+            self._step_told = event.text
 
     def write(self, record: JobRecord, *, sync: bool = False, blobs: tuple[bytes, ...] = ()) -> Append:
         """Change the durable state; the record must be in the journal before anything else leaves."""
@@ -239,6 +247,7 @@ class JobQueue:
         return self._latest
 
     def _compile(self, state: JobState, now: float) -> list[Effect]:
+        self._step_told = ""
         try:
             start = start_of(state.settings, self.durable)
         except JobError as error:

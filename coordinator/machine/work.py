@@ -8,12 +8,14 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
 from coordinator.machine.sites import ReadRoster, read_roster
+from coordinator.machine.steps import Steps
 from coordinator.records import JobCompiled
 from coordinator.releases.verifying import CheckCard, check_card
 from coordinator.rounds.closing import PassLeg, close_round, pass_leg
@@ -86,8 +88,16 @@ class _Failure(msgspec.Struct, frozen=True, tag="failure"):
     disk_full: bool = False
 
 
+class _Step(msgspec.Struct, frozen=True, tag="step"):
+    text: str
+
+
 TorchWork = PrepareJob | ExportModel | BuildRelease
 """What needs torch or onnx."""
+_Frame = _Step | JobCompiled | ModelExported | ReleaseBuilt | _Failure
+"""What the other process says."""
+_HEAD = 4
+"""The bytes before each that say how many it has."""
 
 
 class CoordinatorWorker:
@@ -95,7 +105,7 @@ class CoordinatorWorker:
 
     With a cache of `kits`, those that were compiled before are taken from it; others are compiled `apart`, in another
     process.
-    `make` makes the graphs that models are tested with.
+    `make` makes the graphs that models are tested with. `tell` is told in words what long work is at.
     """
 
     def __init__(
@@ -106,23 +116,32 @@ class CoordinatorWorker:
         kits: KitCache | None = None,
         apart: bool = True,
         make: Callable[[Kit, int], Graphs] = Graphs,
+        tell: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self._blobs = blobs
         self._folder = folder
         self._kits, self._apart = kits, apart
         self._evaluator = Evaluator(blobs, make)
+        self._tell = tell
 
-    def __call__(self, work: Any) -> Any:
+    def __call__(self, work: Any, tell: Callable[[str], None] | None = None) -> Any:
         """Do one piece of work; a disk that is full is a DiskFull, whatever was being written."""
-        with disk_errors(f"working ({type(work).__name__})"):
-            return _elsewhere(work, self._folder) if self._folder and isinstance(work, TorchWork) else self._do(work)
+        with Steps(tell or self._tell) as steps:
+            return self.perform(work, steps)
 
-    def _do(self, work: Any) -> Any:
+    def perform(self, work: Any, say: Callable[[str], None]) -> Any:
+        """Do one piece of work; `say` is told each of its steps as it begins."""
+        with disk_errors(f"working ({type(work).__name__})"):
+            if self._folder and isinstance(work, TorchWork):
+                return _elsewhere(work, self._folder, say)
+            return self._do(work, say)
+
+    def _do(self, work: Any, say: Callable[[str], None]) -> Any:
         match work:
             case PrepareJob():
                 # Where torch is not loaded yet, this process stays without its 280 MB.
                 spared = self._kits and self._apart and "torch" not in sys.modules
-                return prepare(work, self._blobs, self._kits, (lambda: _apart(work)) if spared else None)
+                return prepare(work, self._blobs, self._kits, (lambda: _apart(work, say)) if spared else None, say)
             case PlanRound():
                 return plan_round(work, self._blobs)
             case PassLeg():
@@ -163,34 +182,59 @@ class CoordinatorWorker:
         return ref
 
 
-def _elsewhere(work: TorchWork, folder: Path) -> JobCompiled | ModelExported | ReleaseBuilt:
+def _elsewhere(work: TorchWork, folder: Path, say: Callable[[str], None]) -> JobCompiled | ModelExported | ReleaseBuilt:
     """Do work with torch in another process: its memory goes back, and a user's model cannot take the service down.
 
     A model of one's own is found in this folder, too, after everything else: no file in it takes another's place.
     """
     folders = [path or str(Path.cwd()) for path in (*sys.path, "")]
-    done = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, "-P", "-m", "coordinator.machine.work", str(folder)],
-        input=msgspec.msgpack.encode(work),
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        timeout=PATIENCE,
-        check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(folders))},
-    )
-    if done.returncode:
-        raise JobError(f"the work on the model ended with exit code {done.returncode}: see the coordinator's log")
-    outcome: JobCompiled | ModelExported | ReleaseBuilt | _Failure = msgspec.msgpack.decode(
-        done.stdout, type=JobCompiled | ModelExported | ReleaseBuilt | _Failure
-    )
+    ) as child:
+        assert child.stdin is not None  # noqa: S101
+        assert child.stdout is not None  # noqa: S101
+        ended = threading.Timer(PATIENCE, child.kill)
+        ended.daemon = True
+        ended.start()
+        try:
+            with suppress(BrokenPipeError), child.stdin as given:
+                given.write(msgspec.msgpack.encode(work))
+            outcome = _heard(child.stdout, say)
+            child.wait()
+        except BaseException:  # nobody waits for it any more
+            child.kill()
+            raise
+        finally:
+            late = not ended.is_alive()
+            ended.cancel()
+    if late and outcome is None:
+        raise JobError(f"the work on the model may take {PATIENCE / 60:g} minutes, and took longer")
+    if child.returncode or outcome is None:
+        raise JobError(f"the work on the model ended with exit code {child.returncode}: see the coordinator's log")
     if isinstance(outcome, _Failure):
         raise DiskFull(outcome.error) if outcome.disk_full else JobError(outcome.error)
     return outcome
 
 
-def _apart(work: PrepareJob) -> Compiled:
+def _heard(
+    answers: IO[bytes], say: Callable[[str], None]
+) -> JobCompiled | ModelExported | ReleaseBuilt | _Failure | None:
+    """The outcome that comes at the end, with each step told on the way; None if nothing came."""
+    while len(head := answers.read(_HEAD)) == _HEAD:
+        frame: _Frame = msgspec.msgpack.decode(answers.read(int.from_bytes(head)), type=_Frame)
+        if not isinstance(frame, _Step):
+            return frame
+        say(frame.text)
+    return None
+
+
+def _apart(work: PrepareJob, say: Callable[[str], None]) -> Compiled:
     """Have a job compiled in another process."""
     with tempfile.TemporaryDirectory(prefix="sojourn-kit-") as folder:
-        made = _elsewhere(msgspec.structs.replace(work, start=None), Path(folder))  # its own is found here
+        made = _elsewhere(msgspec.structs.replace(work, start=None), Path(folder), say)  # its own is found here
         assert isinstance(made, JobCompiled)  # noqa: S101  # that is what was asked for
         assert made.initial is not None  # noqa: S101
         blobs = FolderBlobs(Path(folder))
@@ -199,18 +243,25 @@ def _apart(work: PrepareJob) -> Compiled:
 
 
 def main(folder: str) -> None:
-    """The other process: work comes in, its outcome or an error goes out."""
+    """The other process: work comes in, its steps and then its outcome or an error go out."""
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     # What libraries print must not mix with the answer.
     answer = os.dup(1)
     os.dup2(2, 1)
     work = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=TorchWork)
-    try:
-        outcome = CoordinatorWorker(FolderBlobs(Path(folder)), kits=KitCache(), apart=False)(work)
-    except SojournError as error:
-        outcome = _Failure(str(error), isinstance(error, DiskFull))
     with os.fdopen(answer, "wb") as out:
-        out.write(msgspec.msgpack.encode(outcome))
+
+        def send(frame: _Frame) -> None:
+            data = msgspec.msgpack.encode(frame)
+            out.write(len(data).to_bytes(_HEAD) + data)
+            out.flush()
+
+        worker = CoordinatorWorker(FolderBlobs(Path(folder)), kits=KitCache(), apart=False)
+        try:
+            outcome = worker.perform(work, lambda step: send(_Step(step)))
+        except SojournError as error:
+            outcome = _Failure(str(error), isinstance(error, DiskFull))
+        send(outcome)
 
 
 def _end_with_parent(parent: int) -> None:

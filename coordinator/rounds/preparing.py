@@ -77,12 +77,18 @@ def recipes(durable: CoordinatorState) -> dict[str, Recipe]:
 
 
 def prepare(
-    work: PrepareJob, blobs: BlobStore, kits: KitCache | None = None, apart: Callable[[], Compiled] | None = None
+    work: PrepareJob,
+    blobs: BlobStore,
+    kits: KitCache | None = None,
+    apart: Callable[[], Compiled] | None = None,
+    say: Callable[[str], None] = lambda _step: None,
 ) -> JobCompiled:
     """Read, build, compile, check; everything that came of it is in the blob folder.
 
     A kit that `kits` has is taken from there; `apart` compiles one that is to be kept there, in another process.
+    `say` is told each step as it begins, in words.
     """
+    say("reading the data")
     job = read_job(work.text, work.name)
     data = public_data(job)
     notices = [*data.odd, *(f"left out of the job's test set and exemplars: {text}" for text in data.skipped)]
@@ -90,7 +96,7 @@ def prepare(
         log.warning("%s: %s", job.name, text)
     recipe = recipe_of(job, data)
     found = _recalled(work.known.get(recipe), blobs) or (kits.find(recipe) if kits and recipe else None)
-    kit, initial = found or (apart() if apart and recipe else _compiled(job, data))
+    kit, initial = found or (apart() if apart and recipe else _compiled(job, data, say))
     if kits and recipe and not found:
         kits.keep(recipe, kit, initial)
     kit = msgspec.structs.replace(kit, values=data.values)  # not of the model: one that was kept may be of other data
@@ -133,12 +139,22 @@ def _source_files() -> list[Path]:
     return sorted((*(package / "compiling").glob("*.py"), *(package / "models").glob("*.py")))
 
 
-def _compiled(job: JobSettings, data: PublicData) -> Compiled:
+def _compiled(job: JobSettings, data: PublicData, say: Callable[[str], None]) -> Compiled:
+    say("loading torch")
     from coordinator.compiling import compile_kit  # noqa: PLC0415  # torch takes seconds and 280 MB
     from coordinator.models import build  # noqa: PLC0415
 
     module = build(job.model.name, data.input, len(data.classes), job.model.options, job.seed)
-    compiled = compile_kit(module, data.input, data.classes, mean=data.mean, std=data.std, seed=job.seed)
+    compiled = compile_kit(
+        module,
+        data.input,
+        data.classes,
+        mean=data.mean,
+        std=data.std,
+        seed=job.seed,
+        batch=job.parts().training.batch,
+        report=say,
+    )
     return compiled.kit, compiled.initial
 
 

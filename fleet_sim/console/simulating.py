@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from coordinator.console.compiling_lines import CompilingLines
 from coordinator.console.watching import is_live, result_table, round_line, show
 from coordinator.results.folder import CONFIG, HOME, free
 from coordinator.results.report import REPORT, what_was_run
@@ -96,7 +97,7 @@ def run(
 
     Without `rounds` nothing is said but what a live view shows: there are more runs than one.
     """
-    running = SimulationRun(simulation, folder, resume=resume)
+    running = SimulationRun(simulation, folder, resume=resume, tell=CompilingLines(console))
     try:
         if rounds:
             write(console, f"Trained by: {running.why}.", "dim")

@@ -59,14 +59,18 @@ class VirtualFleet(MemoryFleet):
         clock: float = 0.0,
         stores: Mapping[str, Store] | None = None,
         make: Callable[[Kit, int], Graphs] = Graphs,
+        tell: Callable[[str], None] = lambda _text: None,
     ) -> None:
-        """With `clock` and `stores` it goes on where another one stopped; `make` makes the graphs of its tests."""
+        """With `clock` and `stores` it goes on where another one stopped; `make` makes the graphs of its tests.
+
+        `tell` is told what compiling is at.
+        """
         self._engine = engine
         self._link_profiles = links or {}
         self._seconds = seconds
         self._visited = visited
         self._lost = lost
-        self._make = make
+        self._make, self._tell = make, tell
         self.worker_starts = worker_starts
         self._links: dict[str, CountedLink] = {}
         devices: dict[str, Any] = {device: None for reached in sites.values() for device in reached}
@@ -101,7 +105,7 @@ class VirtualFleet(MemoryFleet):
         return machine
 
     def _bench(self, blobs: BlobStore) -> CoordinatorWorker:
-        return CoordinatorWorker(blobs, kits=KitCache(), make=self._make)
+        return CoordinatorWorker(blobs, kits=KitCache(), make=self._make, tell=self._tell)
 
     def _edge(self, name: str, site: MemoryBroker, cloud: MemoryBroker) -> Node:
         node = super()._edge(name, site, cloud)

@@ -58,11 +58,12 @@ class Did(msgspec.Struct, frozen=True):
 
 
 class Doing(msgspec.Struct, frozen=True):
-    """A piece of work reports its progress."""
+    """A piece of work reports its progress: in steps, or in words for a person."""
 
     key: str
     step: int
     steps: int
+    text: str = ""
 
 
 class DidNot(msgspec.Struct, frozen=True):

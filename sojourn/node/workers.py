@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sojourn.errors import SojournError
@@ -57,18 +58,26 @@ class InlineWorkers:
 
 
 class ThreadWorkers:
-    """Performs each piece of work on a thread of its own: numpy and onnxruntime let go of the interpreter."""
+    """Performs each piece of work on a thread of its own: numpy and onnxruntime let go of the interpreter.
 
-    def __init__(self, perform: Callable[[Any], Any]) -> None:
+    tells: `perform` takes a function `tell` too, to which it says in words what it is at.
+    """
+
+    def __init__(self, perform: Callable[..., Any], *, tells: bool = False) -> None:
         self._perform = perform
+        self._tells = tells
         self._wanted: set[str] = set()
 
     def start(self, key: str, work: Any, report: Callable[[Did | Doing | DidNot], None]) -> None:
         """Begin on a new thread."""
         self._wanted.add(key)
 
+        def tell(text: str) -> None:
+            if key in self._wanted:
+                report(Doing(key, 0, 0, text))
+
         def run() -> None:
-            outcome = attempt(key, work, self._perform)
+            outcome = attempt(key, work, partial(self._perform, tell=tell) if self._tells else self._perform)
             if key in self._wanted:
                 self._wanted.discard(key)
                 report(outcome)

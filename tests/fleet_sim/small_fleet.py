@@ -109,9 +109,9 @@ class OnceBench(CoordinatorWorker):
         super().__init__(blobs)
         self._mine = blobs
 
-    def __call__(self, work: Any) -> Any:
+    def __call__(self, work: Any, tell: Any = None) -> Any:
         if not isinstance(work, PrepareJob):
-            return super().__call__(work)
+            return super().__call__(work, tell)
         settings = read_job(work.text, work.name)
         compiled, kept = _compiled()
         for ref in (compiled.kit, compiled.exemplars, compiled.test):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import onnx
@@ -10,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from coordinator.compiling import Compiled, compile_kit, exporting
+from coordinator.compiling import Compiled, compile_kit, exporting, translations
 from coordinator.compiling.baking import bake
-from coordinator.compiling.translations import TRANSLATIONS
+from coordinator.compiling.translations import TRANSLATIONS, registry
 from coordinator.models import build
 from sojourn.errors import ModelError
 from sojourn.model.graphs import Graphs, check_probe
@@ -82,10 +84,11 @@ def test_compiling_twice_gives_the_same_bytes(plain: Compiled) -> None:
 
 
 def test_a_wrong_gradient_is_never_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = TRANSLATIONS[torch.ops.aten.threshold_backward.default]
-    wrong = TRANSLATIONS.copy()
-    wrong[torch.ops.aten.threshold_backward.default] = lambda g, x, t: right(g, g, t)
-    monkeypatch.setattr(exporting, "TRANSLATIONS", wrong)
+    operator = torch.ops.aten.threshold_backward.default
+    right = TRANSLATIONS[operator]
+    wrong: dict[Any, Any] = {**TRANSLATIONS, operator: lambda g, x, t: right(g, g, t)}
+    monkeypatch.setattr(translations, "TRANSLATIONS", wrong)
+    monkeypatch.setattr(exporting, "registry", registry.__wrapped__)  # listed anew
     with pytest.raises(ModelError, match="off by"):
         compiled()
 

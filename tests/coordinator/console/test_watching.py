@@ -119,6 +119,25 @@ def test_the_live_view_before_anything_has_happened() -> None:
     assert "no round is finished yet" in text
 
 
+def test_what_compiling_is_at_is_shown_and_a_longer_wait_is_no_news() -> None:
+    looks = [
+        JobProgress(msgspec.structs.replace(VIEW, status="compiling", detail=text, round=0, tours=()), ())
+        for text in (
+            "loading torch, 1 s",
+            "checking (1 of 6), 11 s",
+            "checking (1 of 6), 12 s",
+            "checking (2 of 6), 12 s",
+        )
+    ]
+    told = [line for before, after in zip([None, *looks], looks, strict=False) for line in lines(before, after)]
+    assert told == [
+        "job first: compiling: loading torch, 1 s",
+        "job first: compiling: checking (1 of 6), 11 s",
+        "job first: compiling: checking (2 of 6), 12 s",
+    ]
+    assert "checking (2 of 6), 12 s" in shown(screen(looks[-1], 80))
+
+
 def test_the_device_being_visited_is_highlighted() -> None:
     spans = {str(span.style): route(TOUR, 50).plain[span.start : span.end] for span in route(TOUR, 50).spans}
     assert spans["bold reverse cyan"] == "pi-2"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import errno
-import subprocess
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 
 from coordinator.machine import work as work_module
@@ -22,6 +20,7 @@ from sojourn.node.machine import DidNot, Say, Woke
 from sojourn.protocol.messages import Export, Exported, Inspect, Stop, Submit
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.coordinator.machine.cloud_bench import MODEL, OPERATOR, Bench, records, text
+from tests.coordinator.machine.compiling_process import says
 from tests.sojourn.store.replays import sends
 from tests.there import there
 
@@ -98,20 +97,9 @@ def test_an_export_on_a_full_disk_is_made_when_it_is_asked_for_again() -> None:
 
 def test_the_process_that_compiles_says_that_the_disk_was_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it writes to its coordinator is read as the error that it was."""
-
-    def full(*_args: Any, **_how: Any) -> Any:
-        return _Done(msgspec.msgpack.encode(work_module._Failure(FULL, disk_full=True)))
-
-    monkeypatch.setattr(subprocess, "run", full)
+    says(tmp_path, monkeypatch, work_module._Failure(FULL, disk_full=True))
     with pytest.raises(DiskFull, match="free some"):
         CoordinatorWorker(MemoryBlobs(), tmp_path)(PrepareJob("job", text()))
-
-
-class _Done:
-    returncode = 0
-
-    def __init__(self, stdout: bytes) -> None:
-        self.stdout = stdout
 
 
 def test_whatever_finds_no_room_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,26 @@
+"""The steps of compiling as lines on a terminal, where it happens in the terminal's own process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FIRST = 2.0
+"""Seconds that compiling takes at least before anything is said of it."""
+
+
+class CompilingLines:
+    """Prints a line for each step, once it takes long enough that somebody may wonder; the same step only once."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._step = ""
+
+    def __call__(self, text: str) -> None:
+        """Such as "checking the gradient (3 of 6), 12 s"."""
+        step, _, seconds = text.rpartition(", ")
+        if step != self._step and float(seconds.removesuffix(" s")) >= FIRST:
+            self._step = step
+            self._console.print(f"compiling: {text}", style="dim", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,164 @@
+"""What the check lets pass and what it refuses: rounding and kinks on one side, wrong graphs on the other."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import cycle, islice
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from coordinator.compiling import checking, compile_kit
+from coordinator.compiling.checking import Exam, Kind, check_kit, kinds
+from coordinator.compiling.dropout import NoiseFeed
+from coordinator.compiling.preprocessing import normalised
+from coordinator.compiling.reference import exact, nudged, rounded
+from coordinator.compiling.samples import Batch, like
+from coordinator.compiling.tracing import Trainee
+from coordinator.models import build
+from sojourn.errors import ModelError
+from sojourn.model.graphs import Graphs
+from sojourn.protocol.spec import InputSpec, Kit
+from tests.coordinator.compiling import mutants
+from tests.coordinator.compiling.mutants import CLASSES, fate, is_refused
+
+EACH, MOST = 1, 5
+"""Wrong graphs of a kind that are judged, of so many that are made; `python -m tests.coordinator.compiling.mutants`
+judges all."""
+
+
+@pytest.fixture(scope="module")
+def right() -> tuple[Kit, NDArray[np.float32], Exam]:
+    return mutants.right()
+
+
+def test_wrong_graphs_of_every_kind_are_refused(right: tuple[Kit, NDArray[np.float32], Exam]) -> None:
+    kit, initial, exam = right
+    by_kind = defaultdict(list)
+    for mutant in mutants.mutants(kit):
+        by_kind[mutant.kind].append(mutant)
+    assert {"wrong sign", "twice as much", "no bias", "stale dropout", "pads is another", "axes swapped"} < set(by_kind)
+    judged = 0
+    for found in by_kind.values():
+        wrong = (each for each in found[len(found) // 3 :][:MOST] if fate(each, kit, initial) == "wrong")
+        for mutant in islice(wrong, EACH):
+            assert is_refused(mutant, exam), (mutant.kind, mutant.where)
+            judged += 1
+    assert judged >= 15
+
+
+class OffNow(Graphs):
+    """The right graphs, whose first tensor's gradient is a tenth off on some of the batches, as a kink makes it."""
+
+    def __init__(self, kit: Kit, off: list[bool]) -> None:
+        super().__init__(kit)
+        self._off = cycle(off)
+
+    def loss_and_gradient(self, vector, x, y, noise=()):
+        loss, gradient = super().loss_and_gradient(vector, x, y, noise)
+        changed = gradient.copy()
+        changed[:20] *= 1.1 if next(self._off) else 1.0
+        return loss, changed
+
+
+@pytest.mark.parametrize(
+    ("off", "refused"),
+    [([True, False, False, True, False], False), ([True, False, True, True, False], True), ([True], True)],
+)
+def test_a_graph_is_refused_where_most_batches_disagree(right, monkeypatch, off: list[bool], refused: bool) -> None:
+    kit, _, exam = right
+    monkeypatch.setattr(checking, "Graphs", lambda kit, threads: OffNow(kit, off))
+    exam = Exam(exam._trainee, exam._samples, 5, 16)
+    monkeypatch.setattr(exam, "kinds", (Kind(2),))
+    if refused:
+        count = f"{checking.DRAWS if len(off) == 1 else 3} of 5"
+        with pytest.raises(ModelError, match=rf"the gradient of 0\.weight is off by .* of its length .*{count}"):
+            check_kit(kit, exam)
+    else:
+        check_kit(kit, exam)
+
+
+class Kinked(nn.Module):
+    """Adds the whole second weight's share of the gradient or not, as the first's sign is."""
+
+    def __init__(self, at: float) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(torch.tensor([at]))
+        self.linear = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate = torch.relu(self.gate - 0.3) * 1e6
+        logits: Tensor = self.linear(x) * (1 + gate)
+        return logits
+
+
+def one_batch(module: nn.Module) -> tuple[Trainee, Batch]:
+    spec = InputSpec((2,))
+    trainee = Trainee(normalised(module, spec, None, None), NoiseFeed(), 2)
+    return trainee, like(spec, module, 2, (), None, None).batch(4, 1)
+
+
+def test_a_kink_beside_the_vector_shows_when_it_is_nudged() -> None:
+    torch.manual_seed(0)
+    shown = {}
+    for at in (0.3 + 1e-7, 0.4):
+        trainee, batch = one_batch(Kinked(at))
+        vector = trainee.initial.numpy()
+        assert rounded(trainee, vector, batch).gradients[0].any()
+        looks = [nudged(trainee, vector, batch, seed) for seed in range(10)]
+        shown[at] = sum(any(not other.gradients[0].any() for other in look) for look in looks)
+    assert shown[0.4] == 0
+    assert shown[0.3 + 1e-7] >= 7
+
+
+class SaysFloat(nn.Module):
+    """A model that asks for float32 itself, and holds a constant that is no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.scale = torch.tensor([[0.1, 0.7], [0.2, 0.9]])
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.linear(x.float() @ self.scale + torch.ones(2, dtype=torch.float32) / 3)
+        return logits
+
+
+def test_the_truth_is_in_double_precision_also_where_a_model_says_float() -> None:
+    torch.manual_seed(0)
+    module = SaysFloat()
+    trainee, batch = one_batch(module)
+    truth = exact(trainee, trainee.initial.numpy(), batch)
+    weight, bias = (p.detach().numpy().astype(np.float64) for p in (module.linear.weight, module.linear.bias))
+    scale = module.scale.numpy().astype(np.float64)
+    logits = (batch.x.astype(np.float64) @ scale + 1 / 3) @ weight.T + bias
+    np.testing.assert_allclose(truth.logits, logits, rtol=1e-14)
+    assert np.abs(rounded(trainee, trainee.initial.numpy(), batch).logits - logits).max() > 1e-9
+
+
+def test_no_seed_is_bad_luck() -> None:
+    """Of seeds 0 to 29 a fixed tolerance refused 4 of `cnn` and half of `resnet8` at 64x64; these are quicker."""
+    spec = InputSpec((3, 32, 32))
+    kit = compile_kit(build("cnn", spec, 4, {}, 0), spec, CLASSES, mean=[160.0], std=[90.0], seed=0).kit
+    for seed in range(1, 4):
+        module = build("cnn", spec, 4, {}, seed)
+        trainee = Trainee(normalised(module, spec, [160.0], [90.0]), NoiseFeed(), 4)
+        check_kit(kit, Exam(trainee, like(spec, module, 4, (), [160.0], [90.0]), seed, 16))
+
+
+def test_the_jobs_batch_is_among_the_sizes_and_a_huge_one_is_not() -> None:
+    assert [kind.size for kind in kinds(10)] == [1, 2, 7, 10, 3, 5]
+    assert max(kind.size for kind in kinds(4096)) == checking.MOST_SAMPLES
+
+
+def test_the_steps_are_told_in_order() -> None:
+    told: list[str] = []
+    compile_kit(nn.Linear(3, 4), InputSpec((3,)), CLASSES, mean=None, std=None, seed=2, report=told.append)
+    count = len(kinds(16))
+    assert told[:4] == [
+        "looking at the layers", "writing the training graph", "writing the prediction graph", "taking the probe",
+    ]  # fmt: skip
+    assert told[4:] == [f"checking the gradient ({at} of {count})" for at in range(1, count + 1)]
