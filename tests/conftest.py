@@ -44,9 +44,14 @@ def pytest_configure(config: pytest.Config) -> None:
     Several tests run at once: each computes on one core, as a fleet on one machine would, and waits for no others'
     threads. Ctrl-C means something again: a shell that starts a program in the background has it ignored, and so would
     all the processes that tests start and interrupt.
+
+    Python keeps what it compiles, also where it is told not to: tests start hundreds of processes, and each of them
+    would compile everything again.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.disable()
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if not hasattr(config, "workerinput"):
         _KITS.append(tempfile.mkdtemp(prefix="sojourn-tests-"))
         os.environ["XDG_CACHE_HOME"] = _KITS[0]
