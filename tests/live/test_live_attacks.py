@@ -60,7 +60,7 @@ def check_all_start_again(fleet: LiveFleet) -> None:
         assert "\x1b" not in fleet.log(name)
     for name in list(fleet.processes):
         fleet.start(name)
-    view = fleet.run(job("afterwards", 3) + SHORT, "afterwards")
+    view = fleet.run(job("afterwards", 3), "afterwards")
     assert (view.status, view.history[0].visits) == ("done", 3), view
     assert not any("Traceback" in fleet.log(name) for name in fleet.processes)
 
