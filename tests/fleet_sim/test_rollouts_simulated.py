@@ -21,7 +21,7 @@ from sojourn.protocol.topics import Address
 from tests.fleet_sim.release_fleet import DEVICES, KINDS, NODES, SITES, STAGES, ReleaseFleet, serving
 from tests.fleet_sim.test_kills import after, wait
 
-SEEDS = int(os.environ.get("CHAOS_SEEDS", "200"))
+SEEDS = int(os.environ.get("CHAOS_SEEDS", "60"))
 
 
 def currents(fleet: ReleaseFleet) -> dict[str, int]:
