@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -54,6 +55,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if not hasattr(config, "workerinput"):
         _KITS.append(tempfile.mkdtemp(prefix="sojourn-tests-"))
+        # Matplotlib lists the fonts of a machine once for its user: in a new folder it would take seconds every time.
+        usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        os.environ.setdefault("MPLCONFIGDIR", str(usual / "matplotlib"))
         os.environ["XDG_CACHE_HOME"] = _KITS[0]
         os.environ.update(dict.fromkeys(_THREADS, "1"))
 
