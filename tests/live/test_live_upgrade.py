@@ -33,7 +33,7 @@ def coordinator(fleet: LiveFleet, *arguments: str) -> str:
 
 
 def test_a_coordinator_is_upgraded_then_backed_up_while_it_runs_lost_and_restored(fleet, undisturbed) -> None:
-    """The last backup is of the second round, the loss in the third: that much is done again, by the same randomness."""
+    """The last backup is of the second round, the loss in the third: that is done again, by the same randomness."""
     fleet.submit(JOB.replace("NAME", "restored"))
     fleet.wait_for("cloud", "job restored round 1: ")
     fleet.processes["cloud"].terminate()
