@@ -35,7 +35,7 @@ _LONG = (
 """Where files are that take longest: begun first, they leave no core idle at the end."""
 
 # The same examples in every run, however slow the machine, and none from a folder of the run before.
-hypothesis.settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
+hypothesis.settings.register_profile("repeatable", derandomize=True, database=None, deadline=None, max_examples=50)
 hypothesis.settings.load_profile("repeatable")
 
 
@@ -60,6 +60,12 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("MPLCONFIGDIR", str(usual / "matplotlib"))
         os.environ["XDG_CACHE_HOME"] = _KITS[0]
         os.environ.update(dict.fromkeys(_THREADS, "1"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than there are cores: tests of real fleets wait for others' processes, leases and brokers."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 def pytest_unconfigure() -> None:
