@@ -38,7 +38,7 @@ def held(fleet: SmallFleet, name: str) -> list[bytes]:
 def robbed(strategy: str, name: str) -> Iterator[SmallFleet]:
     """The fleet at some moments of a job, without each of the blobs that the node holds then, and without all."""
     last = records_of(name, JOBS[strategy])
-    for moment in range(2, last, max(1, last // 4)):
+    for moment in range(2, last, max(1, last // 3)):
         fleet = at(strategy, name, moment)
         count = 0 if fleet.job("job").status in ENDED else len(held(fleet, name))
         for which in (*range(count), None) if count else ():
