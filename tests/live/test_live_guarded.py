@@ -54,9 +54,12 @@ class Guarded:
 def guarded(tmp_path: Path):
     made = Guarded(tmp_path)
     yield made
-    for process in (*made.services, *made.brokers):
-        process.terminate()
-        process.wait(30)
+    for service in made.services:
+        service.terminate()
+        service.wait(30)
+    for broker in made.brokers:
+        broker.terminate()
+        broker.wait(30)
 
 
 def test_three_people_follow_the_commands_and_a_model_is_trained(guarded: Guarded, tmp_path: Path) -> None:
