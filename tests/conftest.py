@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -31,7 +32,7 @@ _LONG = (
 """Where files are that take longest: begun first, they leave no core idle at the end."""
 
 # The same examples in every run, however slow the machine, and none from a folder of the run before.
-hypothesis.settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
+hypothesis.settings.register_profile("repeatable", derandomize=True, database=None, deadline=None, max_examples=50)
 hypothesis.settings.load_profile("repeatable")
 
 
@@ -41,13 +42,27 @@ def pytest_configure(config: pytest.Config) -> None:
     Several tests run at once: each computes on one core, as a fleet on one machine would, and waits for no others'
     threads. Ctrl-C means something again: a shell that starts a program in the background has it ignored, and so would
     all the processes that tests start and interrupt.
+
+    Python keeps what it compiles, also where it is told not to: tests start hundreds of processes, and each of them
+    would compile everything again.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.disable()
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if not hasattr(config, "workerinput"):
         _KITS.append(tempfile.mkdtemp(prefix="sojourn-tests-"))
+        # Matplotlib lists the fonts of a machine once for its user: in a new folder it would take seconds every time.
+        usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        os.environ.setdefault("MPLCONFIGDIR", str(usual / "matplotlib"))
         os.environ["XDG_CACHE_HOME"] = _KITS[0]
         os.environ.update(dict.fromkeys(_THREADS, "1"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than there are cores: tests of real fleets wait for others' processes, leases and brokers."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 def pytest_unconfigure() -> None:

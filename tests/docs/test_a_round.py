@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.fleet_sim.small_fleet import run, visit
+from tests.fleet_sim.small_fleet import kit_of_jobs, run, visit
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -28,6 +28,7 @@ def calls_of_a_round() -> list[tuple[str, str]]:
         if event == "call" and frame.f_code.co_filename.startswith(prefix):
             calls.append((frame.f_code.co_qualname, frame.f_code.co_filename.removeprefix(prefix)))
 
+    kit_of_jobs()  # compiling is no part of a round, and takes three times as long when every call is noted
     before = sys.getprofile()
     sys.setprofile(note)
     try:

@@ -31,6 +31,7 @@ from hierarchy.edge.records import VisitKept
 from sojourn.data.source import DataSettings
 from sojourn.links.memory import MemoryLink
 from sojourn.model import vectors
+from sojourn.model.graphs import Graphs
 from sojourn.node.machine import Did, DidNot, Doing
 from sojourn.node.workers import InlineWorkers
 from sojourn.protocol.envelope import unpack_blob
@@ -102,11 +103,17 @@ def _compiled() -> tuple[JobCompiled, MemoryBlobs]:
     return prepare(PrepareJob("any", job("any")), blobs, KitCache()), blobs
 
 
+@cache
+def graphs_once(kit: Kit, threads: int) -> Graphs:
+    """The graphs of a kit, opened once for all coordinators: they keep nothing of the models that they are given."""
+    return Graphs(kit, threads)
+
+
 class OnceBench(CoordinatorWorker):
     """Compiles one model for all jobs: the seed changes what follows, not the start."""
 
     def __init__(self, blobs: BlobStore) -> None:
-        super().__init__(blobs)
+        super().__init__(blobs, make=graphs_once)
         self._mine = blobs
 
     def __call__(self, work: Any, tell: Any = None) -> Any:

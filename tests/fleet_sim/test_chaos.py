@@ -15,7 +15,7 @@ from sojourn.node import node as node_module
 from tests.fleet_sim.small_fleet import TWO_SITES, Run, SmallFleet, fedavg, job, run, visit
 from tests.fleet_sim.test_kills import after, wait
 
-SEEDS = int(os.environ.get("CHAOS_SEEDS", "50"))
+SEEDS = int(os.environ.get("CHAOS_SEEDS", "40"))
 NODES = ("dev-0", "dev-1", "dev-2", "dev-3", "site-a", "site-b", "cloud")
 PATIENT: dict[str, Any] = {"fleet__devices": 4, "tours__lease": 2000, "tours__site_lease": 2000}
 QUICK: dict[str, Any] = {"training__epochs": 1, "training__batch": 32, "training__lr": 0.1, **PATIENT}

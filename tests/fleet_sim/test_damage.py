@@ -26,6 +26,8 @@ JOBS = {
     "hierfavg": job(strategy="hierfavg", schedule__edge_merges=2, fleet__devices=4),
 }
 NODES = ("dev-0", "dev-2", "site-a", CLOUD)
+PLACES = [(name, strategy) for name in NODES for strategy in JOBS if name != "dev-2" or strategy == "visit"]
+"""Where a second device differs from the first: in VISIT, where it comes later in its tour."""
 
 
 @cache
@@ -101,8 +103,7 @@ def check(fleet: SmallFleet, name: str, strategy: str) -> None:
     assert np.array_equal(fleet.model(), undisturbed(strategy).model)
 
 
-@pytest.mark.parametrize("strategy", JOBS)
-@pytest.mark.parametrize("name", NODES)
+@pytest.mark.parametrize(("name", "strategy"), PLACES)
 def test_any_record_may_be_damaged_at_any_moment(name: str, strategy: str) -> None:
     """Every record is damaged once: while it is the newest, or when others have followed it."""
     text = JOBS[strategy]
@@ -118,7 +119,7 @@ def test_a_coordinator_whose_earlier_models_are_swept_away_goes_on(
 ) -> None:
     """Rounds that were closed since count, and the last one is done again."""
     monkeypatch.setattr(node_module, "SECONDS_PER_SWEEP", 0.1)
-    for which in range(1, moment):
+    for which in range(1 + moment % 2, moment, 2):
         fleet = damaged(JOBS["fedavg"], CLOUD, moment, which, flipped)
         check(fleet, CLOUD, "fedavg")
 

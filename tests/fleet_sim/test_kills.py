@@ -74,7 +74,7 @@ def events_of(text: str = JOB) -> int:
 
 @pytest.mark.parametrize("name", NODES)
 def test_a_node_killed_at_any_moment(name) -> None:
-    for moment, pause in zip(range(1 + NODES.index(name), events_of(), 13), cycle([0.03, 4.0]), strict=False):
+    for moment, pause in zip(range(1 + NODES.index(name), events_of(), 17), cycle([0.03, 4.0]), strict=False):
         check(killed([name], moment, pause))
 
 
@@ -82,21 +82,21 @@ def test_a_node_killed_at_any_moment(name) -> None:
 def test_a_node_killed_while_blobs_move(name, monkeypatch) -> None:
     monkeypatch.setattr(node_module, "INLINE", 0)
     undisturbed.cache_clear()
-    for moment in range(2 + NODES.index(name), events_of(), 29):
+    for moment in range(2 + NODES.index(name), events_of(), 37):
         check(killed([name], moment, 1.0))
     undisturbed.cache_clear()
 
 
 @pytest.mark.parametrize("names", [("site-a", "cloud"), ("dev-0", "site-a"), ("dev-0", "dev-1", "dev-2"), NODES])
 def test_several_nodes_killed_at_once(names) -> None:
-    for moment in range(5, events_of(), 23):
+    for moment in range(5, events_of(), 31):
         check(killed(names, moment, 2.0))
 
 
 @pytest.mark.parametrize("text", [fedavg(fleet__devices=4), visit(fleet__devices=4, encoding="int8")])
 def test_other_jobs_survive_too(text) -> None:
     for name in ("dev-0", "site-a", "cloud"):
-        for moment in range(7, events_of(text), 31):
+        for moment in range(7, events_of(text), 41):
             check(killed([name], moment, 1.0, text), text)
 
 

@@ -11,7 +11,7 @@ from coordinator.records import ENDED
 from fleet_sim.world.memory_fleet import CLOUD
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.fleet_sim.small_fleet import TWO_SITES, SmallFleet
-from tests.fleet_sim.test_damage import JOBS, NODES, Written, records_of, undisturbed
+from tests.fleet_sim.test_damage import JOBS, PLACES, Written, records_of, undisturbed
 from tests.fleet_sim.test_kills import wait
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def held(fleet: SmallFleet, name: str) -> list[bytes]:
 def robbed(strategy: str, name: str) -> Iterator[SmallFleet]:
     """The fleet at some moments of a job, without each of the blobs that the node holds then, and without all."""
     last = records_of(name, JOBS[strategy])
-    for moment in range(2, last, max(1, last // 4)):
+    for moment in range(2, last, max(1, last // 3)):
         fleet = at(strategy, name, moment)
         count = 0 if fleet.job("job").status in ENDED else len(held(fleet, name))
         for which in (*range(count), None) if count else ():
@@ -50,8 +50,7 @@ def robbed(strategy: str, name: str) -> Iterator[SmallFleet]:
             yield fleet
 
 
-@pytest.mark.parametrize("strategy", JOBS)
-@pytest.mark.parametrize("name", [name for name in NODES if name != CLOUD])
+@pytest.mark.parametrize(("name", "strategy"), [place for place in PLACES if place[0] != CLOUD])
 def test_devices_and_edge_servers_go_on(name: str, strategy: str) -> None:
     for fleet in robbed(strategy, name):
         state = fleet.job("job")

@@ -354,7 +354,7 @@ def test_a_site_whose_store_is_lost_begins_its_tours_again(text) -> None:
 @pytest.mark.parametrize("name", ["site-a", "dev-0", "dev-3"])
 def test_a_store_lost_at_any_moment_costs_no_visit(name) -> None:
     text = visit(fleet__devices=4)
-    for moment in range(4, events_of(text), 11):
+    for moment in range(4, events_of(text), 17):
         fleet = SmallFleet(TWO_SITES)
         fleet.submit(text)
         after(fleet, moment)

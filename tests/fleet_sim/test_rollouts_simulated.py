@@ -21,7 +21,7 @@ from sojourn.protocol.topics import Address
 from tests.fleet_sim.release_fleet import DEVICES, KINDS, NODES, SITES, STAGES, ReleaseFleet, serving
 from tests.fleet_sim.test_kills import after, wait
 
-SEEDS = int(os.environ.get("CHAOS_SEEDS", "200"))
+SEEDS = int(os.environ.get("CHAOS_SEEDS", "60"))
 
 
 def currents(fleet: ReleaseFleet) -> dict[str, int]:
@@ -217,7 +217,7 @@ def test_a_device_whose_disk_was_replaced_is_given_what_the_fleet_serves() -> No
 @pytest.mark.parametrize("kind", ["good", "does not load", "slow"])
 def test_a_node_killed_at_any_moment(kind, name) -> None:
     ends = {"good": ("done", 2)}.get(kind, ("rolled-back", 1))
-    for moment in range(1, 420, 31):
+    for moment in range(1, 420, 41):
         fleet = serving()
         fleet.lag = 0.05
         fleet.bad[2] = (kind, DEVICES)

@@ -24,7 +24,7 @@ TEXT = """
 strategy = "feddyn"
 rounds = 3
 threads = 1
-model = { name = "mlp", options = { hidden = [8] } }
+model = { name = "mlp", options = { hidden = [16] } }
 training = { epochs = 1, batch = 16, lr = 0.1, weight_decay = 0.0 }
 [simulation]
 devices = 6

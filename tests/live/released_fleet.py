@@ -1,4 +1,4 @@
-"""Five agents that serve releases, as processes on a real Mosquitto."""
+"""Three agents that serve releases, as processes on a real Mosquitto."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from coordinator.releases.file import ReleaseFile
 
-DEVICES = [f"pi-{number}" for number in range(5)]
-SITES = {"edge-1": DEVICES[:3], "edge-2": DEVICES[3:]}
+DEVICES = [f"pi-{number}" for number in range(3)]
+SITES = {"edge-1": DEVICES[:2], "edge-2": DEVICES[2:]}
 STAGES = (0.05, 0.5, 1.0)
 RULES = HealthRules(soak=0.2, patience=60.0)
 OVER = ("done", "rolled-back", "halted", "paused")

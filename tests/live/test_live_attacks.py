@@ -52,7 +52,7 @@ def job(name: str, devices: int, rounds: int = 1) -> str:
     return text.replace("sets = 2", "sets = 1").replace("size = 2", f"size = {devices}")
 
 
-def check_all_start_again(fleet: LiveFleet) -> None:
+def check_all_start_again(fleet: LiveFleet, leases: str = "") -> None:
     """Nobody fell over, no terminal was written to, and after a kill -9 of everybody an honest job is done."""
     for name in fleet.processes:
         fleet.kill(name)
@@ -60,7 +60,7 @@ def check_all_start_again(fleet: LiveFleet) -> None:
         assert "\x1b" not in fleet.log(name)
     for name in list(fleet.processes):
         fleet.start(name)
-    view = fleet.run(job("afterwards", 3) + SHORT, "afterwards")
+    view = fleet.run(job("afterwards", 3) + leases, "afterwards")
     assert (view.status, view.history[0].visits) == ("done", 3), view
     assert not any("Traceback" in fleet.log(name) for name in fleet.processes)
 
@@ -137,7 +137,7 @@ def test_a_device_that_lies_costs_its_own_hops(fleet: LiveFleet) -> None:
         assert any(words in line for line in said), (words, said)
     assert any("deadline" in line or "no sign of life" in line for line in said), said
     assert view.accuracy > 0.5, view.history
-    check_all_start_again(fleet)
+    check_all_start_again(fleet, SHORT)
 
 
 def test_an_edge_server_that_lies_costs_its_own_tours(fleet: LiveFleet) -> None:
@@ -166,7 +166,7 @@ def test_an_edge_server_that_lies_costs_its_own_tours(fleet: LiveFleet) -> None:
         view = fleet.run(job("job", 3, rounds=2) + SHORT, "job")
         assert any(message["kind"] == "tour" for _, message in bad.heard)
     assert (view.status, [report.visits for report in view.history]) == ("done", [3, 3]), view
-    check_all_start_again(fleet)
+    check_all_start_again(fleet, SHORT)
 
 
 def test_a_server_cannot_make_a_device_read_its_files_or_compute_for_ever(fleet: LiveFleet) -> None:

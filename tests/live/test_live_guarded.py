@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import tarfile
 import time
 from pathlib import Path
@@ -11,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from sojourn.brokers.run import find_mosquitto
+from tests.forked import Forked, sojourn
 from tests.live.live_fleet import compile_here, job_text, split_digits
 from tests.sojourn.brokers.guarded_broker import free_ports
+from tests.there import there
 
 PATIENCE = 150.0
 
@@ -22,27 +23,22 @@ class Guarded:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.brokers: list[subprocess.Popen[bytes]] = []
+        self.services: list[Forked] = []
 
     def sojourn(self, *arguments: object) -> str:
-        command = [sys.executable, "-m", "sojourn.cli", *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def start(self, name: str, *command: object) -> None:
-        with (self.folder / f"{name}.log").open("wb") as log:
-            self.processes.append(subprocess.Popen([*map(str, command)], stdout=log, stderr=log))
+        return sojourn(*map(str, arguments))
 
     def serve(self, name: str, *arguments: object) -> None:
         store = self.folder / "stores" / name
-        self.start(name, sys.executable, "-m", "sojourn.cli", *arguments, "--store", store)
+        self.services.append(Forked([*map(str, arguments), "--store", str(store)], self.folder / f"{name}.log"))
 
     def broker(self, name: str, fleet: Path) -> None:
         conf = self.folder / f"{name}.conf"
         # As root mosquitto becomes a user who may not read a test's private folder.
         conf.write_text("user root\n" + (fleet / "broker" / "mosquitto.conf").read_text())
-        self.start(name, find_mosquitto(), "-c", conf)
+        with (self.folder / f"{name}.log").open("wb") as log:
+            self.brokers.append(subprocess.Popen([there(find_mosquitto()), "-c", str(conf)], stdout=log, stderr=log))
 
     def unpack(self, bundle: Path) -> Path:
         folder = bundle.with_suffix(".d")
@@ -58,10 +54,12 @@ class Guarded:
 def guarded(tmp_path: Path):
     made = Guarded(tmp_path)
     yield made
-    for process in reversed(made.processes):
-        process.terminate()
-    for process in made.processes:
-        process.wait(30)
+    for service in made.services:
+        service.terminate()
+        service.wait(30)
+    for broker in made.brokers:
+        broker.terminate()
+        broker.wait(30)
 
 
 def test_three_people_follow_the_commands_and_a_model_is_trained(guarded: Guarded, tmp_path: Path) -> None:
@@ -89,32 +87,32 @@ def test_three_people_follow_the_commands_and_a_model_is_trained(guarded: Guarde
     text = job_text("job", rounds=1, devices=2).replace("sets = 2", "sets = 1")
     compile_here(text)
     job.write_text(text)
-    there: list[object] = ["--broker", f"localhost:{ports[1]}", "--password-file", cloud / "operator.password"]
-    guarded.sojourn("job", "submit", job, *there)
+    at: list[object] = ["--broker", f"localhost:{ports[1]}", "--password-file", cloud / "operator.password"]
+    guarded.sojourn("job", "submit", job, *at)
     deadline = time.monotonic() + PATIENCE
     while "job is done" not in (said := (tmp_path / "coordinator.log").read_text()):
         assert time.monotonic() < deadline, guarded.logs()
         time.sleep(0.2)
     assert "2 visits, 0 failed" in said
-    _the_model_goes_back(guarded, tmp_path, cloud, there)
+    _the_model_goes_back(guarded, tmp_path, cloud, at)
 
 
-def _the_model_goes_back(guarded: Guarded, folder: Path, cloud: Path, there: list[object]) -> None:
+def _the_model_goes_back(guarded: Guarded, folder: Path, cloud: Path, at: list[object]) -> None:
     """What was learnt is a release now: made, signed, served by both devices, and asked."""
     release = folder / "digits-1.release"
-    made = guarded.sojourn("release", "create", "job", "--line", "digits", "-o", release, *there)
+    made = guarded.sojourn("release", "create", "job", "--line", "digits", "-o", release, *at)
     assert "digits" in made
     assert "torch" in guarded.sojourn("release", "show", release)
     said = guarded.sojourn(
         "release", "rollout", release, "--stages", "50%,100%", "--soak", 0, "--watch",
-        "--key", cloud / "release.key", *there,
+        "--key", cloud / "release.key", *at,
     )  # fmt: skip
     assert "digits 1 is done; 2 serving" in said
-    table = guarded.sojourn("release", "status", "digits", *there)
+    table = guarded.sojourn("release", "status", "digits", *at)
     assert table.count("serving") == 3  # the summary, and one row for each device
     store = folder / "stores" / "pi-1"
     answers = guarded.sojourn("agent", "predict", "digits", folder / "pi-1.npz", "--store", store)
     assert len(answers.splitlines()) > 10
-    assert "digits 1" in guarded.sojourn("release", "status", *there)
-    undone = guarded.sojourn("release", "rollback", "digits", "--watch", *there)
+    assert "digits 1" in guarded.sojourn("release", "status", *at)
+    undone = guarded.sojourn("release", "rollback", "digits", "--watch", *at)
     assert "digits 1 is rolled-back; 2 withdrawn; rollback by operator" in undone

@@ -28,8 +28,9 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tree
 
 
+# Each version of an edge server with the other version of the coordinator, and with devices of both.
 @pytest.mark.parametrize(
-    "old", [DEVICES, (CLOUD, SITE), (SITE,)], ids=["old agents", "old servers", "an old edge server"]
+    "old", [(SITE, DEVICES[0]), (CLOUD, DEVICES[0])], ids=["an old edge server", "an old coordinator"]
 )
 def test_a_fleet_of_two_versions_ends_the_job_and_takes_the_release(
     before: Path, tmp_path: Path, old: tuple[str, ...]

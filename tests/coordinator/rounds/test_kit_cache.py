@@ -15,6 +15,7 @@ from coordinator.rounds.preparing import PrepareJob, prepare, recipe_of
 from sojourn.errors import Fault
 from sojourn.protocol.spec import InputSpec, ModelSpec, TensorSpec
 from sojourn.store.memory_blobs import MemoryBlobs
+from tests.fleet_sim.small_fleet import initial_model, kit_of_jobs
 from tests.sojourn.protocol.examples import kit_without_graphs
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ def test_the_cache_holds_so_many_and_no_more(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_job_is_compiled_once_for_all_simulations_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = kit_of_jobs(), initial_model()
+    monkeypatch.setattr(preparing, "_compiled", lambda *_: compiled)
     first = prepare(PrepareJob("a", JOB.format(seed=1)), MemoryBlobs(), KitCache(tmp_path))
 
     def never(*_: object) -> None:

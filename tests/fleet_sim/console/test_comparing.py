@@ -18,7 +18,7 @@ TEXT = """
 strategy = "fedavg"
 rounds = 2
 threads = 1
-model = { name = "mlp", options = { hidden = [4] } }
+model = { name = "mlp", options = { hidden = [16] } }
 training = { epochs = 1, batch = 16, lr = 0.1 }
 [simulation]
 devices = 4

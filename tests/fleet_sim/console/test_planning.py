@@ -13,7 +13,7 @@ from sojourn.errors import ConfigError
 TEXT = """
 rounds = 2
 threads = 1
-model = { name = "mlp", options = { hidden = [8] } }
+model = { name = "mlp", options = { hidden = [16] } }
 [simulation]
 devices = 6
 engine = "serial"

@@ -46,19 +46,20 @@ NODE: dict[str, Any] = {
     "object_store_memory": 80 << 20,
     "include_log_monitor": False,
 }
-SOON = {
+LEAN = {
+    "RAY_prestart_worker_first_driver": "0",
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_timeout_ms": "2000",
     "RAY_health_check_failure_threshold": "2",
 }
-"""A node that is dead is found to be so in two seconds instead of fifteen."""
+"""Processes start for actors only, and a node that is dead is found to be so in two seconds instead of fifteen."""
 DEVICES = ("dev-0", "dev-1", "dev-2", "dev-3")
 TEXT = """
 strategy = "feddyn"
 rounds = 2
 threads = 1
-model = { name = "mlp", options = { hidden = [8] } }
+model = { name = "mlp", options = { hidden = [16] } }
 training = { epochs = 1, batch = 16, lr = 0.1, weight_decay = 0.0 }
 [simulation]
 devices = 4
@@ -79,7 +80,7 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     folder = os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
-    os.environ |= SOON
+    os.environ |= LEAN
     made = Cluster()
     try:
         made.add_node(**NODE, include_dashboard=False)
@@ -93,8 +94,9 @@ def cluster() -> Iterator[Any]:
         os.environ.update(before)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def engine(cluster: Any) -> Iterator[RayEngine]:
+    """One for the tests that need no other: its actors hold all CPUs until the last of these tests closes it."""
     engine = RayEngine(shards(), 1, address=cluster.address)
     yield engine
     engine.close()
@@ -139,18 +141,6 @@ def test_two_nodes_give_the_bits_of_the_serial_engine(engine: RayEngine) -> None
             assert_same(ours, theirs)
 
 
-def test_both_nodes_train_at_once(engine: RayEngine) -> None:
-    # Neither visit ends, so the two are on two actors, and those are on two nodes.
-    first, second = started(engine, 2)
-    blobs = MemoryBlobs()
-    third = engine.start("dev-1", "third", visit("sgd", blobs), blobs)
-    assert (first.running(), second.running(), third.running()) == (True, True, False)
-    engine.close()
-    assert [isinstance(future.result().event, DidNot) for future in (first, second)] == [True, True]
-    assert third.cancelled()
-    assert not connected()
-
-
 def test_warming_devices_without_data_and_blobs_that_are_gone(engine: RayEngine) -> None:
     assert_warms_and_refuses(engine)
     blobs = MemoryBlobs()
@@ -173,6 +163,18 @@ def test_an_actor_that_is_killed_fails_its_visit_and_is_replaced(engine: RayEngi
     after = engine.start("dev-0", "visit 0", visit("sgd", blobs), blobs).result()
     assert_same(result(after), train(SerialEngine(shards()), "sgd")[0])
     assert set(of_actors(engine, "pid")).isdisjoint(before)
+
+
+def test_both_nodes_train_at_once_until_the_engine_is_closed(engine: RayEngine) -> None:
+    # Neither visit ends, so the two are on two actors, and those are on two nodes.
+    first, second = started(engine, 2)
+    blobs = MemoryBlobs()
+    third = engine.start("dev-1", "third", visit("sgd", blobs), blobs)
+    assert (first.running(), second.running(), third.running()) == (True, True, False)
+    engine.close()
+    assert [isinstance(future.result().event, DidNot) for future in (first, second)] == [True, True]
+    assert third.cancelled()
+    assert not connected()
 
 
 def test_blobs_that_an_actor_has_are_not_sent_again_until_it_lets_them_go(
@@ -220,7 +222,7 @@ def test_a_machine_with_another_version_is_refused(cluster: Any, monkeypatch: py
     monkeypatch.setattr(ray_engine, "versions", lambda: ours | {"onnxruntime": "1.0.0"})
     words = rf"of Ray's cluster has onnxruntime {ours['onnxruntime']} \(1.0.0 here\): install the same"
     with pytest.raises(MachineError, match=words):
-        RayEngine(shards(), 1, address=cluster.address)
+        RayEngine(shards(), 1, workers=1, address=cluster.address)
     assert not connected()
 
 
@@ -231,7 +233,7 @@ def test_a_machine_without_sojourn_is_refused(cluster: Any, monkeypatch: pytest.
 
     monkeypatch.setattr(ray_engine, "RayVisitTrainer", Elsewhere)
     with pytest.raises(MachineError, match=r"cannot train: .*No module named 'sojourn'; is the same sojourn installed"):
-        RayEngine(shards(), 1, address=cluster.address)
+        RayEngine(shards(), 1, workers=1, address=cluster.address)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ TEXT = """
 strategy = "fedavg"
 rounds = 4
 threads = 1
-model = { name = "mlp", options = { hidden = [4] } }
+model = { name = "mlp", options = { hidden = [16] } }
 training = { epochs = 1, batch = 64 }
 simulation = { devices = 2, sites = 1, engine = "serial" }
 """

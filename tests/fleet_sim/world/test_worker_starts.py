@@ -12,7 +12,7 @@ TEXT = """
 strategy = "fedavg"
 rounds = 1
 threads = 1
-model = { name = "mlp", options = { hidden = [4] } }
+model = { name = "mlp", options = { hidden = [16] } }
 simulation = { devices = 2, sites = 1, engine = "serial", profile = "raspberry-pi-zero-2" }
 """
 

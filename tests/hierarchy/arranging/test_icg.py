@@ -163,7 +163,7 @@ def test_groups_are_more_alike_than_random_ones(alpha: float, kind: str, monkeyp
         monkeypatch.setattr(icg, "ARCS", 0)
         monkeypatch.setattr(icg, "DEVICES", 50)
     found, random = [], []
-    for seed in range(10):
+    for seed in range(4):
         split = {"uneven": uneven_counts, "by class": counts_by_class}.get(kind, lambda *at: label_counts(100, 10, *at))
         counts = split(alpha, seed)
         found.append(cpd(counts, icg_groups(IcgArranger(), counts, 10, seed)))
