@@ -15,7 +15,7 @@ from sojourn.errors import InvalidBlob, InvalidMessage
 from sojourn.model import vectors
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.limits import MOST_BYTES, TEXT, sum_within
-from sojourn.protocol.wire import VisitReport
+from sojourn.protocol.wire import DATA_NOTE, VisitReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -110,7 +110,8 @@ def failures_of(
     reports = list(reports)
     lines, alone = [], visit_alone(tour, reports)
     if refused and alone:
-        why = f"{alone.reason}, and {refused}" if alone.reason else refused
+        own = alone.reason.startswith(DATA_NOTE)  # what the device says of its data explains, and does not decide
+        why = f"{refused}; {alone.reason}" if own else f"{alone.reason}, and {refused}" if alone.reason else refused
         lines.append(f"{alone.device}: refused when its model came from site {tour.site}, {why}")
     elif refused:
         lines.append(f"site {tour.site}: its tour is refused, {refused}")
