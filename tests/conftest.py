@@ -6,15 +6,12 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
-
-if TYPE_CHECKING:
-    pass
 
 _KITS: list[str] = []
 """The folder that this process made, and has to take away."""

@@ -71,7 +71,16 @@ def public_side(data: JobData, seed: int, tested: Content | None, shown: Content
         for each in files
         for doubt in doubts_of(each)
     )
-    return PublicData(form.input, form.classes, mean, std, *packed, skipped, values, odd)
+    few = _few_tests(test, exemplars, form.classes) if test and exemplars and shown is None else ()
+    return PublicData(form.input, form.classes, mean, std, *packed, skipped, values, (*odd, *few))
+
+
+def _few_tests(test: Samples, exemplars: Samples, classes: tuple[str, ...]) -> tuple[str, ...]:
+    """Whether exemplars took so many of the test set that accuracy on the rest says little."""
+    if len(test.y) >= len(classes):
+        return ()
+    left = f"only {len(test.y)} samples are left to test on, since {len(exemplars.y)} of the test set are exemplars"
+    return (f"{left}; to do: give a larger test set, or lower data.exemplars_per_class",)
 
 
 def _values(data: JobData, files: list[Samples]) -> ValueRange | None:

@@ -206,9 +206,7 @@ class _Closing:
             for tour, each in self._reports
             for mishap in mishaps_of(state, tour, each, self._refused.get(tour.number))
         ]
-        said = {line for report in state.history for line in report.failures if DATA_NOTE in line}
-        notes = [Mishap(each.device, each.reason) for each in self._counted if each.reason]
-        noted = [line for line in grouped(notes) if line not in said]  # what is odd about a device's data is told once
+        noted = grouped(Mishap(each.device, each.reason) for each in self._counted if self._is_news(each))
         lines = [*((not state.history and state.data_notices) or ()), *(state.unestimated or ()), *state.notices]
         lines += [*([fault] if fault else ()), *grouped(mishaps), *noted, *grouped(forgetful(state, self._done))]
         return RoundReport(
@@ -224,6 +222,13 @@ class _Closing:
             within_room(lines, state.name),
             self._work.at,
         )
+
+    def _is_news(self, visit: VisitReport) -> bool:
+        """Whether there is something to say of a visit that counted; what is odd about a device's data is told once."""
+        if not visit.reason.startswith(DATA_NOTE):
+            return bool(visit.reason)
+        before = (line for report in self._state.history for line in report.failures if visit.reason in line)
+        return not any(visit.device in line for line in before)
 
     def _norms(self) -> tuple[float, ...]:
         """How far visits moved the model, from everywhere among them: what the gate compares the next round with."""

@@ -18,7 +18,7 @@ from sojourn.errors import InvalidBlob, InvalidMessage
 from sojourn.model import vectors
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.limits import MOST_BYTES, TEXT, Moment, sum_within
-from sojourn.protocol.wire import VisitReport
+from sojourn.protocol.wire import DATA_NOTE, VisitReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -118,7 +118,8 @@ def mishaps_of(
     reports = list(reports)
     found, alone = [], visit_alone(tour, reports)
     if refused and alone:
-        why = f"{alone.reason}, and {refused}" if alone.reason else refused
+        own = alone.reason.startswith(DATA_NOTE)  # what the device says of its data explains, and does not decide
+        why = f"{refused}; {alone.reason}" if own else f"{alone.reason}, and {refused}" if alone.reason else refused
         found.append(Mishap(alone.device, f"refused when its model came from site {tour.site}, {why}"))
     elif refused:
         found.append(Mishap(f"site {tour.site}", f"its tour of {names(tour.hops, NAMES_ROOM)} is refused, {refused}"))

@@ -32,7 +32,9 @@ def doubts_of(content: Content) -> list[Doubt]:
     """All that looks odd, the worst first."""
     if not len(content.which):
         return list(content.doubts)
-    return [*_of_labels(content), *content.doubts, *_of_values(content), *_of_classes(content)]
+    labels = list(_of_labels(content))
+    classes = [] if labels else _of_classes(content)  # of what are no labels there are no classes to speak of
+    return [*labels, *content.doubts, *_of_values(content), *classes]
 
 
 def counts_of(content: Content) -> NDArray[np.int64]:

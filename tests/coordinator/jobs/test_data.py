@@ -1,14 +1,23 @@
-"""The built-in data set."""
+"""The built-in data set, and what a job says of its own files."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 from sklearn.datasets import load_digits
 
-from coordinator.jobs.data import digits
+from coordinator.jobs.data import PublicData, digits, public_data
+from coordinator.jobs.settings import JobData, JobSettings
+from sojourn.errors import ConfigError, DataError
+from sojourn.protocol.spec import ValueRange
+from sojourn.settings import validated
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_digits_are_those_of_scikit_learn() -> None:
@@ -22,3 +31,39 @@ def test_digits_are_those_of_scikit_learn() -> None:
 def test_reading_them_does_not_load_scikit_learn() -> None:
     code = "import sys, coordinator.jobs.data as data; data.digits(); print({'sklearn', 'scipy'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def public(folder: Path, **data: Any) -> PublicData:
+    """The public side of a job whose test set has its labels first and no header."""
+    draw = np.random.default_rng(3)
+    rows = [f"{at % 2},{draw.integers(0, 17)},{16 * (at % 9 == 0)}" for at in range(60)]
+    (folder / "test.csv").write_text("\n".join(rows))
+    settings = {"test": str(folder / "test.csv"), "exemplars_per_class": 5, **data}
+    return public_data(JobSettings(name="job", data=validated(settings, JobData, "job.toml")))
+
+
+def test_a_jobs_own_file_is_doubted_like_a_devices(tmp_path: Path) -> None:
+    (odd,) = public(tmp_path).odd
+    assert "test.csv: labels look like values or pixels" in odd
+    assert "(--label first)" in odd
+    assert public(tmp_path, label="first").odd == ()
+
+
+def test_devices_are_told_where_values_are_expected(tmp_path: Path) -> None:
+    assert public(tmp_path, label=1).values == ValueRange(0, 16)
+    assert public(tmp_path, label=1, scale="0..16 to -1..1").values == ValueRange(-1, 1)
+    assert public(tmp_path, label=1, range=[0, 20]).values == ValueRange(0, 20, demanded=True)
+
+
+def test_a_demand_that_the_jobs_own_file_does_not_meet_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"data\.range is 0 to 1, and the job's own samples go from 0 to 16"):
+        public(tmp_path, label=1, range=[0, 1])
+    with pytest.raises(ConfigError, match=r"such as \[0, 16\]"):
+        public(tmp_path, range=[3, 1])
+
+
+def test_a_test_set_that_exemplars_use_up_is_said(tmp_path: Path) -> None:
+    np.savez(tmp_path / "few.npz", x=np.arange(7.0).reshape(7, 1), y=np.array([0, 0, 0, 1, 1, 2, 2]))
+    data = JobData(test=str(tmp_path / "few.npz"), exemplars_per_class=2)
+    (few,) = public_data(JobSettings(name="job", data=data)).odd
+    assert few.startswith("only 1 samples are left to test on, since 6 of the test set are exemplars; to do:")
