@@ -210,7 +210,7 @@ def test_a_path_a_text_and_a_dict_are_the_same_simulation(tmp_path) -> None:
         ({"roundz": 1}, "the dict: unknown key 'roundz'; did you mean 'rounds'"),
         ("data = 'pets.npz'", "no table"),
     ],
-    ids=str,
+    ids=["path", "name", "object", "data", "key", "table"],
 )
 def test_what_a_notebook_cannot_simulate_is_said(settings, words, tmp_path) -> None:
     with pytest.raises(SojournError, match=words):
@@ -244,7 +244,7 @@ def test_what_going_on_would_ignore_is_refused(finished, tmp_path) -> None:
         ({"seed": 7}, "--seed cannot change on the way \\(it was 0\\)"),
         ({"simulation.devices": 9}, "--devices cannot change on the way \\(it was 6\\)"),
         ({"split.by": "iid"}, "--split cannot change on the way \\(it was 'dirichlet'\\)"),
-        ({"training.lr": 0.5}, "--set training.lr cannot change"),
+        ({"training.lr": 0.5}, "--lr cannot change on the way"),
         ({"data.mean": [1.0]}, "--set data.mean cannot change on the way \\(it was not set\\)"),
     ):
         with pytest.raises(ConfigError, match=f"{words}.*leave that out, or begin anew"):

@@ -76,5 +76,5 @@ def test_a_split_of_an_own_file_is_shown(labels_first: str, domains: Path) -> No
     shown = CliRunner().invoke(app, ["show", "--data", labels_first, "--devices", "2", "--label", "first"])
     assert "32 training samples of 2 classes" in shown.output
     assert "odd: " not in shown.output
-    shown = CliRunner().invoke(app, ["show", "--data", str(domains), "--devices", "3", "--by", "domain"])
+    shown = CliRunner().invoke(app, ["show", "--data", str(domains), "--devices", "3", "--split", "domain"])
     assert "24 training samples of 2 classes" in shown.output
