@@ -112,10 +112,13 @@ class CoordinatorClient:
             return self._ask(question, form, patience / 2)
         except LinkError:
             self._ask(Inspect(f"{question.ticket}-known"), Jobs, patience / 2)
-        raise UserError(
-            f"coordinator {self.cloud.name!r} is of a version before {since}, which does not know this question: "
-            f"update it (this is version {__version__})"
-        )
+        try:
+            return self._ask(question, form, patience / 4)  # it may have started only now
+        except LinkError as error:
+            raise UserError(
+                f"coordinator {self.cloud.name!r} is of a version before {since}, which does not know this question: "
+                f"update it (this is version {__version__})"
+            ) from error
 
     def _ask(self, question: Question, form: type[_Answer], patience: float) -> _Answer:
         """Ask until the answer with our ticket is here; what is fetched of us meanwhile is a sign of life."""

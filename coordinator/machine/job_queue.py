@@ -185,6 +185,7 @@ class JobQueue:
     def remove(self, state: JobState) -> list[Effect]:
         """Forget a job that is over."""
         self._steps.pop(state.name, None)
+        self._waiting.forget(state.name)
         record = JobRemoved(state.name, state.strategy.objective.keeps)
         self.durable.apply(record)
         return [Append(record, sync=True), Say(f"job {state.name} is removed")]
