@@ -13,6 +13,7 @@ from torch import nn
 from coordinator.models.cnn import cnn
 from coordinator.models.mlp import mlp
 from coordinator.models.resnet8 import resnet8
+from coordinator.models.torchvision_import import make_torchvision_importable
 from sojourn.errors import ModelError
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def build(name: str, input: InputSpec, classes: int, options: Mapping[str, objec
 
 def _own(name: str) -> Callable[..., nn.Module]:
     path, _, attribute = name.partition(":")
+    make_torchvision_importable()
     try:
         module = importlib.import_module(path)
     except Exception as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coordinator.console.compiling_lines import CompilingLines
+from coordinator.console.compiling_lines import compiling
 from coordinator.console.watching import result_table, show
 from fleet_sim.results.folder import CONFIG
 from fleet_sim.results.report import MODEL, draw, save_model
@@ -48,7 +48,8 @@ def run(
     simulation: Simulation, folder: Path, console: Console, again: str, *, resume: bool = False
 ) -> tuple[SimulationRun, JobProgress]:
     """Run it before a person's eyes; `again` is the command that goes on with it."""
-    running = SimulationRun(simulation, folder, resume=resume, tell=CompilingLines(console))
+    with compiling(console) as tell:
+        running = SimulationRun(simulation, folder, resume=resume, tell=tell)
     console.print(f"[dim]{running.why}[/]")
     try:
         course = show(running.courses(), console)
