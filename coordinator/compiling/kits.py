@@ -109,8 +109,8 @@ def _check_probe(kit: Kit) -> None:
     """A probe that fails here would fail on every device."""
     if reason := check_probe(kit, Graphs(kit)):
         raise ModelError(
-            f"compiled and torch disagree at the probe: {reason}. With weights of about 0.1 this model multiplies "
-            "rounding errors; normalise between its layers, e.g. with GroupNorm"
+            f"compiled and torch disagree at the probe: {reason}. This model multiplies rounding errors; "
+            "normalise between its layers, e.g. with GroupNorm"
         )
 
 

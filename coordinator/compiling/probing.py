@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from coordinator.compiling.reference import Answer, exact, nudged, rounded
 from sojourn.errors import ModelError
@@ -13,46 +15,68 @@ from sojourn.protocol.spec import Probe
 from sojourn.randomness import derive
 
 if TYPE_CHECKING:
-    from coordinator.compiling.samples import ProbeSamples
+    from coordinator.compiling.samples import Batch, ProbeSamples
     from coordinator.compiling.tracing import Trainee
 
 SAMPLES = 4
 SPREAD_PLACES = 24
 LARGEST_PLACES = 8
-CANDIDATES = 8
+PLAIN = (SAMPLES,) * 2
+SPREAD = (SAMPLES, 2, 1, 1, 1, 1)
+"""How many samples the batches have that are tried, at the plain vector and then at one with a spread. The fewer they
+are, the rarer is a kink that is near."""
 STEADY = 0.1
 """Of what devices allow: a batch on which rounding and small nudges do less than this is taken at once."""
+SMALL = 0.1
+"""The spread of a tensor that is zero at the start."""
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A batch, the vector's spread, and how much of what devices allow rounding takes of it already."""
+
+    batch: Batch
+    seed: int
+    spread: tuple[float, ...]
+    unsteady: float
 
 
 def take_probe(trainee: Trainee, samples: ProbeSamples, seed: int) -> Probe:
     """Loss and gradient by torch at the probe vector, told at spread places and at the largest values.
 
     Of several batches it takes one on which rounding matters little: else a device whose processor rounds otherwise
-    would decline a model that it computes rightly.
+    would decline a model that it computes rightly. Agents from before 0.4.0 know only the plain vector: it is left only
+    where it would fail them too.
     """
-    best: tuple[float, int, Answer] | None = None
-    for number in range(CANDIDATES):
-        drawn = derive(seed, "probe", number)
-        answer, unsteady = _tried(trainee, samples, drawn)
-        if best is None or unsteady < best[0]:
-            best = unsteady, drawn, answer
-        if unsteady < STEADY:
+    tried = [(size, ()) for size in PLAIN] + [(size, _spread(trainee)) for size in SPREAD]
+    best: _Candidate | None = None
+    for number, (size, spread) in enumerate(tried):
+        candidate = _tried(trainee, samples, size, derive(seed, "probe", number), spread)
+        if best is None or candidate.unsteady < best.unsteady:
+            best = candidate
+        if candidate.unsteady < STEADY:
             break
     assert best is not None  # noqa: S101  # there is a first one
-    return _probe(samples, best[1], best[2])
-
-
-def _tried(trainee: Trainee, samples: ProbeSamples, seed: int) -> tuple[Answer, float]:
-    """What torch says of a batch, and how much of what devices allow rounding takes of it already."""
-    batch, vector = samples.batch(SAMPLES, seed), probe_vector(trainee.initial.numel())
-    answer = exact(trainee, vector, batch)
+    answer = exact(trainee, probe_vector(trainee.sizes, best.spread), best.batch)
     if not np.isfinite(answer.loss) or not np.isfinite(answer.gradient).all():
         raise ModelError(
-            f"the model's loss at the probe is {float(answer.loss):.6g}, and its gradient is not finite everywhere: "
-            "it cannot be trained with weights of about 0.1; normalise between its layers, e.g. with GroupNorm"
+            f"the model's loss on made-up samples is {float(answer.loss):.6g}, or its gradient is not finite: "
+            "look at data.mean and data.std, and at divisions, logarithms and roots in the model"
         )
-    others = [rounded(trainee, vector, batch), *nudged(trainee, vector, batch, seed)]
-    return answer, max(_unlike(answer, other) for other in others)
+    return _probe(best, answer)
+
+
+def _spread(trainee: Trainee) -> tuple[float, ...]:
+    """So that each tensor is as large as at the start: numbers spread evenly up to s have a mean square of s²/3."""
+    parts = torch.split(trainee.initial.double(), list(trainee.sizes))
+    return tuple(float(torch.sqrt(3 * part.square().mean())) or SMALL for part in parts)
+
+
+def _tried(trainee: Trainee, samples: ProbeSamples, size: int, seed: int, spread: tuple[float, ...]) -> _Candidate:
+    batch, vector = samples.batch(size, seed), probe_vector(trainee.sizes, spread)
+    answer = rounded(trainee, vector, batch)
+    beside = nudged(trainee, vector, batch, seed)
+    return _Candidate(batch, seed, spread, max(_unlike(answer, other) for other in beside))
 
 
 def _unlike(answer: Answer, other: Answer) -> float:
@@ -67,17 +91,18 @@ def _unlike(answer: Answer, other: Answer) -> float:
     return max(apart) if np.isfinite(apart).all() else np.inf
 
 
-def _probe(samples: ProbeSamples, seed: int, answer: Answer) -> Probe:
-    batch, gradient = samples.batch(SAMPLES, seed), answer.gradient
+def _probe(taken: _Candidate, answer: Answer) -> Probe:
+    batch, gradient = taken.batch, answer.gradient
     spread = np.linspace(0, gradient.size - 1, min(SPREAD_PLACES, gradient.size)).astype(np.int64)
     largest = np.argsort(-np.abs(gradient), kind="stable")[:LARGEST_PLACES]
     places = np.union1d(spread, largest)
     return Probe(
         x=np.ascontiguousarray(batch.x).tobytes(),
         y=tuple(int(label) for label in batch.y),
-        noise_seed=seed,
+        noise_seed=taken.seed,
         loss=float(answer.loss),
         norm=float(np.linalg.norm(gradient)),
         places=tuple(int(place) for place in places),
         values=tuple(float(value) for value in gradient[places]),
+        spread=taken.spread,
     )

@@ -1,14 +1,27 @@
-"""The steps of compiling as lines on a terminal, where it happens in the terminal's own process."""
+"""The steps of compiling on a terminal, where it happens in the terminal's own process."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from rich.console import Console
 
 FIRST = 2.0
 """Seconds that compiling takes at least before anything is said of it."""
+
+
+@contextmanager
+def compiling(console: Console) -> Iterator[Callable[[str], None]]:
+    """What shows the steps: one line that changes in a terminal and is gone afterwards, lines elsewhere."""
+    if not console.is_terminal:
+        yield CompilingLines(console)
+        return
+    with console.status("preparing") as status:
+        yield lambda text: status.update(f"compiling: {text}")
 
 
 class CompilingLines:

@@ -12,6 +12,7 @@ from torch import nn
 from coordinator.models.cnn import cnn
 from coordinator.models.mlp import mlp
 from coordinator.models.resnet8 import resnet8
+from coordinator.models.torchvision_import import make_torchvision_importable
 from sojourn.errors import ConfigError, ModelError
 from sojourn.parts.own import own_module
 
@@ -48,6 +49,7 @@ def build(name: str, input: InputSpec, classes: int, options: Mapping[str, objec
 
 def _own(name: str) -> Callable[..., nn.Module]:
     path, _, attribute = name.partition(":")
+    make_torchvision_importable()
     try:
         module = own_module(path)
     except ConfigError as error:

@@ -30,7 +30,13 @@ def make() -> dict[str, Any]:
         "seeds": [{"seed": seed, "names": list(names), "derived": derive(seed, *names)} for seed, names in _NAMES],
         "orders": _orders(),
         "noise": _noise(),
-        "probe_vector": {"size": 8, "float32": probe_vector(8).astype("<f4").tobytes().hex()},
+        "probe_vector": {
+            "size": 8,
+            "float32": probe_vector([8]).astype("<f4").tobytes().hex(),
+            "sizes": [5, 3],
+            "spread": [0.5, 2.0],
+            "spread_float32": probe_vector([5, 3], [0.5, 2.0]).astype("<f4").tobytes().hex(),
+        },
         "signatures": _signatures(),
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from coordinator.console.compiling_lines import CompilingLines
+from coordinator.console.compiling_lines import compiling
 from coordinator.console.watching import is_live, result_table, round_line, show
 from coordinator.results.folder import CONFIG, HOME, free
 from coordinator.results.report import REPORT, what_was_run
@@ -97,7 +97,8 @@ def run(
 
     Without `rounds` nothing is said but what a live view shows: there are more runs than one.
     """
-    running = SimulationRun(simulation, folder, resume=resume, tell=CompilingLines(console))
+    with compiling(console) as tell:
+        running = SimulationRun(simulation, folder, resume=resume, tell=tell)
     try:
         if rounds:
             write(console, f"Trained by: {running.why}.", "dim")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coordinator.models.torchvision_import import torchvision_datasets
 from fleet_sim.datasets.data_set import Found
-from fleet_sim.datasets.torchvision_import import torchvision_datasets
 from sojourn.data.samples import content_of
 from sojourn.errors import DataError
 

@@ -84,7 +84,7 @@ def check_probe(kit: Kit, graphs: Graphs) -> str | None:
     y = np.array(probe.y, dtype=np.int64)
     noise = draw_noise(probe.noise_seed, 0, len(probe.y), kit.noise)
     try:
-        loss, gradient = graphs.loss_and_gradient(probe_vector(kit.model.size), x, y, noise)
+        loss, gradient = graphs.loss_and_gradient(probe_vector(kit.model.sizes, probe.spread), x, y, noise)
     except GraphRefused:  # by us, not by this runtime
         raise
     except (*REFUSED, ModelError) as error:
@@ -92,14 +92,25 @@ def check_probe(kit: Kit, graphs: Graphs) -> str | None:
     return _disagreement(kit, loss, gradient)
 
 
-def probe_vector(size: int) -> NDArray[np.float32]:
-    """The vector at which probes are taken: 0.1 sin(i + 1), a formula that any language can repeat."""
+def probe_vector(sizes: Sequence[int], spread: Sequence[float] = ()) -> NDArray[np.float32]:
+    """The vector at which a probe is taken, for tensors of these sizes: a formula that any language can repeat.
+
+    0.1 sin(i + 1); with `spread`, numbers that look drawn, none larger than its tensor's spread. In the plain vector
+    all filters of a layer are made of two waves, whose small differences a deep model with norms multiplies.
+    """
+    size = sum(sizes)
     vector = np.empty(size, dtype=np.float32)
     block = 1 << 16
     for start in range(0, size, block):
-        end = min(start + block, size)
-        vector[start:end] = 0.1 * np.sin(np.arange(start + 1, end + 1, dtype=np.float64))
-    return vector
+        at = np.arange(start + 1, min(start + block, size) + 1, dtype=np.float64)
+        vector[start : start + len(at)] = _scattered(at) if spread else 0.1 * np.sin(at)
+    return vector * np.repeat(np.array(spread, np.float32), sizes) if spread else vector
+
+
+def _scattered(at: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Between -1 and 1; without a jump, at which a last bit would matter."""
+    turns = 43758.5453 * np.sin(12.9898 * at)
+    return 1.0 - 4.0 * np.abs(turns - np.floor(turns) - 0.5)
 
 
 def _disagreement(kit: Kit, loss: float, gradient: NDArray[np.float32]) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import isfinite, prod
 from typing import TYPE_CHECKING
 
 from sojourn.errors import GraphRefused
@@ -97,5 +97,7 @@ def _objections_to_probe(kit: Kit) -> Iterator[str]:
         yield f"a probe with {len(probe.values)} values for {len(probe.places)} places"
     if not all(0 <= place < kit.model.size for place in probe.places):
         yield "a probe with places outside of the model"
+    if len(probe.spread) not in (0, len(kit.model.tensors)) or not all(map(isfinite, probe.spread)):
+        yield f"a probe with the spread of {len(probe.spread)} of {len(kit.model.tensors)} tensors, or an infinite one"
     if not 0 <= probe.noise_seed < 1 << 64:
         yield f"a probe with {probe.noise_seed} as its seed"

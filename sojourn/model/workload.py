@@ -67,7 +67,7 @@ def measure(kit: Kit, batch: int, *, seconds: float = 1.0, threads: int = 1) -> 
     """The median seconds of a training step here, over steps for this long."""
     x, y = _samples(kit, batch)
     drawn = noise(kit.probe.noise_seed, 0, batch, kit.noise)
-    graphs, w = Graphs(kit, threads), probe_vector(kit.model.size)
+    graphs, w = Graphs(kit, threads), probe_vector(kit.model.sizes)
     taken: list[float] = []
     graphs.loss_and_gradient(w, x, y, drawn)  # the first one reserves memory
     while len(taken) < LEAST_STEPS or sum(taken) < seconds:
@@ -88,7 +88,7 @@ def counted_cost(kit: Kit) -> float:
         session = open_session(kit.train, _counting(folder), "the training graph")
         x, y = _samples(kit, COUNTED)
         drawn = noise(kit.probe.noise_seed, 0, COUNTED, kit.noise)
-        feeds: dict[str, NDArray[np.generic]] = {"vector": probe_vector(kit.model.size), "x": x, "y": y}
+        feeds: dict[str, NDArray[np.generic]] = {"vector": probe_vector(kit.model.sizes), "x": x, "y": y}
         feeds |= {f"noise_{at}": values for at, values in enumerate(drawn)}
         session.run(["loss", "gradient"], feeds)
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))

@@ -58,8 +58,8 @@ class InputSpec(msgspec.Struct, frozen=True):
     dtype: Literal["float32", "int64"] = "float32"
 
 
-class Probe(msgspec.Struct, frozen=True):
-    """A batch with the loss and gradient that torch computed for it at `probe_vector(size)`.
+class Probe(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A batch with the loss and gradient that torch computed for it at `sojourn.model.graphs.probe_vector`.
 
     The gradient is told by its L2 norm and by its values at a few places, so a probe stays small.
     """
@@ -71,6 +71,8 @@ class Probe(msgspec.Struct, frozen=True):
     norm: float
     places: tuple[int, ...]
     values: tuple[float, ...]
+    spread: tuple[float, ...] = ()
+    """The largest number of each tensor in the vector, where the plain vector would multiply rounding errors."""
 
 
 class ValueRange(msgspec.Struct, frozen=True):

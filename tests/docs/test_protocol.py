@@ -264,8 +264,14 @@ def test_noise(vector):
 
 def test_probe_vector():
     wanted = np.frombuffer(bytes.fromhex(VECTORS["probe_vector"]["float32"]), "<f4")
-    np.testing.assert_allclose(probe_vector(len(wanted)), wanted, rtol=1e-6)
+    np.testing.assert_allclose(probe_vector([len(wanted)]), wanted, rtol=1e-6)
     np.testing.assert_allclose(wanted, [0.1 * np.sin(at + 1) for at in range(8)], rtol=1e-6)
+    sizes, spread = VECTORS["probe_vector"]["sizes"], VECTORS["probe_vector"]["spread"]
+    wanted = np.frombuffer(bytes.fromhex(VECTORS["probe_vector"]["spread_float32"]), "<f4")
+    np.testing.assert_allclose(probe_vector(sizes, spread), wanted, rtol=1e-6)
+    turns = [43758.5453 * math.sin(12.9898 * (at + 1)) % 1.0 for at in range(8)]
+    formula = [1 - 4 * abs(turn - 0.5) for turn in turns]
+    np.testing.assert_allclose(wanted, [*(0.5 * u for u in formula[:5]), *(2 * u for u in formula[5:])], rtol=1e-5)
 
 
 def test_signature_follows_its_formula():

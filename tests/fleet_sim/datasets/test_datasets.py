@@ -14,8 +14,9 @@ import pytest
 from PIL import Image
 
 from coordinator.jobs.data import digits_split
-from fleet_sim.datasets import FOLDER, NAMES, load, torchvision_import
-from fleet_sim.datasets.torchvision_import import torchvision_datasets
+from coordinator.models import torchvision_import
+from coordinator.models.torchvision_import import torchvision_datasets
+from fleet_sim.datasets import FOLDER, NAMES, load
 from sojourn.errors import DataError
 
 X = np.arange(20, dtype=np.float32).reshape(10, 2)

@@ -48,7 +48,7 @@ def kit() -> Kit:
         helper.make_node("Constant", [], ["first"], value_ints=[0]),
         helper.make_node("ReduceMean", ["each", "first"], ["gradient"], keepdims=0),
     ]
-    w = probe_vector(FEATURES).astype(np.float64)
+    w = probe_vector([FEATURES]).astype(np.float64)
     return Kit(
         model=ModelSpec((TensorSpec("w", (FEATURES, 1)),)),
         input=InputSpec((FEATURES,)),
@@ -105,11 +105,22 @@ def test_probe_is_compared() -> None:
 
 
 def test_probe_vector_is_the_formula_over_blocks() -> None:
-    vector = probe_vector(200_000)
+    vector = probe_vector([150_000, 50_000])
     expected = (0.1 * np.sin(np.arange(1, 200_001, dtype=np.float64))).astype(np.float32)
     np.testing.assert_array_equal(vector, expected)
-    assert probe_vector(0).size == 0
+    assert probe_vector([]).size == 0
     assert vector[0] == np.float32(0.08414709848078965)
+
+
+def test_probe_vector_with_a_spread_looks_drawn_and_stays_within_it() -> None:
+    sizes, spread = [150_000, 50_000], [0.5, 2.0]
+    first, second = np.split(probe_vector(sizes, spread), [150_000])
+    for part, most in zip((first, second), spread, strict=True):
+        assert 0.99 * most < np.abs(part).max() <= most
+        assert abs(part.mean()) < 0.01 * most
+        assert abs(part.std() - most / np.sqrt(3)) < 0.01 * most
+        assert abs(np.corrcoef(part[:-1], part[1:])[0, 1]) < 0.02
+    assert probe_vector([3], [1.0])[0] == np.float32(1 - 4 * abs(43758.5453 * np.sin(12.9898) % 1 - 0.5))
 
 
 def test_no_torch_or_onnx_is_imported() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -48,6 +49,8 @@ def probed(**fields: Any) -> Kit:
         (probed(places=tuple([KIT.model.size] * len(KIT.probe.places))), "places outside of the model"),
         (probed(places=tuple([-1] * len(KIT.probe.places))), "places outside of the model"),
         (probed(noise_seed=-1), "a probe with -1 as its seed"),
+        (probed(spread=(1.0,)), "the spread of 1 of"),
+        (probed(spread=(math.inf,) * len(KIT.model.tensors)), "an infinite one"),
     ],
 )
 def test_numbers_and_names_fit_each_other(kit: Kit, words: str) -> None:

@@ -17,18 +17,23 @@ _DESCRIBED = ("nms", "qnms")
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
-def torchvision_datasets() -> Any:
-    """The module torchvision.datasets."""
+def make_torchvision_importable() -> None:
+    """From now on `import torchvision` works in this process, if it is installed: in our code and in anybody's."""
     spec = find_spec("torchvision")
     if spec is not None and spec.origin and not _compiled(Path(spec.origin).parent):
         _declared()
+
+
+def torchvision_datasets() -> Any:
+    """The module torchvision.datasets."""
+    make_torchvision_importable()
     return import_module("torchvision.datasets")
 
 
 @cache
 def _compiled(package: Path) -> bool:
     """Whether torchvision's compiled operators fit this torch; loading them again later does no harm."""
-    import torch  # noqa: PLC0415  # takes seconds: only where a set of torchvision's is read
+    import torch  # noqa: PLC0415  # takes seconds: only where something of torchvision's is used
 
     for library in package.glob("_C.*"):
         try:
