@@ -84,7 +84,10 @@ def test_layers_that_draw_or_remember_are_refused() -> None:
 def test_an_operator_without_translation_names_its_layer() -> None:
     inner = nn.Sequential(nn.Conv2d(1, 1, 1), nn.AdaptiveMaxPool2d(1))
     module = nn.Sequential(nn.Unflatten(1, (1, 2, 3)), inner, nn.Flatten(), nn.Linear(1, 2))
-    assert "'1.1' (AdaptiveMaxPool2d)" in refusal(module)
+    text = refusal(module)
+    assert "'1.1' (AdaptiveMaxPool2d)" in text
+    assert "no translation of its operator adaptive_max_pool2d_backward into a graph: use AdaptiveAvgPool2d" in text
+    assert "OpOverload" not in text
 
 
 def test_a_model_that_does_not_fit_says_so() -> None:
@@ -92,6 +95,17 @@ def test_a_model_that_does_not_fit_says_so() -> None:
     assert "(2, 3)" in refusal(nn.Linear(6, 3))
     assert "no tensor to train" in refusal(nn.Flatten())
     assert "float32" in refusal(nn.Linear(6, 2).double())
+
+
+def test_what_a_model_must_answer_is_said_in_a_users_words() -> None:
+    single = refusal(nn.Linear(6, 1))
+    assert "(2, 1)" in single
+    assert "let its last layer have 2 outputs" in single
+    assert "let its last layer have 2 outputs" in refusal(nn.Sequential(nn.Linear(6, 1), nn.Flatten(0)))
+    assert "3 outputs, and the data 2 classes" in refusal(nn.Linear(6, 3))
+    assert "or flatten them" in refusal(nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Linear(6, 2)))
+    assert "returns a tuple" in refusal(Inner(lambda inner, x: (inner.linear(x), x)))
+    assert "norm_layer=" in refusal(nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 2)))
 
 
 def test_normalisation_is_checked() -> None:
