@@ -16,7 +16,7 @@ from coordinator.compiling.layers import Whereabouts
 from coordinator.compiling.preprocessing import normalised
 from coordinator.compiling.probing import take_probe
 from coordinator.compiling.samples import ProbeSamples, like
-from coordinator.compiling.survey import Survey, check_layers, linear_weights, take_survey
+from coordinator.compiling.survey import Survey, check_layers, instead_of, linear_weights, take_survey
 from coordinator.compiling.tracing import TRACED_BATCH, Trainee
 from sojourn.errors import ModelError
 from sojourn.model.graphs import Graphs, check_probe
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     Report = Callable[[str], None]
 
 USUAL_BATCH = 16
+NO_TRANSLATION = "No ONNX function found"
+"""How the exporter begins to say that it does not know an operator."""
 
 
 @dataclass(frozen=True)
@@ -137,8 +139,11 @@ def _why(error: Exception, whereabouts: Whereabouts, survey: Survey) -> str:
     layer = whereabouts.layer
     if layer == "the loss" and operator:
         layer = survey.layer_of(operator[1])
-    first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
-    return f"{layer} cannot be compiled: {first}; docs/models.md lists the layers that do"
+    if operator and text.startswith(NO_TRANSLATION):
+        reason = f"there is no translation of its operator {operator[1]} into a graph{instead_of(layer)}"
+    else:
+        reason = text.strip().splitlines()[0] if text.strip() else type(error).__name__
+    return f"{layer} cannot be compiled: {reason}; docs/models.md lists the layers that can"
 
 
 def _root(error: BaseException) -> str:

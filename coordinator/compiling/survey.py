@@ -20,8 +20,15 @@ if TYPE_CHECKING:
     from coordinator.compiling.dropout import NoiseFeed
 
 RANDOM_LAYERS = (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU, nn.FractionalMaxPool2d)
-
-_CELLS = {"RNN_TANH": "RNNCell", "RNN_RELU": "RNNCell", "LSTM": "LSTMCell", "GRU": "GRUCell"}
+INSTEAD = {
+    "AdaptiveMaxPool": "AdaptiveAvgPool2d, or MaxPool2d with a window of its own",
+    "EmbeddingBag": "Embedding and a mean over its second axis",
+    "FractionalMaxPool": "MaxPool2d",
+    "LPPool": "AvgPool2d",
+    "MaxPool3d": "Conv3d with a stride",
+    "MaxUnpool": "Upsample or ConvTranspose2d",
+}
+"""What to use in place of layers that have no translation, by how their names begin."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,12 @@ def check_layers(module: nn.Module) -> None:
     for name, parameter in trainable:
         if parameter.dtype != torch.float32:
             raise ModelError(f"{name} is {parameter.dtype}: a model's tensors must be float32")
+
+
+def instead_of(layer: str) -> str:
+    """What a person may use in place of a layer that has no translation, as the rest of a sentence."""
+    found = next((better for kind, better in INSTEAD.items() if f"({kind}" in layer), "")
+    return f": use {found}" if found else ""
 
 
 def linear_weights(module: nn.Module, trained: AbstractSet[str]) -> tuple[str, ...]:
@@ -79,15 +92,12 @@ def take_survey(module: nn.Module, feed: NoiseFeed, x: Tensor, classes: int) -> 
 
 def _refusal(layer: nn.Module) -> str | None:
     if isinstance(layer, _BatchNorm):
-        return "it keeps running statistics that would mix between devices; use GroupNorm or LayerNorm"
+        return (
+            "it keeps running statistics, which differ from device to device and are no weights. Use GroupNorm or "
+            "LayerNorm; models of torchvision take norm_layer=lambda channels: nn.GroupNorm(8, channels)"
+        )
     if isinstance(layer, _InstanceNorm) and layer.track_running_stats:
         return "it keeps running statistics; use track_running_stats=False or GroupNorm"
-    if isinstance(layer, nn.RNNBase):
-        return (
-            f"a whole {type(layer).__name__} has no graph that trains without torch. What does: "
-            f"{_CELLS[layer.mode]} in a loop over the steps of the sequence (docs/models.md), Conv1d, or "
-            "MultiheadAttention"
-        )
     if isinstance(layer, RANDOM_LAYERS):
         return "it draws its own random numbers; use Dropout"
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
@@ -119,21 +129,23 @@ def _check_buffers(module: nn.Module, before: dict[str, Tensor]) -> None:
 def _check_answers(answers: object, batch: int, classes: int) -> None:
     if not isinstance(answers, Tensor):
         raise ModelError(
-            f"the model must return one tensor of logits, not {type(answers).__name__}: one number for each class and "
-            "sample; take the part that has them (of a recurrent layer the last output)"
+            f"the model returns a {type(answers).__name__}: its forward must return one tensor, a row of logits for "
+            "each sample. Return that part alone (several outputs or losses cannot be trained today)"
         )
-    if answers.numel() == batch and classes > 1:
+    found, wanted = tuple(answers.shape), (batch, classes)
+    if found == wanted:
+        return
+    told = f"the model answers {found} for {batch} samples of {classes} classes: it must be {wanted}"
+    if found in ((batch,), (batch, 1)):
         raise ModelError(
-            f"the model gives one number for each sample, and the job has {classes} classes: a classifier gives one "
-            f"for each class, {classes} here, also where there are only two (nn.Linear(..., {classes}), without "
-            "sigmoid or softmax at its end). To predict a quantity (regression), put it into bins and make these "
-            "the classes"
+            f"{told}, one number for each class. A single output, for yes or no or for a quantity, cannot be trained "
+            f"today: let its last layer have {classes} outputs, without sigmoid or softmax (the loss is cross-entropy)"
         )
-    if tuple(answers.shape) != (batch, classes):
+    if len(found) == len(wanted) and found[0] == batch:
         raise ModelError(
-            f"the model answers {tuple(answers.shape)} for {batch} samples of {classes} classes: "
-            f"it must be ({batch}, {classes})"
+            f"{told}. Its last layer has {found[1]} outputs, and the data {classes} classes: make them equal"
         )
+    raise ModelError(f"{told}. Take a mean over the other axes, or flatten them, before its last layer")
 
 
 def _name(operator: torch._ops.OpOverload) -> str:

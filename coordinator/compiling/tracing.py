@@ -115,7 +115,8 @@ def _traced(
 ) -> fx.GraphModule:
     tracer = make_fx(function, decomposition_table=decompositions, _allow_non_fake_inputs=True)
     # Without it operators that are written in C++, such as flatten, would fix the batch at the traced size.
-    with mode, enable_python_dispatcher():
+    # And oneDNN's LSTM is one operator of its own, which no other runtime knows.
+    with mode, enable_python_dispatcher(), torch.backends.mkldnn.flags(enabled=False):
         return tracer(*inputs)
 
 

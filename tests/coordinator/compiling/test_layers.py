@@ -78,6 +78,7 @@ LAYERS = {
         mix(),
         nn.MaxPool2d(2, stride=1, ceil_mode=True),
     ],
+    "pools along one axis": [nn.Conv2d(4, 8, 3), nn.Flatten(2), nn.Conv1d(8, 4, 2), nn.MaxPool1d(2)],
     "mean pool": [
         conv(),
         nn.AvgPool2d(3, stride=2, padding=1, ceil_mode=True),
@@ -123,6 +124,29 @@ def test_embedding_layer_norm_residual_and_tied_weights_agree_with_torch() -> No
     assert "inner.weight" in names
     assert "again.weight" not in names
     assert result.initial.size == sum(p.numel() for p in Residual().parameters())
+
+
+class Recurrent(nn.Module):
+    """One recurrent layer after another, the last one's last state, and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.LSTM(3, 4, batch_first=True, bidirectional=True)
+        self.second = nn.GRU(8, 5, batch_first=True)
+        self.third = nn.RNN(5, 4, batch_first=True)
+        self.head = nn.Linear(4, len(CLASSES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in (self.first, self.second, self.third):
+            x, _ = layer(x)
+        logits: Tensor = self.head(x[:, -1])
+        return logits
+
+
+def test_recurrent_layers_agree_with_torch() -> None:
+    torch.manual_seed(0)
+    result = compiled(Recurrent(), InputSpec((4, 3)))
+    assert "first.weight_hh_l0_reverse" in [tensor.name for tensor in result.kit.model.tensors]
 
 
 def test_frozen_tensors_stay_out_of_the_vector() -> None:
