@@ -52,6 +52,7 @@ def create(
     """Make a release of a job's newest model, or of an ONNX file: checked, measured, with a model card."""
     from rich.console import Console
 
+    from coordinator.console.compiling_lines import waiting
     from coordinator.console.release_card import summary
     from coordinator.releases.file import write_release
     from coordinator.releases.making import Wanted
@@ -64,12 +65,15 @@ def create(
     check_name(line, "--line")
     _check_notes(notes)
     wanted = Wanted(line, version or 0, "int8" if int8 else "float32", notes, max_loss)
-    release = (
-        _of_file(file, wanted, samples, _names(class_names, classes_file)) if file else _of_job(operator, job, wanted)
-    )
+    console = Console()
+    with waiting(console, f"making a release of {file or job}: checked, measured, with its card"):
+        release = (
+            _of_file(file, wanted, samples, _names(class_names, classes_file))
+            if file
+            else _of_job(operator, job, wanted)
+        )
     path = output or Path(f"{line}-{release.card.version}.release")
     write_release(path, release)
-    console = Console()
     console.print(f"{path}: {path.stat().st_size:,} bytes", markup=False, highlight=False)
     console.print(summary(release))
 
