@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -14,17 +15,17 @@ from coordinator.compiling.dropout import with_fed_dropout
 from coordinator.compiling.exporting import export_predict, export_train
 from coordinator.compiling.layers import Whereabouts
 from coordinator.compiling.preprocessing import normalised
-from coordinator.compiling.probing import take_probe
+from coordinator.compiling.probing import probes
 from coordinator.compiling.samples import ProbeSamples, like
 from coordinator.compiling.survey import Survey, check_layers, instead_of, linear_weights, take_survey
 from coordinator.compiling.tracing import TRACED_BATCH, Trainee
 from sojourn.errors import ModelError
 from sojourn.model.graphs import Graphs, check_probe
-from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, TensorSpec
+from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, Probe, TensorSpec
 from sojourn.randomness import derive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -91,6 +92,7 @@ def _compile(
         for name, shape in zip(trainee.names, trainee.shapes, strict=True)
     )
     report("taking the probe")
+    candidates = probes(trainee, samples, seed)
     kit = Kit(
         model=ModelSpec(tensors),
         input=spec,
@@ -98,22 +100,27 @@ def _compile(
         noise=survey.noise,
         train=train,
         predict=predict,
-        probe=take_probe(trainee, samples, seed),
+        probe=next(candidates),
         linear=linear_weights(fed, {tensor.name for tensor in tensors}),
     )
     exam = Exam(trainee, samples, seed, batch)
     check_kit(kit, exam, lambda at, of: report(f"checking the gradient ({at + 1} of {of})"))
-    _check_probe(kit)
+    kit = _probed(kit, candidates)
     return Compiled(kit, trainee.initial.numpy().copy())
 
 
-def _check_probe(kit: Kit) -> None:
-    """A probe that fails here would fail on every device."""
-    if reason := check_probe(kit, Graphs(kit)):
+def _probed(kit: Kit, others: Iterator[Probe]) -> Kit:
+    """The kit with a probe that this runtime meets: one that fails here, though the graph is right, fails devices."""
+    reason = check_probe(kit, Graphs(kit))
+    while reason and (probe := next(others, None)):
+        kit = msgspec.structs.replace(kit, probe=probe)
+        reason = check_probe(kit, Graphs(kit))
+    if reason:
         raise ModelError(
             f"compiled and torch disagree at the probe: {reason}. This model multiplies rounding errors; "
             "normalise between its layers, e.g. with GroupNorm"
         )
+    return kit
 
 
 def _export(trainee: Trainee, samples: ProbeSamples, survey: Survey, seed: int, report: Report) -> tuple[bytes, bytes]:

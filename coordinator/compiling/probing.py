@@ -15,6 +15,8 @@ from sojourn.protocol.spec import Probe
 from sojourn.randomness import derive
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from coordinator.compiling.samples import Batch, ProbeSamples
     from coordinator.compiling.tracing import Trainee
 
@@ -41,29 +43,23 @@ class _Candidate:
     unsteady: float
 
 
-def take_probe(trainee: Trainee, samples: ProbeSamples, seed: int) -> Probe:
+def probes(trainee: Trainee, samples: ProbeSamples, seed: int) -> Iterator[Probe]:
     """Loss and gradient by torch at the probe vector, told at spread places and at the largest values.
 
-    Of several batches it takes one on which rounding matters little: else a device whose processor rounds otherwise
-    would decline a model that it computes rightly. Agents from before 0.4.0 know only the plain vector: it is left only
-    where it would fail them too.
+    The best first: of several batches, one on which rounding matters little. Else a device whose processor rounds
+    otherwise would decline a model that it computes rightly. Agents from before 0.4.0 know only the plain vector: it is
+    left only where it would fail them too.
     """
     tried = [(size, ()) for size in PLAIN] + [(size, _spread(trainee)) for size in SPREAD]
-    best: _Candidate | None = None
+    others: list[_Candidate] = []
     for number, (size, spread) in enumerate(tried):
         candidate = _tried(trainee, samples, size, derive(seed, "probe", number), spread)
-        if best is None or candidate.unsteady < best.unsteady:
-            best = candidate
         if candidate.unsteady < STEADY:
-            break
-    assert best is not None  # noqa: S101  # there is a first one
-    answer = exact(trainee, probe_vector(trainee.sizes, best.spread), best.batch)
-    if not np.isfinite(answer.loss) or not np.isfinite(answer.gradient).all():
-        raise ModelError(
-            f"the model's loss on made-up samples is {float(answer.loss):.6g}, or its gradient is not finite: "
-            "look at data.mean and data.std, and at divisions, logarithms and roots in the model"
-        )
-    return _probe(best, answer)
+            yield _probe(trainee, candidate)
+        else:
+            others.append(candidate)
+    for candidate in sorted(others, key=lambda each: each.unsteady):
+        yield _probe(trainee, candidate)
 
 
 def _spread(trainee: Trainee) -> tuple[float, ...]:
@@ -75,7 +71,8 @@ def _spread(trainee: Trainee) -> tuple[float, ...]:
 def _tried(trainee: Trainee, samples: ProbeSamples, size: int, seed: int, spread: tuple[float, ...]) -> _Candidate:
     batch, vector = samples.batch(size, seed), probe_vector(trainee.sizes, spread)
     answer = rounded(trainee, vector, batch)
-    beside = nudged(trainee, vector, batch, seed)
+    # Twice to either side: one that misses a kink is made up for by the other.
+    beside = [*nudged(trainee, vector, batch, seed), *nudged(trainee, vector, batch, derive(seed, "again"))]
     return _Candidate(batch, seed, spread, max(_unlike(answer, other) for other in beside))
 
 
@@ -91,8 +88,14 @@ def _unlike(answer: Answer, other: Answer) -> float:
     return max(apart) if np.isfinite(apart).all() else np.inf
 
 
-def _probe(taken: _Candidate, answer: Answer) -> Probe:
+def _probe(trainee: Trainee, taken: _Candidate) -> Probe:
+    answer = exact(trainee, probe_vector(trainee.sizes, taken.spread), taken.batch)
     batch, gradient = taken.batch, answer.gradient
+    if not np.isfinite(answer.loss) or not np.isfinite(gradient).all():
+        raise ModelError(
+            f"the model's loss on made-up samples is {float(answer.loss):.6g}, or its gradient is not finite: "
+            "look at data.mean and data.std, and at divisions, logarithms and roots in the model"
+        )
     spread = np.linspace(0, gradient.size - 1, min(SPREAD_PLACES, gradient.size)).astype(np.int64)
     largest = np.argsort(-np.abs(gradient), kind="stable")[:LARGEST_PLACES]
     places = np.union1d(spread, largest)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
+from onnxscript.function_libs.torch_lib.registration import OverloadedFunction, default_registry
 from torch._decomp import core_aten_decompositions
 from torch.onnx._internal.exporter import _decomp
-from torch.onnx._internal.exporter._registration import ONNXRegistry
+from torch.onnx._internal.exporter._registration import OnnxDecompMeta, ONNXRegistry, _get_overload
+from torch.onnx._internal.exporter._torchlib import _torchlib_registry
 
 from coordinator.compiling import averages, convolutions, maxima, norms, operators
 
@@ -34,19 +37,52 @@ TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
 }
 
 
+class TranslatedOperators(ONNXRegistry):
+    """All operators that can be translated: the exporter's and ours.
+
+    The exporter reads the source of each of its functions, which takes half a second for all of them. Here a function
+    is read when its operator is first asked for.
+    """
+
+    def __init__(self) -> None:
+        import_module("onnxscript.function_libs.torch_lib.ops")  # fills default_registry, and takes a while
+        super().__init__()
+        self._opset_version = OPSET
+        for meta in _torchlib_registry.get_torchlib_ops():
+            self._register(meta.fx_target, meta)
+        self._cleanup_registry_based_on_opset_version()
+        self._unread: dict[Any, OverloadedFunction] = {}
+        for name, functions in default_registry.items():
+            target = None if name.startswith("internal::") else _get_overload(name)
+            if target is not None:
+                self._unread[target] = functions
+        for operator, function in TRANSLATIONS.items():
+            self.register_op(operator, function)
+
+    def get_decomps(self, target: Any) -> list[OnnxDecompMeta]:
+        """The functions for an operator, ours first."""
+        if functions := self._unread.pop(target, None):
+            for function in functions.overloads:
+                self._register(target, OnnxDecompMeta(function, target, None))
+            for function in functions.complex:
+                self._register(target, OnnxDecompMeta(function, target, None, is_complex=True))
+        return super().get_decomps(target)
+
+    def implemented(self) -> set[Any]:
+        """The operators that there are functions for."""
+        return {*self._unread, *_decomp.get_onnx_implemented_overloads(self)}
+
+
 @cache
-def registry() -> ONNXRegistry:
-    """All operators that can be translated: the exporter's, with ours first. Listing them takes half a second."""
-    known = ONNXRegistry.from_torchlib(opset_version=OPSET)
-    for operator, function in TRANSLATIONS.items():
-        known.register_op(operator, function)
-    return known
+def registry() -> TranslatedOperators:
+    """The operators, listed once for all graphs of a process."""
+    return TranslatedOperators()
 
 
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """How an operator that cannot be translated is made of others, for the tracer."""
-    implemented = set(_decomp.get_onnx_implemented_overloads(registry()))
+    implemented = registry().implemented()
     gradients = {
         operator: function
         for operator, function in core_aten_decompositions().items()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -22,6 +24,15 @@ def compiling(console: Console) -> Iterator[Callable[[str], None]]:
         return
     with console.status("preparing") as status:
         yield lambda text: status.update(f"compiling: {text}")
+
+
+@contextmanager
+def waiting(console: Console, what: str) -> Iterator[None]:
+    """Show in a terminal what is waited for, and for how many seconds; gone afterwards, and nothing elsewhere."""
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        progress.add_task(what, total=None)
+        yield
 
 
 class CompilingLines:

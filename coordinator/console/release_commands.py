@@ -59,6 +59,7 @@ def create(
     """Make a release of a job's model, or of an ONNX file: checked, measured, with a model card."""
     from rich.console import Console
 
+    from coordinator.console.compiling_lines import waiting
     from coordinator.console.release_card import summary
     from coordinator.releases.file import write_release
     from coordinator.releases.making import Wanted
@@ -75,15 +76,15 @@ def create(
     _check_notes(notes)
     which = which_round(number, best=best)
     wanted = Wanted(line, version or 0, "int8" if int8 else "float32", notes, max_loss)
-    given = read_as(str(samples), label=label, scale=scale) if samples else None
-    release = (
-        _of_file(file, wanted, given, _names(class_names, classes_file))
-        if file
-        else _of_job(operator, job, wanted, which)
-    )
+    given, console = read_as(str(samples), label=label, scale=scale) if samples else None, Console()
+    with waiting(console, f"making a release of {file or job}: checked, measured, with its card"):
+        release = (
+            _of_file(file, wanted, given, _names(class_names, classes_file))
+            if file
+            else _of_job(operator, job, wanted, which)
+        )
     path = output or Path(f"{line}-{release.card.version}.release")
     write_release(path, release)
-    console = Console()
     console.print(f"{path}: {path.stat().st_size:,} bytes", markup=False, highlight=False)
     console.print(summary(release))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from itertools import cycle, islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from coordinator.compiling import checking, compile_kit
+from coordinator.compiling import checking, compile_kit, kits, probing
 from coordinator.compiling.checking import Exam, Kind, check_kit, kinds
 from coordinator.compiling.dropout import NoiseFeed
 from coordinator.compiling.preprocessing import normalised
@@ -152,6 +153,30 @@ def test_no_seed_is_bad_luck() -> None:
 def test_the_jobs_batch_is_among_the_sizes_and_a_huge_one_is_not() -> None:
     assert [kind.size for kind in kinds(10)] == [1, 2, 7, 10, 3, 5]
     assert max(kind.size for kind in kinds(4096)) == checking.MOST_SAMPLES
+
+
+def linear(**options: Any) -> Kit:
+    torch.manual_seed(0)
+    return compile_kit(nn.Linear(3, 4), InputSpec((3,)), CLASSES, mean=None, std=None, seed=2, **options).kit
+
+
+def test_a_probe_that_this_runtime_misses_gives_way_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = linear().probe
+    missed = [first]
+    monkeypatch.setattr(kits, "check_probe", lambda kit, _graphs: "off" if kit.probe in missed else None)
+    second = linear().probe
+    assert second not in missed
+    monkeypatch.setattr(kits, "check_probe", lambda _kit, _graphs: "it is off")
+    with pytest.raises(ModelError, match="at the probe: it is off"):
+        linear()
+
+
+def test_a_spread_is_named_only_where_the_plain_vector_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert linear().probe.spread == ()
+    monkeypatch.setattr(probing, "PLAIN", ())
+    probe = linear().probe
+    assert len(probe.spread) == 2
+    assert all(0 < each < 1 for each in probe.spread)
 
 
 def test_the_steps_are_told_in_order() -> None:

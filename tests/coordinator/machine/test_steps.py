@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from coordinator.console.compiling_lines import CompilingLines
+from coordinator.console.compiling_lines import CompilingLines, compiling, waiting
 from coordinator.machine import steps
 from coordinator.machine import work as work_module
 from coordinator.machine.steps import Steps
@@ -92,6 +92,21 @@ def test_an_operator_sees_what_compiling_is_at() -> None:
     assert detail(bench) == "checking the gradient (3 of 6), 12 s"
     bench.compile()
     assert "gradient" not in detail(bench)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_waiting_is_shown_in_a_terminal_alone(terminal: bool) -> None:
+    shown = io.StringIO()
+    with waiting(Console(file=shown, width=80, force_terminal=terminal), "making a release of job [1]"):
+        pass
+    assert ("making a release of job [1]" in shown.getvalue()) is terminal
+
+
+def test_steps_change_one_line_in_a_terminal() -> None:
+    shown = io.StringIO()
+    with compiling(Console(file=shown, width=80, force_terminal=True)) as tell:
+        tell("checking the gradient (3 of 6), 12 s")
+    assert "compiling: checking the gradient (3 of 6), 12 s" in shown.getvalue()
 
 
 def test_lines_are_printed_for_long_steps_only_and_once_each() -> None:
