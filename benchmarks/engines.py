@@ -3,6 +3,8 @@
 cnn: CIFAR-10's shape, 1000 users of 50 samples, 50 of them a round, batch 10, one epoch, the CNN of pfl-research's
 benchmark. logistic: 784 numbers, 1000 devices of 60 samples, 10 of them a round, batch 10. The data is random.
 
+The last columns are milliseconds of processor time for a visit: of this process (with the mean), and of its workers.
+
 Both sides start a round from the same model, train its users and end with the mean of their models; they work in
 turns, so that both see the same machine. The ratio is the median over the turns.
 
@@ -50,27 +52,31 @@ PAUSE = 0.2
 class SimulatedUsers:
     """Visits of a round at an engine, and their mean."""
 
-    def __init__(self, name: str, workload: Workload, processes: int) -> None:
+    def __init__(self, name: str, workload: Workload, processes: int, device: str = "cpu", together: int = 64) -> None:
         self._workload = workload
         compiled: Compiled = compile_kit(
             workload.build(), InputSpec(workload.shape), CLASSES, mean=None, std=None, seed=1
         )
-        self._kit, self._model, self._blobs = compiled.kit, compiled.initial, MemoryBlobs()
+        self._kit, self.model, self._blobs = compiled.kit, compiled.initial, MemoryBlobs()
         packed = pack_blob(self._kit)
         self._ref = ref_of(packed)
         self._blobs.put(packed, self._ref.digest)
-        self._engine = _engine(name, workload, processes)
+        self._engine = _engine(name, workload, processes, device, together)
 
     def round(self, users: list[int]) -> None:
         """Hand the model out, and take the mean of what comes back."""
         task = Task("train", Training(batch=BATCH, lr=RATE), Sgd(), "float32", 1)
-        model = vectors.save(self._blobs, self._model, "float32", self._kit.model)
+        model = vectors.save(self._blobs, self.model, "float32", self._kit.model)
         futures = []
         for user in users:
             visit = Visit(VisitId("job", 0, user, 0, (0, 0)), self._ref, {"model": model}, task, user, 60.0)
             futures.append(self._engine.start(str(user), str(user), Train(visit, {}), self._blobs))
-        self._model = vectors.mean(map(self._vector, futures), [1.0] * len(users))
+        self.model = vectors.mean(map(self._vector, futures), [1.0] * len(users))
         self._blobs.sweep({self._ref.digest})
+
+    def training(self) -> float:
+        """Seconds of processor time that the engine's training has taken so far."""
+        return self._engine.spent.training
 
     def close(self) -> None:
         self._engine.close()
@@ -82,7 +88,7 @@ class SimulatedUsers:
         return vectors.decode(outcome.blobs[ref.digest], ref.encoding, self._kit.model)
 
 
-def _engine(name: str, workload: Workload, processes: int) -> Engine:
+def _engine(name: str, workload: Workload, processes: int, device: str, together: int) -> Engine:
     x, y = data(workload)
     rows = np.arange(len(y)).reshape(workload.users, -1)
     shards = Shards(x, y, CLASSES, {str(user): rows[user] for user in range(workload.users)})
@@ -93,9 +99,9 @@ def _engine(name: str, workload: Workload, processes: int) -> Engine:
         case "serial":
             return SerialEngine(shards)
         case "torch":
-            return TorchEngine(shards, network)
+            return TorchEngine(shards, network, device)
         case _:
-            return BatchedEngine(shards, network)
+            return BatchedEngine(shards, network, device, together)
 
 
 def seconds(side: SimulatedUsers | PlainLoop, users: list[int]) -> float:
@@ -117,16 +123,18 @@ def main() -> None:
     workload = WORKLOADS[arguments.workload]
     plain = PlainLoop(arguments.workload, arguments.processes)
     draw = np.random.default_rng(1)
-    print("engine    visits/s  plain loop  ratio   load")
+    print("engine    visits/s  plain loop  ratio   load  ms here  ms workers")
     for name in arguments.engines:
         fleet, times, load = SimulatedUsers(name, workload, arguments.processes), [], os.getloadavg()[0]
         for _ in range(arguments.rounds + 1):
             users = draw.choice(workload.users, workload.cohort, replace=False).tolist()
-            times.append((seconds(plain, users), seconds(fleet, users)))
+            loop, busy, spent = seconds(plain, users), time.process_time(), fleet.training()
+            times.append((loop, seconds(fleet, users), time.process_time() - busy, fleet.training() - spent))
         fleet.close()
-        loop, ours = (workload.cohort / statistics.median(taken) for taken in zip(*times[1:], strict=True))
-        ratio = statistics.median(first / second for first, second in times[1:])
-        print(f"{name:8} {ours:9.1f} {loop:11.1f} {ratio:6.2f} {load:6.1f}")
+        taken = [statistics.median(column) / workload.cohort for column in zip(*times[1:], strict=True)]
+        ratio = statistics.median(loop / ours for loop, ours, *_ in times[1:])
+        here, workers = (1e3 * each for each in taken[2:])
+        print(f"{name:8} {1 / taken[1]:9.1f} {1 / taken[0]:11.1f} {ratio:6.2f} {load:6.1f} {here:8.2f} {workers:11.2f}")
     plain.close()
 
 

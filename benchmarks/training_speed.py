@@ -1,8 +1,9 @@
-"""How fast a kit trains on onnxruntime beside torch eager: whole SGD steps, batch 32, the same threads.
+"""How fast a kit trains on onnxruntime beside torch eager: whole SGD steps, the same threads; batches of 32,
+and of 16 for resnet18, which is torchvision's with its BatchNorm.
 
 Each engine has a process of its own, as on a device, and they work in turns, so that both see the same machine.
 
-python -m benchmarks.training_speed [--models cnn resnet8] [--threads 1 2] [--blocks 10]
+python -m benchmarks.training_speed [--models cnn resnet8 resnet18] [--threads 1 2] [--blocks 10]
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
 
     from sojourn.protocol.spec import Kit
 
-MODELS = {"cnn": (1, 28, 28), "resnet8": (3, 32, 32)}
+MODELS = {"cnn": (1, 28, 28), "resnet8": (3, 32, 32), "resnet18": (3, 64, 64)}
 CLASSES = tuple(str(n) for n in range(10))
+BATCHES = {"resnet18": 16}
 BATCH = 32
 RATE = np.float32(0.05)
 SECONDS = 1.0
@@ -79,12 +81,27 @@ def main() -> None:
 def compiled(model: str) -> tuple[Kit, NDArray[np.float32]]:
     """The model's kit and first vector."""
     from coordinator.compiling import compile_kit  # noqa: PLC0415 - only where torch belongs
-    from coordinator.models import build  # noqa: PLC0415
 
     spec = InputSpec(MODELS[model])
-    module = build(model, spec, len(CLASSES), {}, seed=1)
+    module = built(model, spec)
     made = compile_kit(module, spec, CLASSES, mean=None, std=None, seed=1)
     return made.kit, made.initial
+
+
+def built(model: str, spec: InputSpec) -> Any:
+    """The torch module: a built-in one, or torchvision's."""
+    import torch  # noqa: PLC0415 - only where torch belongs
+
+    from coordinator.models import build  # noqa: PLC0415
+    from coordinator.models.torchvision_import import make_torchvision_importable  # noqa: PLC0415
+
+    if model != "resnet18":
+        return build(model, spec, len(CLASSES), {}, seed=1)
+    make_torchvision_importable()
+    from torchvision.models import resnet18  # noqa: PLC0415
+
+    torch.manual_seed(1)
+    return resnet18(num_classes=len(CLASSES))
 
 
 def compare(case: TrainingCase, blocks: int) -> SpeedComparison:
@@ -141,11 +158,9 @@ def torch_step(case: TrainingCase) -> Callable[[], None]:
     import torch  # noqa: PLC0415 - only where torch belongs
     from torch.nn import functional  # noqa: PLC0415
 
-    from coordinator.models import build  # noqa: PLC0415
-
     torch.set_num_threads(case.threads)
-    module = build(case.model, case.kit.input, len(CLASSES), {}, seed=1)
-    images, labels = batch(case.kit.input)
+    module = built(case.model, case.kit.input)
+    images, labels = batch(case.kit.input, case.model)
     x, y = torch.from_numpy(images), torch.from_numpy(labels)
     optimiser = torch.optim.SGD(module.parameters(), lr=float(RATE))
     module.train()
@@ -160,22 +175,23 @@ def torch_step(case: TrainingCase) -> Callable[[], None]:
 
 def graph_step(case: TrainingCase) -> Callable[[], None]:
     """One step of SGD as a device does it."""
-    x, y = batch(case.kit.input)
+    x, y = batch(case.kit.input, case.model)
     graphs = Graphs(case.kit, case.threads)
-    vector = case.vector.copy()
+    vector, at = case.vector.copy(), case.kit.model.learnt
+    learnt = vector[:at]
 
     def step() -> None:
-        _, gradient = graphs.loss_and_gradient(vector, x, y)
-        np.subtract(vector, RATE * gradient, out=vector)
+        _, gradient, vector[at:] = graphs.loss_gradient_and_state(vector, x, y)
+        np.subtract(learnt, RATE * gradient, out=learnt)
 
     return step
 
 
-def batch(spec: InputSpec) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def batch(spec: InputSpec, model: str) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """The batch on which every step is taken."""
-    draw = np.random.default_rng(0)
-    x = draw.standard_normal((BATCH, *spec.shape), dtype=np.float32)
-    return x, draw.integers(0, len(CLASSES), BATCH)
+    draw, size = np.random.default_rng(0), BATCHES.get(model, BATCH)
+    x = draw.standard_normal((size, *spec.shape), dtype=np.float32)
+    return x, draw.integers(0, len(CLASSES), size)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,7 @@ import numpy as np
 
 from coordinator.machine.coordinator import Coordinator
 from coordinator.machine.work import CoordinatorWorker
-from coordinator.records import DevicesEstimated, JobCompiled, RoundPlanned
-from coordinator.rounds.planning import PlanRound
+from coordinator.records import JobCompiled
 from coordinator.rounds.preparing import PrepareJob
 from edge_agent.agent import Agent
 from edge_agent.training.objectives import NAMES
@@ -51,7 +50,7 @@ PER_SITE = 100
 PER_SET = 10
 CLASSES = tuple(str(digit) for digit in range(10))
 SPEC = ModelSpec((TensorSpec("w", (4, 10)), TensorSpec("b", (10,))))
-KIT = pack_blob(Kit(SPEC, InputSpec((4,)), CLASSES, (), b"", b"", Probe(b"", (), 0, 0.0, 0.0, (), ())))
+KIT = pack_blob(Kit(SPEC, InputSpec((4,)), CLASSES, (), b"", b"", Probe(bytes(16), (0,), 0, 0.0, 0.0, (0,), (0.0,))))
 OFFER = Offer("1", "simulated", "onnxruntime", 1, 0, NAMES, "simulated", ())
 JOB = """
 name = "visits"
@@ -60,6 +59,7 @@ rounds = 1
 threads = 1
 arranger.sets = {sets}
 arranger.size = {size}
+estimator.where = "device"
 fleet.devices = {devices}
 data.exemplars = "never-read.npz"
 data.classes = {classes}
@@ -74,11 +74,11 @@ def keep(data: bytes, blobs: BlobStore) -> Ref:
 
 
 class GivenBench(CoordinatorWorker):
-    """Has the job compiled and the devices estimated beforehand; all else is done as ever."""
+    """Has the job compiled beforehand; all else is done as ever."""
 
-    def __init__(self, blobs: BlobStore, signatures: dict[str, tuple[float, ...]]) -> None:
+    def __init__(self, blobs: BlobStore) -> None:
         super().__init__(blobs)
-        self._store, self._signatures = blobs, signatures
+        self._store = blobs
 
     def __call__(self, work: Any, tell: Any = None) -> Any:
         if isinstance(work, PrepareJob):
@@ -86,23 +86,24 @@ class GivenBench(CoordinatorWorker):
             model = {"model": start}
             kit = keep(KIT, self._store)
             return JobCompiled(work.name, kit, model, model, None, None, "", start, len(CLASSES))
-        outcome = super().__call__(work, tell)
-        if isinstance(work, PlanRound) and isinstance(outcome, RoundPlanned) and outcome.phase == "estimate":
-            return DevicesEstimated(work.state.name, self._signatures, (), (), 0)
-        return outcome
+        return super().__call__(work, tell)
 
 
 class ReadyTraining:
     """Workers whose every visit was trained beforehand."""
 
-    def __init__(self, blobs: BlobStore, vector: NDArray[np.float32]) -> None:
+    def __init__(self, blobs: BlobStore, vector: NDArray[np.float32], signature: tuple[float, ...]) -> None:
         self._blobs = blobs
         self._data = vectors.encode(vector, "float32", SPEC)
         self._trained = Trained({"model": ref_of(self._data, "float32")}, 50, {"loss": 1.0, "steps": 2.0}, None, {})
+        self._estimated = Trained({}, 50, {"loss": 1.0, "steps": 2.0}, signature, {})
 
     def start(self, key: str, work: Warm | Train, report: Callable[[Did | Doing | DidNot], None]) -> None:
         if isinstance(work, Warm):
             report(Did(key, Warmed(50)))
+            return
+        if work.visit.task.kind == "estimate":
+            report(Did(key, self._estimated))
             return
         self._blobs.put(self._data, self._trained.vectors["model"].digest)
         report(Did(key, self._trained))
@@ -124,20 +125,20 @@ class ReadyFleet(MemoryFleet):
         self._signatures = {name: tuple(row) for name, row in zip(names, rows, strict=True)}
         self._models = dict(zip(names, draw.normal(0, 1, (count, SPEC.size)).astype(np.float32), strict=True))
         sites = {f"site-{at // PER_SITE:04}": tuple(names[at : at + PER_SITE]) for at in range(0, count, PER_SITE)}
-        super().__init__(dict.fromkeys(names, DataSettings(path="never-read.npz")), sites)
+        super().__init__(dict.fromkeys(names, DataSettings(path="never-read.npz")), sites, handing=True)
 
     def _coordinator(self, broker: MemoryBroker) -> Node:
         link = MemoryLink(broker)
         return self._node(
             Coordinator(CLOUD),
             {"edge": link, "cloud": link},
-            lambda store: InlineWorkers(GivenBench(store.blobs, self._signatures)),
+            lambda store: InlineWorkers(GivenBench(store.blobs)),
         )
 
     def _agent(self, name: str, _data: DataSettings, broker: MemoryBroker) -> Node:
-        model = self._models[name]
+        model, signature = self._models[name], self._signatures[name]
         return self._node(
-            Agent(name, OFFER), {"edge": MemoryLink(broker)}, lambda store: ReadyTraining(store.blobs, model)
+            Agent(name, OFFER), {"edge": MemoryLink(broker)}, lambda store: ReadyTraining(store.blobs, model, signature)
         )
 
 
@@ -149,16 +150,20 @@ def measured(count: int, profile: cProfile.Profile | None) -> tuple[float, float
     coordinator = fleet.nodes[CLOUD].node.machine
     assert isinstance(coordinator, Coordinator)
     fleet.world.run(lambda: False, limit=5.0)
-    assert coordinator.machine.sites.count() == count
+    assert coordinator.sites.count() == count
+    fleet.submit(JOB.format(sets=count // PER_SET, size=PER_SET, devices=count, classes=list(CLASSES)))
+    jobs = coordinator.state.jobs
+    fleet.world.run(lambda: "visits" in jobs and len(jobs["visits"].signatures) == count)
     before = sum(node.node._number for node in fleet.nodes.values())  # noqa: SLF001
     started, busy = time.perf_counter(), time.process_time()
     if profile:
         profile.enable()
-    fleet.submit(JOB.format(sets=count // PER_SET, size=PER_SET, devices=count, classes=list(CLASSES)))
     state = fleet.run("visits")
     if profile:
         profile.disable()
     ended, busy = time.perf_counter(), time.process_time() - busy
+    if not state.history:
+        raise SystemExit(f"{state.status}: {state.detail}")
     (report,) = state.history
     if (state.status, report.visits, report.lost) != ("done", count, 0) or set(state.visits.values()) != {1}:
         raise SystemExit(f"{state.status}: {report.visits} visits of {count}, {report.lost} lost; {state.detail}")

@@ -19,6 +19,7 @@ from coordinator.records import (
     JobWaits,
     LegPassed,
     RoundClosed,
+    RoundMeasured,
     RoundPlanned,
     RoundsKept,
     TourArrived,
@@ -60,6 +61,8 @@ def _follows(state: JobState, record: JobRecord) -> bool:  # noqa: C901, PLR0912
     numbers = {tour.number for tour in state.tours}
     if isinstance(record, JobContinued | RoundsKept):
         return True
+    if isinstance(record, RoundMeasured):
+        return bool(state.unmeasured) and record.round == len(state.history)
     if state.status in ENDED or isinstance(record, JobRemoved):
         return state.status in ENDED and isinstance(record, JobRemoved)
     match record:

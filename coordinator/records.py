@@ -81,6 +81,8 @@ class JobCompiled(msgspec.Struct, frozen=True, tag="job-compiled/1"):
     classes: int = 0
     notices: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """What is odd about the job's own data, if something is."""
+    asks: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """What the kit asks of devices and sites, if something (`sojourn.protocol.abilities`)."""
 
 
 class JobWaits(msgspec.Struct, frozen=True, tag="job-waits/1"):
@@ -170,11 +172,13 @@ class Unmerged(msgspec.Struct, frozen=True):
 class RoundKeeps(msgspec.Struct, frozen=True):
     """What is kept besides the job's new vectors when a round closes.
 
-    rounds: those whose models are kept from now on, this one's among them.
+    rounds: those whose models are kept from now on, this one's among them. unmeasured: whether this one's is still to
+    be tested, so that another may be the best then.
     """
 
     rounds: tuple[int, ...] = ()
     unmerged: Unmerged | None = None
+    unmeasured: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class RoundClosed(msgspec.Struct, frozen=True, tag="round-closed/1"):
@@ -202,6 +206,25 @@ class RoundClosed(msgspec.Struct, frozen=True, tag="round-closed/1"):
     at: Moment | msgspec.UnsetType = msgspec.UNSET
     """When, in seconds since 1970; unset before 0.4.0."""
 
+    @property
+    def unmeasured(self) -> bool:
+        """Whether its report does not say yet how good the model is: then a RoundMeasured follows."""
+        return bool(self.keeps and self.keeps.unmeasured)
+
+
+class RoundMeasured(msgspec.Struct, frozen=True, tag="round-measured/1"):
+    """The model of the newest round was tested, or could not be: then `reason` says why, and its figures are NaN.
+
+    kept: the rounds whose models are kept from now on, since another one may be the best.
+    """
+
+    job: str
+    round: int
+    accuracy: float
+    loss: float
+    kept: tuple[int, ...] = ()
+    reason: str = ""
+
 
 class RoundsKept(msgspec.Struct, frozen=True, tag="rounds-kept/1"):
     """Of a job's models of earlier rounds only these are kept: room was needed."""
@@ -221,7 +244,7 @@ class JobEnded(msgspec.Struct, frozen=True, tag="job-ended/1"):
 
 JobRecord = (
     JobSubmitted | JobStarted | JobCompiled | JobWaits | RoundPlanned | LegPassed | TourArrived | TourMoved
-    | TourGivenUp | DevicesEstimated | RoundClosed | RoundsKept | JobEnded | JobContinued | JobRemoved
+    | TourGivenUp | DevicesEstimated | RoundClosed | RoundMeasured | RoundsKept | JobEnded | JobContinued | JobRemoved
 )  # fmt: skip
 Record = JobRecord | RolloutRecord | FleetChanged
 

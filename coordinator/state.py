@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import filterfalse
 from math import isfinite, nan
 from typing import TYPE_CHECKING, Literal
 
@@ -24,6 +25,7 @@ from coordinator.records import (
     LegPassed,
     Phase,
     RoundClosed,
+    RoundMeasured,
     RoundPlanned,
     RoundsKept,
     TourArrived,
@@ -115,6 +117,8 @@ class JobState(msgspec.Struct):
     from it; unset before it is known."""
     data_notices: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """What is odd about the job's own data, if something is; told with its first round."""
+    asks: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """What the kit asks of devices and sites, if something; unset before 0.6.0."""
     history: list[RoundReport] = []
     estimation_traffic: int = 0
     """Bytes of estimations since the last round: they count as the next one's."""
@@ -140,6 +144,8 @@ class JobState(msgspec.Struct):
     """How many rounds took each device, of those that were counted."""
     counted_rounds: int | msgspec.UnsetType = msgspec.UNSET
     """The rounds of which it was counted whom they took: earlier versions did not."""
+    unmeasured: bool | msgspec.UnsetType = msgspec.UNSET
+    """Whether the model of the newest round is still to be tested; unset where it is not."""
 
     @property
     def begun(self) -> bool:
@@ -157,9 +163,8 @@ class JobState(msgspec.Struct):
         """The devices that the job could have had, and no round took; from the second round on."""
         if (self.counted_rounds or 0) < 2:
             return []
-        return sorted(
-            device for device in self.fleet if device not in (self.taken or ()) and not self.visits.get(device)
-        )
+        visited, taken = self.visits, self.taken or {}
+        return sorted(filterfalse(visited.get, filterfalse(taken.__contains__, self.fleet)))
 
     @property
     def settings(self) -> JobSettings:
@@ -175,6 +180,11 @@ class JobState(msgspec.Struct):
     def round(self) -> int:
         """The number of the round that is under way or next; the first is 1."""
         return len(self.history) + 1
+
+    @property
+    def told_rounds(self) -> int:
+        """How many rounds people are shown: while the job runs, the newest one only with its figures."""
+        return len(self.history) - bool(self.unmeasured and self.status not in ENDED)
 
     @property
     def gathered(self) -> bool:
@@ -237,8 +247,12 @@ class JobState(msgspec.Struct):
         return self.history[number - 1].accuracy if 0 < number <= len(self.history) else nan
 
     def copy(self) -> JobState:
-        """The same state by itself: work runs beside the machine, which goes on changing its own."""
-        return msgspec.msgpack.decode(msgspec.msgpack.encode(self), type=JobState)
+        """The same state by itself: work runs beside the machine, which goes on changing its own.
+
+        What changes are the tables; what is in them is replaced, never changed, so that both may have it.
+        """
+        fields = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        return msgspec.structs.replace(self, **{name: it.copy() for name, it in fields if isinstance(it, dict | list)})
 
     def tour_id(self, tour: TourPlan) -> TourId:
         """The tour's name on the wire."""
@@ -269,7 +283,7 @@ class JobState(msgspec.Struct):
                 self.recipe, self.initial, self.classes = record.recipe, record.initial, record.classes
                 self.first_handout = record.handout["model"]
                 self.vectors, self.handout = record.vectors, record.handout
-                self.data_notices = record.notices
+                self.data_notices, self.asks = record.notices, record.asks
             case JobWaits():
                 self.status, self.detail = "waiting", record.reason
             case RoundPlanned():
@@ -306,6 +320,8 @@ class JobState(msgspec.Struct):
                 self._clear()
             case RoundClosed():
                 self._close(record)
+            case RoundMeasured():
+                self._measure(record)
             case RoundsKept():
                 self.kept = {number: ref for number, ref in (self.kept or {}).items() if number in record.rounds}
             case JobEnded():
@@ -338,6 +354,7 @@ class JobState(msgspec.Struct):
         self.vectors, self.handout, self.norms = record.vectors, record.handout, record.norms
         self.rises = record.rises or self.rises
         self.history.append(record.report)
+        self.unmeasured = record.unmeasured or msgspec.UNSET
         if record.keeps:
             known = (self.kept or {}) | {record.report.round: record.vectors["model"]}
             self.kept = {number: ref for number, ref in known.items() if number in record.keeps.rounds}
@@ -355,6 +372,12 @@ class JobState(msgspec.Struct):
         if self.unmerged and len(self.history) < self.settings.all_rounds:  # more were asked for while it closed
             self._take_unmerged()
         self._clear()
+
+    def _measure(self, record: RoundMeasured) -> None:
+        """Fill in how good the model of the newest round is."""
+        self.history[record.round - 1] = with_figures(self.history[record.round - 1], record)
+        self.kept = {number: ref for number, ref in (self.kept or {}).items() if number in record.kept}
+        self.unmeasured = msgspec.UNSET
 
     def _end(self, record: JobEnded) -> None:
         """No round is under way any more: should the job go on, that one is arranged as it was."""
@@ -402,6 +425,12 @@ def best_round(history: Iterable[RoundReport]) -> int | None:
     """The round of the highest accuracy, the first of several; None where nothing was measured."""
     measured = [it for it in history if isfinite(it.accuracy)]
     return max(measured, key=lambda it: it.accuracy).round if measured else None
+
+
+def with_figures(report: RoundReport, measured: RoundMeasured) -> RoundReport:
+    """A round's report with what its model's test found."""
+    failures = (*report.failures, measured.reason) if measured.reason else report.failures
+    return msgspec.structs.replace(report, accuracy=measured.accuracy, loss=measured.loss, failures=failures)
 
 
 def _unknown_round(number: int) -> RoundReport:

@@ -63,7 +63,7 @@ CONTENTS = {
     },
     "docs/decisions/README": {"": ("/docs/decisions/[0-9]*",)},
     "firmware_notes/README": {"": ("raspberry*", "jetson*", "generic*", "provisioning")},
-    "benchmarks/README": {"": ("RESULTS", "Papers <papers/README>")},
+    "benchmarks/README": {"": ("RESULTS", "On a GPU <gpu>", "Papers <papers/README>")},
 }  # fmt: skip
 """The navigation: under each page that has others below it, their headings and pages. A page in none is an error."""
 

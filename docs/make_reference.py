@@ -25,6 +25,7 @@ from msgspec import inspect as kinds
 from coordinator.admin.settings import CoordinatorSettings
 from coordinator.jobs.settings import JobSettings
 from coordinator.strategies.strategy import FORMS, OWN_FIELDS
+from docs.made_pages import write_or_check
 from edge_agent.settings import AgentSettings
 from hierarchy.settings import EdgeSettings
 from sojourn.parts import Training
@@ -85,14 +86,7 @@ class Key(NamedTuple):
 
 def main(arguments: list[str]) -> int:
     """Write, or check."""
-    wanted = page()
-    if "--check" not in arguments:
-        PAGE.write_text(wanted, encoding="utf-8")
-        return 0
-    stale = not PAGE.exists() or PAGE.read_text(encoding="utf-8") != wanted
-    if stale:
-        sys.stdout.write(f"{PAGE.name} is not current: run python -m docs.make_reference\n")
-    return int(stale)
+    return write_or_check({PAGE: page()}, "docs.make_reference", arguments)
 
 
 def page() -> str:

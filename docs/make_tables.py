@@ -13,6 +13,7 @@ from pathlib import Path
 
 from coordinator.machine.job_table import JOB
 from coordinator.machine.rollout_table import ROLLOUT
+from docs.made_pages import write_or_check
 from edge_agent.releases.table import DEVICE_RELEASE
 from edge_agent.visit_table import DEVICE_VISIT
 from hierarchy.edge.tour_table import TOUR
@@ -30,14 +31,7 @@ def with_tables(page: str) -> str:
 
 def main(arguments: list[str]) -> int:
     """Write, or check."""
-    page = PAGE.read_text(encoding="utf-8")
-    drawn = with_tables(page)
-    if "--check" in arguments:
-        if page != drawn:
-            sys.stdout.write(f"{PAGE.name} is not current: run python -m docs.make_tables\n")
-        return int(page != drawn)
-    PAGE.write_text(drawn, encoding="utf-8")
-    return 0
+    return write_or_check({PAGE: with_tables(PAGE.read_text(encoding="utf-8"))}, "docs.make_tables", arguments)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from docs.made_pages import write_or_check
 from docs.vectors import blobs, invalid_packets, numbers, packets, training
 from docs.vectors.examples import with_examples
 from docs.vectors.telling import text_of
@@ -36,15 +37,8 @@ def make() -> dict[str, Any]:
 def main(arguments: list[str]) -> int:
     """Write, or check."""
     made = make()
-    page = PAGE.read_text(encoding="utf-8")
-    wanted = {VECTORS: text_of(made), PAGE: with_examples(page, made)}
-    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
-    if "--check" in arguments:
-        sys.stdout.writelines(f"{path.name} is not current: run python -m docs.make_vectors\n" for path in stale)
-        return 1 if stale else 0
-    for path in stale:
-        path.write_text(wanted[path], encoding="utf-8")
-    return 0
+    wanted = {VECTORS: text_of(made), PAGE: with_examples(PAGE.read_text(encoding="utf-8"), made)}
+    return write_or_check(wanted, "docs.make_vectors", arguments)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.jobs.data import public_data
+from coordinator.jobs.model import job_model
 from coordinator.jobs.settings import read_job
 from fleet_sim import engines
 from fleet_sim.datasets import load
@@ -40,7 +41,7 @@ class SimulatedDevices:
     @classmethod
     def of(cls, settings: SimulationSettings) -> SimulatedDevices:
         """Look all profiles up; a link that the settings name counts more than the profile's own."""
-        profiles = settings.dealt(settings.profile)
+        profiles = settings.dealt(settings.board)
         found = {name: find_profile(profile) for name, profile in profiles.items()}
         links = settings.dealt(settings.link)
         return cls(
@@ -108,9 +109,7 @@ def _choose_engine(shards: engines.Shards, fleet: SimulationSettings, job_text: 
 
 def _network(job_text: str) -> engines.Network:
     """The torch module that the job's kit is compiled from."""
-    from coordinator.models import build  # noqa: PLC0415  # torch takes seconds and 280 MB
-
     job = read_job(job_text, "the simulation")
     data = public_data(job)
-    module = build(job.model.name, data.input, len(data.classes), job.model.options, job.seed)
-    return engines.Network(module, data.mean, data.std)
+    module = job_model(job, data.input, len(data.classes))
+    return engines.Network(module, data.mean, data.std, job.model.batchnorm)

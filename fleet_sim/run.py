@@ -14,10 +14,11 @@ import numpy as np
 from msgspec import UNSET
 
 from coordinator.records import ENDED
-from coordinator.results.folder import HOME, LOG, VISITS, ResultFolder, free
+from coordinator.results.folder import HOME, LOG, ROUNDS, VISITS, ResultFolder, free
 from coordinator.results.report import MODEL, draw, save_model
 from coordinator.results.tallies import describe_losses, names, write_tallies
 from fleet_sim.engines.untrained import UntrainedGraphs
+from fleet_sim.look_pace import LookPace
 from fleet_sim.preparing import SimulatedDevices, prepare_training
 from fleet_sim.settings import Simulation, read_simulation, read_simulation_file
 from fleet_sim.simulated import Simulated
@@ -28,6 +29,7 @@ from fleet_sim.world.roles_log import roles_log
 from fleet_sim.world.timing import Timing
 from fleet_sim.world.virtual_fleet import VirtualFleet
 from fleet_sim.world.worker_starts import WorkerStarts
+from fleet_sim.world.world import rare_collections
 from sojourn.errors import ConfigError, JobError
 from sojourn.model.graphs import Graphs
 from sojourn.protocol.job_messages import Continue
@@ -37,12 +39,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from coordinator.console.following import JobProgress
+    from coordinator.results.folder import EndedVisit
     from sojourn.protocol.wire import RoundReport
 
-REFRESH = 0.3
-"""Seconds of real time between two looks at a simulation, at least."""
-LOOKING = 10
-"""A simulation runs this many times longer than the looks at it take."""
+DAYS = 3 * 86_400.0
+"""Seconds of simulated time for which a job may wait for devices: each comes at some time of a day, if it ever does."""
 
 
 class SimulationRun:
@@ -62,6 +63,12 @@ class SimulationRun:
         `tell` is told what compiling the model is at, and for how many seconds.
         """
         self.simulation, self._train, self._tell = simulation, train, tell
+        self.visits = 0
+        """How many visits have ended in this run."""
+        self._waits_since = 0.0
+        """The clock when the job was last seen doing something."""
+        self.took = 0.0
+        """Seconds of real time from the first look to the job's end."""
         self.results = ResultFolder(folder, resume=resume)
         job, devices = simulation.read(), SimulatedDevices.of(simulation.fleet)
         self.name, self.profiles = job.name, devices.profiles
@@ -76,6 +83,8 @@ class SimulationRun:
         else:
             self.results.begin(simulation.text)
             self.fleet.submit(prepared.job_text)
+        self._written = len(self.results.rows(ROUNDS))
+        """How many rounds are in the table: of an interrupted simulation the newest may be, or may not."""
 
     def _extend(self) -> None:
         """Let the job have the rounds and the target of the settings, where those it began with are others."""
@@ -95,7 +104,7 @@ class SimulationRun:
             self.engine,
             Timing(devices.boards, self.samples),
             WorkerStarts({name: board.visit_seconds for name, board in devices.boards.items()}, before.worker_times),
-            self.results.visit,
+            self._visited,
             one_broker=settings.reach == "all",
             lost=lambda device, visit: fails(availability, device, visit, seed),
             links=devices.links,
@@ -103,37 +112,65 @@ class SimulationRun:
             stores=before.stores,
             make=Graphs if self._train else UntrainedGraphs,
             tell=self._tell,
+            handing=settings.transfers == "reckoned",
         )
         follow(fleet, availability, settings.names, seed)
         return fleet
 
     def courses(self) -> Iterator[JobProgress]:
-        """How the job stands, a few times a second, until it has ended; rounds are written down as they close."""
-        with roles_log(self.results.path / LOG, lambda: self.fleet.world.now):
+        """How the job stands, a few times a second, until it has ended; rounds are written down as they are tested."""
+        began = time.monotonic()
+        with roles_log(self.results.path / LOG, lambda: self.fleet.world.now), rare_collections():
             yield from self._courses()
+        self.took = time.monotonic() - began
 
     def _courses(self) -> Iterator[JobProgress]:
-        course = self._course()
-        yield course
-        written, look = len(course.history), time.monotonic() + REFRESH
-        while not course.ended:
-            going = self._advance(look, written)
-            history = self.fleet.job(self.name).history
-            for report in history[written:]:
-                self.results.round(self._known(report), self.fleet.world.now)
-                checkpoint.save(self.fleet, self.results.path)
-            written, now = len(history), time.monotonic()
-            if going and now < look and not self._ended:
-                continue
-            course = self._course(course.history)
+        self.fleet.settle()  # what was being tested when the simulation was interrupted
+        pace = LookPace()
+        with pace.look():
+            course = self._course()
             yield course
-            look = time.monotonic() + max(REFRESH, LOOKING * (time.monotonic() - now))
-            if not going and not self._ended:
+        self._write_rounds()
+        closed = len(self.fleet.job(self.name).history)
+        while not course.ended:
+            going = self._advance(pace.next, closed)
+            if self._ended or not going:
+                self.fleet.settle()
+            self._write_rounds()
+            before, closed = closed, len(self.fleet.job(self.name).history)
+            if before < closed:
+                self.results.flush()  # its visits happened before the checkpoint, and are not done again
+                checkpoint.save(self.fleet, self.results.path)
+            if going and not self._ended and not pace.is_due(news=self._written > len(course.history)):
+                continue
+            with pace.look():
+                course = self._course(course.history)
+                yield course
+            if not self._ended and (not going or self._waits_in_vain(course)):
                 raise JobError(f"nothing more happens: {course.view.status}, {course.view.detail}")
+
+    def _waits_in_vain(self, course: JobProgress) -> bool:
+        """Whether the job has waited for days of simulated time: whoever comes and goes has come and gone by then."""
+        now = self.fleet.world.now
+        if course.view.status != "waiting":
+            self._waits_since = now
+        return now - self._waits_since > DAYS
+
+    def _visited(self, visit: EndedVisit) -> None:
+        self.visits += 1
+        self.results.visit(visit)
+
+    def _write_rounds(self) -> None:
+        """Write down the rounds that were tested since; the clock of each is that of its end."""
+        for report in self.fleet.told(self.name, self._written):
+            ended = report.ended if isinstance(report.ended, float) else self.fleet.world.now
+            self.results.round(self._known(report), ended)
+            self._written += 1
 
     def _course(self, before: tuple[RoundReport, ...] = ()) -> JobProgress:
         course = self.fleet.course(self.name, before)
-        return msgspec.structs.replace(course, history=(*before, *map(self._known, course.history[len(before) :])))
+        history = (*before, *map(self._known, course.history[len(before) :]))
+        return msgspec.structs.replace(course, history=history, visits=self.visits)
 
     def _known(self, report: RoundReport) -> RoundReport:
         """A round as it is shown: without training, how good its model is means nothing."""
@@ -153,6 +190,7 @@ class SimulationRun:
     def close(self) -> None:
         """End the engine, and write the sums over sites and devices."""
         self.engine.close()
+        self.fleet.close()
         self.sites, self.devices = write_tallies(
             self.results, self.samples, self.profiles, list(self.simulation.fleet.reached)
         )
@@ -178,11 +216,11 @@ class SimulationRun:
         )
         return f"{have}: a larger alpha, another split or fewer devices gives them some."
 
-    def _advance(self, until: float, written: int) -> bool:
+    def _advance(self, until: float, closed: int) -> bool:
         """Let the fleet's time pass until a round closes, the job ends, or it is this late in real time."""
         job = self.fleet.job(self.name)
         return self.fleet.world.run(
-            lambda: len(job.history) > written or job.status in ENDED or time.monotonic() >= until, limit=math.inf
+            lambda: len(job.history) > closed or job.status in ENDED or time.monotonic() >= until, limit=math.inf
         )
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
 from coordinator.jobs.settings import JobData, read_job
 from fleet_sim.datasets.partition import Split
+from fleet_sim.profiles.boards import PROFILES
 from fleet_sim.world.availability import Availability
 from sojourn.errors import ConfigError
-from sojourn.parts import Count, Natural
+from sojourn.node.quotas import MEMBERS
+from sojourn.parts import Natural
 from sojourn.settings import parse, validated
 from sojourn.toml import dumps
 
@@ -19,29 +22,39 @@ if TYPE_CHECKING:
 
     from coordinator.jobs.settings import JobSettings
 
+USUAL_SITES = 2
+_PLACE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?|mps")
 OneOrMore = str | Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
 
 
 class SimulationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`[simulation]` of a job file: the fleet that is simulated, and who trains for it.
 
-    data: the name of a set, an NPZ or CSV file, or a folder of images, read as `[data]` of the job says. reach: a
-    device reaches `one` site, or `all`. engine, trainer, device, workers, ray: how visits are trained
-    (fleet_sim/engines), and the address of a cluster for it. profile, link: what the devices and their links are like;
-    of several, each site's devices take one after another in turn; no link: the profile's own.
+    data: the name of a set, an NPZ or CSV file, or a folder of images, read as `[data]` of the job says. sites: how
+    many edge servers; 0 for two, or as many as the devices need: one takes 10,000. reach: a device reaches `one` site,
+    or `all`. engine, trainer, device, workers, ray: how visits are trained (fleet_sim/engines), and the address of a
+    cluster for it. board, link: what the devices and their links are like; of several, each site's devices take one
+    after another in turn; no link: the board's own. transfers: the way of models and messages is `reckoned`, by what
+    it would cost, or `played`, packet by packet: slower, with the same models.
     """
 
     data: str = "digits"
     devices: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 20
-    sites: Count = 2
+    sites: Natural = 0
     reach: Literal["one", "all"] = "one"
     engine: Literal["auto", "serial", "pool", "batched", "ray"] = "auto"
     trainer: Literal["onnx", "torch"] = "onnx"
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    device: str = "auto"
     workers: Natural = 0
     ray: str = ""
-    profile: OneOrMore = "raspberry-pi-4"
+    board: OneOrMore = "raspberry-pi-4"
     link: OneOrMore = ""
+    transfers: Literal["reckoned", "played"] = "reckoned"
+
+    def __post_init__(self) -> None:
+        """ValueError, which msgspec passes on, where `device` is nothing that torch may have."""
+        if not _PLACE.fullmatch(self.device):
+            raise ValueError(f"device is {self.device!r}: it may be auto, cpu, cuda, one of several (cuda:1) or mps")
 
     @property
     def names(self) -> list[str]:
@@ -52,8 +65,28 @@ class SimulationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     @property
     def reached(self) -> dict[str, tuple[str, ...]]:
         """Which devices use which site's broker: dealt out in turn."""
-        sites = min(self.sites, self.devices)
-        return {f"site-{number + 1}": tuple(self.names[number::sites]) for number in range(sites)}
+        sites, names = min(self.site_count, self.devices), self.names
+        return {f"site-{number + 1}": tuple(names[number::sites]) for number in range(sites)}
+
+    @property
+    def site_count(self) -> int:
+        """How many sites there are, if there are as many devices."""
+        return self.sites or max(USUAL_SITES, self._needed)
+
+    @property
+    def _needed(self) -> int:
+        """As many sites as it takes, so that none has more devices than an edge server keeps in mind."""
+        return -(-self.devices // MEMBERS)
+
+    @property
+    def crowded(self) -> str | None:
+        """Why so many devices cannot be at so few sites; None if they can."""
+        if self.reach == "all" and self.devices > MEMBERS:
+            return f"every site reaches all {self.devices:,} devices, and takes {MEMBERS:,} at most: leave out reach"
+        if 0 < self.sites < self._needed:
+            most = f"each takes {MEMBERS:,} devices at most"
+            return f"sites = {self.sites}, and {most}: {self.devices:,} devices need {self._needed} sites"
+        return None
 
     def dealt(self, kinds: OneOrMore) -> dict[str, str]:
         """Which device is of which kind: dealt out in turn at every site, so that each has its share of all."""
@@ -107,7 +140,13 @@ def read_simulation(text: str, where: str, changes: dict[str, Any] | None = None
                     f"{where}: {path} cannot be set, since {key} is {place!r} and no table: write [{key}]"
                 )
         place[keys[-1]] = value
-    fleet = validated(tables.pop("simulation", {}), SimulationSettings, f"{where} [simulation]")
+    simulated = tables.pop("simulation", {})
+    if isinstance(simulated, dict) and "profile" in simulated and "board" not in simulated:
+        simulated["board"] = simulated.pop("profile")  # as files and result folders from before 0.5.0 have it
+    fleet = validated(simulated, SimulationSettings, f"{where} [simulation]")
+    if fleet.crowded:
+        raise ConfigError(f"{where} [simulation]: {fleet.crowded}")
+    fleet = msgspec.structs.replace(fleet, sites=fleet.site_count)
     split = validated(tables.pop("split", {}), Split, f"{where} [split]")
     there = validated(tables.pop("availability", {}), Availability, f"{where} [availability]")
     data = tables.get("data", {})
@@ -120,8 +159,10 @@ def read_simulation(text: str, where: str, changes: dict[str, Any] | None = None
     tables.setdefault("name", "simulation")
     simulation = Simulation(tables, fleet, split, there)
     job = read_job(simulation.job_text("digits"), where)
-    if job.model.start is not None:
-        raise ConfigError(f"{where}: a simulation knows no earlier job to start from: leave model.start out")
+    if job.model.start != job.model.start_file:
+        raise ConfigError(
+            f"{where}: a simulation knows no earlier job to start from: leave model.start out, or name a file"
+        )
     if job.fleet.devices > fleet.devices:
         raise ConfigError(f"{where}: fleet.devices = {job.fleet.devices}, and {fleet.devices} are simulated")
     return simulation
@@ -130,7 +171,8 @@ def read_simulation(text: str, where: str, changes: dict[str, Any] | None = None
 def read_simulation_file(file: Path, changes: dict[str, Any] | None = None) -> Simulation:
     """The simulation in a job file, with what the command line changes."""
     if not file.is_file():
-        raise ConfigError(f"there is no file {file}" if not file.exists() else f"{file} is no file")
+        hint = f": a board is named by --board {file}" if str(file) in PROFILES else ""
+        raise ConfigError(f"there is no file {file}{hint}" if not file.exists() else f"{file} is no file")
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

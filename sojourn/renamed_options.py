@@ -5,13 +5,11 @@ from __future__ import annotations
 from sojourn.text import clean
 
 RENAMED: dict[tuple[str, ...], dict[str, str]] = {
-    ("data", "show"): {"--by": "--split", "--folder": "--data-folder"},
-    ("demo",): {"--edges": "--sites", "--keep": "--output"},
-    ("edge", "init"): {"--port": "--password-port"},
-    ("fleet", "init"): {"--port": "--password-port"},
+    ("compare",): {"--profile": "--board"},
+    ("plan",): {"--profile": "--board"},
 }
 """By command: each old name with the one that all commands have for the thing."""
-UNTIL = "0.5.0"
+UNTIL = "0.6.0"
 
 
 def with_new_names(arguments: list[str]) -> tuple[list[str], list[str]]:

@@ -12,20 +12,18 @@ import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
 
 from benchmarks.rivals.workloads import BATCH, CLASSES, RATE, WARM, WORKLOADS, data, print_rounds
 from coordinator.console.watching import show
+from coordinator.records import RoundClosed
 from fleet_sim.console.setting_options import changes
 from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation
+from fleet_sim.world.memory_fleet import CLOUD
 from sojourn import __version__
-
-if TYPE_CHECKING:
-    from sojourn.protocol.wire import RoundReport
 
 SIMULATION = """
 name = "rivals"
@@ -67,13 +65,12 @@ def main(name: str, rounds: str, *settings: str) -> None:
             devices=workload.users,
         )
         running = SimulationRun(read_simulation(text, name, changes({}, list(settings))), Path(folder) / "results")
-        write = running.results.round
 
-        def written(report: RoundReport, clock: float) -> None:
-            marks.append(time.perf_counter())
-            write(report, clock)
+        def written(record: object) -> None:
+            if isinstance(record, RoundClosed):
+                marks.append(time.perf_counter())
 
-        running.results.round = written  # type: ignore[method-assign]  # the moments when rounds ended
+        running.fleet.nodes[CLOUD].node.on_record(written)
         try:
             show(running.courses(), Console(file=nowhere, force_terminal=True, width=120))
         finally:

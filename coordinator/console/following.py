@@ -30,6 +30,8 @@ class JobProgress(msgspec.Struct, frozen=True):
     history: tuple[RoundReport, ...]
     silent_since: float | None = None
     """When the coordinator answered last, in seconds since 1970, if it answers no more."""
+    visits: int | None = None
+    """How many visits have ended, where somebody counts them as they do: in a simulation."""
 
     @property
     def ended(self) -> bool:

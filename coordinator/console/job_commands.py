@@ -113,11 +113,11 @@ app.command("continue")(continue_)
 
 
 def job_text(file: Path, name: str | None = None, start_from: str | None = None) -> str:
-    """The text of a job file as it is sent: checked, and with names of data files that do not depend on the folder.
+    """The text of a job file as it is sent: checked, and with names of files that do not depend on the folder.
 
     It may get another name, and an earlier job to start from.
     """
-    from coordinator.jobs.settings import read_job
+    from coordinator.jobs.settings import FILE_KEYS, read_job
     from sojourn.settings import read_file
     from sojourn.toml import dumps
 
@@ -125,11 +125,14 @@ def job_text(file: Path, name: str | None = None, start_from: str | None = None)
     if name is not None:
         table["name"] = name
     if start_from is not None:
-        table["model"] = {**table.get("model", {}), "start": f"job:{start_from.removeprefix('job:')}"}
+        model = table.get("model", {})
+        own = {"name": model} if isinstance(model, str) else model
+        table["model"] = {**own, "start": f"job:{start_from.removeprefix('job:')}"}
     job = read_job(dumps(table), str(file), file.resolve().parent)
-    for key in ("test", "exemplars"):
-        if getattr(job.data, key) is not None:
-            table["data"][key] = getattr(job.data, key)
+    for part, keys in FILE_KEYS.items():
+        for key in keys:
+            if (whole := getattr(getattr(job, part), key)) is not None:
+                table[part][key] = whole
     text = dumps(table)
     if len(text) > LONGEST_JOB:
         raise ConfigError(f"{file}: a job file may have {LONGEST_JOB} characters, this one has {len(text)}")

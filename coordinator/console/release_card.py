@@ -44,6 +44,8 @@ def whole(release: ReleaseFile) -> Table:
             "model": card.model,
             "job": card.job and f"{card.job}: {card.strategy}, {card.rounds} rounds, {card.devices} devices",
             "data": card.data,
+            "started from": card.source,
+            "licence of that": card.licence,
             "checked": card.checked,
             "probe": f"{card.probe.rows} rows, logits within {card.probe.atol:.2g}",
             "notes": card.notes,

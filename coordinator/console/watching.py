@@ -15,6 +15,8 @@ from rich.text import Text
 
 from coordinator.console.dates import time_of
 from coordinator.console.time_left import TimeLeft, describe_time_left, rounds_done
+from coordinator.console.tour_lines import tour_lines
+from coordinator.console.visit_rate import VisitRate, describe_rate
 from coordinator.results.measures import MEASURES
 from sojourn.figures import clock_of, number, percent
 
@@ -24,16 +26,14 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from coordinator.console.following import JobProgress
-    from sojourn.protocol.wire import JobView, RoundReport, TourView
+    from sojourn.protocol.wire import JobView, RoundReport
 
-MOST_TOURS = 10
 MOST_FAILURES = 3
 MOST_ROUNDS = 20
 """A table has this many rounds at most: with what stands around it, it fits on a screen."""
 WORTH_TELLING = 10.0
 """Seconds left that are worth a line."""
 BARS = "▁▂▃▄▅▆▇█"
-ARROW = " → "
 _SECONDS = re.compile(r", \d+ s$")
 BEFORE = ("queued", "compiling", "waiting")
 STATUS_STYLES = {"running": "cyan", "done": "green", "stopped": "yellow", "refused": "red"}
@@ -50,11 +50,12 @@ def is_live(console: Console) -> bool:
 
 
 def _show_live(looks: Iterable[JobProgress], console: Console) -> JobProgress:
-    last, time_left = None, TimeLeft()
+    last, time_left, visit_rate = None, TimeLeft(), VisitRate()
     with Live(console=console, auto_refresh=False, transient=True) as live:
         for last in looks:
-            left = time_left.seconds(last, time.monotonic())
-            live.update(screen(last, console.width, left), refresh=True)
+            now = time.monotonic()
+            left, rate = time_left.seconds(last, now), visit_rate.per_second(last, now)
+            live.update(screen(last, console.width, left, rate), refresh=True)
     assert last is not None  # noqa: S101  # there is always a first one
     return last
 
@@ -135,18 +136,18 @@ def _doing(view: JobView) -> str:
 # --- the live view
 
 
-def screen(progress: JobProgress, width: int, left: float | None = None) -> RenderableType:
-    """The whole view; `left` is how many seconds it will still take, where that is known."""
+def screen(progress: JobProgress, width: int, left: float | None = None, rate: float | None = None) -> RenderableType:
+    """The whole view; `left` is how many seconds it will still take and `rate` its visits a second, where known."""
     view = progress.view
     parts: list[RenderableType] = [
         _header(view),
-        _progress(progress, left),
+        _progress(progress, left, rate),
         _doing_now(progress),
         _figures(progress),
         Text(),
     ]
     if view.tours:
-        parts.append(_tours(view.tours, width))
+        parts.append(tour_lines(view.tours, width))
     parts += [Text(f"  {line}", style="yellow", overflow="fold") for line in view.notes[:MOST_FAILURES]]
     parts += _failures(progress.history)
     return Group(*parts)
@@ -162,14 +163,15 @@ def _header(view: JobView) -> Table:
     return grid
 
 
-def _progress(progress: JobProgress, left: float | None) -> Table:
+def _progress(progress: JobProgress, left: float | None, rate: float | None) -> Table:
     view = progress.view
     grid = Table.grid(expand=True, padding=(0, 1))
     grid.add_column(ratio=1)
     grid.add_column(no_wrap=True)
     bar = ProgressBar(total=view.rounds, completed=rounds_done(progress), pulse=view.status in BEFORE)
     shown = min(view.round + (view.status == "running"), view.rounds)
-    grid.add_row(bar, Text.assemble(f"round {shown}/{view.rounds}", (f"  {describe_time_left(left)}".rstrip(), "dim")))
+    known = [text for text in (describe_rate(rate), describe_time_left(left)) if text]
+    grid.add_row(bar, Text.assemble(f"round {shown}/{view.rounds}", *((f"  {text}", "dim") for text in known)))
     return grid
 
 
@@ -210,43 +212,6 @@ def _quality(report: RoundReport, name: str) -> str:
 def trend(shares: list[float]) -> str:
     """Shares between 0 and 1 as a row of bars."""
     return "".join(BARS[min(int(share * len(BARS)), len(BARS) - 1)] if isfinite(share) else " " for share in shares)
-
-
-def _tours(tours: tuple[TourView, ...], width: int) -> Table:
-    site = min(16, max(4, *(len(tour.site) for tour in tours)))
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", expand=True)
-    table.add_column("site", width=site, no_wrap=True, overflow="ellipsis")
-    table.add_column("route", ratio=1, no_wrap=True, overflow="ellipsis")
-    table.add_column("hop", justify="right", no_wrap=True, min_width=5)
-    table.add_column("this visit", no_wrap=True, width=12)
-    shown = sorted(tours, key=lambda tour: tour.done)[:MOST_TOURS]
-    for tour in shown:
-        hop = f"{min(tour.hop + (not tour.done), len(tour.hops))}/{len(tour.hops)}"
-        table.add_row(Text(tour.site), route(tour, width - site - 25), hop, _visit(tour))
-    if len(tours) > len(shown):
-        table.add_row("", Text(f"and {len(tours) - len(shown)} more tours", style="dim"))
-    return table
-
-
-def _visit(tour: TourView) -> RenderableType:
-    if tour.done:
-        return Text("arrived", style="green")
-    return ProgressBar(total=max(tour.steps, 1), completed=min(tour.step, tour.steps), width=12)
-
-
-def route(tour: TourView, room: int) -> Text:
-    """The way of the model, with the device that it is at; a long way is cut so that the device stays in sight."""
-    devices = list(tour.hops)
-    if tour.device and tour.hop < len(devices):
-        devices[tour.hop] = tour.device  # a spare may stand in
-    first = 0
-    while first < tour.hop and first < len(devices) - 1 and len(ARROW.join(devices[first : tour.hop + 2])) + 4 > room:
-        first += 1
-    text = Text("…" + ARROW if first else "")
-    for at, device in enumerate(devices[first:], first):
-        style = "dim" if at < tour.hop else "bold reverse cyan" if at == tour.hop and tour.device else ""
-        text.append(ARROW if at > first else "", "dim").append(device, style)
-    return text
 
 
 def _failures(history: tuple[RoundReport, ...]) -> list[RenderableType]:

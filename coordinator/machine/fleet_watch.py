@@ -6,6 +6,7 @@ minute, after the first ones. What is shown of a device that is here goes by the
 
 from __future__ import annotations
 
+from itertools import filterfalse
 from typing import TYPE_CHECKING
 
 from coordinator.fleet_records import DEVICES, FleetChanged, joined
@@ -89,7 +90,8 @@ class FleetWatch:
             if not before <= here.keys():
                 return "the coordinator was restarted, and not all devices are heard of again yet"
         recently = self.moment(now) - RETURN
-        left = [device for device in job.fleet if device not in here and _went_after(seen.get(device), recently)]
+        missing = filterfalse(here.__contains__, job.fleet)
+        left = [device for device in missing if _went_after(seen.get(device), recently)]
         return f"{names(left)} went just now, and may be back" if left and waited < RETURN else None
 
     def moment(self, now: float) -> float:
@@ -117,7 +119,9 @@ def _went_after(it: DeviceHistory | None, moment: float) -> bool:
 def _coming(seen: FleetHistory, here: dict[str, tuple[str, Member]]) -> list[DeviceJoined]:
     """Who is here and was not, or was elsewhere or another: as many as there is room for."""
     found, room = [], DEVICES - sum(it.here for it in seen.devices.values())
-    for device, (site, member) in sorted(here.items()):
+    # Where there is no room for more, only those count that were written down before.
+    for device in sorted(here if room > 0 else here.keys() & seen.devices.keys()):
+        site, member = here[device]
         offer, known = member.offer, seen.devices.get(device)
         it = joined(device, site, offer.version if offer else "", offer.machine if offer else "")
         same = known and known.here and (known.site, known.version, known.machine) == (it.site, it.version, it.machine)

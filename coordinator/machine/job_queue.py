@@ -7,6 +7,7 @@ and the older one may go on. Which step follows which event stands in `job_table
 from __future__ import annotations
 
 from itertools import takewhile
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,7 +16,7 @@ from coordinator.machine.job_summaries import plan_line, round_line
 from coordinator.machine.job_table import JOB, STATUS, WORK, step_of
 from coordinator.machine.kept_rounds import KeepSettings, kept_after, let_go
 from coordinator.machine.sites import ROSTER_PATIENCE
-from coordinator.machine.waiting_jobs import WaitingJobs
+from coordinator.machine.waiting_jobs import WaitingJobs, needs
 from coordinator.records import (
     ENDED,
     DevicesEstimated,
@@ -28,6 +29,7 @@ from coordinator.records import (
     LegPassed,
     RoundClosed,
     RoundKeeps,
+    RoundMeasured,
     RoundPlanned,
     RoundsKept,
     TourArrived,
@@ -36,14 +38,15 @@ from coordinator.records import (
     blobs_of,
 )
 from coordinator.rounds.closing import PassLeg
-from coordinator.rounds.orders import tour_deadline
+from coordinator.rounds.evaluation import MeasureRound
+from coordinator.rounds.orders import Leg
 from coordinator.rounds.planning import NotYet, PlanRound
 from coordinator.rounds.preparing import PrepareJob, recipes
 from coordinator.rounds.results import CloseRound
 from coordinator.rounds.starting import start_of
-from coordinator.state import CoordinatorState
+from coordinator.state import CoordinatorState, with_figures
 from sojourn.errors import Fault, JobError
-from sojourn.node.machine import Append, Do, Say, Send, Undo, soonest
+from sojourn.node.machine import Append, Did, Do, Say, Send, Undo, soonest
 from sojourn.parts import name_of
 from sojourn.protocol.messages import TourAccepted, TourCancel
 from sojourn.protocol.topics import Address
@@ -55,12 +58,16 @@ if TYPE_CHECKING:
     from coordinator.machine.waiting_jobs import Reach
     from coordinator.records import JobRecord
     from coordinator.state import JobState
-    from sojourn.node.machine import Did, DidNot, Doing, Effect
+    from sojourn.node.machine import DidNot, Doing, Effect
     from sojourn.protocol.messages import Toured
 
 
 WORK_AGAIN = 15.0
 """Seconds after which work for which the disk had no room is tried again."""
+MEASURE = "measure "
+"""What begins the key of a test of a round's model, which is done beside the job's other work."""
+REASON = 300
+"""Characters of why a model could not be tested."""
 _EVENTS: dict[type, str] = {
     JobCompiled: "compiled",
     RoundPlanned: "planned",
@@ -96,6 +103,8 @@ class JobQueue:
         self._began = 0.0
         self._latest: Do | None = None
         """The work that was last asked for."""
+        self._closed: Did | None = None
+        """A round that is closed before the figures of the one before it are there: it waits for them."""
         self._work_again_at: float | None = None
         self._no_room = ""
         """Why the work of the job whose turn it is waits for room on the disk; empty while it does not."""
@@ -147,7 +156,8 @@ class JobQueue:
         self._began = now
         unfinished = self.durable.unfinished
         out = [state for state in unfinished if state.tours]
-        return self._take_turn((out or unfinished)[0], now) if unfinished else []
+        effects = self._take_turn((out or unfinished)[0], now) if unfinished else []
+        return [*effects, *(_measure(state) for state in self.durable.jobs.values() if state.unmeasured)]
 
     def wake_at(self) -> float | None:
         """When patience ends, or planning or work is tried again."""
@@ -188,7 +198,8 @@ class JobQueue:
         self._waiting.forget(state.name)
         record = JobRemoved(state.name, state.strategy.objective.keeps)
         self.durable.apply(record)
-        return [Append(record, sync=True), Say(f"job {state.name} is removed")]
+        undo = [Undo(f"{MEASURE}{state.name}")] if state.unmeasured else []
+        return [Append(record, sync=True), *undo, Say(f"job {state.name} is removed")]
 
     @property
     def _idle(self) -> bool:
@@ -276,13 +287,12 @@ class JobQueue:
             self._waiting.add(state, now, None, ROSTER_PATIENCE)
             return self._wait(state, reason)
         self._reach, here = self._waiting.reached(state), self._sites.here()
-        able = set().union(*self._reach.values())
         gone = {name: it.since for name, it in self.durable.seen.devices.items() if not it.here and name not in here}
         work = PlanRound(
             state.copy(),
             self._reach,
             self._sites.unwilling(name_of(state.strategy.estimator)),
-            tuple(sorted(here.keys() - able)),
+            self._waiting.unable(state),
             ask_silent,
             gone,
         )
@@ -304,9 +314,14 @@ class JobQueue:
     def did(self, event: Did, now: float) -> list[Effect]:
         """The work that the job needed is done: take down what came of it, and go on."""
         state, outcome = self._worked_for(event.key), event.outcome
+        if isinstance(outcome, RoundMeasured):
+            return self._measured(outcome, now)
         if state is None:
             return []
         self._no_room = ""
+        if isinstance(outcome, RoundClosed) and state.unmeasured:
+            self._closed = event
+            return []
         if isinstance(outcome, NotYet):
             self._waiting.add(state, now, self._reach)
             return [*self._wait(state, outcome.reason), *self.reconsider(now)]
@@ -316,7 +331,7 @@ class JobQueue:
         self._advance(state, _EVENTS[type(outcome)])
         if isinstance(outcome, RoundClosed):
             keeps = msgspec.structs.replace(
-                outcome.keeps or RoundKeeps(), rounds=kept_after(state, outcome, self._keep)
+                outcome.keeps or RoundKeeps(), rounds=kept_after(state, outcome.report, self._keep)
             )
             outcome = msgspec.structs.replace(outcome, keeps=keeps)
         written = self.write(outcome, sync=True, blobs=blobs_of(outcome))
@@ -336,12 +351,31 @@ class JobQueue:
                 said = [Say(f"job {state.name}: {line}", "warning") for line in outcome.notices]
                 return [Say(plan_line(state, outcome)), *said, *self._resume(state, now)]
             case RoundClosed():
-                return [Say(round_line(state, outcome)), *self._make_room(), *self._next_turn(state, now)]
+                effects = [*self._make_room(), *self._next_turn(state, now)]
+                if outcome.unmeasured:
+                    return [*effects, _measure(state)]  # after the plan of the next round, which is not to wait for it
+                return [Say(round_line(state, outcome.report)), *effects]
             case DevicesEstimated():
                 known = len(outcome.signatures) or len(outcome.weights) or len(outcome.samples)
                 return [Say(f"job {state.name}: {known} devices estimated"), *self._plan_next(state, now)]
             case _:
                 return self._resume(state, now)
+
+    def _measured(self, outcome: RoundMeasured, now: float) -> list[Effect]:
+        """The model of a job's newest round was tested; that the job has ended since does not matter."""
+        state = self.durable.jobs.get(outcome.job)
+        if state is None or not state.unmeasured or outcome.round != len(state.history):
+            return []
+        report = with_figures(state.history[-1], outcome)
+        kept = kept_after(state, report, self._keep)
+        written = self.write(msgspec.structs.replace(outcome, kept=kept), sync=True)
+        said = Say(f"job {state.name} round {report.round}: {outcome.reason}", "warning") if outcome.reason else None
+        effects: list[Effect] = [written, said or Say(round_line(state, report))]
+        closed = self._closed
+        if closed is None or closed.outcome.job != state.name:
+            return effects
+        self._closed = None
+        return [*effects, *self.did(closed, now)]
 
     def _make_room(self) -> list[Effect]:
         """Let the oldest models of rounds go, where all of them take more room than they may."""
@@ -350,6 +384,8 @@ class JobQueue:
 
     def did_not(self, event: DidNot, now: float) -> list[Effect]:
         """The work that the job needed failed: it is tried again when the disk was full, else the job is refused."""
+        if event.key.startswith(MEASURE):
+            return self._not_measured(event, now)
         state = self._worked_for(event.key)
         if state is None:
             return []
@@ -359,6 +395,14 @@ class JobQueue:
         self._work_again_at = now + WORK_AGAIN
         told, self._no_room = self._no_room, event.detail
         return [] if told else [Say(f"job {state.name}: {event.detail}", "error")]
+
+    def _not_measured(self, event: DidNot, now: float) -> list[Effect]:
+        """The model of a round could not be tested: the job goes on without its figures."""
+        state = self.durable.jobs.get(event.key.removeprefix(MEASURE))
+        if state is None:
+            return []
+        reason = f"its model could not be tested: {event.detail}"[:REASON]
+        return self._measured(RoundMeasured(state.name, len(state.history), nan, nan, reason=reason), now)
 
     def arrived(self, toured: Toured, now: float) -> list[Effect]:
         """A tour's result is here: journal it, accept it, and go on when all are home."""
@@ -384,7 +428,11 @@ class JobQueue:
             self._advance(state, "leg home")
             return [self._work(state, PassLeg(state.copy()))]
         self._advance(state, "all home")
-        return [self._work(state, CloseRound(state.copy(), now - self._began, self.traffic, self.date(now)))]
+        settings = state.settings
+        # The job may end with this round, or nothing is to be tested; else that need not be waited for.
+        measure = state.round >= settings.all_rounds or settings.target is not None or state.test is None
+        work = CloseRound(state.copy(), now - self._began, self.traffic, self.date(now), measure)
+        return [self._work(state, work)]
 
     def _lost(self, state: JobState, number: int, now: float) -> list[Effect]:
         """A site gave no sign of life: wait for it, go on without its tour, or give the tour to another site."""
@@ -393,13 +441,13 @@ class JobQueue:
         policy, reason = job.tours.on_lost_site, f"no sign of life for {job.tours.site_lease:g} s"
         if self._tours.past_deadline(number, now):
             # Its site speaks, and yet it does not end: waiting longer, or asking somebody else, could go on for ever.
-            policy, reason = "drop", f"its tour is over the deadline of {tour_deadline(state, tour):g} s"
+            policy, reason = "drop", f"its tour is over the deadline of {Leg(state, tour.leg).deadline(tour):g} s"
         lost = Say(f"job {state.name}: site {tour.site} is lost, {reason}; {policy}", "warning")
         self._advance(state, "site lost")
         if policy == "wait":
             return [lost, *self._tours.ask(state, tour, now)]
         self._tours.forget(number)
-        moved = self._sites.move(tour) if policy == "reassign" else None
+        moved = self._sites.move(tour, *needs(state)) if policy == "reassign" else None
         if moved:
             return [lost, self.write(TourMoved(state.name, moved), sync=True), *self._tours.ask(state, moved, now)]
         given_up = self.write(TourGivenUp(state.name, number, reason), sync=True)
@@ -416,7 +464,7 @@ class JobQueue:
         if current:
             under_way = before in WORK and event == "stop" and self._work_again_at is None
             effects += [Undo(f"{WORK[before]} {state.name}")] if under_way else []
-            self._work_again_at, self._no_room = None, ""
+            self._work_again_at, self._no_room, self._closed = None, "", None
             for tour in state.tours:
                 self._tours.forget(tour.number)
                 if tour.number not in state.arrived:
@@ -425,3 +473,8 @@ class JobQueue:
         record = JobEnded(state.name, STATUS[after], detail[:20_000], self.date(now))
         effects += [self.write(record, sync=True), Say(f"job {state.name} is {STATUS[after]}: {detail}")]
         return [*effects, *self.reconsider(now)]
+
+
+def _measure(state: JobState) -> Do:
+    """Have the model of a job's newest round tested: it keeps nothing but the figures."""
+    return Do(f"{MEASURE}{state.name}", MeasureRound.newest(state), keeps=False)

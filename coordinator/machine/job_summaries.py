@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from coordinator.records import RoundClosed, RoundPlanned
+    from coordinator.records import RoundPlanned
     from coordinator.state import JobState
+    from sojourn.protocol.wire import RoundReport
 
 
 def plan_line(state: JobState, plan: RoundPlanned) -> str:
@@ -19,9 +20,8 @@ def plan_line(state: JobState, plan: RoundPlanned) -> str:
     return f"{text} ({quality})" if quality else text
 
 
-def round_line(state: JobState, closed: RoundClosed) -> str:
+def round_line(state: JobState, it: RoundReport) -> str:
     """A round in a line."""
-    it = closed.report
     return (
         f"job {state.name} round {it.round}: accuracy {it.accuracy:.2%}, loss {it.loss:.4f}, {it.visits} visits, "
         f"{it.lost} failed, {it.traffic / 1e6:.2f} MB, {it.seconds:.1f} s"

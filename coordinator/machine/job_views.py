@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import nan
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,17 +26,17 @@ KEPT = 1000
 
 def short_view(state: JobState, devices: int, detail: str, date: float) -> JobView:
     """A job in a list; `date` is now."""
-    job = state.settings
+    job, told = state.settings, state.told_rounds
     return JobView(
         state.name,
         job.strategy,
         job.model.name,
         state.status,
         detail,
-        len(state.history),
+        told,
         job.all_rounds,
         state.phase,
-        state.history[-1].accuracy if state.history else nan,
+        state.accuracy(told),
         devices,
         times=JobTimes(_moment(state.submitted), _moment(state.ended), _took(state, date)),
     )
@@ -45,11 +44,12 @@ def short_view(state: JobState, devices: int, detail: str, date: float) -> JobVi
 
 def whole_view(short: JobView, state: JobState, progress: dict[int, TourProgress], since: int) -> JobView:
     """A job by itself: with its tours, its history from a round on, and the rounds whose models can be had."""
+    told = state.told_rounds
     return msgspec.structs.replace(
         short,
         tours=first_page(_tour(state, tour, progress.get(tour.number)) for tour in state.tours[:TOURS]),
-        history=first_page(state.history[since : since + HISTORY]),
-        models=JobModels(tuple(sorted(state.models)[-KEPT:]), state.best),
+        history=first_page(state.history[since : min(since + HISTORY, told)]),
+        models=JobModels(tuple(number for number in sorted(state.models)[-KEPT:] if number <= told), state.best),
         news=_news(state),
     )
 

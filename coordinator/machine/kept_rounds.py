@@ -12,8 +12,8 @@ from sojourn.parts import Natural
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from coordinator.records import RoundClosed
     from coordinator.state import JobState
+    from sojourn.protocol.wire import RoundReport
 
 
 class KeepSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -33,9 +33,9 @@ BEST_ONLY = KeepSettings(last=0, every=0)
 """Where memory is the disk: a simulation."""
 
 
-def kept_after(state: JobState, closed: RoundClosed, keep: KeepSettings) -> tuple[int, ...]:
-    """The rounds of a job whose models are kept when a round is closed."""
-    newest, best = closed.report.round, best_round((*state.history, closed.report))
+def kept_after(state: JobState, report: RoundReport, keep: KeepSettings) -> tuple[int, ...]:
+    """The rounds of a job whose models are kept when its newest one is closed, and again when that is measured."""
+    newest, best = report.round, best_round((*state.history[: report.round - 1], report))
     wanted = [
         number
         for number in sorted({*(state.kept or {}), newest})

@@ -80,6 +80,8 @@ class Rollouts:
 
         What its devices said while it was away is lost: while a rollout is under way they are asked again.
         """
+        if not self._progress:  # nobody is asked for anything
+            return self.woke(now)
         there = self._reach()
         came = there - self._there
         again = self._sites.reach().get(born, ()) if born else ()
@@ -301,6 +303,8 @@ class Rollouts:
 
     def _take_stock(self, line: LineState, now: float) -> None:
         """The rollout goes a new way from here: its times begin anew, and every member is looked at."""
+        if not self._progress:
+            self._there = self._reach()
         self._progress[line.line] = RolloutProgress(line, now)
         for device in line.members:
             self._note(line, device)

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from sojourn.errors import InvalidMessage
 from sojourn.node.machine import Do, Pull, Say, Send
-from sojourn.protocol.abilities import able
+from sojourn.protocol.abilities import able, leads
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.messages import Birth, RosterSeen
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch, Member, Ref
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from coordinator.records import TourPlan
     from sojourn.node.machine import Effect, Present
     from sojourn.protocol.messages import Roster
     from sojourn.store.blobs import BlobStore
 
 
+Found = TypeVar("Found")
 DEVICES = 10_000
 """At most this many devices are taken from one site."""
 ROSTER_BYTES = 16 << 20
@@ -60,7 +63,19 @@ def read_roster(work: ReadRoster, blobs: BlobStore) -> RosterRead:
     members = unpack_blob(blobs.read(work.members.digest), tuple[Member, ...], ROSTER_BYTES)
     if len(members) > DEVICES:
         raise InvalidMessage(f"the roster of {work.site} has {len(members)} devices, more than {DEVICES}")
-    return RosterRead(work.site, work.epoch, work.revision, members)
+    return RosterRead(work.site, work.epoch, work.revision, _sharing_offers(members))
+
+
+def _sharing_offers(members: tuple[Member, ...]) -> tuple[Member, ...]:
+    """The same members; those that are alike share one offer, of which there would be thousands."""
+    found, offer = [], None
+    for member in members:
+        if member.offer == offer:
+            found.append(Member(member.device, member.epoch, offer))
+        else:
+            found.append(member)
+            offer = member.offer
+    return tuple(found)
 
 
 class Sites:
@@ -73,13 +88,23 @@ class Sites:
         self._rosters: dict[str, RosterRead] = {}
         self._names: dict[str, frozenset[str]] = {}
         """The devices of each roster."""
+        self._abilities: dict[str, tuple[str, ...]] = {}
+        """Of which models each of them can lead tours, as it said last."""
         self._coming: dict[str, ReadRoster] = {}
         self._homes: dict[str, str] = {}
         """The site that each device was first seen at, and is still."""
+        self._found: dict[object, Any] = {}
+        """What was found out about who is where, until that changes: rounds come more often than rosters."""
+        self._at: dict[str, dict[str, tuple[str, Member]]] = {}
+        self._reached: dict[str, dict[object, tuple[str, ...]]] = {}
+        """The same for single sites, who is there and who can do what: of hundreds, one tells another roster."""
+        self._shared: set[str] = set()
+        """The devices that more than one site has named: what one of these sites says counts for the others, too."""
 
     def present(self, event: Present, now: float) -> bool:
         """Take a birth or a death; returns whether an edge server was born (again)."""
         known = self._epochs.get(event.node.name)
+        self._forget()
         if isinstance(event.state, Birth):
             self._epochs[event.node.name] = event.epoch
             if known != event.epoch:
@@ -94,6 +119,9 @@ class Sites:
         site, revision = sender.name, message.revision
         if message.members.size > ROSTER_BYTES:
             return [Say(f"the roster of {site} has {message.members.size} bytes: it is not fetched", "warning")]
+        if (able_to := message.abilities or ()) != self._abilities.get(site, ()):
+            self._abilities[site] = able_to
+            self._found.clear()
         known, coming = self._rosters.get(site), self._coming.get(site)
         if known and known.epoch == epoch and known.revision >= revision:
             return [Send(sender, RosterSeen(revision))]
@@ -117,31 +145,75 @@ class Sites:
             return []
         del self._coming[read.site]
         self._rosters[read.site] = read
-        self._names[read.site] = frozenset(member.device for member in read.members)
-        homes = {device: site for device, site in self._homes.items() if self._epoch_at(site, device) is not None}
-        for member in read.members:
-            if homes.get(member.device) not in self._epochs:
-                homes[member.device] = read.site
-        self._homes = homes
+        before, names = self._names.get(read.site, frozenset()), frozenset(member.device for member in read.members)
+        self._names[read.site] = names
+        self._shared.update(device for device in names if self._homes.get(device, read.site) != read.site)
+        self._forget(read.site if self._shared.isdisjoint(before | names) else None)
+        for device in before - names:
+            if self._homes.get(device) == read.site:
+                del self._homes[device]
+        for device in names:
+            if self._homes.get(device) not in self._epochs:
+                self._homes[device] = read.site
         return [Send(Address("edge", read.site), RosterSeen(read.revision))]
+
+    def _forget(self, site: str | None = None) -> None:
+        """Who is where has changed: at one site, or anywhere."""
+        self._found.clear()
+        for known in (self._at, self._reached):
+            known.pop(site, None) if site else known.clear()
 
     def reach(
         self, objective: str | None = None, abilities: frozenset[str] = frozenset()
     ) -> dict[str, tuple[str, ...]]:
         """The devices that each living site reaches; with an objective, those that offer it and these abilities."""
         alive = [site for site in sorted(self._rosters) if site in self._epochs]
-        return {site: self._devices(site, objective, abilities) for site in alive}
+        return self._once(
+            ("reach", objective, abilities),
+            lambda: {site: self._reached_by(site, objective, abilities) for site in alive},
+        )
+
+    def _reached_by(self, site: str, objective: str | None, abilities: frozenset[str]) -> tuple[str, ...]:
+        reached = self._reached.setdefault(site, {})
+        if (objective, abilities) not in reached:
+            reached[objective, abilities] = self._devices(site, objective, abilities)
+        return reached[objective, abilities]
+
+    def unable(self, objective: str, abilities: frozenset[str]) -> tuple[str, ...]:
+        """The devices that are here and do not offer an objective with these abilities."""
+        reach = self.reach(objective, abilities)
+        return self._once(
+            ("unable", objective, abilities), lambda: tuple(sorted(self.here().keys() - set().union(*reach.values())))
+        )
+
+    def _once(self, what: object, find: Callable[[], Found]) -> Found:
+        """What is found out, once until the sites or their devices change."""
+        if what not in self._found:
+            self._found[what] = find()
+        found: Found = self._found[what]
+        return found
 
     def here(self) -> dict[str, tuple[str, Member]]:
         """Every device that a living site reaches, by name: at its home, if that is one of them."""
+        return self._once("here", self._here)
+
+    def _here(self) -> dict[str, tuple[str, Member]]:
         found: dict[str, tuple[str, Member]] = {}
         for site in sorted(self._rosters):
             if site not in self._epochs:
                 continue
-            for member in self._rosters[site].members:
-                if self._is_at(site, member) and (member.device not in found or self._homes[member.device] == site):
-                    found[member.device] = site, member
+            there = self._members_at(site)
+            if found.keys().isdisjoint(there):
+                found.update(there)
+            else:
+                found.update({d: it for d, it in there.items() if d not in found or self._homes[d] == site})
         return found
+
+    def _members_at(self, site: str) -> dict[str, tuple[str, Member]]:
+        if site not in self._at:
+            members = [member for member in self._rosters[site].members if self._is_at(site, member)]
+            self._at[site] = {member.device: (site, member) for member in members}
+        return self._at[site]
 
     @property
     def heard(self) -> frozenset[str]:
@@ -165,16 +237,24 @@ class Sites:
         """The devices whose owners do not share what an estimator asks for."""
         if asks not in CONSENT:
             return ()
+        return self._once(("unwilling", asks), lambda: self._unwilling(asks))
+
+    def _unwilling(self, asks: str) -> tuple[str, ...]:
         members = [member for site in self._epochs if (it := self._rosters.get(site)) for member in it.members]
         return tuple(sorted({m.device for m in members if m.offer is None or asks not in m.offer.shares}))
 
     def count(self) -> int:
         """How many devices are there."""
-        return len({device for devices in self.reach().values() for device in devices})
+        return self._once("count", lambda: len({device for devices in self.reach().values() for device in devices}))
 
-    def move(self, tour: TourPlan) -> TourPlan | None:
-        """The tour at another living site: the one that reaches most of its devices, if any reaches some."""
-        reach = {site: set(devices) for site, devices in self.reach().items() if site != tour.site}
+    def move(
+        self, tour: TourPlan, objective: str | None = None, abilities: frozenset[str] = frozenset()
+    ) -> TourPlan | None:
+        """The tour at another living site: the one that reaches most of its devices, if any reaches some.
+
+        With an objective, only a site and devices that offer it and these abilities.
+        """
+        reach = {site: set(there) for site, there in self.reach(objective, abilities).items() if site != tour.site}
         kept = {site: tuple(d for d in tour.hops if d in there) for site, there in reach.items()}
         best = max(sorted(kept), key=lambda site: len(kept[site]), default=None)
         if best is None or not kept[best]:
@@ -187,8 +267,10 @@ class Sites:
         return {work.members.digest for work in self._coming.values()}
 
     def _devices(self, site: str, objective: str | None, abilities: frozenset[str]) -> tuple[str, ...]:
-        members = [member for member in self._rosters[site].members if self._is_at(site, member)]
-        return tuple(m.device for m in members if objective is None or able(m.offer, objective, abilities))
+        if objective is not None and not leads(self._abilities.get(site, ()), abilities):
+            return ()
+        there = self._members_at(site)
+        return tuple(d for d, (_, it) in there.items() if objective is None or able(it.offer, objective, abilities))
 
     def _is_at(self, site: str, member: Member) -> bool:
         """Whether a device counts for a site that names it: its home, or one that sees the same start of it there.

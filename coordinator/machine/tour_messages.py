@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from coordinator.aggregators.contributions import weighting_of
-from coordinator.rounds.orders import bounds_of, task_of, waves_of
+from coordinator.rounds.orders import task_of, waves_of
 from sojourn.errors import Fault
 from sojourn.protocol.messages import Tour
 from sojourn.randomness import derive
@@ -13,10 +13,11 @@ from sojourn.randomness import derive
 if TYPE_CHECKING:
     from coordinator.records import TourPlan
     from coordinator.state import JobState
+    from sojourn.parts import TourBounds
 
 
-def tour_message(state: JobState, tour: TourPlan) -> Tour:
-    """A planned tour as it goes to its site."""
+def tour_message(state: JobState, tour: TourPlan, bounds: TourBounds) -> Tour:
+    """A planned tour as it goes to its site, within these bounds."""
     if state.kit is None:
         raise Fault(f"{state.name} has tours but was not compiled")
     job, strategy = state.settings, state.strategy
@@ -31,5 +32,5 @@ def tour_message(state: JobState, tour: TourPlan) -> Tour:
     norms = state.norms if state.phase == "train" else ()
     return Tour(
         state.tour_id(tour), state.kit, vectors, tour.hops, tour.spares, task_of(state, tour), seed, job.tours.policy,
-        job.gate.rules, norms, waves_of(state), weighting_of(strategy.aggregator), bounds_of(state, tour),
+        job.gate.rules, norms, waves_of(state), weighting_of(strategy.aggregator), bounds,
     )  # fmt: skip

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from coordinator.machine.tour_messages import tour_message
-from coordinator.rounds.orders import tour_deadline
+from coordinator.rounds.orders import Leg
 from coordinator.rounds.results import REPORT_BYTES
 from sojourn.node.alarm import Alarm
 from sojourn.node.fetches import Fetches
@@ -71,12 +71,12 @@ class RoundTours:
     def ask(self, state: JobState, tour: TourPlan, now: float) -> list[Effect]:
         """Ask a site to lead a tour; all the time that it may take begins now."""
         self._deadlines.pop(tour.number, None)
-        return self._ask(state, tour, now)
+        return self._ask(state, tour, Leg(state, tour.leg), now)
 
-    def _ask(self, state: JobState, tour: TourPlan, now: float) -> list[Effect]:
-        self._deadlines.setdefault(tour.number, now + tour_deadline(state, tour))
+    def _ask(self, state: JobState, tour: TourPlan, leg: Leg, now: float) -> list[Effect]:
+        self._deadlines.setdefault(tour.number, now + leg.deadline(tour))
         self._lease(tour.number, now, state.settings.tours.site_lease)
-        message = tour_message(state, tour)
+        message = tour_message(state, tour, leg.bounds(tour))
         return [*self._outbox.ask(("tour", tour.number), Address("edge", tour.site), message, now)]
 
     def ask_all(self, state: JobState, now: float) -> list[Effect]:
@@ -86,13 +86,17 @@ class RoundTours:
             for tour in state.tours
             if tour.leg == state.leg and tour.number not in state.arrived and tour.number not in state.given_up
         ]
-        return [effect for tour in out for effect in self.ask(state, tour, now)]
+        for tour in out:
+            self._deadlines.pop(tour.number, None)
+        leg = Leg(state)
+        return [effect for tour in out for effect in self._ask(state, tour, leg, now)]
 
     def ask_again(self, state: JobState, site: str, now: float) -> list[Effect]:
         """A site was born again and may have forgotten its tours, if it lost its store or its power."""
         out = [tour for tour in state.tours if tour.site == site and tour.number in self._leases]
         asked = [tour for tour in out if not self._outbox.open(("tour", tour.number))]
-        return [effect for tour in asked for effect in self._ask(state, tour, now)]
+        legs = {number: Leg(state, number) for number in {tour.leg for tour in asked}}
+        return [effect for tour in asked for effect in self._ask(state, tour, legs[tour.leg], now)]
 
     def past_deadline(self, number: int, now: float) -> bool:
         """Whether a tour has taken all the time that it may."""

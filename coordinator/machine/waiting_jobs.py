@@ -45,9 +45,11 @@ class WaitingJobs:
 
     def reached(self, state: JobState) -> Reach:
         """The devices that can do the job, by site."""
-        settings, strategy = state.settings, state.strategy
-        abilities = asked(settings.encoding, strategy.training, strategy.estimator)
-        return self._sites.reach(name_of(strategy.objective), abilities)
+        return self._sites.reach(*needs(state))
+
+    def unable(self, state: JobState) -> tuple[str, ...]:
+        """The devices that are here and cannot do the job."""
+        return self._sites.unable(*needs(state))
 
     def add(self, state: JobState, now: float, reach: Reach | None, again: float = PLAN_AGAIN) -> None:
         """A job waits, or still does: its patience counts from when it began to."""
@@ -91,3 +93,10 @@ class WaitingJobs:
         waits = [self._waiting[name] for name in names if name in self._waiting]
         again = [it.again_at for it in waits] if idle else []
         return soonest(*again, *(it.ends_at for it in waits))
+
+
+def needs(state: JobState) -> tuple[str, frozenset[str]]:
+    """What a device must offer to do a job: its objective, and what else it asks for."""
+    settings, strategy = state.settings, state.strategy
+    words = asked(settings.encoding, strategy.training, strategy.estimator, state.asks or ())
+    return name_of(strategy.objective), words

@@ -14,12 +14,14 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
+from coordinator.jobs.model import exported_model
 from coordinator.machine.sites import ReadRoster, read_roster
 from coordinator.machine.steps import Steps
 from coordinator.records import JobCompiled
 from coordinator.releases.verifying import CheckCard, check_card
+from coordinator.rounds.census import Census
 from coordinator.rounds.closing import PassLeg, close_round, pass_leg
-from coordinator.rounds.evaluation import Evaluator
+from coordinator.rounds.evaluation import Evaluator, MeasureRound, measure_round
 from coordinator.rounds.kit_cache import KitCache
 from coordinator.rounds.planning import PlanRound, plan_round
 from coordinator.rounds.preparing import PrepareJob, prepare
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from coordinator.rounds.preparing import Compiled
+    from hierarchy.edge.exemplar_view import ExemplarViews
     from sojourn.store.blobs import BlobStore
 
 PATIENCE = 900.0
@@ -105,7 +108,8 @@ class CoordinatorWorker:
 
     With a cache of `kits`, those that were compiled before are taken from it; others are compiled `apart`, in another
     process.
-    `make` makes the graphs that models are tested with. `tell` is told in words what long work is at.
+    `make` makes the graphs that models are tested with; `views` are those of edge servers in the same process. `tell`
+    is told in words what long work is at.
     """
 
     def __init__(
@@ -117,11 +121,12 @@ class CoordinatorWorker:
         apart: bool = True,
         make: Callable[[Kit, int], Graphs] = Graphs,
         tell: Callable[[str], None] = lambda _text: None,
+        views: ExemplarViews | None = None,
     ) -> None:
         self._blobs = blobs
         self._folder = folder
         self._kits, self._apart = kits, apart
-        self._evaluator = Evaluator(blobs, make)
+        self._evaluator, self._census = Evaluator(blobs, make, views), Census()
         self._tell = tell
 
     def __call__(self, work: Any, tell: Callable[[str], None] | None = None) -> Any:
@@ -143,11 +148,13 @@ class CoordinatorWorker:
                 spared = self._kits and self._apart and "torch" not in sys.modules
                 return prepare(work, self._blobs, self._kits, (lambda: _apart(work, say)) if spared else None, say)
             case PlanRound():
-                return plan_round(work, self._blobs)
+                return plan_round(work, self._blobs, self._census)
             case PassLeg():
                 return pass_leg(work, self._blobs, self._evaluator)
             case CloseRound():
                 return close_round(work, self._blobs, self._evaluator)
+            case MeasureRound():
+                return measure_round(work, self._evaluator)
             case ExportModel():
                 return self._export(work)
             case BuildRelease():
@@ -160,11 +167,11 @@ class CoordinatorWorker:
                 raise Fault(f"nobody knows how to do {type(work).__name__}")
 
     def _export(self, work: ExportModel) -> ModelExported:
-        from coordinator.compiling.baking import bake  # noqa: PLC0415  # onnx only where it is needed
-
         kit = self._evaluator.kit(work.state)
-        data = bake(kit, vectors.load(self._blobs, work.state.models[work.round], kit.model))
-        accuracy = work.state.accuracy(work.round)
+        vector = vectors.load(self._blobs, work.state.models[work.round], kit.model)
+        data, accuracy = exported_model(kit, vector), work.state.accuracy(work.round)
+        if work.state.unmeasured and work.round == len(work.state.history):  # its figures are on their way
+            accuracy, _ = self._evaluator.evaluate(work.state, vector)
         return ModelExported(work.ticket, work.operator, self._keep(data), accuracy, work.round)
 
     def _release(self, work: BuildRelease) -> ReleaseBuilt:

@@ -85,12 +85,16 @@ class ResultFolder:
             self.table(name, columns, [[row[column] for column in columns] for row in kept])
 
     def round(self, report: RoundReport, clock: float) -> None:
-        """Add a round; with it, its visits are safe on the disk."""
+        """Add a round."""
         measures = [report.quality.get(name, "") for name in MEASURES]
         self._add(ROUNDS, (
             report.round, report.accuracy, report.loss, report.tours, report.visits, report.lost, report.traffic,
             report.seconds, clock, *measures,
         ))  # fmt: skip
+        self.flush()
+
+    def flush(self) -> None:
+        """Have all that was added in the files, however this process ends."""
         for file in self._files.values():
             file.flush()
 

@@ -6,6 +6,7 @@ import html
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from coordinator.jobs.model import exported_model
 from coordinator.results.folder import CONFIG, LOG, ROUNDS, VISITS
 from coordinator.results.measures import MEASURES
 from coordinator.results.plots import (
@@ -83,12 +84,10 @@ READABLE: dict[str, tuple[str, Callable[[str], str]]] = {
 
 def save_model(state: JobState, blobs: BlobStore, path: Path) -> None:
     """The newest model, as plain ONNX."""
-    from coordinator.compiling.baking import bake  # noqa: PLC0415  # onnx takes a while to load
-
     if state.kit is None:
         return
     kit = unpack_blob(blobs.read(state.kit.digest), Kit)
-    path.write_bytes(bake(kit, vectors.load(blobs, state.vectors["model"], kit.model)))
+    path.write_bytes(exported_model(kit, vectors.load(blobs, state.vectors["model"], kit.model)))
 
 
 def draw(results: ResultFolder, name: str, devices: Sequence[str], *, pictures_too: bool = True) -> None:
@@ -157,7 +156,8 @@ def what_was_run(config: Mapping[str, Any]) -> str:
     model = config.get("model", {}).get("name", "mlp")
     text = f"Strategy {config.get('strategy', 'visit')}, model {model}, seed {config.get('seed', 0)}."
     if fleet := config.get("simulation"):
-        boards = fleet["profile"] if isinstance(fleet["profile"], str) else ", ".join(fleet["profile"])
+        named = fleet.get("board", fleet.get("profile", ""))  # before 0.5.0 it was called profile
+        boards = named if isinstance(named, str) else ", ".join(named)
         sites = f"{fleet['sites']} site{'s' if fleet['sites'] > 1 else ''}"
         text += f" {fleet['devices']:,} simulated devices ({boards}) at {sites}, {fleet['data']} {_split(config)}."
     if dropout := config.get("availability", {}).get("dropout"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from math import nan
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -116,9 +117,14 @@ class _Closing:
             samples={each.device: each.samples for each in self._counted},
             weights=self._updates(),
             rises=usual_rise(self._check.rises) or msgspec.UNSET,
-            keeps=RoundKeeps(unmerged=self._unmerged(results)) if due and not anyway else msgspec.UNSET,
+            keeps=self._keeps(self._unmerged(results) if due and not anyway else None),
             visited=worth_keeping(self._outcomes()),
         )
+
+    def _keeps(self, unmerged: Unmerged | None) -> RoundKeeps | msgspec.UnsetType:
+        if self._work.measure:
+            return RoundKeeps(unmerged=unmerged) if unmerged else msgspec.UNSET
+        return RoundKeeps(unmerged=unmerged, unmeasured=True)
 
     def _due(self, *, last: bool | None) -> bool:
         """Whether models merge after this round; `last`: as if it were the job's last one, or were not."""
@@ -177,7 +183,15 @@ class _Closing:
         now = {name: vectors.load(self._blobs, ref, self._kit.model) for name, ref in held.items()}
         held_back = JobVectors(now, state.slots)
         with np.errstate(all="ignore"):
-            after = next_vectors(strategy, held_back, results, len(state.fleet), due=due, before=state.merged_fleet)
+            after = next_vectors(
+                strategy,
+                held_back,
+                results,
+                len(state.fleet),
+                due=due,
+                before=state.merged_fleet,
+                learnt=self._kit.model.learnt,
+            )
         faults = (not_finite(vector, repr(name)) for name, vector in after.vectors.items())
         if fault := next((fault for fault in faults if fault), None):
             return held_back, f"the merge counts for nothing, the model stays as it was: {fault}"
@@ -194,13 +208,13 @@ class _Closing:
             model = tour_model(state, tour, self._blobs, self._kit) if alone else None
             if model is not None:
                 start = vectors.load(self._blobs, state.exact_vector(tour.start["model"]), self._kit.model)
-                found[done[0]] = keep_weights(model - start, self._blobs)
+                found[done[0]] = keep_weights((model - start)[: self._kit.model.learnt], self._blobs)
         return found
 
     def _report(self, tours: int, model: Vector, fault: str | None) -> RoundReport:
         """What people read of the round; `tours` of it brought a model home."""
         state = self._state
-        accuracy, loss = self._evaluator.evaluate(state, model)
+        accuracy, loss = self._evaluator.evaluate(state, model) if self._work.measure else (nan, nan)
         mishaps = [
             mishap
             for tour, each in self._reports

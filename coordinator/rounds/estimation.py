@@ -27,7 +27,7 @@ from sojourn.parts.own import load
 from sojourn.store.blobs import ref_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -48,21 +48,23 @@ TRIES = 2
 
 def unknown(estimator: Estimator, state: JobState, here: Sequence[str], *, again: bool) -> list[str]:
     """The devices that are still to be asked; `again`, also those that gave no answer so far."""
-    if not estimator.sizes:
+    if not estimator.sizes or all(map(_known_by(estimator, state).__contains__, here)):
         return []
     asked = [device for device in here if again or state.silent.get(device, 0) < TRIES]
-    return [device for device in asked if not _is_known(estimator, state, device)]
+    return [device for device in asked if device not in _known_by(estimator, state)]
 
 
-def known(estimator: Estimator, state: JobState, here: Sequence[str]) -> list[str]:
-    """The devices that can be arranged."""
-    return [device for device in here if not estimator.sizes or _is_known(estimator, state, device)]
+def known(estimator: Estimator, state: JobState, here: tuple[str, ...]) -> tuple[str, ...]:
+    """The devices that can be arranged; the very same, if all can."""
+    them = _known_by(estimator, state)
+    return here if not estimator.sizes or all(map(them.__contains__, here)) else tuple(filter(them.__contains__, here))
 
 
-def _is_known(estimator: Estimator, state: JobState, device: str) -> bool:
+def _known_by(estimator: Estimator, state: JobState) -> Mapping[str, object]:
+    """What devices are known by."""
     if _samples_only(estimator):
-        return device in state.samples
-    return device in (state.weights if estimator.weights else state.signatures)
+        return state.samples
+    return state.weights if estimator.weights else state.signatures
 
 
 def rows_of(estimator: Estimator, state: JobState, here: Sequence[str], blobs: BlobStore) -> NDArray[np.float64] | None:
@@ -157,7 +159,8 @@ def _answer(
         case ClassifierEstimator():
             return classifier_weights(kit, model, estimator.layers).astype(np.float64)
         case UpdateEstimator():
-            return (model - vectors.load(blobs, state.exact_vector(INITIAL), kit.model)).astype(np.float64)
+            start, learnt = vectors.load(blobs, state.exact_vector(INITIAL), kit.model), kit.model.learnt
+            return (model - start)[:learnt].astype(np.float64)
         case OwnEstimator():
             graphs, exemplars = evaluator.graphs(state), evaluator.exemplars(state)
             return np.asarray(load(estimator, "estimate").estimate(graphs, model, exemplars), np.float64)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from math import nan
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from coordinator.records import RoundMeasured
 from hierarchy.edge.exemplar_view import ExemplarView
 from sojourn.errors import Fault
-from sojourn.model.exemplars import Exemplars, signature
+from sojourn.model import vectors
+from sojourn.model.exemplars import Exemplars, signature_of
 from sojourn.model.graphs import Graphs
-from sojourn.model.scoring import accuracy_and_loss
+from sojourn.model.scoring import ScoredSamples, accuracy_and_loss
 from sojourn.model.vectors import CORES
 from sojourn.protocol.envelope import unpack_blob
+from sojourn.protocol.limits import LOSS, within
 from sojourn.protocol.spec import Kit
+from sojourn.protocol.wire import Ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,64 +28,129 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from coordinator.state import JobState
-    from sojourn.protocol.wire import Ref
+    from hierarchy.edge.exemplar_view import ExemplarViews
     from sojourn.store.blobs import BlobStore
 
 
-class Evaluator:
-    """Graphs and samples of the job that runs, read once; `make` makes the graphs of a kit."""
+class MeasureRound(msgspec.Struct, frozen=True):
+    """A round is closed, and the next one may be under way: say how good the model of this one is.
 
-    def __init__(self, blobs: BlobStore, make: Callable[[Kit, int], Graphs] = Graphs) -> None:
+    It has no copy of the job's state, which is large where there are many devices.
+    """
+
+    job: str
+    round: int
+    kit: Ref | None
+    test: Ref | None
+    model: Ref | None
+
+    @classmethod
+    def newest(cls, state: JobState) -> MeasureRound:
+        """Of the newest round of a job."""
+        number = len(state.history)
+        return cls(state.name, number, state.kit, state.test, state.models.get(number))
+
+
+def measure_round(work: MeasureRound, evaluator: Evaluator) -> RoundMeasured:
+    """Test the model that a round came to."""
+    if work.kit is None or work.test is None or work.model is None:
+        raise Fault(f"round {work.round} of {work.job} has no kit, test set or model")
+    accuracy, loss = evaluator.score(work.kit, work.test, work.model)
+    return RoundMeasured(work.job, work.round, accuracy, within(loss, LOSS))
+
+
+class _Opened:
+    """A kit with its graphs, and the samples that were read for it."""
+
+    def __init__(self, digest: bytes, kit: Kit, graphs: Graphs) -> None:
+        self.digest, self.kit, self.graphs = digest, kit, graphs
+        self.exemplars: dict[bytes, Exemplars] = {}
+        self.shown: dict[bytes, ScoredSamples] = {}
+        """The exemplars as signatures are taken of them."""
+        self.tests: dict[bytes, ScoredSamples] = {}
+        self.view: ExemplarView | None = None
+
+
+class Evaluator:
+    """Graphs and samples of the job that runs, read once; `make` makes the graphs of a kit.
+
+    `views` are those of the edge servers where these are in the same process: a model is looked at once. Several
+    threads may ask at the same time, and of several jobs: the model of one is tested while another goes on.
+    """
+
+    def __init__(
+        self, blobs: BlobStore, make: Callable[[Kit, int], Graphs] = Graphs, views: ExemplarViews | None = None
+    ) -> None:
         self._blobs = blobs
-        self._make = make
-        self._digest: bytes | None = None
-        self._kit: Kit
-        self._graphs: Graphs
-        self._samples: dict[bytes, Exemplars] = {}
-        self._view: ExemplarView | None = None
+        self._make, self._views = make, views
+        self._opened: _Opened | None = None
+        self._lock = threading.Lock()
+        """Held while something is read, and not while it is used."""
 
     def kit(self, state: JobState) -> Kit:
         """The job's kit."""
-        if state.kit is None:
-            raise Fault(f"{state.name} has not been compiled")
-        if state.kit.digest != self._digest:
-            self._kit = unpack_blob(self._blobs.read(state.kit.digest), Kit)
-            self._graphs = self._make(self._kit, 1)
-            self._digest, self._samples, self._view = state.kit.digest, {}, None
-        return self._kit
+        return self._of(state).kit
 
     def evaluate(self, state: JobState, vector: NDArray[np.float32]) -> tuple[float, float]:
         """Accuracy and mean loss on the test set; NaN without one."""
-        self.kit(state)
-        if state.test is None:
-            return nan, nan
-        return accuracy_and_loss(self._graphs, vector, self._read(state.test), cores=CORES)
+        opened = self._of(state)
+        return self._scored(opened, state.test, vector) if state.test else (nan, nan)
+
+    def score(self, kit: Ref, test: Ref, model: Ref) -> tuple[float, float]:
+        """Accuracy and mean loss of a model that is kept."""
+        opened = self._open(kit)
+        return self._scored(opened, test, vectors.load(self._blobs, model, opened.kit.model))
 
     def signature(self, state: JobState, vector: NDArray[np.float32]) -> tuple[float, ...]:
         """A device's signature, from the model that it trained."""
-        if state.exemplars is None:
+        exemplars, opened = self.exemplars(state), self._of(state)
+        if exemplars is None or state.exemplars is None:
             raise Fault(f"{state.name} has no exemplars")
-        classes = len(self.kit(state).classes)
-        return signature(self._graphs, vector, self._read(state.exemplars), classes)
+        with self._lock:
+            if state.exemplars.digest not in opened.shown:
+                opened.shown[state.exemplars.digest] = ScoredSamples(exemplars, opened.graphs)
+        return signature_of(opened.graphs, vector, opened.shown[state.exemplars.digest], len(opened.kit.classes))
 
     def graphs(self, state: JobState) -> Graphs:
         """The job's graphs."""
-        self.kit(state)
-        return self._graphs
+        return self._of(state).graphs
 
     def exemplars(self, state: JobState) -> Exemplars | None:
         """The job's exemplars, if it has any."""
-        self.kit(state)
-        return self._read(state.exemplars) if state.exemplars else None
+        opened = self._of(state)
+        if state.exemplars is None:
+            return None
+        with self._lock:
+            if state.exemplars.digest not in opened.exemplars:
+                opened.exemplars[state.exemplars.digest] = self._read(state.exemplars)
+        return opened.exemplars[state.exemplars.digest]
 
     def view(self, state: JobState) -> ExemplarView | None:
         """The job's exemplars as the gate looks at them, if it has any."""
-        exemplars = self.exemplars(state)
-        if self._view is None and exemplars is not None:
-            self._view = ExemplarView(self._kit, self._graphs, exemplars)
-        return self._view
+        if self._views and state.kit and state.exemplars:
+            return self._views.of(state.kit, state.exemplars, self._blobs)
+        opened, exemplars = self._of(state), self.exemplars(state)
+        if opened.view is None and exemplars is not None:
+            opened.view = ExemplarView(opened.kit, opened.graphs, exemplars)
+        return opened.view
+
+    def _of(self, state: JobState) -> _Opened:
+        if state.kit is None:
+            raise Fault(f"{state.name} has not been compiled")
+        return self._open(state.kit)
+
+    def _open(self, kit: Ref) -> _Opened:
+        with self._lock:
+            if self._opened is None or self._opened.digest != kit.digest:
+                content = unpack_blob(self._blobs.read(kit.digest), Kit)
+                self._opened = _Opened(kit.digest, content, self._make(content, 1))
+            return self._opened
+
+    def _scored(self, opened: _Opened, test: Ref, vector: NDArray[np.float32]) -> tuple[float, float]:
+        with self._lock:
+            if test.digest not in opened.tests:
+                opened.tests[test.digest] = ScoredSamples(self._read(test), opened.graphs, cores=CORES)
+        return accuracy_and_loss(opened.graphs, vector, opened.tests[test.digest], cores=CORES)
 
     def _read(self, ref: Ref) -> Exemplars:
-        if ref.digest not in self._samples:
-            self._samples[ref.digest] = unpack_blob(self._blobs.read(ref.digest), Exemplars)
-        return self._samples[ref.digest]
+        return unpack_blob(self._blobs.read(ref.digest), Exemplars)

@@ -9,12 +9,14 @@ aggregator's own.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from coordinator.aggregators.aggregating import Contribution, MergeContext, aggregate
 from coordinator.aggregators.contributions import mean_of, weighting_of, with_weight
+from coordinator.aggregators.model_state import aggregate_with_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,8 +57,12 @@ def next_vectors(
     *,
     due: bool,
     before: int | None = None,
+    learnt: int | None = None,
 ) -> JobVectors:
-    """The vectors after a round; models merge if that is `due`, and `before` devices had the job when they last did."""
+    """The vectors after a round; models merge if that is `due`, and `before` devices had the job when they last did.
+
+    learnt: how many numbers of the model are trained, if not all; what follows them is state.
+    """
     vectors, slots = dict(now.vectors), dict(now.slots)
     anchor = vectors.pop(ANCHOR, vectors[MODEL])
     sums = _sums(vectors, results)
@@ -72,7 +78,8 @@ def next_vectors(
     kept = {name: vector for name, vector in vectors.items() if name != MODEL and not name.startswith(SLOT)}
     returned = {name.removeprefix(SUM): vector for name, vector in sums.items()}
     context = MergeContext(devices, strategy.objective, returned, before)
-    model, kept = aggregate(strategy.aggregator, anchor, going, kept, context)
+    merged = aggregate if learnt in (None, len(anchor)) else partial(aggregate_with_state, learnt)
+    model, kept = merged(strategy.aggregator, anchor, going, kept, context)
     return JobVectors({**kept, MODEL: model})
 
 

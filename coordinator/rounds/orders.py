@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -49,29 +50,10 @@ def waves_of(state: JobState) -> int:
     return schedule.edge_merges if state.phase == "train" and isinstance(schedule, EdgeCloud) else 0
 
 
-def bounds_of(state: JobState, tour: TourPlan) -> TourBounds:
-    """What bounds a tour besides its policy and gate.
-
-    How much the loss may grow at a device that is alone on its tour is left to the coordinator: nobody trains further
-    on its model, and only there it stands beside what the others of its round made of the same one.
-    """
-    known = [samples for samples in state.samples.values() if samples > 0]
-    usual_samples = int(median(known)) if known else None
-    return bounds_beside(state, usual_samples, UNSEEN if judged_together(state, tour) else rises_of(state))
-
-
 def bounds_beside(state: JobState, usual_samples: int | None, rises: Rises) -> TourBounds:
     """What bounds a tour where devices have so many samples, and the loss grows so much."""
     job = state.settings
     return job.gate.bounds(job.tours.visit_deadline, usual_samples, rises)
-
-
-def judged_together(state: JobState, tour: TourPlan) -> bool:
-    """Whether a tour's device is alone on it, and others are alone on theirs."""
-    if state.phase != "train" or waves_of(state):
-        return False
-    alone = [each for each in state.tours if each.leg == tour.leg and len(each.hops) == 1]
-    return len(tour.hops) == 1 and len(alone) >= COMPANY
 
 
 def rises_of(state: JobState) -> Rises:
@@ -81,14 +63,62 @@ def rises_of(state: JobState) -> Rises:
     return UNSEEN if state.history else (1.0, math.inf)  # an earlier version began the job: one round tells
 
 
-def tour_deadline(state: JobState, tour: TourPlan) -> float:
-    """The seconds that a tour may take in all: its visits, each with its deadline, and one more to begin and to end.
+class Leg:
+    """The tours that are out at the same time, and what each is allowed beside the others.
 
-    Tours of a leg that share devices wait for each other: then all their visits count.
+    What they have in common is worked out once: a round may have thousands of them.
     """
-    policy, leg = state.settings.tours, [each for each in state.tours if each.leg == tour.leg]
-    devices = [device for each in leg for device in {*each.hops}]
-    waiting = leg if len({*devices}) < len(devices) else [tour]
-    tries = 1 + policy.retries if policy.on_lost_visit == "retry" else 1
-    visits = sum(len(each.hops) * max(1, waves_of(state)) * tries + len(each.spares) for each in waiting)
-    return (visits + 1) * policy.visit_deadline
+
+    def __init__(self, state: JobState, number: int | None = None) -> None:
+        """The job's present leg, or the one of this number."""
+        self._state = state
+        self._tours = [tour for tour in state.tours if tour.leg == (state.leg if number is None else number)]
+
+    @cached_property
+    def usual_samples(self) -> int | None:
+        """How many samples a device has, mostly; None while that is not known."""
+        known = [samples for samples in self._state.samples.values() if samples > 0]
+        return int(median(known)) if known else None
+
+    @cached_property
+    def _have_company(self) -> bool:
+        """Whether so many devices are alone on their tours that each can be judged beside the others."""
+        if self._state.phase != "train" or waves_of(self._state):
+            return False
+        return sum(len(tour.hops) == 1 for tour in self._tours) >= COMPANY
+
+    @cached_property
+    def _share_devices(self) -> bool:
+        visited = [device for tour in self._tours for device in {*tour.hops}]
+        return len({*visited}) < len(visited)
+
+    @cached_property
+    def _all_visits(self) -> int:
+        return sum(self._visits(tour) for tour in self._tours)
+
+    def _visits(self, tour: TourPlan) -> int:
+        """How many visits a tour can come to, with those that are tried again and those of spares."""
+        policy = self._state.settings.tours
+        tries = 1 + policy.retries if policy.on_lost_visit == "retry" else 1
+        return len(tour.hops) * max(1, waves_of(self._state)) * tries + len(tour.spares)
+
+    def judges_together(self, tour: TourPlan) -> bool:
+        """Whether a tour's device is alone on it, and others are alone on theirs."""
+        return len(tour.hops) == 1 and self._have_company
+
+    def bounds(self, tour: TourPlan) -> TourBounds:
+        """What bounds a tour besides its policy and gate.
+
+        How much the loss may grow at a device that is alone on its tour is left to the coordinator: nobody trains
+        further on its model, and only there it stands beside what the others of its round made of the same one.
+        """
+        rises = UNSEEN if self.judges_together(tour) else rises_of(self._state)
+        return bounds_beside(self._state, self.usual_samples, rises)
+
+    def deadline(self, tour: TourPlan) -> float:
+        """The seconds that a tour may take in all: its visits, each with its deadline, and one more to begin and end.
+
+        Tours that share devices wait for each other: then all their visits count.
+        """
+        visits = self._all_visits if self._share_devices else self._visits(tour)
+        return (visits + 1) * self._state.settings.tours.visit_deadline

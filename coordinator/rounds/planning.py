@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import filterfalse
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from coordinator.records import INITIAL, RoundPlanned, TourPlan
-from coordinator.rounds.estimation import known, rows_of, unknown
+from coordinator.rounds.census import Census
+from coordinator.rounds.estimation import known, unknown
 from coordinator.rounds.failure_lines import names
 from coordinator.rounds.lacking import NAMES_ROOM, away, left_aside, left_out, too_few
 from coordinator.rounds.merging import RELAY, departs_from
@@ -33,8 +35,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from coordinator.jobs.settings import JobSettings
+    from coordinator.rounds.census import WhoIsHere
     from coordinator.strategies import Strategy
     from sojourn.store.blobs import BlobStore
+
+
+ESTIMATED_AT_ONCE = 5000
+"""Devices that one estimation asks, at most; the others are asked when these have answered, so that nobody has to lead
+and hold a tour for each device of a huge fleet at once."""
 
 
 class PlanRound(msgspec.Struct, frozen=True):
@@ -58,29 +66,32 @@ class NotYet(msgspec.Struct, frozen=True):
     reason: str
 
 
-def plan_round(work: PlanRound, blobs: BlobStore) -> RoundPlanned | NotYet:
-    """Estimate the devices that are not known yet, else arrange the round's tours."""
-    state, job, strategy = work.state, work.state.settings, work.state.strategy
-    present = set().union(*work.reach.values())
-    if state.begun or len(present) >= job.fleet.devices:
+def plan_round(work: PlanRound, blobs: BlobStore, census: Census | None = None) -> RoundPlanned | NotYet:
+    """Estimate the devices that are not known yet, else arrange the round's tours.
+
+    With the `census` of the rounds before, only what has changed is looked at again.
+    """
+    state, job, strategy, census = work.state, work.state.settings, work.state.strategy, census or Census()
+    who = census.here(work.reach, work.unwilling)
+    here, willing = who.devices, who.names
+    if state.begun or len(willing.union(work.unwilling)) >= job.fleet.devices:
         _consent(work, strategy)
-    here = sorted(present.difference(work.unwilling))
     if reason := too_few(work, here):
         return NotYet(reason)
-    reach = {site: frozenset(devices).intersection(here) for site, devices in work.reach.items()}
     anew = not state.arranged or rearranges(strategy.schedule, state.round)
     # Who cannot join the sets that there are is not asked either.
     if anew and (asked := unknown(strategy.estimator, state, here, again=work.again)):
-        return _estimation(state, asked, reach)
-    if not (heard := known(strategy.estimator, state, here)):
+        return _estimation(state, asked, who.reach)
+    heard = known(strategy.estimator, state, here)
+    if not heard:
         why = "; ".join(state.unestimated or ()) or "sojourn job visits says why"
         return NotYet(f"{len(here)} devices are here, and none of them could be estimated: {why}")
-    plan = _training(state, job, strategy, _candidates(state, strategy, heard, reach, blobs), anew=anew)
+    plan = _training(state, job, strategy, _candidates(state, strategy, heard, who, census, blobs), anew=anew)
     if isinstance(plan, NotYet):
         return NotYet(f"{plan.reason}{away(work)}")
     # Who came after the sets were made was not asked, and who was asked and is not known is left out.
-    late = sorted(set(here).difference(*(each.devices for each in state.arranged))) if not anew else []
-    mute = sorted(set(here).difference(heard, late))
+    late = sorted(willing.difference(*(each.devices for each in state.arranged))) if not anew else []
+    mute = sorted(willing.difference(heard, late)) if len(heard) < len(here) else []
     notices = left_aside(work, mute)
     if late:
         why = "they came after the sets were made, and schedule.rearrange_every says when these are made anew"
@@ -102,9 +113,9 @@ def _consent(work: PlanRound, strategy: Strategy) -> None:
 
 
 def _candidates(
-    state: JobState, strategy: Strategy, here: list[str], reach: Mapping[str, frozenset[str]], blobs: BlobStore
+    state: JobState, strategy: Strategy, here: tuple[str, ...], who: WhoIsHere, census: Census, blobs: BlobStore
 ) -> Candidates:
-    sized = all(device in state.samples for device in here)
+    sized = all(map(state.samples.__contains__, here))
     samples = None
     if sized and here:
         # Who says that it has more than its share of all samples is not drawn for more than that.
@@ -112,18 +123,21 @@ def _candidates(
         samples = np.array(told).astype(np.int64)
     estimator = strategy.estimator
     return Candidates(
-        tuple(here),
-        reach,
-        rows_of(estimator, state, here, blobs),
+        here,
+        who.reach,
+        census.rows(estimator, state, here, blobs),
         samples,
         by_class=estimator.by_class,
         counts=isinstance(estimator, ClassCountEstimator),
         classes=state.classes or None,
+        reached=who.table if here is who.devices else None,
     )
 
 
 def _estimation(state: JobState, asked: list[str], reach: Mapping[str, frozenset[str]]) -> RoundPlanned:
-    """Every device by itself, each at the first site that reaches it."""
+    """Every device by itself, each at the first site that reaches it; of very many, first those never asked."""
+    if len(asked) > ESTIMATED_AT_ONCE:
+        asked = sorted(asked, key=lambda device: state.silent.get(device, 0))[:ESTIMATED_AT_ONCE]
     sites = {device: site for site in sorted(reach, reverse=True) for device in reach[site]}
     tours = tuple(
         TourPlan(state.next_tour + number, sites[device], (device,), start={"model": INITIAL})
@@ -158,7 +172,7 @@ def _training(
         "train",
         tours,
         quality_of(chosen, candidates),
-        tuple(d for d in candidates.devices if d not in state.fleet),
+        tuple(filterfalse(state.fleet.__contains__, candidates.devices)),
         arranged=arranged,
         memo=memo,
     )

@@ -45,6 +45,8 @@ class CloseRound(msgspec.Struct, frozen=True):
     seconds: float
     traffic: int
     at: Moment | msgspec.UnsetType = msgspec.UNSET
+    measure: bool = True
+    """Whether the model is tested before anything else is done; else that is work of its own (`MeasureRound`)."""
 
 
 def tour_model(state: JobState, tour: TourPlan, blobs: BlobStore, kit: Kit) -> NDArray[np.float32] | None:
@@ -57,7 +59,8 @@ def tour_model(state: JobState, tour: TourPlan, blobs: BlobStore, kit: Kit) -> N
     if not ref.delta:
         return vector
     with np.errstate(all="ignore"):  # what is not finite is refused
-        return vectors.load(blobs, state.exact_vector(tour.start["model"]), kit.model) + vector
+        start = vectors.load(blobs, state.exact_vector(tour.start["model"]), kit.model)
+        return vectors.moved(start, vector, kit.model)
 
 
 def returned_by(

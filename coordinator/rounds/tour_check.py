@@ -12,9 +12,18 @@ from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING
 
-from coordinator.rounds.orders import Rises, bounds_beside, judged_together, rises_of, task_of, waves_of
+from coordinator.rounds.orders import Leg, Rises, bounds_beside, rises_of, task_of, waves_of
 from coordinator.rounds.results import returned_by, tour_model
-from hierarchy.edge.rules import Update, against, granted_samples, longest_way, not_finite, rise_of, too_long
+from hierarchy.edge.rules import (
+    Update,
+    against,
+    granted_samples,
+    longest_way,
+    not_finite,
+    rise_of,
+    too_long,
+    unsound_state,
+)
 from sojourn.errors import InvalidBlob
 from sojourn.model import vectors
 from sojourn.model.weights import within_share
@@ -62,6 +71,7 @@ class TourCheck:
     def __init__(self, state: JobState, reported: Reported, blobs: BlobStore, evaluator: Evaluator) -> None:
         self._state, self._blobs, self._evaluator = state, blobs, evaluator
         self._kit, self._gate = evaluator.kit(state), state.settings.gate.rules
+        self._leg = Leg(state)
         self._done = {tour.number: [it for it in each if it.status == "done"] for tour, each in reported}
         everybody = [report for each in self._done.values() for report in each]
         told = [each for each in state.samples.values() or (report.samples for report in everybody) if each > 0]
@@ -97,7 +107,11 @@ class TourCheck:
             return str(error)
         if model is None:
             return None
-        faults = [not_finite(model), *(not_finite(vector, repr(name)) for name, vector in returned.items())]
+        faults = [
+            not_finite(model),
+            unsound_state(model, self._kit.model),
+            *(not_finite(vector, repr(name)) for name, vector in returned.items()),
+        ]
         if fault := next((fault for fault in faults if fault), None):
             return fault
         if not self._done[tour.number]:
@@ -110,16 +124,24 @@ class TourCheck:
         if not self._state.settings.gate.on:
             return None
         update, task = self._update(tour, model), self._tasks[tour.number]
-        norms = [*self._state.norms, *self.strides]
-        one_step = longest_way(self._gate, norms, 1, task.training, None)
+        one_step = longest_way(self._gate, self._usual_stride, 1, task.training, None)
         longest = one_step * sum(math.sqrt(steps) for steps in self._steps(tour.number))
-        bounds = self._together if judged_together(self._state, tour) else self._bounds
+        bounds = self._together if self._leg.judges_together(tour) else self._bounds
         return too_long(update.norm, longest) or against(update, self._view, self._gate, bounds, task)
 
     def _update(self, tour: TourPlan, model: Vector) -> Update:
         start = self._state.exact_vector(tour.start["model"])
         before = vectors.load(self._blobs, start, self._kit.model)
-        return Update(before, model, (start.digest, ref_of(model.astype("<f4", copy=False).tobytes()).digest))
+        came = self._state.arrived[tour.number].vectors["model"]
+        exact = came.encoding == "float32" and not came.delta
+        digest = came.digest if exact else ref_of(model.astype("<f4", copy=False).tobytes()).digest
+        return Update(before, model, (start.digest, digest), self._kit.model.learnt)
+
+    @cached_property
+    def _usual_stride(self) -> list[float]:
+        """The median of the strides that are known: what the longest way is worked out from."""
+        strides = [*self._state.norms, *self.strides]
+        return [median(strides)] if strides else []
 
     @cached_property
     def _view(self) -> ExemplarView | None:
@@ -135,7 +157,7 @@ class TourCheck:
             return self._bounds
         found = []
         for tour in self._state.tours:
-            if tour.leg == self._state.leg and judged_together(self._state, tour):
+            if tour.leg == self._state.leg and self._leg.judges_together(tour):
                 model = self._sound(tour)
                 found += [] if model is None else [rise_of(self._update(tour, model), self._view)]
         return bounds_beside(self._state, self._usual_samples, self._room(found) or rises_of(self._state))
@@ -154,7 +176,7 @@ class TourCheck:
             model = tour_model(self._state, tour, self._blobs, self._kit)
         except InvalidBlob:
             return None
-        return None if model is None or not_finite(model) else model
+        return None if model is None or not_finite(model) or unsound_state(model, self._kit.model) else model
 
     def _steps(self, number: int) -> list[int]:
         """The steps of a tour's visits, as its task has them."""

@@ -55,12 +55,13 @@ SETTINGS: dict[str, tuple[str, Any]] = {
         "availability.dropout",
         Annotated[float | None, typer.Option(help="The chance that a visit fails, 0 to 1.")],
     ),
-    "profile": (
-        "simulation.profile",
+    "board": (
+        "simulation.board",
         Annotated[
             list[str] | None,
             typer.Option(
-                help="What the devices are: a board's name, or a measured profile's file. Repeat it for a mix."
+                metavar="BOARD|FILE",
+                help="What the devices are: a board's name, or a measured profile's file. Repeat it for a mix.",
             ),
         ],
     ),
@@ -68,7 +69,7 @@ SETTINGS: dict[str, tuple[str, Any]] = {
         "simulation.link",
         Annotated[
             list[str] | None,
-            typer.Option("--link", help="How they are connected, if not as the profile says. Repeatable."),
+            typer.Option("--link", help="How they are connected, if not as the board's profile says. Repeatable."),
         ],
     ),
     "engine": (
@@ -78,7 +79,7 @@ SETTINGS: dict[str, tuple[str, Any]] = {
     "trainer": ("simulation.trainer", Annotated[str | None, typer.Option(help="onnx (a device's own) or torch.")]),
     "device": (
         "simulation.device",
-        Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps, for --trainer torch.")],
+        Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1 or mps, for --trainer torch.")],
     ),
     "workers": (
         "simulation.workers",
@@ -88,7 +89,7 @@ SETTINGS: dict[str, tuple[str, Any]] = {
 """By the option's name: the path of the setting in the file, and the option itself."""
 FLEET = (
     "model", "data", "devices", "sites", "by", "alpha", "shards", "samples", "rounds", "epochs", "batch", "lr",
-    "dropout", "profile", "link",
+    "dropout", "board", "link",
 )  # fmt: skip
 """What is simulated, whichever command does it."""
 ENGINE = ("engine", "trainer", "device", "workers")

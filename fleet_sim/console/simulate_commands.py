@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,12 +38,22 @@ def run(
     resume: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Go on with a simulation; --rounds gives it more rounds.")
     ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Tell at the end where this machine's time went, by phase.")
+    ] = False,
 ) -> None:
     """Simulate a whole fleet on this machine: the same roles, strategies and protocol, under a virtual clock."""
-    console = _ready()
-    from fleet_sim.console.simulating import one
+    from fleet_sim.console.phase_sampler import PhaseSampler
 
-    one(file, changes, output, resume, console)
+    with PhaseSampler() if profile else nullcontext() as sampler:
+        console = _ready()
+        from fleet_sim.console.simulating import one
+
+        folder = one(file, changes, output, resume, console)
+    if sampler:
+        from fleet_sim.console.time_report import show_time
+
+        show_time(sampler, folder, console)
 
 
 @compare.command()

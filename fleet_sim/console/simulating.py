@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from coordinator.console.compiling_lines import compiling
+from coordinator.console.visit_rate import describe_rate
 from coordinator.console.watching import is_live, result_table, round_line, show
 from coordinator.results.folder import CONFIG, HOME, free
 from coordinator.results.report import REPORT, what_was_run
@@ -37,8 +38,8 @@ CHANGEABLE = (
 
 def one(
     file: Path | None, changes: Mapping[str, Any], output: Path | None, resume: Path | None, console: Console
-) -> None:
-    """Run one simulation, or go on with it."""
+) -> Path:
+    """Run one simulation, or go on with it; returns the folder of its results."""
     if resume is not None:
         simulation, folder = resumed(file, changes, output, resume), resume
     else:
@@ -50,9 +51,10 @@ def one(
     console.print(result_table(course))
     if running.losses:
         write(console, running.losses)
-    write(console, f"{course.view.status.capitalize()}: {course.view.detail}. {_clock(running)} of the fleet's time.")
+    write(console, f"{course.view.status.capitalize()}: {course.view.detail}. {_pace(running)}")
     console.print(f"Tables, pictures and the model are in {folder}", soft_wrap=True, markup=False)
     console.print(f"To see them: {folder / REPORT}", soft_wrap=True, markup=False)
+    return folder
 
 
 def resumed(file: Path | None, changes: Mapping[str, Any], output: Path | None, folder: Path) -> Simulation:
@@ -141,5 +143,7 @@ def _shown(courses: Iterator[JobProgress], console: Console, lines: int) -> JobP
     return course
 
 
-def _clock(running: SimulationRun) -> str:
-    return clock_of(running.fleet.world.now)
+def _pace(running: SimulationRun) -> str:
+    """How much of the fleet's time passed, in how much of ours."""
+    rate = describe_rate(running.visits / running.took) if running.visits and running.took else "no visits"
+    return f"{clock_of(running.fleet.world.now)} of the fleet's time in {clock_of(running.took)}: {rate}."

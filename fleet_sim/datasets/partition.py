@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 import numpy as np
 
+from fleet_sim.datasets.shared_samples import draw_shared
 from sojourn.errors import ConfigError, DataError
 from sojourn.parts import Count, Natural, NotNegative
 from sojourn.randomness import generator
@@ -31,43 +32,69 @@ class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     alpha: for `dirichlet` and `quantity`: small is uneven.
     shards: for `shards`: how many pieces each device gets.
     samples: every device is cut to this many samples; 0 leaves whatever the split gives.
+    shared: devices may have the same samples: each draws `samples` of them from the whole set, `iid` or by a mix of
+        classes of its own (`dirichlet`). For fleets with more devices than there are samples.
     """
 
     by: By = "dirichlet"
     alpha: NotNegative = 0.1
     shards: Count = 2
     samples: Natural = 0
+    shared: bool = False
 
 
 def split(settings: Split, data: DataSet, devices: int, seed: int) -> list[NDArray[np.int64]]:
-    """The numbers of each device's training samples, rising. No sample is given twice; a device may have none."""
+    """The numbers of each device's training samples, rising; a device may have none.
+
+    No sample is given twice, unless devices share them.
+    """
     if devices < 1:
         raise ConfigError(f"samples are split over one device or more, not {devices}")
     if not (isfinite(settings.alpha) and settings.alpha >= 0):
         raise ConfigError(f"alpha is {settings.alpha:g}; it must be 0 or more")
+    if settings.shared:
+        return _drawn(settings, data.y_train, devices, seed)
+    parts = _parts(settings, data, devices, seed)
+    return _equal(parts, settings.samples, seed) if settings.samples else parts
+
+
+def _parts(settings: Split, data: DataSet, devices: int, seed: int) -> list[NDArray[np.int64]]:
+    """All samples, each on one device."""
     labels = data.y_train
     match settings.by:
         case "iid":
-            parts = iid(len(labels), devices, seed)
+            return iid(len(labels), devices, seed)
         case "dirichlet" if settings.alpha == 0:
-            parts = one_class(labels, devices, seed)
+            return one_class(labels, devices, seed)
         case "dirichlet":
-            parts = dirichlet(labels, devices, settings.alpha, seed)
+            return dirichlet(labels, devices, settings.alpha, seed)
         case "shards":
-            parts = by_shards(labels, devices, settings.shards, seed)
+            return by_shards(labels, devices, settings.shards, seed)
         case "quantity":
-            parts = quantity(len(labels), devices, settings.alpha, seed)
+            return quantity(len(labels), devices, settings.alpha, seed)
         case "user":
-            parts = by_user(_known(data.users, "users", data), devices, seed)
+            return by_user(_known(data.users, "users", data), devices, seed)
         case "domain":
-            parts = by_domain(_known(data.domains, "domains", data), devices, seed)
-    return _equal(parts, settings.samples, seed) if settings.samples else parts
+            return by_domain(_known(data.domains, "domains", data), devices, seed)
+
+
+def _drawn(settings: Split, labels: NDArray[np.int64], devices: int, seed: int) -> list[NDArray[np.int64]]:
+    """Samples that devices share, each `settings.samples` of them."""
+    if not settings.samples:
+        raise ConfigError("split.shared needs split.samples: how many samples each device draws (--samples 20)")
+    if settings.by not in ("iid", "dirichlet"):
+        raise ConfigError(f'split.shared draws samples by = "iid" or "dirichlet", not {settings.by!r}')
+    alpha = settings.alpha if settings.by == "dirichlet" else None
+    return draw_shared(labels, devices, settings.samples, alpha, generator(seed, "shared", settings.by, devices))
 
 
 def iid(samples: int, devices: int, seed: int) -> list[NDArray[np.int64]]:
     """Everybody gets the same number of samples, or one more, whatever they are."""
     if devices > samples:
-        raise DataError(f"{samples} samples are too few for {devices} devices: at most {samples} devices get one each")
+        raise DataError(
+            f"{samples} samples are too few for {devices} devices: at most {samples} devices get one each, or let them "
+            "share samples (--samples 20 --set split.shared=true)"
+        )
     return _dealt(generator(seed, "iid", devices).permutation(samples), devices)
 
 
@@ -78,13 +105,13 @@ def dirichlet(labels: NDArray[np.int64], devices: int, alpha: float, seed: int) 
     a device may be left with none.
     """
     draw = generator(seed, "dirichlet", devices)
-    dealt: list[list[NDArray[np.int64]]] = [[] for _ in range(devices)]
+    whose = np.empty(len(labels), np.int64)
     for label in np.unique(labels):
         mine = draw.permutation(np.flatnonzero(labels == label))
         ends = np.round(np.cumsum(draw.dirichlet(np.full(devices, alpha))) * len(mine)).astype(np.int64)
-        for pile, part in zip(dealt, np.split(mine, ends[:-1]), strict=True):
-            pile.append(part)
-    return [np.sort(np.concatenate(pile)) for pile in dealt]
+        # The sums end at 1 but for rounding: the last device has what is left.
+        whose[mine] = np.searchsorted(ends[:-1], np.arange(len(mine)), side="right")
+    return _of_each(whose, devices)
 
 
 def one_class(labels: NDArray[np.int64], devices: int, seed: int) -> list[NDArray[np.int64]]:
@@ -163,6 +190,11 @@ def _together(kinds: NDArray[np.int64], known: NDArray[np.int64], devices: int) 
     device_of = np.repeat(np.arange(devices), [len(group) for group in np.array_split(known, devices)])
     order = np.argsort(known)
     whose = device_of[order][np.searchsorted(known[order], kinds)]
+    return _of_each(whose, devices)
+
+
+def _of_each(whose: NDArray[np.int64], devices: int) -> list[NDArray[np.int64]]:
+    """The numbers of each device's samples, rising, by whose each sample is."""
     return np.split(np.argsort(whose, kind="stable"), np.cumsum(np.bincount(whose, minlength=devices))[:-1])
 
 

@@ -1,14 +1,14 @@
 """Many visits as one step of torch: the engine for a GPU, where a small model alone leaves most of it idle.
 
-Visits gather until somebody wants a result; those with the same task then run together. FedELMY's visits are more than
-one descent, objectives of one's own need not be written for several models at once, and some estimators do not train:
-these visits run one after another, on the same torch.
+Visits gather until somebody wants a result; those with the same task then run together. What is no plain descent
+(`descents`) runs one after another, on the same torch.
 """
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -16,18 +16,17 @@ import msgspec
 import numpy as np
 
 from edge_agent.training import objectives
-from edge_agent.training.estimates import estimate_result
-from edge_agent.training.handover import companions_of, memory_of, model_of
 from edge_agent.training.reasons import reason_of
-from edge_agent.training.trainer import visit_result
-from edge_agent.training.work import Train, Trained
-from fleet_sim.engines.engine import Outcome, brought, outcome_of, trains
-from fleet_sim.engines.lockstep import VisitBatches, descend_together
+from edge_agent.training.work import Train
+from fleet_sim.engines.descents import Descent, descends
+from fleet_sim.engines.engine import Outcome, brought, outcome_of
+from fleet_sim.engines.lockstep import descend_together
+from fleet_sim.engines.spent import Spent
 from fleet_sim.engines.torch_graphs import TorchGraphs
+from fleet_sim.engines.torch_place import is_out_of_memory
 from fleet_sim.engines.visit_trainer import VisitTrainer
 from sojourn.errors import SojournError
 from sojourn.node.machine import Did, DidNot
-from sojourn.parts import Elmy, OwnObjective, Sgd
 from sojourn.store.memory_blobs import MemoryBlobs
 
 if TYPE_CHECKING:
@@ -35,14 +34,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from edge_agent.training.descent import EpochResult, Prepared
+    from edge_agent.training.descent import Prepared
     from edge_agent.training.work import Warm
     from fleet_sim.engines.engine import Network, Shards
-    from sojourn.protocol.wire import Task
     from sojourn.store.blobs import BlobStore
 
-    Named = Mapping[str, NDArray[np.float32]]
-
+log = logging.getLogger(__name__)
 TOGETHER = 64
 """At most this many models are trained at once: more would take memory and give a GPU little."""
 
@@ -51,7 +48,7 @@ class BatchedEngine:
     """Trains visits that were started together as one step of torch after another."""
 
     def __init__(self, shards: Shards, network: Network, device: str = "cpu", together: int = TOGETHER) -> None:
-        self._shards, self._together = shards, together
+        self._shards, self._together, self.spent = shards, together, Spent()
         self._trainer = VisitTrainer(lambda kit, _threads: TorchGraphs(kit, network, device))
         self._waiting: list[_StartedVisit] = []
 
@@ -70,12 +67,30 @@ class BatchedEngine:
                 continue
             ready = self._ready(visit)
             if ready:
-                groups.setdefault(ready.kind, []).append(ready)
+                groups.setdefault(ready.descent.kind, []).append(ready)
         for group in groups.values():
             # Visits of about the same length together, so that few wait for the longest.
-            group.sort(key=lambda ready: -len(ready.batches.order))
-            for first in range(0, len(group), self._together):
-                _train(group[first : first + self._together])
+            group.sort(key=lambda ready: -len(ready.descent.order))
+            self._train_in_turn(group)
+
+    def _train_in_turn(self, group: list[_ReadyVisit]) -> None:
+        """Train visits of one kind, as many together as memory allows."""
+        while group:
+            some = group[: self._together]
+            try:
+                _train(some)
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                if len(some) == 1:
+                    _fail(some, error)
+                else:
+                    self._together = len(some) // 2
+                    log.warning("too little memory for %s visits at once: %s from now on", len(some), self._together)
+                    continue
+            except SojournError as error:
+                _fail(some, error)
+            group = group[len(some) :]
 
     def close(self) -> None:
         """Cancel the visits that wait."""
@@ -86,17 +101,22 @@ class BatchedEngine:
     def _ready(self, visit: _StartedVisit) -> _ReadyVisit | None:
         """The visit with its vectors and samples; None where it was done alone, or cannot be done."""
         work = visit.work
-        if not isinstance(work, Train) or not _descends(work.visit.task):
-            visit.future.set_result(
-                self._trainer.train(self._shards, visit.device, visit.key, work, visit.blobs, visit.store.read)
-            )
+        if not isinstance(work, Train) or not descends(work.visit.task):
+            self._train_alone(visit)
             return None
         try:
             prepared = self._trainer.prepare(self._shards, visit.device, work, visit.store.read)
-            return _ReadyVisit.of(visit, work, prepared)
+            if not prepared.kit.model.state:
+                return _ReadyVisit.of(visit, work, prepared)
         except (SojournError, KeyError) as error:
             visit.future.set_result(Outcome(DidNot(visit.key, reason_of(error), str(error))))
             return None
+        self._train_alone(visit)
+        return None
+
+    def _train_alone(self, visit: _StartedVisit) -> None:
+        outcome = self._trainer.train(self._shards, visit.device, visit.key, visit.work, visit.blobs, visit.store.read)
+        visit.future.set_result(outcome)
 
 
 class _LazyOutcome(Future[Outcome]):
@@ -127,79 +147,53 @@ class _StartedVisit:
 
 @dataclass(frozen=True)
 class _ReadyVisit:
-    """A visit with its vectors, samples and batches: it can be trained."""
+    """A visit that waits, and can be trained."""
 
     waiting: _StartedVisit
-    work: Train
-    prepared: Prepared
-    batches: VisitBatches
-    start: NDArray[np.float32]
-    received: Named
-    memory: Named
-    remembered: int
-    blobs: MemoryBlobs = field(default_factory=MemoryBlobs)
+    descent: Descent
 
     @classmethod
     def of(cls, waiting: _StartedVisit, work: Train, prepared: Prepared) -> _ReadyVisit:
-        """Load what the visit brings and what the device remembers."""
-        blobs, visit, spec = MemoryBlobs(), work.visit, prepared.kit.model
+        """With what it brings in a store of its own."""
+        blobs = MemoryBlobs()
         for digest, data in waiting.blobs.items():
             blobs.put(data, digest)
-        estimating = visit.task.kind == "estimate"
-        batches = VisitBatches.of(prepared.samples, visit.task.training, visit.seed)
-        received = {} if estimating else companions_of(visit, blobs, spec)
-        memory, remembered = ({}, 0) if estimating else memory_of(work, blobs, spec)
-        return cls(waiting, work, prepared, batches, model_of(visit, blobs, spec), received, memory, remembered, blobs)
-
-    @property
-    def kind(self) -> Any:
-        """What visits that run together have in common."""
-        task = self.work.visit.task
-        names = tuple(sorted(self.received)), tuple(sorted(self.memory))
-        return self.work.visit.kit.digest, msgspec.msgpack.encode(task), names
-
-    def objective(self) -> Any:
-        """What the visit follows; an estimation follows the plain loss."""
-        task = self.work.visit.task
-        return Sgd() if task.kind == "estimate" else task.objective
-
-    def result(self, end: NDArray[np.float32], epochs: Sequence[EpochResult]) -> Trained:
-        """What the device would report, as `edge_agent.training` makes it in `trainer` and `estimates`."""
-        visit, start_and_end = self.work.visit, (self.start, end)
-        if visit.task.kind == "estimate":
-            return estimate_result(visit, self.blobs, self.prepared, start_and_end, epochs)
-        objective = objectives.begin(visit.task.objective, self.start, self.received, self.memory)
-        assert objective is not None  # noqa: S101  # the group was trained with it
-        return visit_result(visit, self.blobs, self.prepared, start_and_end, objective, epochs, self.remembered)
-
-
-def _descends(task: Task) -> bool:
-    """Whether the visit is one descent along an objective that is written for several models at once."""
-    return trains(task) and (task.kind == "estimate" or not isinstance(task.objective, Elmy | OwnObjective))
+        return cls(waiting, Descent.of(work, prepared, blobs))
 
 
 def _train(group: Sequence[_ReadyVisit]) -> None:
     """Train visits of one kind together, and set the outcome of each."""
-    began, first = perf_counter(), group[0]
-    graphs, training = first.prepared.graphs, first.work.visit.task.training
+    began, descents = perf_counter(), [ready.descent for ready in group]
+    graphs = descents[0].prepared.graphs
     assert isinstance(graphs, TorchGraphs)  # noqa: S101  # the trainer makes no others
-    starts = graphs.tensor(np.stack([ready.start for ready in group]))
-    received = {name: graphs.tensor(np.stack([ready.received[name] for ready in group])) for name in first.received}
-    memory = {name: graphs.tensor(np.stack([ready.memory[name] for ready in group])) for name in first.memory}
-    objective = objectives.begin(first.objective(), starts, received, memory)
-    assert objective is not None  # noqa: S101  # all but FedELMY's and one's own are known
-    batches = [ready.batches for ready in group]
-    ends, epochs = descend_together(starts, objective, graphs, first.prepared.kit, batches, training)
+    with graphs.place.work():
+        ends, losses = _descend(descents, graphs)
     seconds = (perf_counter() - began) / len(group)
-    for ready, end, passed in zip(group, ends, epochs, strict=True):
-        _set_outcome(ready, end, passed, seconds)
+    for ready, end, by_step in zip(group, ends, losses, strict=True):
+        _set_outcome(ready, end, by_step, seconds)
 
 
-def _set_outcome(ready: _ReadyVisit, end: NDArray[np.float32], epochs: Sequence[EpochResult], seconds: float) -> None:
+def _descend(group: Sequence[Descent], graphs: TorchGraphs) -> tuple[NDArray[np.float32], list[list[float]]]:
+    """The vectors with which visits of one kind end, and the losses of their steps."""
+    first = group[0]
+    starts = graphs.tensor(np.stack([descent.start for descent in group]))
+    received = {name: graphs.tensor(np.stack([each.received[name] for each in group])) for name in first.received}
+    memory = {name: graphs.tensor(np.stack([each.memory[name] for each in group])) for name in first.memory}
+    objective = objectives.begin(first.objective, starts, received, memory)
+    assert objective is not None  # noqa: S101  # all but FedELMY's and one's own are known
+    return descend_together(starts, objective, graphs, group)
+
+
+def _fail(group: Sequence[_ReadyVisit], error: Exception) -> None:
+    for ready in group:
+        ready.waiting.future.set_result(Outcome(DidNot(ready.waiting.key, reason_of(error), str(error))))
+
+
+def _set_outcome(ready: _ReadyVisit, end: NDArray[np.float32], losses: Sequence[float], seconds: float) -> None:
     key = ready.waiting.key
     try:
-        done = ready.result(end, epochs)
+        done = ready.descent.result(end, losses)
         event: Did | DidNot = Did(key, msgspec.structs.replace(done, metrics=done.metrics | {"seconds": seconds}))
     except SojournError as error:
         event = DidNot(key, reason_of(error), str(error))
-    ready.waiting.future.set_result(outcome_of(event, ready.blobs))
+    ready.waiting.future.set_result(outcome_of(event, ready.descent.blobs))

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 EngineName = Literal["auto", "serial", "pool", "batched", "ray"]
 TrainerName = Literal["onnx", "torch"]
-DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 SMALL = 100_000
 """Numbers of a model up to which many at once are faster on a CPU too: their steps cost less than torch's calls."""
 
@@ -50,12 +49,15 @@ def choose(
     *,
     engine: EngineName = "auto",
     trainer: TrainerName = "onnx",
-    device: DeviceName = "auto",
+    device: str = "auto",
     workers: int = 0,
     network: Network | None = None,
     ray: str = "",
 ) -> tuple[Engine, str]:
-    """The engine and the sentence. Torch needs the `network`; `ray` is the address of a cluster."""
+    """The engine and the sentence. Torch needs the `network`; `ray` is the address of a cluster.
+
+    device: auto, cpu, cuda, one of several (`cuda:1`), or mps.
+    """
     asked = trainer == "torch" or device not in {"auto", "cpu"}
     has = hardware(gpus=asked)
     made = pick(engine, trainer, device, workers, network.size if network else 0, has, ray)
@@ -84,12 +86,12 @@ def hardware(*, gpus: bool) -> Hardware:
         return Hardware(cores, cluster=cluster)
     import torch  # noqa: PLC0415
 
-    found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    return Hardware(cores, tuple(name for name, there in found.items() if there), cluster)
+    cards = tuple(f"cuda:{number}" for number in range(torch.cuda.device_count()))
+    return Hardware(cores, (*cards, *(("mps",) if torch.backends.mps.is_available() else ())), cluster)
 
 
 def pick(
-    engine: EngineName, trainer: TrainerName, device: DeviceName, workers: int, size: int, has: Hardware, ray: str = ""
+    engine: EngineName, trainer: TrainerName, device: str, workers: int, size: int, has: Hardware, ray: str = ""
 ) -> Choice:
     """What to use for a model of `size` numbers; ConfigError where the wishes contradict each other or the machine.
 
@@ -98,8 +100,11 @@ def pick(
     """
     if engine == "auto" and ray:
         engine = "ray"
+    if device == "cuda" and "cuda:0" in has.gpus:
+        device = "cuda:0"
     if device not in {"auto", "cpu", *has.gpus}:
-        raise ConfigError(f"device = {device!r} is not there: this machine has {has}")
+        instead = " or ".join(repr(each) for each in (*has.gpus, "cpu"))
+        raise ConfigError(f"device = {device!r} is not there: this machine has {has}. Take {instead}")
     if trainer == "torch":
         return _by_torch(engine, device, size, has)
     if device not in {"auto", "cpu"}:
@@ -109,7 +114,7 @@ def pick(
     return _by_onnx(engine, workers, has)
 
 
-def _by_torch(engine: EngineName, device: DeviceName, size: int, has: Hardware) -> Choice:
+def _by_torch(engine: EngineName, device: str, size: int, has: Hardware) -> Choice:
     if engine in {"pool", "ray"}:
         raise ConfigError(f"{engine} runs the devices' own trainer: say trainer = 'onnx', or engine = 'batched'")
     place = (has.gpus[0] if has.gpus else "cpu") if device == "auto" else device

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from edge_agent.training.work import Train, Trained
 from sojourn.data.samples import Content, Samples, fit
 from sojourn.errors import DataError
 from sojourn.node.machine import Did, DidNot
-from sojourn.parts import ClassCountEstimator, SizeEstimator, UpdateEstimator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,8 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edge_agent.training.work import Warm
+    from fleet_sim.engines.spent import Spent
     from sojourn.protocol.spec import Kit
-    from sojourn.protocol.wire import Ref, Task
+    from sojourn.protocol.wire import Ref
     from sojourn.store.blobs import BlobStore
 
 
@@ -55,6 +55,7 @@ class Network:
     module: Any
     mean: Sequence[float] | None = None
     std: Sequence[float] | None = None
+    batchnorm: Literal["merge", "frozen"] = "merge"
 
     @property
     def size(self) -> int:
@@ -73,6 +74,9 @@ class Outcome:
 class Engine(Protocol):
     """Trains visits of any device."""
 
+    spent: Spent
+    """What it has done so far."""
+
     def start(self, device: str, key: str, work: Train | Warm, blobs: BlobStore) -> Future[Outcome]:
         """Begin a visit whose blobs are in the device's store; whoever wants its result waits for it."""
 
@@ -83,15 +87,6 @@ class Engine(Protocol):
 def kit_of(work: Train | Warm) -> Ref:
     """The reference of the kit that a visit or a warm-up uses."""
     return work.visit.kit if isinstance(work, Train) else work.kit
-
-
-def trains(task: Task) -> bool:
-    """Whether the device goes through its samples for the task: some estimators only count them."""
-    match task.estimator if task.kind == "estimate" else None:
-        case SizeEstimator() | ClassCountEstimator() | UpdateEstimator(epochs=0):
-            return False
-        case _:
-            return True
 
 
 def brought(work: Train | Warm, blobs: BlobStore) -> dict[bytes, bytes]:

@@ -21,6 +21,7 @@ from fleet_sim.engines.engine import Outcome
 from fleet_sim.engines.frames import VisitAnswer, event_of
 from fleet_sim.engines.ray_cluster import join
 from fleet_sim.engines.ray_visit_trainer import RayVisitTrainer, versions
+from fleet_sim.engines.spent import Spent
 from fleet_sim.engines.visit_queue import CACHE, VisitQueue, WorkerCache
 from sojourn.errors import MachineError
 
@@ -50,7 +51,8 @@ class RayEngine:
     def __init__(self, shards: Shards, cores: int, workers: int = 0, address: str = "") -> None:
         """Take `workers` CPUs of the cluster at `address`, or all; a cluster of its own has `cores` of them."""
         self._shards = shards
-        self._queue = VisitQueue()
+        self.spent = Spent()
+        self._queue = VisitQueue(spent=self.spent)
         self._threads: list[_ActorThread] = []
         self._cluster = join(address, workers or cores, shards.x.nbytes + shards.y.nbytes)
         with ExitStack() as undo:
@@ -182,16 +184,18 @@ class _ActorThread(threading.Thread):
         while self._open:
             try:
                 if self in self._ready or self._begun():
-                    visit = self._queue.get()
+                    visits = self._queue.get()
                 elif self._ready or time.monotonic() < self._actor.born + PATIENCE:
                     continue
                 else:
-                    visit = self._queue.get(timeout=TICK)
+                    visits = self._queue.get(timeout=TICK)
             except Empty:
                 continue
-            if visit is None:
+            if visits is None:
                 return
+            (visit,) = visits
             if visit.future.set_running_or_notify_cancel():
+                self._queue.spent.add(visits=1)
                 visit.future.set_result(self._trained(visit) if self in self._ready else self._untrained(visit))
 
     def end(self) -> None:

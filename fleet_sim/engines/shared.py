@@ -37,7 +37,7 @@ class SharedArrays:
             layouts.append(Layout(end, array.shape, array.dtype.str))
             end += -(-array.nbytes // _ALIGNED) * _ALIGNED
         self.layouts = tuple(layouts)
-        self.descriptor = _nameless()
+        self.descriptor = nameless_file()
         os.ftruncate(self.descriptor, max(end, 1))
         memory = mmap.mmap(self.descriptor, max(end, 1))
         for array, layout in zip(arrays, layouts, strict=True):
@@ -58,7 +58,8 @@ def _view(memory: mmap.mmap, layout: Layout) -> NDArray[Any]:
     return np.ndarray(layout.shape, np.dtype(layout.dtype), memory, layout.at)
 
 
-def _nameless() -> int:
+def nameless_file() -> int:
+    """An open file that no folder lists; it is gone with the last process that has it open."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("sojourn")
     with TemporaryFile() as file:

@@ -6,20 +6,27 @@ module computes is compared with the kit's probe like any other runtime.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch.func import functional_call, grad_and_value, vmap
 
+from coordinator.compiling.batchnorm import layers_with_state, with_plain_batchnorm
 from coordinator.compiling.dropout import with_fed_dropout
+from coordinator.compiling.noise import learn_draws
 from coordinator.compiling.preprocessing import normalised
+from fleet_sim.engines.choosing import SMALL
 from fleet_sim.engines.serial import SerialEngine
-from sojourn.model.graphs import Graphs
+from fleet_sim.engines.torch_place import SampleLimit, TorchPlace, pieces
+from sojourn.errors import ModelError
+from sojourn.model.graphs import LOSS_TOLERANCE, Graphs, probe_vector
+from sojourn.randomness import noise as draw_noise
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -28,54 +35,159 @@ if TYPE_CHECKING:
 
 
 class TorchGraphs(Graphs):
-    """A kit's training and prediction, computed by torch instead of onnxruntime."""
+    """A kit's training and prediction, computed by torch instead of onnxruntime.
+
+    Where memory does not suffice, fewer models go together, and then batches go through the model in pieces.
+    """
 
     def __init__(self, kit: Kit, network: Network, device: str = "cpu") -> None:
         super().__init__(kit)
-        self.device = torch.device(device)
+        # Threads that wait for each other at every step of a small model cost more than they bring.
+        self.place = TorchPlace(device, threads=1 if network.size <= SMALL else 0)
+        self._limit = SampleLimit(self.place)
         self._sizes, self._tensors = list(kit.model.sizes), kit.model.tensors
         fed, self._feed = with_fed_dropout(network.module)
-        self._module = normalised(fed, kit.input, network.mean, network.std).to(self.device)
-        self._slopes = vmap(grad_and_value(self._loss))
+        fed = with_plain_batchnorm(fed, network.batchnorm)
+        self._with_state = tuple(layer for _, layer in layers_with_state(fed))
+        if kit.noise:
+            some = torch.zeros((2, *kit.input.shape), dtype=getattr(torch, kit.input.dtype))
+            learn_draws(fed.train(), self._feed, some)
+            if not self._feed.to_functions:
+                del fed.forward  # a watch over every operator, which takes its time
+        with self.place.work():
+            self._module = normalised(fed, kit.input, network.mean, network.std).to(self.place.device)
+        # Within vmap functions would draw numbers of their own: models with such go one after another.
+        self._slopes = self._one_by_one if self._feed.to_functions else vmap(grad_and_value(self._loss))
 
-    def loss_and_gradient(
+    @property
+    def cuts(self) -> bool:
+        """Never: the module is run as a whole, on samples."""
+        return False
+
+    def loss_gradient_and_state(
         self,
         vector: NDArray[np.float32],
         x: NDArray[np.generic],
         y: NDArray[np.int64],
         noise: Sequence[NDArray[np.float32]] = (),
-    ) -> tuple[float, NDArray[np.float32]]:
-        """The mean loss of a batch and its gradient by the model's vector."""
+    ) -> tuple[float, NDArray[np.float32], NDArray[np.float32]]:
+        """The mean loss of a batch, its gradient by what is trained of the vector, and the state that it leaves."""
         self._check_labels(y)
-        self._module.train()
-        leaf = self.tensor(vector).detach().requires_grad_()
-        weights = torch.full((len(y),), 1.0 / len(y), device=self.device)
-        loss = self._loss(leaf, self.tensor(x), self.tensor(y), weights, [self.tensor(drawn) for drawn in noise])
-        (gradient,) = torch.autograd.grad(loss, leaf)
-        return loss.item(), gradient.cpu().numpy()
+        learnt = self._kit.model.learnt
+        with self.place.work():
+            self._module.train()
+            leaf = self.tensor(vector).detach().requires_grad_()
+            weights = torch.full((len(y),), 1.0 / len(y), device=self.place.device)
+            batch = [self.tensor(x), self.tensor(y), weights, *map(self.tensor, noise)]
+            loss, gradient = self._limit.fitting(len(y), lambda most: self._slope(leaf, batch, most))
+            state = self._state_after(leaf[learnt:].detach())
+            return loss.item(), gradient[:learnt].cpu().numpy(), state.cpu().numpy()
+
+    def _state_after(self, before: Tensor) -> Tensor:
+        """The state that the last pass left; that of a layer which it did not run stays as it was."""
+        parts = torch.split(before, self._sizes[len(self._sizes) - self._kit.model.state :]) if len(before) else ()
+        left = [part for layer in self._with_state for part in (layer.left or (None, None))]
+        found = [old if new is None else new for new, old in zip(left, parts, strict=True)]
+        return torch.cat([before[:0], *found])
 
     def losses_and_gradients(
         self, vectors: Tensor, x: Tensor, y: Tensor, weights: Tensor, noise: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor]:
         """For each of several models (B, P) the loss of a batch of its own and the gradient; samples are weighed."""
         self._module.train()
-        gradients, losses = self._slopes(vectors, x, y, weights, list(noise))
-        return losses, gradients
+        batch = [x, y, weights, *noise]
+        return self._limit.fitting(y.numel(), lambda most: self._slopes_of_all(vectors, batch, most))
 
     def logits(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
         """The model's answers for a batch, one row per sample."""
         self._module.eval()
-        with torch.no_grad():
-            answers: NDArray[np.float32] = self._call(self.tensor(vector), self.tensor(x)).cpu().numpy()
-        return answers
+        with self.place.work(), torch.no_grad():
+            model = self.tensor(vector)
+
+            def answers(most: int) -> Tensor:
+                return torch.cat([self._call(model, self.tensor(x[at])) for at in pieces(len(x), most)])
+
+            found: NDArray[np.float32] = self._limit.fitting(len(x), answers).cpu().numpy()
+        return found
 
     def tensor(self, array: NDArray[np.generic]) -> Tensor:
-        """An array where torch computes; on the CPU they share their memory."""
-        # torch has no tensors that are only to be read.
-        return torch.from_numpy(array if array.flags.writeable else array.copy()).to(self.device)
+        """An array where torch computes."""
+        return self.place.tensor(array)
+
+    def _slope(self, leaf: Tensor, batch: Sequence[Tensor], most: int) -> tuple[Tensor, Tensor]:
+        """The loss of one model and its gradient, from at most so many samples at once."""
+        loss, gradient = torch.zeros((), device=leaf.device), torch.zeros_like(leaf)
+        for at in self._pieces(len(batch[0]), most):
+            x, y, weights, *noise = (each[at] for each in batch)
+            part = self._loss(leaf, x, y, weights, noise)
+            gradient += torch.autograd.grad(part, leaf)[0]
+            loss += part.detach()
+        return loss, gradient
+
+    def _slopes_of_all(self, vectors: Tensor, batch: Sequence[Tensor], most: int) -> tuple[Tensor, Tensor]:
+        """The losses of several models and their gradients, from at most so many samples at once."""
+        models, width = batch[1].shape
+        if most >= models * width:
+            return self._slopes_of(vectors, batch)
+        losses, gradients = torch.zeros(models, device=vectors.device), torch.zeros_like(vectors)
+        for some in pieces(models, max(1, most // width)):
+            for at in self._pieces(width, most):
+                parts, slopes = self._slopes_of(vectors[some], [each[some, at] for each in batch])
+                losses[some] += parts
+                gradients[some] += slopes
+        return losses, gradients
+
+    def _slopes_of(self, vectors: Tensor, batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        x, y, weights, *noise = batch
+        gradients, losses = self._slopes(vectors, x, y, weights, noise)
+        return losses, gradients
+
+    def _one_by_one(
+        self, vectors: Tensor, x: Tensor, y: Tensor, weights: Tensor, noise: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """The gradients and the losses of several models, each by itself."""
+        found = []
+        for at, vector in enumerate(vectors):
+            leaf = vector.detach().requires_grad_()
+            loss = self._loss(leaf, x[at], y[at], weights[at], [each[at] for each in noise])
+            found.append((torch.autograd.grad(loss, leaf)[0], loss.detach()))
+        gradients, losses = zip(*found, strict=True)
+        return torch.stack(gradients), torch.stack(losses)
+
+    def _pieces(self, samples: int, most: int) -> list[slice]:
+        """A batch in pieces, whose losses add up; refused where they would not."""
+        if most < samples and not self._adds_up:
+            raise ModelError(
+                f"{self.place.device} is out of memory with a batch of {samples} samples, and this model looks at a "
+                "batch as a whole, so that it cannot be cut: take a smaller batch"
+            )
+        return pieces(samples, most)
+
+    @cached_property
+    def _adds_up(self) -> bool:
+        """Whether the loss of a batch is the sum of its samples': tried with the kit's probe. With state it is not."""
+        kit = self._kit
+        if kit.model.state:
+            return False
+        samples = len(kit.probe.y)
+        x = np.frombuffer(kit.probe.x, dtype=kit.input.dtype).reshape(samples, *kit.input.shape)
+        y, weights = np.array(kit.probe.y, np.int64), np.full(samples, 1.0 / samples, np.float32)
+        drawn = draw_noise(kit.probe.noise_seed, 0, samples, kit.noise)
+        vector = self.tensor(probe_vector(kit.model.sizes, kit.probe.spread))
+        batch = [self.tensor(each) for each in (x, y, weights, *drawn)]
+
+        def loss(at: slice) -> float:
+            x, y, weights, *noise = (each[at] for each in batch)
+            return self._loss(vector, x, y, weights, noise).item()
+
+        with torch.no_grad():
+            whole, parts = loss(slice(samples)), sum(map(loss, pieces(samples, 1)))
+        return abs(whole - parts) <= LOSS_TOLERANCE * max(1.0, abs(whole))
 
     def _loss(self, vector: Tensor, x: Tensor, y: Tensor, weights: Tensor, noise: Sequence[Tensor]) -> Tensor:
         self._feed.give(noise)
+        for layer in self._with_state:
+            layer.left = None
         chances = torch.log_softmax(self._call(vector, x), 1).gather(1, y.unsqueeze(1)).squeeze(1)
         return -(chances * weights).sum()
 

@@ -1,8 +1,9 @@
 """No training at all: visits of the right size in no time, for plans of time and bytes.
 
-A model comes back as it went, but for its first numbers, which hold the device's class mix, and its last, which is
-different for every visit: so blobs are new, as after training, and `UntrainedGraphs` answers as a device's model would
-that has learnt its own mix exactly. Arrangers then see the devices about as they would after training.
+A model comes back as it went, but for its first numbers, which hold the device's class mix, and the last that is
+trained, which is different for every visit: so blobs are new, as after training, and `UntrainedGraphs` answers as a
+device's model would that has learnt its own mix exactly. Arrangers then see the devices about as they would after
+training.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import numpy as np
 
 from edge_agent.training import objectives
 from edge_agent.training.descent import EpochResult, Prepared, metrics, steps_of
-from edge_agent.training.estimates import estimate, estimate_result
+from edge_agent.training.estimates import estimate, estimate_result, trains
 from edge_agent.training.handover import companions_of, memory_of, model_of, save_model
 from edge_agent.training.reasons import Unsupported
-from edge_agent.training.trainer import attempt, visit_result
+from edge_agent.training.trainer import attempt, learnt_parts, visit_result
 from edge_agent.training.work import Train, Trained, Warm, Warmed
-from fleet_sim.engines.engine import Outcome, brought, outcome_of, trains
+from fleet_sim.engines.engine import Outcome, brought, outcome_of
+from fleet_sim.engines.spent import Spent
 from sojourn.errors import DataError, Fault
 from sojourn.model.graphs import Graphs
 from sojourn.parts import Elmy, name_of
@@ -46,6 +48,11 @@ RARE = 0.01
 class UntrainedGraphs(Graphs):
     """Answers every sample alike: with the class mix that an untrained visit left in the model."""
 
+    @property
+    def cuts(self) -> bool:
+        """Never: nothing is made of samples."""
+        return False
+
     def logits(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
         """The class mix in the model's first numbers, for each sample."""
         answers = np.zeros(len(self._kit.classes), np.float32)
@@ -61,8 +68,8 @@ class UntrainedGraphs(Graphs):
         noise: Sequence[NDArray[np.float32]] = (),
     ) -> tuple[float, NDArray[np.float32]]:
         """As steep as can be: where nothing is learnt, no way is too long for the gate."""
-        del x, y, noise
-        return 1.0, np.full_like(vector, STEEP)
+        del vector, x, y, noise
+        return 1.0, np.full(self._kit.model.learnt, STEEP, np.float32)
 
     def loss(self, vector: NDArray[np.float32], x: NDArray[np.generic], y: NDArray[np.int64]) -> float:
         """Always the same: where nothing is learnt, nothing gets worse."""
@@ -88,7 +95,7 @@ class UntrainedEngine:
     """When `start` returns, the visit is over; only the virtual clock knows how long it took."""
 
     def __init__(self, shards: Shards) -> None:
-        self._shards = shards
+        self._shards, self.spent = shards, Spent()
         self._kits: dict[bytes, Kit] = {}
 
     def start(self, device: str, key: str, work: Train | Warm, blobs: BlobStore) -> Future[Outcome]:
@@ -145,7 +152,7 @@ class _UntrainedVisit:
             return Trained(sent, len(prepared.samples), metrics(passed), None, {})
         memory, remembered = memory_of(work, self.blobs, spec)
         received = companions_of(visit, self.blobs, spec)
-        objective = objectives.begin(visit.task.objective, start, received, memory)
+        objective = objectives.begin(visit.task.objective, *learnt_parts(spec, start, received, memory))
         if objective is None:
             raise Unsupported(f"the objective {name_of(visit.task.objective)!r} is not known here")
         return visit_result(visit, self.blobs, prepared, start_and_end, objective, passed, remembered)
@@ -155,5 +162,7 @@ class _UntrainedVisit:
         end = start.copy()
         mix = np.log(counts / counts.sum())[: len(end)]
         end[: len(mix)] = mix
-        end[-1] += int.from_bytes(hashlib.sha256(self.key.encode()).digest()[:3], "little") / 2**24
+        end[prepared.kit.model.learnt - 1] += (
+            int.from_bytes(hashlib.sha256(self.key.encode()).digest()[:3], "little") / 2**24
+        )
         return end

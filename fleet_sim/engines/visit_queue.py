@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
+from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -12,7 +14,8 @@ import numpy as np
 
 from edge_agent.training.work import Train
 from fleet_sim.engines.engine import Outcome, brought, kit_of
-from fleet_sim.engines.frames import VisitRequest
+from fleet_sim.engines.frames import PoolVisit, VisitRequest
+from fleet_sim.engines.spent import Spent
 from sojourn.errors import DataError
 from sojourn.node.machine import DidNot
 from sojourn.protocol.messages import map_refs
@@ -21,12 +24,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from edge_agent.training.work import Warm
+    from fleet_sim.engines.arena import Place
     from fleet_sim.engines.engine import Shards
     from sojourn.protocol.wire import Ref
     from sojourn.store.blobs import BlobStore
 
 CACHE = 32 << 20
 """Bytes of blobs that a worker keeps for the next visit: a round hands the same model to many devices."""
+
+TURNS = 2
+"""Groups of gathered visits for each worker: one that the system holds up leaves its second turn to the others."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +49,12 @@ class QueuedVisit:
     store: BlobStore
 
     @classmethod
-    def of(cls, shards: Shards, device: str, key: str, work: Train | Warm, blobs: BlobStore) -> QueuedVisit:
+    def of(
+        cls, future: Future[Outcome], shards: Shards, device: str, key: str, work: Train | Warm, blobs: BlobStore
+    ) -> QueuedVisit:
         """The visit with its vectors and sample numbers; DataError where the device has no share of the data set."""
         rows = np.ascontiguousarray(shards.rows_of(device), np.int64).tobytes()
-        return cls(Future(), device, key, rows, _bare(work), brought(work, blobs), blobs)
+        return cls(future, device, key, rows, _bare(work), brought(work, blobs), blobs)
 
     @property
     def needs(self) -> tuple[bytes, ...]:
@@ -55,6 +64,10 @@ class QueuedVisit:
     def read(self, digest: bytes) -> bytes:
         """A blob that the visit needs; KeyError where it is gone."""
         return self.blobs[digest] if digest in self.blobs else self.store.read(digest)
+
+    def pool_visit(self, room: tuple[Place, ...]) -> PoolVisit:
+        """The visit as a worker of the pool gets it, with places for what it makes."""
+        return PoolVisit(self.device, self.key, self.rows, self.work, self.needs, room)
 
     def request(self, blobs: dict[bytes, bytes], forget: tuple[bytes, ...]) -> VisitRequest:
         """The message to a worker, with these blobs."""
@@ -76,30 +89,63 @@ class VisitTaker(Protocol):
 
 
 class VisitQueue:
-    """Visits wait in one queue; whichever worker is free takes the next."""
+    """Visits wait in one queue, in groups; whichever worker is free takes the next group.
 
-    def __init__(self) -> None:
-        self._waiting: SimpleQueue[QueuedVisit | None] = SimpleQueue()
+    A visit is a group of its own and waits for nobody, unless it is added as a brief one. Brief visits gather until
+    somebody asks for the result of one, or until there are enough for all workers; they are then dealt out evenly.
+    """
 
-    def add(self, shards: Shards, device: str, key: str, work: Train | Warm, blobs: BlobStore) -> Future[Outcome]:
+    def __init__(self, workers: int = 1, together: int = 1, spent: Spent | None = None) -> None:
+        """Deal brief visits out to so many workers, at most `together` in a group."""
+        self._workers, self._together, self.spent = workers, together, spent or Spent()
+        self._waiting: SimpleQueue[list[QueuedVisit] | None] = SimpleQueue()
+        self._gathering: list[QueuedVisit] = []
+        self._lock = threading.Lock()
+
+    def add(
+        self, shards: Shards, device: str, key: str, work: Train | Warm, blobs: BlobStore, *, brief: bool = False
+    ) -> Future[Outcome]:
         """Put a visit into the queue; one of a device without a share of the data set is over at once."""
+        future = _AwaitedOutcome(self)
         try:
-            visit = QueuedVisit.of(shards, device, key, work, blobs)
+            visit = QueuedVisit.of(future, shards, device, key, work, blobs)
         except DataError as error:
-            refused: Future[Outcome] = Future()
-            refused.set_result(Outcome(DidNot(key, "data", str(error))))
-            return refused
-        self._waiting.put(visit)
-        return visit.future
+            future.set_result(Outcome(DidNot(key, "data", str(error))))
+            return future
+        if not brief:
+            self._waiting.put([visit])
+            return future
+        with self._lock:
+            self._gathering.append(visit)
+            enough = len(self._gathering) >= self._workers * self._together
+        if enough:
+            self.deal()
+        return future
 
-    def get(self, timeout: float | None = None) -> QueuedVisit | None:
-        """The next visit, waited for; None when there will be no more. After so many seconds `queue.Empty`."""
+    def deal(self) -> None:
+        """Hand the gathered visits to the workers, in groups of about the same size: some turns for each worker."""
+        with self._lock:
+            gathered, self._gathering = self._gathering, []
+            if gathered:
+                size = min(self._together, max(2, -(-len(gathered) // (TURNS * self._workers))))
+                groups = -(-len(gathered) // size)
+                for first in range(groups):
+                    self._waiting.put(gathered[first::groups])
+
+    def add_again(self, visits: Sequence[QueuedVisit]) -> None:
+        """Have visits trained once more, each for itself."""
+        for visit in visits:
+            self._waiting.put([visit])
+
+    def get(self, timeout: float | None = None) -> list[QueuedVisit] | None:
+        """The next visits, waited for; None when there will be no more. After so many seconds `queue.Empty`."""
         return self._waiting.get(timeout=timeout)
 
     def close(self, takers: Sequence[VisitTaker]) -> None:
         """Cancel the visits that wait, end all takers with their workers, and wait for them."""
+        self.deal()
         while not self._waiting.empty():
-            if visit := self._waiting.get():
+            for visit in self._waiting.get() or ():
                 visit.future.cancel()
         for _ in takers:
             self._waiting.put(None)
@@ -107,6 +153,25 @@ class VisitQueue:
             taker.end()
         for taker in takers:
             taker.join()
+
+
+class _AwaitedOutcome(Future[Outcome]):
+    """A future that has gathered visits trained when somebody asks for its result, and counts how long that waited."""
+
+    def __init__(self, queue: VisitQueue) -> None:
+        super().__init__()
+        self._queue = queue
+
+    def result(self, timeout: float | None = None) -> Outcome:
+        """The outcome, waited for."""
+        if self.done():
+            return super().result(timeout)
+        self._queue.deal()
+        began = perf_counter()
+        try:
+            return super().result(timeout)
+        finally:
+            self._queue.spent.add(waiting=perf_counter() - began)
 
 
 class WorkerCache:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edge_agent.training.descent import Prepared
+from edge_agent.training.estimates import trains
 from edge_agent.training.reasons import RuntimeDiffers
 from edge_agent.training.trainer import attempt, train_visit
 from edge_agent.training.work import Warm, Warmed
 from fleet_sim.engines.engine import kit_of, outcome_of
+from fleet_sim.engines.feature_memory import FeatureMemory
 from sojourn.model.graphs import Graphs, check_probe
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit
@@ -30,18 +32,29 @@ KITS = 4
 
 
 class VisitTrainer:
-    """Does for all devices what `edge_agent.training.trainer.Trainer` does for one: it keeps graphs, not samples."""
+    """Does for all devices what `edge_agent.training.trainer.Trainer` does for one.
+
+    It keeps graphs, and features where a kit has a trunk; not samples.
+    """
 
     def __init__(self, make: MakeGraphs = Graphs, threads: int = 1) -> None:
         """Make graphs with `make`; use `threads` threads unless a task says how many."""
         self._make, self._threads = make, threads
         self._kits: dict[tuple[bytes, int], tuple[Kit, Graphs]] = {}
+        self._features = FeatureMemory()
 
     def train(
-        self, shards: Shards, device: str, key: str, work: Train | Warm, blobs: Mapping[bytes, bytes], kit: ReadKit
+        self,
+        shards: Shards,
+        device: str,
+        key: str,
+        work: Train | Warm,
+        blobs: Mapping[bytes, bytes],
+        kit: ReadKit,
+        store: MemoryBlobs | None = None,
     ) -> Outcome:
-        """Do the work as the device would; a failure is an outcome too, with its reason."""
-        store = MemoryBlobs()
+        """Do the work as the device would, on `store`; a failure is an outcome too, with its reason."""
+        store = store or MemoryBlobs()
         for digest, data in blobs.items():
             store.put(data, digest)
         visit = _DeviceTrainer(self, shards, device, store, kit)
@@ -49,13 +62,19 @@ class VisitTrainer:
         return outcome_of(attempt(key, work, visit, _no_progress), store)
 
     def prepare(self, shards: Shards, device: str, work: Train | Warm, read: ReadKit) -> Prepared:
-        """The kit, the graphs and the device's samples for a visit."""
-        kit, graphs = self._ready(work, read)
-        return Prepared(kit, graphs, shards.samples(device, kit))
-
-    def _ready(self, work: Train | Warm, read: ReadKit) -> tuple[Kit, Graphs]:
+        """The kit, the graphs and the device's samples for a visit, as the graphs take them."""
         task = work.task if isinstance(work, Warm) else work.visit.task
         place = kit_of(work).digest, task.threads or self._threads
+        kit, graphs = self._ready(place, read)
+        if not graphs.cuts or isinstance(work, Warm) or not trains(task):
+            return Prepared(kit, graphs, shards.samples(device, kit))
+        key = place, shards, device
+        found = self._features.find(key) or self._features.made(
+            key, shards.samples(device, kit), graphs, kit.input.dtype
+        )
+        return Prepared(kit, graphs, found)
+
+    def _ready(self, place: tuple[bytes, int], read: ReadKit) -> tuple[Kit, Graphs]:
         if place not in self._kits:
             kit = unpack_blob(read(place[0]), Kit)
             graphs = self._make(kit, place[1])

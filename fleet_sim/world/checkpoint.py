@@ -55,6 +55,10 @@ def save(fleet: VirtualFleet, folder: Path) -> None:
         for digest in held:
             if digest not in blobs:
                 blobs[digest] = store.blobs.read(digest)
+    for name, sleeper in fleet.sleepers or ():
+        if sleeper.rest.snapshot:
+            nodes[name] = NodeKept(sleeper.rest.snapshot, [digest for digest, held in sleeper.blobs if held])
+            blobs.update({digest: held.data for digest, held in sleeper.blobs if held and digest not in blobs})
     data = msgspec.msgpack.encode(Checkpoint(fleet.world.now, nodes, blobs, fleet.worker_starts.times))
     write_atomically(folder / FILE, data)
 

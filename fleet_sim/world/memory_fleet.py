@@ -12,6 +12,7 @@ from coordinator.rounds.kit_cache import KitCache
 from edge_agent.agent import Agent
 from edge_agent.training.objectives import NAMES
 from edge_agent.training.trainer import InlineTraining, Trainer
+from fleet_sim.world.handover import HandOver
 from fleet_sim.world.world import SimulatedNode, World
 from hierarchy.edge.gate import VIEWS, perform
 from hierarchy.edge.server import EdgeServer
@@ -21,6 +22,7 @@ from sojourn.links.settings import OWN_BROKER_PAYLOAD
 from sojourn.node.machine import Received
 from sojourn.node.node import Node
 from sojourn.node.workers import InlineWorkers
+from sojourn.protocol.abilities import ABILITIES
 from sojourn.protocol.messages import Stop, Submit
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch, Offer
@@ -58,10 +60,12 @@ class MemoryFleet:
         clock: float = 0.0,
         stores: Mapping[str, Store] | None = None,
         views: ExemplarViews | None = None,
+        handing: bool = False,
     ) -> None:
         """`sites` says which devices are on which edge server's broker; with one broker every site reaches all.
 
-        With `clock` and `stores` it goes on where another one stopped.
+        With `clock` and `stores` it goes on where another one stopped. With `handing`, models and packets change hands
+        as they are, and the way is only reckoned; it knows no faults.
         """
         self.world = World()
         self.world.now = clock
@@ -69,22 +73,42 @@ class MemoryFleet:
         self.stores: dict[str, Store] = dict(stores or {})
         self.exemplar_views = views or VIEWS
         """The exemplars as the gates of all sites look at them."""
-        self._build: dict[str, Callable[[], Node]] = {}
+        self._neighbours = HandOver(self.world, self.nodes, self._woken) if handing else None
+        self._devices, self._home = devices, dict[str, str]()
         cloud = self.world.broker(faults)
         self.brokers: dict[str, MemoryBroker] = {CLOUD: cloud}
-        self._build[CLOUD] = lambda: self._coordinator(cloud)
         for site, reached in sites.items():
-            broker = self.brokers[site] = cloud if one_broker else self.world.broker(faults)
-            self._build[site] = lambda site=site, broker=broker: self._edge(site, broker, cloud)  # type: ignore[misc]
-            for name in reached:
-                self._build[name] = lambda name=name, broker=broker: self._agent(name, devices[name], broker)  # type: ignore[misc]
-        for name in self._build:
+            self.brokers[site] = cloud if one_broker else self.world.broker(faults)
+            self._home.update(dict.fromkeys(reached, site))
+        self.start(CLOUD)
+        for site, reached in sites.items():
+            self.start(site)
+            self._start_devices(reached)
+
+    def _start_devices(self, names: tuple[str, ...]) -> None:
+        """Start the devices of a site."""
+        for name in names:
             self.start(name)
 
     def start(self, name: str) -> None:
         """Start a node, or start it again with what its store holds."""
-        self.nodes[name] = SimulatedNode(self.world, self._build[name]())
+        self.nodes[name] = SimulatedNode(self.world, self._build(name))
         self.nodes[name].start()
+
+    def _woken(self, name: str) -> SimulatedNode | None:  # noqa: ARG002  # here everybody is awake
+        """A node that sleeps, awake; None if there is none."""
+        return None
+
+    def broker_of(self, device: str) -> MemoryBroker:
+        """The broker that a device is connected to."""
+        return self.brokers[self._home[device]]
+
+    def _build(self, name: str) -> Node:
+        """A node by its name."""
+        if name in self._home:
+            return self._agent(name, self._devices[name], self.broker_of(name))
+        cloud = self.brokers[CLOUD]
+        return self._coordinator(cloud) if name == CLOUD else self._edge(name, self.brokers[name], cloud)
 
     def kill(self, name: str) -> None:
         """End a node as kill -9 does."""
@@ -119,16 +143,16 @@ class MemoryFleet:
 
     def _node(self, machine: Machine, links: Mapping[Role, Link], workers: Callable[[Store], Workers]) -> Node:
         store = self.stores.setdefault(machine.address.name, MemoryStore())
-        return Node(FLEET, machine, store, links, workers(store))
+        return Node(FLEET, machine, store, links, workers(store), neighbours=self._neighbours)
 
     def _coordinator(self, broker: MemoryBroker) -> Node:
         link = MemoryLink(broker, OWN_BROKER_PAYLOAD)
         links: dict[Role, Link] = {"edge": link, "cloud": link}
         machine = Coordinator(CLOUD, keep=BEST_ONLY)
-        return self._node(machine, links, lambda store: InlineWorkers(self._bench(store.blobs)))
+        return self._node(machine, links, lambda store: self._cloud_workers(store.blobs))
 
-    def _bench(self, blobs: BlobStore) -> CoordinatorWorker:
-        return CoordinatorWorker(blobs, kits=KitCache())
+    def _cloud_workers(self, blobs: BlobStore) -> Workers:
+        return InlineWorkers(CoordinatorWorker(blobs, kits=KitCache()))
 
     def _edge(self, name: str, site: MemoryBroker, cloud: MemoryBroker) -> Node:
         below = MemoryLink(site, OWN_BROKER_PAYLOAD)
@@ -142,6 +166,6 @@ class MemoryFleet:
 
     def _agent(self, name: str, data: DataSettings, broker: MemoryBroker) -> Node:
         # Whose data is simulated has agreed to all that can be asked.
-        offer = Offer(__version__, "simulated", "onnxruntime", 1, 0, NAMES, "simulated", ("class-counts",))
+        offer = Offer(__version__, "simulated", "onnxruntime", 1, 0, NAMES, "simulated", ("class-counts",), ABILITIES)
         links: dict[Role, Link] = {"edge": MemoryLink(broker, OWN_BROKER_PAYLOAD)}
         return self._node(Agent(name, offer), links, lambda store: InlineTraining(Trainer(store.blobs, data)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fleet_sim.engines.engine import trains
+from edge_agent.training.estimates import trains
 from fleet_sim.profiles.training_time import training_seconds
 from sojourn.model.workload import counted_cost
 from sojourn.parts import Elmy

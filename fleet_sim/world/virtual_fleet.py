@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from coordinator.console.following import JobProgress
 from coordinator.machine.coordinator import Coordinator
 from coordinator.machine.work import CoordinatorWorker
 from coordinator.results.folder import EndedVisit
 from coordinator.rounds.kit_cache import KitCache
+from coordinator.state import with_figures
 from edge_agent.agent import Agent
 from edge_agent.training.objectives import NAMES
 from fleet_sim.world.counted_link import CountedLink
 from fleet_sim.world.engine_training import EngineTraining
+from fleet_sim.world.measuring import MeasuringBeside
 from fleet_sim.world.memory_fleet import CLOUD, MemoryFleet
+from fleet_sim.world.sleepers import Sleepers, may_sleep
+from fleet_sim.world.world import SimulatedNode
 from hierarchy.edge.exemplar_view import ExemplarViews
 from hierarchy.edge.records import VisitKept, VisitMissed
 from sojourn import __version__
 from sojourn.model.graphs import Graphs
 from sojourn.node.machine import Received, Send
+from sojourn.protocol.abilities import ABILITIES
 from sojourn.protocol.messages import Inspect, Jobs, Refused
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch, Offer
@@ -32,6 +39,7 @@ if TYPE_CHECKING:
     from sojourn.data.source import DataSettings
     from sojourn.links.memory import MemoryBroker
     from sojourn.node.node import Node
+    from sojourn.node.workers import Workers
     from sojourn.profile import LinkProfile
     from sojourn.protocol.job_messages import Continue
     from sojourn.protocol.spec import Kit
@@ -40,6 +48,8 @@ if TYPE_CHECKING:
     from sojourn.store.journal import Store
 
 OPERATOR = Address("cloud", "operator")
+OFFER = Offer(__version__, "simulated", "onnxruntime", 1, 0, NAMES, "simulated", ("class-counts",), ABILITIES)
+"""Of every device: whose data is simulated has agreed to all that can be asked."""
 
 
 class VirtualFleet(MemoryFleet):
@@ -60,10 +70,13 @@ class VirtualFleet(MemoryFleet):
         stores: Mapping[str, Store] | None = None,
         make: Callable[[Kit, int], Graphs] = Graphs,
         tell: Callable[[str], None] = lambda _text: None,
+        handing: bool = True,
+        asleep: bool = True,
     ) -> None:
         """With `clock` and `stores` it goes on where another one stopped; `make` makes the graphs of its tests.
 
-        `tell` is told what compiling is at.
+        `tell` is told what compiling is at. Without `handing` every model goes through the whole protocol, chunk by
+        chunk. Without `asleep` every device's node is made at once, and stays.
         """
         self._engine = engine
         self._link_profiles = links or {}
@@ -72,10 +85,53 @@ class VirtualFleet(MemoryFleet):
         self._lost = lost
         self._make, self._tell = make, tell
         self.worker_starts = worker_starts
-        self._links: dict[str, CountedLink] = {}
-        devices: dict[str, Any] = {device: None for reached in sites.values() for device in reached}
+        self.links: dict[str, CountedLink] = {}
+        """Of the devices that are awake."""
+        self.sleepers = Sleepers(self, OFFER, self._link_profiles) if asleep else None
+        devices: dict[str, Any] = dict.fromkeys(device for reached in sites.values() for device in reached)
         views = ExemplarViews(make)
-        super().__init__(devices, sites, one_broker=one_broker, clock=clock, stores=stores, views=views)
+        super().__init__(
+            devices, sites, one_broker=one_broker, clock=clock, stores=stores, views=views, handing=handing
+        )
+
+    def _start_devices(self, names: tuple[str, ...]) -> None:
+        """Let the devices of a site sleep, but for those that were at work when the fleet stopped."""
+        if self.sleepers is None:
+            super()._start_devices(names)
+            return
+        self.broker_of(names[0]).unheard = self.sleepers.wake_by
+        busy = [name for name in names if name in self.stores and not may_sleep(self.stores[name])]
+        self.sleepers.start(sorted(set(names).difference(busy)) if busy else names)
+        for name in busy:
+            self.start(name)
+
+    def start(self, name: str) -> None:
+        """Start a node, or start it again; a device that has nothing to do sleeps."""
+        if self.sleepers and name in self.sleepers:
+            self.sleepers.start([name])
+            return
+        super().start(name)
+        if self.sleepers and name in self._home:
+            self.sleepers.woke(name)
+
+    def kill(self, name: str) -> None:
+        """End a node as kill -9 does."""
+        if self.sleepers and name in self.sleepers:
+            self.sleepers.kill(name)
+        else:
+            super().kill(name)
+
+    def _woken(self, name: str) -> SimulatedNode | None:
+        if self.sleepers:
+            self.sleepers.wake(name)
+        return self.nodes.get(name)
+
+    def make(self, name: str, counted: tuple[int, int]) -> SimulatedNode:
+        """The node of a device that wakes; its link goes on counting."""
+        node = SimulatedNode(self.world, self._build(name))
+        came, went = counted
+        self.links[name].moved(went, came)
+        return node
 
     def course(self, name: str, before: tuple[RoundReport, ...] = ()) -> JobProgress:
         """How a job stands, as an operator sees it."""
@@ -85,7 +141,19 @@ class VirtualFleet(MemoryFleet):
         assert isinstance(answer, Send)  # noqa: S101
         assert isinstance(answer.message, Jobs)  # noqa: S101
         (view,) = answer.message.jobs
-        return JobProgress(view, (*before, *view.history))
+        history = (*before, *self.told(name, len(before)))
+        if len(history) > view.round:  # the newest one was tested just now, and is no record yet
+            view = msgspec.structs.replace(view, round=len(history), accuracy=history[-1].accuracy)
+        return JobProgress(view, history)
+
+    def told(self, name: str, since: int) -> list[RoundReport]:
+        """The rounds of a job from one on that can be told with their figures, as soon as these are there."""
+        state = self.job(name)
+        rounds = state.history[since : state.told_rounds]
+        newest = len(state.history)
+        if since < newest > state.told_rounds and (found := self._measuring.found(name, newest)):
+            rounds.append(with_figures(state.history[-1], found))
+        return rounds
 
     def go_on(self, message: Continue) -> str | None:
         """Have a job go on, as an operator does; returns why it does not."""
@@ -104,8 +172,20 @@ class VirtualFleet(MemoryFleet):
         assert isinstance(machine, Coordinator)  # noqa: S101
         return machine
 
-    def _bench(self, blobs: BlobStore) -> CoordinatorWorker:
-        return CoordinatorWorker(blobs, kits=KitCache(), make=self._make, tell=self._tell)
+    def settle(self) -> None:
+        """Take down what is still being tested of models: nobody will close another round, or somebody looks now."""
+        if self._measuring.settle():
+            jobs = self.coordinator().state.jobs.values()
+            self.world.run(lambda: not any(state.unmeasured for state in jobs), self.world.now)
+
+    def close(self) -> None:
+        """End what runs beside the simulation."""
+        self._measuring.close()
+
+    def _cloud_workers(self, blobs: BlobStore) -> Workers:
+        worker = CoordinatorWorker(blobs, kits=KitCache(), make=self._make, tell=self._tell, views=self.exemplar_views)
+        self._measuring = MeasuringBeside(worker)
+        return self._measuring
 
     def _edge(self, name: str, site: MemoryBroker, cloud: MemoryBroker) -> Node:
         node = super()._edge(name, site, cloud)
@@ -114,16 +194,16 @@ class VirtualFleet(MemoryFleet):
 
     def _saw(self, site: str, record: Any) -> None:
         if isinstance(record, VisitKept | VisitMissed):
-            down, up = self._links[record.report.device].taken()
+            device = record.report.device
+            asleep = self.sleepers and device in self.sleepers
+            down, up = self.sleepers.taken(device) if self.sleepers and asleep else self.links[device].taken()
             self._visited(EndedVisit(self.world.now, site, record.key, record.report, down, up))
 
     def _agent(self, name: str, data: DataSettings, broker: MemoryBroker) -> Node:
         del data  # the engine has it
-        # Whose data is simulated has agreed to all that can be asked.
-        offer = Offer(__version__, "simulated", "onnxruntime", 1, 0, NAMES, "simulated", ("class-counts",))
-        self._links[name] = link = CountedLink(broker, self._link_profiles.get(name))
+        self.links[name] = link = CountedLink(broker, self._link_profiles.get(name))
         return self._node(
-            Agent(name, offer),
+            Agent(name, OFFER),
             {"edge": link},
             lambda store: EngineTraining(
                 self.world, name, self._engine, store.blobs, self._seconds, self._lost, self.worker_starts

@@ -6,14 +6,17 @@ import gc
 import heapq
 from collections import deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from sojourn.links.link import Listener
 from sojourn.links.memory import Faults, MemoryBroker, MemoryLink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from sojourn.links.link import Link
+    from sojourn.links.local_packet import LocalPacket
+    from sojourn.node.at_rest import NodeAtRest
     from sojourn.node.machine import Event
     from sojourn.node.node import Node
 
@@ -28,9 +31,12 @@ NEW_OBJECTS = 50_000
 
 
 @contextmanager
-def _rare_collections() -> Iterator[None]:
+def rare_collections() -> Iterator[None]:
     """Let Python look for cycles rarely: what a fleet makes is freed at once or kept for long, and cycles are few."""
     usual = gc.get_threshold()
+    if usual[0] == NEW_OBJECTS:  # somebody around us has asked for it
+        yield
+        return
     gc.set_threshold(NEW_OBJECTS, *usual[1:])
     try:
         yield
@@ -65,7 +71,7 @@ class World:
 
     def run(self, until: Callable[[], bool], limit: float = 1e6) -> bool:
         """Let things happen until a condition holds; False when nothing more happens or time runs out first."""
-        with _rare_collections():
+        with rare_collections():
             while not until():
                 following = self._next(limit)
                 if following is None:
@@ -83,6 +89,13 @@ class World:
         return first.popleft() if first and first[0][0] <= limit else None
 
 
+class Doorbell(Listener, Protocol):
+    """Takes what was on its way to a node when it was put away."""
+
+    def take(self, packet: LocalPacket) -> None:
+        """A packet of a node in the same process came."""
+
+
 class SimulatedNode:
     """Runs a node on a world's clock, as `sojourn.node.driver.Driver` does in real time."""
 
@@ -93,6 +106,8 @@ class SimulatedNode:
         self._wake: float | None = None
         self._reports = 0
         """Reports of workers that are on their way: they arrive in this instant, before it is time to wake."""
+        self._doorbell: Doorbell | None = None
+        """Who gets what comes after it was put away."""
 
     def start(self) -> None:
         """Start the node and open its links."""
@@ -101,6 +116,30 @@ class SimulatedNode:
         for link in dict.fromkeys(self.node.links.values()):
             link.open(self, self.node.filters(link), self.node.will())
         self._schedule()
+
+    def go_on(self, rest: NodeAtRest) -> None:
+        """Be a node that was put away, as if it had run all the time."""
+        self._alive = True
+        for link in dict.fromkeys(self.node.links.values()):
+            assert isinstance(link, MemoryLink)  # noqa: S101
+            self.node.epoch = rest.epoch
+            link.go_on(self, self.node.filters(link), self.node.will())
+        self.node.go_on(rest, self.report)
+
+    def put_away(self, doorbell: Doorbell) -> NodeAtRest | None:
+        """End without a trace, and say what is needed to go on; None while something is under way or planned.
+
+        What is still on its way here comes to `doorbell`.
+        """
+        links = [link for link in dict.fromkeys(self.node.links.values()) if isinstance(link, MemoryLink)]
+        if not self._alive or self._wake is not None or self._reports or not all(link.idle for link in links):
+            return None
+        if (rest := self.node.put_away()) is None:
+            return None
+        self._alive, self._doorbell = False, doorbell
+        for link in links:
+            link.put_away(doorbell)
+        return rest
 
     def kill(self) -> None:
         """End at once, as kill -9 does: nothing is sent and nothing is saved."""
@@ -116,11 +155,30 @@ class SimulatedNode:
     def link_down(self, link: Link, reason: str) -> None:
         """Links in memory do not go down by themselves."""
 
+    @property
+    def alive(self) -> bool:
+        """Whether the node runs."""
+        return self._alive
+
+    def hear(self, what: Callable[[float], None]) -> None:
+        """Let the node know of something that has come to it, if it still runs."""
+        if self._alive:
+            what(self.world.now)
+            self._schedule()
+
     def arrived(self, link: Link, topic: str, payload: bytes) -> None:
         """A message came."""
         if self._alive:
             self.node.arrived(link, topic, payload, self.world.now)
             self._schedule()
+
+    def take(self, link: Link, packet: LocalPacket) -> None:
+        """A packet of a node in the same process came."""
+        if self._alive:
+            self.node.take(link, packet, self.world.now)
+            self._schedule()
+        elif self._doorbell is not None:
+            self._doorbell.take(packet)
 
     def report(self, event: Event) -> None:
         """A worker reports: the node hears it in this instant, after what was due before."""
@@ -136,7 +194,8 @@ class SimulatedNode:
     def _tick(self) -> None:
         self._wake = None
         if self._alive:
-            self.node.tick(self.world.now)
+            if self.node.is_due(self.world.now):
+                self.node.tick(self.world.now)
             self._schedule()
 
     def _schedule(self) -> None:

@@ -76,9 +76,12 @@ def deal_spares(
     sets: Sequence[ClientSet], candidates: Candidates, per_tour: int, seed: int
 ) -> tuple[tuple[str, ...], ...]:
     """The spares of each tour: up to `per_tour` devices of no set that reach its site, dealt in turn, never twice."""
-    used = {device for each in sets for device in each.devices}
-    order = generator(seed, "spares").permutation(len(candidates.devices)).tolist()
-    idle = [row for row in order if candidates.devices[row] not in used]
+    if not per_tour:
+        return ((),) * len(sets)
+    free = np.ones(len(candidates.devices), bool)
+    free[candidates.rows_of(device for each in sets for device in each.devices)] = False
+    order = generator(seed, "spares").permutation(len(candidates.devices))
+    idle = order[free[order]]
     # A site may be gone since the sets were made: then no one reaches it.
     table = np.pad(candidates.table[idle], [(0, 0), (0, 1)])
     column = {site: number for number, site in enumerate(candidates.sites)}
@@ -87,7 +90,7 @@ def deal_spares(
     counts = deal(reservations, sites, per_tour)
     stock = {site: iter(reservations.promised(site)) for site in set(sites)}
     return tuple(
-        tuple(candidates.devices[idle[spare]] for spare in islice(stock[site], count))
+        tuple(candidates.devices[int(idle[spare])] for spare in islice(stock[site], count))
         for site, count in zip(sites, counts, strict=True)
     )
 
@@ -96,9 +99,8 @@ def quality_of(sets: Sequence[ClientSet], candidates: Candidates) -> dict[str, f
     """The measures of client sets that the candidates' rows can show; nothing where they have none."""
     if candidates.signatures is None:
         return {}
-    row = {device: number for number, device in enumerate(candidates.devices)}
     # Several passes over a set repeat its devices; each counts once.
-    members = [[row[device] for device in dict.fromkeys(each.devices)] for each in sets]
+    members = [candidates.rows_of(dict.fromkeys(each.devices)) for each in sets]
     return quality(_rows(candidates), members, by_class=candidates.by_class, counts=candidates.counts)
 
 

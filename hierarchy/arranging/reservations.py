@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     Rows = NDArray[np.int64]
 
 
+WORD = 8
+"""Bytes of the largest number that sorting is quick with."""
+
+
 class Reservations:
     """How many devices of each kind are promised to which site: a flow, so that what is promised can always be kept."""
 
@@ -213,7 +217,12 @@ def _kinds(reach: Mask) -> tuple[Mask, Rows]:
     if len(reach) == 0 or bool((reach == reach[0]).all()):
         return reach[:1], np.zeros(len(reach), np.int64)
     packed = np.ascontiguousarray(np.packbits(reach, axis=1))
-    keys = packed.view(np.dtype((np.void, packed.shape[1])))[:, 0]
+    width = packed.shape[1]
+    if width <= WORD:  # as numbers they sort in the same order, and much faster
+        packed = np.pad(packed, [(0, 0), (0, WORD - width)])
+        keys: NDArray[np.generic] = packed.view(">u8")[:, 0].astype(np.uint64)
+    else:
+        keys = packed.view(np.dtype((np.void, width)))[:, 0]
     _, index, kind = np.unique(keys, return_index=True, return_inverse=True)
     return reach[index], kind.astype(np.int64)
 

@@ -40,6 +40,8 @@ class MemoryBroker:
         self._random = random.Random(self.faults.seed)  # faults, not secrets
         self._links: Subscriptions[MemoryLink] = Subscriptions()
         self._retained: dict[str, bytes] = {}
+        self.unheard: Callable[[str], None] | None = None
+        """Called with a topic that nobody listens to: whoever is to hear it may come back now."""
 
     def join(self, link: MemoryLink) -> None:
         """A link connects: it hears what is retained."""
@@ -47,6 +49,10 @@ class MemoryBroker:
         for topic, payload in self._retained.items():
             if link.wants(topic):
                 self._carry(link, topic, payload, lossy=False)
+
+    def come_back(self, link: MemoryLink) -> None:
+        """A link goes on where another of the same client stopped: it has heard what is retained."""
+        self._links.add(link, link.filters)
 
     def leave(self, link: MemoryLink, will: Will | None) -> None:
         """A link is gone, in good order (no will) or not."""
@@ -60,7 +66,11 @@ class MemoryBroker:
             self._retained[topic] = payload
         elif retain:
             self._retained.pop(topic, None)
-        for link in self._links.wanting(topic):
+        wanting = self._links.wanting(topic)
+        if not wanting and self.unheard:
+            self.unheard(topic)
+            wanting = self._links.wanting(topic)
+        for link in wanting:
             self._carry(link, topic, payload, lossy=not retain)
 
     def _carry(self, link: MemoryLink, topic: str, payload: bytes, *, lossy: bool) -> None:
@@ -82,16 +92,21 @@ class Lane:
     def __init__(self, later: Later, rate: float, latency: float) -> None:
         self._later, self._rate, self._latency = later, rate, latency
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
-        self._busy = False
+        self.busy = False
+        """Whether something is on the line."""
+
+    def seconds(self, size: int) -> float:
+        """How long so many bytes are under way when nothing is before them."""
+        return size / self._rate + self._latency
 
     def send(self, size: int, arrive: Callable[[], None]) -> None:
         """Send so many bytes after all that was sent before; `arrive` is called when the last one is there."""
         self._waiting.append((size, arrive))
-        if not self._busy:
+        if not self.busy:
             self._next()
 
     def _next(self) -> None:
-        self._busy = bool(self._waiting)
+        self.busy = bool(self._waiting)
         if self._waiting:
             size, arrive = self._waiting.popleft()
             self._later(size / self._rate, lambda: self._sent(arrive))
@@ -113,9 +128,10 @@ class MemoryLink:
         self, broker: MemoryBroker, payload_limit: int = PORTABLE_PAYLOAD, profile: LinkProfile | None = None
     ) -> None:
         self.payload_limit = payload_limit
-        self._broker = broker
-        self._up = Lane(broker.later, profile.up, profile.latency) if profile else None
-        self._down = Lane(broker.later, profile.down, profile.latency) if profile else None
+        self.profile = profile
+        self.broker = broker
+        self.up = Lane(broker.later, profile.up, profile.latency) if profile else None
+        self.down = Lane(broker.later, profile.down, profile.latency) if profile else None
         self._lost = False
         self._listener: Listener | None = None
         self.filters: tuple[str, ...] = ()
@@ -125,8 +141,24 @@ class MemoryLink:
         """Connect, which takes no time in memory."""
         self._listener, self._will = listener, will
         self.filters = tuple(filters)
-        self._broker.join(self)
+        self.broker.join(self)
         listener.link_up(self)
+
+    def go_on(self, listener: Listener, filters: Sequence[str], will: Will | None) -> None:
+        """Be the connection that a client has had all the time."""
+        self._listener, self._will = listener, will
+        self.filters = tuple(filters)
+        self.broker.come_back(self)
+
+    def put_away(self, listener: Listener) -> None:
+        """Leave without a word; what is still on its way to us comes to this listener."""
+        self._listener = listener
+        self.broker.leave(self, None)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is on the line."""
+        return not (self.up and self.up.busy) and not (self.down and self.down.busy)
 
     def wants(self, topic: str) -> bool:
         """Whether a topic fits one of the filters that are subscribed to."""
@@ -138,10 +170,10 @@ class MemoryLink:
 
     def carry(self, topic: str, payload: bytes) -> None:
         """The broker sends a message to us."""
-        if self._down is None:
+        if self.down is None:
             self.deliver(topic, payload)
         elif self._listener:
-            self._down.send(len(payload), lambda: self.deliver(topic, payload))
+            self.down.send(len(payload), lambda: self.deliver(topic, payload))
 
     def deliver(self, topic: str, payload: bytes) -> None:
         """A message arrives, if anybody still listens."""
@@ -150,23 +182,54 @@ class MemoryLink:
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
         """Send a message to all subscribers, unless the link is closed."""
-        if self._listener and self._up is None:
-            self._broker.publish(topic, payload, retain=retain)
-        elif self._listener and self._up is not None:
-            self._up.send(len(payload), lambda: self._arrive(topic, payload, retain=retain))
+        if self._listener and self.up is None:
+            self.broker.publish(topic, payload, retain=retain)
+        elif self._listener and self.up is not None:
+            self.up.send(len(payload), lambda: self._arrive(topic, payload, retain=retain))
 
     def _arrive(self, topic: str, payload: bytes, *, retain: bool) -> None:
         """A message that we sent reaches the broker, unless the line was cut meanwhile."""
         if not self._lost:
-            self._broker.publish(topic, payload, retain=retain)
+            self.broker.publish(topic, payload, retain=retain)
+
+    def hand(self, into: MemoryLink | None, size: int, deliver: Callable[[], None]) -> None:
+        """Send so many bytes to one other link of this broker, without faults; `deliver` is called when they are there.
+
+        It takes as long as `publish` takes to a subscriber. What is for nobody goes as far as the broker.
+        """
+        if self._listener is None:
+            return
+        self.moved(size, 0)
+        if self.up is None:
+            self._pass_on(into, size, deliver)
+        else:
+            self.up.send(size, lambda: None if self._lost else self._pass_on(into, size, deliver))
+
+    def _pass_on(self, into: MemoryLink | None, size: int, deliver: Callable[[], None]) -> None:
+        self.broker.payload += size
+        if into is not None:
+            self.broker.later(self.broker.faults.delay, lambda: into.take(size, deliver))
+
+    def take(self, size: int, deliver: Callable[[], None]) -> None:
+        """The broker sends so many bytes to us: `deliver` is called when they are here, if anybody still listens."""
+        if self._listener is None:
+            return
+        self.moved(0, size)
+        if self.down is None:
+            deliver()
+        else:
+            self.down.send(size, lambda: deliver() if self._listener else None)
+
+    def moved(self, sent: int, came: int) -> None:
+        """Bytes that would have gone over this link: counted by those who count."""
 
     def cut(self) -> None:
         """Vanish without a word, and all that is on the line with us: the broker publishes the will."""
         self._listener = None
         self._lost = True
-        self._broker.leave(self, self._will)
+        self.broker.leave(self, self._will)
 
     def close(self) -> None:
         """Disconnect in good order, so that no last will is published."""
         self._listener = None
-        self._broker.leave(self, None)
+        self.broker.leave(self, None)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from sojourn.protocol.wire import Ref
     from sojourn.store.blobs import BlobStore, Partial
 
+    HandOver = Callable[[Ref, Address, Callable[[float], list["Outcome"]]], bool]
+
 WINDOW = 32
 """Leaves in flight towards us: 0.9 MB, which a link of 100 KB/s moves well within half a keepalive of 60 s."""
 PATIENCE = 2.0
@@ -57,12 +59,20 @@ class Exchange:
     """The blob traffic of one node, in both directions."""
 
     def __init__(
-        self, blobs: BlobStore, send: Callable[[Address, Message], None], limit: Callable[[Address], int]
+        self,
+        blobs: BlobStore,
+        send: Callable[[Address, Message], None],
+        limit: Callable[[Address], int],
+        hand_over: HandOver | None = None,
     ) -> None:
+        """`hand_over` gets a blob from a node of this process, without messages, if it is there."""
         self._blobs = blobs
         self._send = send
         self._limit = limit
+        self._hand_over = hand_over
         self._transfers: dict[bytes, _Transfer] = {}
+        self._handing: set[bytes] = set()
+        """What is being handed over to us by a node of this process."""
         self._under_way: dict[Address, dict[bytes, int]] = {}
         """The sizes of what is being fetched from each node, by digest."""
         self._granted: dict[Address, dict[bytes, int]] = {}
@@ -78,10 +88,11 @@ class Exchange:
         self._granted = {to: served for to, served in kept.items() if served}
         for digest in self._transfers.keys() - live:
             self._end(digest)
+        self._handing &= live
 
     def pulling(self) -> set[bytes]:
         """The digests of what is under way."""
-        return set(self._transfers)
+        return self._transfers.keys() | self._handing
 
     def pull(self, ref: Ref, source: Address, now: float) -> list[Outcome]:
         """Begin to fetch a blob, or say at once that it is here."""
@@ -96,6 +107,11 @@ class Exchange:
             return [PullFailed(ref.digest, "gone")]
         if (running := self._transfers.get(ref.digest)) and running.source == source:
             return []
+        if ref.digest in self._handing:
+            return []
+        if self._hand_over and self._hand_over(ref, source, lambda _now: self._handed(ref.digest)):
+            self._handing.add(ref.digest)
+            return []
         if self._too_much(ref, source):
             log.warning("%s has more to be fetched than it may: %s is not", source, ref.digest.hex()[:12])
             return [PullFailed(ref.digest, "gone")]
@@ -108,6 +124,17 @@ class Exchange:
         self._transfers[ref.digest] = transfer
         self._under_way.setdefault(source, {})[ref.digest] = ref.size
         return self._advance(transfer, now)
+
+    def _handed(self, digest: bytes) -> list[Outcome]:
+        """A blob was handed over and lies in the store; of no use if nobody wants it any more."""
+        if digest not in self._handing:
+            return []
+        self._handing.discard(digest)
+        return [Pulled(digest)]
+
+    def offers(self, digest: bytes, to: Address) -> bool:
+        """Whether a node was given the reference of a blob that is here."""
+        return digest in self._granted.get(to, ()) and self._blobs.has(digest)
 
     def _too_much(self, ref: Ref, source: Address) -> bool:
         """Whether one more blob from this node would be more than its share."""

@@ -128,6 +128,8 @@ class Do(msgspec.Struct, frozen=True):
 
     key: str
     work: Any
+    keeps: bool = True
+    """Whether it may leave blobs that only its answer names: until then nothing is swept."""
 
 
 class Undo(msgspec.Struct, frozen=True):

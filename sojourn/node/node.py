@@ -15,6 +15,8 @@ import msgspec
 from sojourn import WIRE
 from sojourn.errors import DiskFull, InvalidBlob, InvalidMessage, LinkError
 from sojourn.links.link import Will
+from sojourn.links.local_packet import LocalPacket
+from sojourn.node.at_rest import NodeAtRest
 from sojourn.node.exchange import Exchange
 from sojourn.node.machine import (
     Announce,
@@ -37,7 +39,7 @@ from sojourn.node.machine import (
 from sojourn.node.quotas import MEMBERS, QUOTAS, SENDERS
 from sojourn.node.replay import replay
 from sojourn.protocol import limits, topics
-from sojourn.protocol.envelope import Packet, kind, pack, unpack, unpack_presence
+from sojourn.protocol.envelope import Packet, inlined_size, kind, pack, packed_size, unpack, unpack_presence
 from sojourn.protocol.messages import Birth, Chunk, Death, Fetch, FetchHashes, Gone, Hashes, map_refs, refs
 from sojourn.protocol.wire import Ref
 from sojourn.store.blobs import verified
@@ -46,7 +48,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from sojourn.links.link import Link
+    from sojourn.node.exchange import Outcome
     from sojourn.node.machine import Effect, Event, Machine
+    from sojourn.node.neighbours import Neighbours
     from sojourn.node.quotas import SpeakingRate
     from sojourn.node.workers import Workers
     from sojourn.protocol.messages import Message
@@ -84,8 +88,12 @@ class Node:
         *,
         pause: Callable[[float], None] = time.sleep,
         rate: SpeakingRate | None = None,
+        neighbours: Neighbours | None = None,
     ) -> None:
-        """`rate` says how quickly peers may speak; None for as quickly as they like, as in simulated time."""
+        """`rate` says how quickly peers may speak; None for as quickly as they like, as in simulated time.
+
+        With `neighbours` all peers are in this process.
+        """
         self.fleet = topics.check_name(fleet, "fleet")
         self.machine = machine
         self.address = machine.address
@@ -94,6 +102,7 @@ class Node:
         self.workers = workers
         self.report: Callable[[Did | Doing | DidNot], None]
         self.epoch: Epoch
+        self._epoch_size = 0
         self.dropped: Counter[str] = Counter()
         self.traffic = 0
         self._pause = pause
@@ -106,7 +115,8 @@ class Node:
         self._number = 0
         self._epochs: dict[Address, Epoch] = {}
         self._events: deque[Event] = deque()
-        self._working: set[str] = set()
+        self._working: dict[str, bool] = {}
+        """The work that is under way, and whether it may leave blobs that nothing refers to yet."""
         self._since_snapshot = 0
         self._observers: list[Callable[[Any], None]] = []
         self._next_sweep = 0.0
@@ -114,16 +124,37 @@ class Node:
         """The blobs that rode along, and to whom: who has lost one may fetch it."""
         self._warned: set[tuple[str, str]] = set()
         """Senders and reasons of dropped messages that the log has a warning of."""
-        self._exchange = Exchange(store.blobs, self._send_plain, self._limit)
+        self._neighbours = neighbours
+        self._exchange = Exchange(store.blobs, self._send_plain, self._limit, self._hand_over if neighbours else None)
 
     def start(self, now: float, report: Callable[[Did | Doing | DidNot], None]) -> None:
         """Replay the journal and take up what was under way. `report` is where workers say how it goes."""
         self.report = report
         self.epoch = self.store.boot()
+        self._epoch_size = len(_ENCODER.encode(self.epoch))
         self._since_snapshot = replay(self.machine, self.store, self.epoch.count)
         self._next_sweep = now + SECONDS_PER_SWEEP
         self._perform(self.machine.start(now), now)
         self._run(now)
+
+    def put_away(self) -> NodeAtRest | None:
+        """What another `Node` of this name needs to go on from here; None while something is under way.
+
+        What the machine knows beside its durable state is lost: who asks makes sure that it is nothing.
+        """
+        if self._working or self._events or self._exchange.pulling() or self.wake_at() is not None:
+            return None
+        sent = self._sent_inline or None
+        return NodeAtRest(self.epoch, self._number, self._next_sweep, self.machine.snapshot(), sent)
+
+    def go_on(self, rest: NodeAtRest, report: Callable[[Did | Doing | DidNot], None]) -> None:
+        """Be the node that was put away: no new start, and nothing is said of it."""
+        self.report = report
+        self.epoch, self._number, self._next_sweep = rest.epoch, rest.number, rest.next_sweep
+        self._epoch_size = len(_ENCODER.encode(self.epoch))
+        self._sent_inline = rest.sent_inline or {}
+        if rest.snapshot:
+            self.machine.restore(rest.snapshot)
 
     def on_record(self, observer: Callable[[Any], None]) -> None:
         """Have somebody told of every record that is written."""
@@ -168,7 +199,7 @@ class Node:
             if event.key not in self._working:
                 return
             if not isinstance(event, Doing):
-                self._working.discard(event.key)
+                del self._working[event.key]
         self._events.append(event)
         self._run(now)
 
@@ -179,8 +210,13 @@ class Node:
         if wake is not None and wake <= now:
             self._events.append(Woke())
         self._run(now)
-        if now >= self._next_sweep and not self._working:
+        if now >= self._next_sweep and not any(self._working.values()):
             self._sweep(now)
+
+    def is_due(self, now: float) -> bool:
+        """Whether a tick has something to do: what it was set for may have been answered since."""
+        wake = self.wake_at()
+        return now >= self._next_sweep or (wake is not None and wake <= now)
 
     def wake_at(self) -> float | None:
         """When to tick at the latest."""
@@ -228,13 +264,28 @@ class Node:
         if role is None or self.links.get(role) is not link:
             raise InvalidMessage(f"{sender_name} may not write to {self.address} here")
         sender = topics.Address(role, sender_name)
-        # Who has not said that it speaks today's wire may be of the version before: its numbers are cut to the limits.
-        packet = unpack(payload, sender, self.address, mend=self._wires.get(sender, FIRST_WIRE) < WIRE)
+        packet = self._unpacked(payload, sender)
+        message: Message = packet.message  # type: ignore[assignment]  # presence is unpacked elsewhere
+        self._hear(LocalPacket(sender, packet.epoch, message, len(payload), {}), now)
+
+    def take(self, link: Link, packet: LocalPacket, now: float) -> None:
+        """A packet of a node in the same process came: nothing in it needs to be read or doubted."""
+        sender = packet.sender
+        try:
+            if self.machine.role_of(sender.name) != sender.role or self.links.get(sender.role) is not link:
+                raise InvalidMessage(f"{sender.name} may not write to {self.address} here")
+            self._hear(packet, now)
+        except InvalidMessage as error:
+            self._drop(sender.name, str(error))
+        self._run(now)
+
+    def _hear(self, packet: LocalPacket, now: float) -> None:
+        """Act on a packet that may be meant for us."""
+        sender, message = packet.sender, packet.message
         known = self._epochs.get(sender)
         if known is not None and packet.epoch.count < known.count:
             raise InvalidMessage("of an earlier boot")
-        self.traffic += len(payload)
-        message: Message = packet.message  # type: ignore[assignment]  # presence is unpacked elsewhere
+        self.traffic += packet.size
         useful = True
         if type(message) in _OF_BLOBS:
             outcomes, useful = self._exchange.handle(sender, message, now)
@@ -243,11 +294,17 @@ class Node:
                 self._hold_back(sender, now)
         else:
             self._hold_back(sender, now)
-            carries = refs(message)
-            if carries and any(ref.inline is not None for ref in carries):
+            if self._neighbours is not None:
+                for digest, content in packet.blobs.items():
+                    self.store.blobs.put(content, digest)
+            elif any(ref.inline is not None for ref in refs(message)):
                 message = map_refs(message, lambda ref: self._take_inline(sender, ref))
             self._events.append(Received(sender, packet.epoch, message))
-        self.machine.heard(sender, len(payload), now, spoke=useful)
+        self.machine.heard(sender, packet.size, now, spoke=useful)
+
+    def _unpacked(self, payload: bytes, sender: Address) -> Packet:
+        # Who has not said that it speaks today's wire may be of the version before: its numbers are cut to the limits.
+        return unpack(payload, sender, self.address, mend=self._wires.get(sender, FIRST_WIRE) < WIRE)
 
     def _hold_back(self, sender: Address, now: float) -> None:
         """Nobody may speak more quickly than its role needs; blobs that were asked for do not count."""
@@ -300,12 +357,12 @@ class Node:
                 case Pull():
                     self._events.extend(self._exchange.pull(effect.ref, effect.source, now))
                 case Do():
-                    self._working.add(effect.key)
+                    self._working[effect.key] = effect.keeps
                     self.workers.start(effect.key, effect.work, self.report)
                 case Keep():
                     self._patiently(self.store.blobs.put, effect.data, effect.digest)
                 case Undo():
-                    self._working.discard(effect.key)
+                    self._working.pop(effect.key, None)
                     self.workers.stop(effect.key)
                 case Announce():
                     self._announce(*set(self.links.values()))
@@ -344,37 +401,71 @@ class Node:
             self._publish(to, message, now)
             return
         self._exchange.grant(to, [ref.digest for ref in carries])
-        room = self._limit(to) // 2
-        carried = 0
+        along = self._riding_along(to, carries)
+        if self._neighbours is None and along:
+            inlined = map_refs(
+                message, lambda ref: Ref(ref.digest, ref.size, ref.encoding, ref.delta, along.pop(ref.digest, None))
+            )
+            self._publish(to, inlined, now)
+        else:
+            self._publish(to, message, now, along)
 
-        def attach(ref: Ref) -> Ref:
-            nonlocal carried
-            if ref.size > INLINE or carried + ref.size > room or (to, ref.digest) in self._sent_inline:
-                return ref
+    def _riding_along(self, to: Address, carries: list[Ref]) -> dict[bytes, bytes]:
+        """The blobs that ride along in a message to a node: those that are small, and were not sent to it before."""
+        room, along = self._limit(to) // 2, dict[bytes, bytes]()
+        for ref in carries:
+            if ref.size > INLINE or ref.size > room or (to, ref.digest) in self._sent_inline:
+                continue
             try:
-                content = self.store.blobs.read(ref.digest)
+                along[ref.digest] = self.store.blobs.read(ref.digest)
             except KeyError:
-                return ref
-            carried += ref.size
+                continue
+            room -= ref.size
             self._sent_inline[to, ref.digest] = None
             if len(self._sent_inline) > INLINED_REMEMBERED:
                 del self._sent_inline[next(iter(self._sent_inline))]
-            return Ref(ref.digest, ref.size, ref.encoding, ref.delta, content)
-
-        self._publish(to, map_refs(message, attach), now)
+        return along
 
     def _send_plain(self, to: Address, message: Message) -> None:
         self._publish(to, message, 0.0)
 
-    def _publish(self, to: Address, message: Message, now: float) -> None:
-        payload = self._pack(message)
-        try:
-            self.links[to.role].publish(topics.inbox(self.fleet, to, self.address.name), payload)
-        except LinkError as error:
-            log.error("%r to %s was not sent: %s", kind(message), to, error)  # noqa: TRY400
-            return
-        self.traffic += len(payload)
-        self.machine.heard(to, len(payload), now, spoke=False)
+    def _publish(self, to: Address, message: Message, now: float, along: Mapping[bytes, bytes] | None = None) -> None:
+        """Send a message; with neighbours, with the blobs that ride along beside it."""
+        if self._neighbours is None:
+            topic, payload = topics.inbox(self.fleet, to, self.address.name), self._pack(message)
+            size = len(payload)
+            try:
+                self.links[to.role].publish(topic, payload)
+            except LinkError as error:
+                log.error("%r to %s was not sent: %s", kind(message), to, error)  # noqa: TRY400
+                return
+        else:
+            self._number += 1
+            size = packed_size(self._number, self._epoch_size, message)
+            for content in along.values() if along else ():
+                size += inlined_size(content)
+            packet = LocalPacket(self.address, self.epoch, message, size, along or {})
+            self._neighbours.send(self.links[to.role], to, packet)
+        self.traffic += size
+        self.machine.heard(to, size, now, spoke=False)
+
+    def _hand_over(self, ref: Ref, source: Address, arrived: Callable[[float], list[Outcome]]) -> bool:
+        """Have a blob from a neighbour, if it is there to be had."""
+
+        def is_here(now: float) -> None:
+            self._events.extend(arrived(now))
+            self._run(now)
+
+        return self._neighbours is not None and self._neighbours.hand_over(ref, source, self.address, is_here)
+
+    def offers(self, digest: bytes, to: Address) -> bool:
+        """Whether a node may have a blob, and it is here."""
+        return self._exchange.offers(digest, to)
+
+    def moved(self, peer: Address, size: int, now: float, *, spoke: bool) -> None:
+        """Count bytes that would have gone to a neighbour or come from it."""
+        self.traffic += size
+        self.machine.heard(peer, size, now, spoke=spoke)
 
     def _sweep(self, now: float) -> None:
         """Delete what nothing refers to any more."""

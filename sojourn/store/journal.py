@@ -76,9 +76,10 @@ class Store(Protocol):
 class MemoryStore:
     """The twin of `FolderStore` for simulation and tests. `close` keeps its content, so a restart can be played."""
 
-    def __init__(self) -> None:
+    def __init__(self, boots: int = 0) -> None:
+        """`boots`: how often it was started already."""
         self.blobs: BlobStore = MemoryBlobs()
-        self._boots = 0
+        self._boots = boots
         self._snapshot: Entry | None = None
         self._records: list[Entry] = []
         self._aside: list[AsideEntry] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self, cast
 from weakref import WeakValueDictionary
 
 from sojourn.store.blobs import HASH, LEAF, digest_of, digest_of_hashes, leaf_hashes, missing
@@ -38,7 +38,7 @@ class MemoryPartial:
             if found is None or not found.proven(self._digest):
                 return None
             self._whole = found
-        return self._whole.data[leaf * LEAF : (leaf + 1) * LEAF]
+        return bytes(self._whole.data[leaf * LEAF : (leaf + 1) * LEAF])
 
     def write(self, leaf: int, data: bytes | memoryview) -> None:
         """Keep one verified leaf."""
@@ -77,11 +77,21 @@ _CONTENTS: WeakValueDictionary[bytes, _Content] = WeakValueDictionary()
 """What is held in memory, by its digest: a model that a whole fleet has is there once."""
 
 
+BlobsAtRest = tuple[tuple[bytes, _Content | None], ...]
+"""The blobs of a store that was put away, by digest; None for what is only had again if it is still around."""
+
+
 def _shared(digest: bytes, data: bytes | memoryview) -> _Content:
     held = _CONTENTS.get(digest)
-    if held is None or held.data != data:  # a caller may name bytes as it likes: then they are its own
-        held = _CONTENTS[digest] = _Content(bytes(data))
+    if held is None or not _same(held.data, data):  # a caller may name bytes as it likes: then they are its own
+        kept = isinstance(data, memoryview) and data.readonly
+        held = _CONTENTS[digest] = _Content(cast("bytes", data) if kept else bytes(data))
     return held
+
+
+def _same(held: bytes | memoryview, data: bytes | memoryview) -> bool:
+    # Views are compared number by number, which takes longer than to copy them first.
+    return held is data or (len(held) == len(data) and bytes(held) == bytes(data))
 
 
 class MemoryBlobs:
@@ -96,9 +106,9 @@ class MemoryBlobs:
         return digest in self._blobs
 
     def read(self, digest: bytes, start: int = 0, length: int | None = None) -> bytes:
-        """The bytes of a blob, or some of them."""
+        """The bytes of a blob, or some of them; of a blob that was put as a read-only view, all of it is that view."""
         data = self._held(digest).data
-        return data if length is None and not start else data[start : None if length is None else start + length]
+        return data if length is None and not start else bytes(data[start : None if length is None else start + length])
 
     def size(self, digest: bytes) -> int:
         """The size of a blob in bytes."""
@@ -109,10 +119,24 @@ class MemoryBlobs:
         return self._held(digest).hashes()[first * HASH : stop * HASH]
 
     def put(self, data: bytes | memoryview, digest: bytes | None = None) -> bytes:
-        """Keep these bytes."""
+        """Keep these bytes: a read-only view as it is (nobody may write there as long as it is held), others copied."""
         key = digest or digest_of(data)
         self._blobs[key] = _shared(key, data)
         return key
+
+    def put_away(self, live: AbstractSet[bytes]) -> BlobsAtRest:
+        """What is needed to have these blobs again; who is not live is had again only if somebody else has it still."""
+        return tuple((digest, held if digest in live else None) for digest, held in self._blobs.items())
+
+    @classmethod
+    def from_rest(cls, rest: BlobsAtRest) -> Self:
+        """The store that was put away."""
+        store = cls()
+        for digest, kept in rest:
+            held = kept or _CONTENTS.get(digest)
+            if held is not None:
+                store._blobs[digest] = held
+        return store
 
     def partial(self, digest: bytes, size: int) -> MemoryPartial:
         """Begin or go on receiving a blob."""

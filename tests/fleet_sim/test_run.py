@@ -14,11 +14,14 @@ from rich.console import Console
 
 import fleet_sim
 from coordinator.results.folder import ResultFolder
+from coordinator.state import CoordinatorState
 from fleet_sim.console.simulating import one
 from fleet_sim.run import SimulationRun
-from fleet_sim.settings import read_simulation
+from fleet_sim.settings import read_simulation, read_simulation_file
 from fleet_sim.world import checkpoint
-from sojourn.errors import ConfigError, SojournError
+from sojourn.errors import ConfigError, JobError, SojournError
+from sojourn.protocol.mending import read_record
+from tests.there import there
 
 TEXT = """
 strategy = "feddyn"
@@ -36,6 +39,13 @@ alpha = 0.5
 
 def weights(folder) -> list[np.ndarray]:
     return [numpy_helper.to_array(each) for each in onnx.load(folder / "model.onnx").graph.initializer]
+
+
+def outcomes(running) -> list[list[dict[str, str]]]:
+    """The tables without times and bytes: nodes that were started again say hello and fetch kits again."""
+    left_out = {"clock", "seconds", "bytes", "down", "up"}
+    tables = (running.results.rows(name) for name in ("rounds.csv", "visits.csv"))
+    return [[{key: row[key] for key in row.keys() - left_out} for row in rows] for rows in tables]
 
 
 @pytest.fixture(scope="module")
@@ -82,13 +92,13 @@ def test_its_settings_give_it_again(finished) -> None:
 
 def test_its_settings_are_all_there_are(finished) -> None:
     text = (finished[0].results.path / "config.toml").read_text()
-    for said in ('optimiser = "sgd"', "momentum = 0.0", "a = ", "seed = 0", 'profile = "raspberry-pi-4"', "dropout = "):
+    for said in ('optimiser = "sgd"', "momentum = 0.0", "a = ", "seed = 0", 'board = "raspberry-pi-4"', "dropout = "):
         assert said in text, said
 
 
-def test_an_interrupted_simulation_goes_on_to_the_same_model(finished) -> None:
+def test_an_interrupted_simulation_goes_on_to_the_same_model(finished, tmp_path) -> None:
     running, last, half = finished
-    resumed = SimulationRun(running.simulation, half, resume=True)
+    resumed = SimulationRun(running.simulation, shutil.copytree(half, tmp_path / "half"), resume=True)
     courses = list(resumed.courses())
     resumed.close()
     assert len(courses[0].history) == 1
@@ -108,8 +118,25 @@ def test_what_was_written_after_the_last_checkpoint_is_not_there_twice(finished,
     for _ in resumed.courses():
         pass
     resumed.close()
-    for name in ("visits.csv", "rounds.csv"):
-        assert resumed.results.rows(name) == running.results.rows(name), name
+    assert outcomes(resumed) == outcomes(running)
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_one_that_was_killed_between_the_end_of_a_round_and_the_test_of_its_model(written, finished, tmp_path) -> None:
+    running, _, half = finished
+    folder = tmp_path / "killed"
+    shutil.copytree(half, folder)
+    (cloud,) = (store for name, store in checkpoint.load(folder).stores.items() if name == "cloud")
+    assert read_record(there(cloud.load()[0]), CoordinatorState).jobs["simulation"].unmeasured
+    head, first, *_ = (running.results.path / "rounds.csv").read_text().splitlines(keepends=True)
+    (folder / "rounds.csv").write_text(head + first * written, newline="")
+    resumed = SimulationRun(running.simulation, folder, resume=True)
+    *_, last = resumed.courses()
+    resumed.close()
+    assert last.view.status == "done"
+    assert outcomes(resumed) == outcomes(running)
+    held = [it.fleet.job(it.name).vectors for it in (running, resumed)]
+    assert held[0] == held[1]
 
 
 def test_a_folder_that_is_not_empty_is_not_written_over(finished) -> None:
@@ -161,7 +188,7 @@ def test_devices_that_come_and_go_are_waited_for(tmp_path) -> None:
         ({"simulation.devices": 0}, "simulation.devices|devices"),
         ({"simulation.devics": 3}, "did you mean 'device"),
         ({"simulation.data": "cifar11"}, "cifar1"),
-        ({"simulation.profile": "raspberry-pi-6"}, "did you mean 'raspberry-pi-"),
+        ({"simulation.board": "raspberry-pi-6"}, "did you mean 'raspberry-pi-"),
         ({"split.alpha": -1.0}, "alpha"),
         ({"strategy": "fedavgg"}, "did you mean 'fedavg'"),
         ({"fleet.devices": 60}, "6 are simulated"),
@@ -228,7 +255,7 @@ def test_a_simulation_that_is_over_goes_on_to_more_rounds(finished, tmp_path, ca
     file.write_text(TEXT)
     console = Console(highlight=False, width=100)
     one(file, {"rounds": 2}, tmp_path / "out", None, console)
-    one(None, {"rounds": 3, "seed": 0, "simulation.profile": ["raspberry-pi-4"]}, None, tmp_path / "out", console)
+    one(None, {"rounds": 3, "seed": 0, "simulation.board": ["raspberry-pi-4"]}, None, tmp_path / "out", console)
     assert "Done: 3 rounds are done." in capsys.readouterr().out
     rows = ResultFolder(tmp_path / "out", resume=True).rows("rounds.csv")
     assert [float(row["accuracy"]) for row in rows] == [report.accuracy for report in last.history]
@@ -258,3 +285,25 @@ def test_what_going_on_would_ignore_is_refused(finished, tmp_path) -> None:
 def test_a_simulation_knows_no_earlier_job() -> None:
     with pytest.raises(ConfigError, match=r"knows no earlier job to start from: leave model\.start out"):
         read_simulation(TEXT, "a test", {"model.start": "job:before"})
+
+
+def test_a_file_from_before_names_its_board_as_a_profile() -> None:
+    old = read_simulation('[simulation]\nprofile = "raspberry-pi-5"\n', "a file")
+    assert old.fleet.board == "raspberry-pi-5"
+    assert 'board = "raspberry-pi-5"' in old.text
+    with pytest.raises(ConfigError, match="profile"):
+        read_simulation('[simulation]\nprofile = "raspberry-pi-5"\nboard = "raspberry-pi-4"\n', "a file")
+    with pytest.raises(ConfigError, match="--board raspberry-pi-5"):
+        read_simulation_file(Path("raspberry-pi-5"))
+
+
+def test_a_job_that_nobody_can_do_ends_with_the_reason(tmp_path) -> None:
+    settings = read_simulation(
+        "", "test", {"strategy": "clusamp", "simulation.devices": 3, "simulation.engine": "serial"}
+    )
+    running = SimulationRun(settings, tmp_path / "results", train=False)
+    try:
+        with pytest.raises(JobError, match="nothing more happens: waiting, clusamp needs at least 10 devices"):
+            list(running.courses())
+    finally:
+        running.close()

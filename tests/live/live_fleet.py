@@ -15,6 +15,7 @@ import pytest
 from coordinator.admin.backup import BLOBS, JOURNAL
 from coordinator.console.operator import Operator
 from coordinator.jobs.data import digits_split
+from coordinator.jobs.settings import read_job
 from coordinator.machine.coordinator import Coordinator
 from coordinator.records import ENDED
 from coordinator.rounds.kit_cache import KitCache
@@ -71,8 +72,12 @@ epochs = 5
 
 
 def compile_here(text: str) -> None:
-    """Compile a job's model in this process, where torch is loaded once for all tests: a coordinator finds the kit."""
-    prepare(PrepareJob("job", text), MemoryBlobs(), KitCache())
+    """Compile a job's model in this process, where torch is loaded once for all tests: a coordinator finds the kit.
+
+    Not one of a user's own, which every coordinator compiles itself.
+    """
+    if ":" not in read_job(text, "job").model.name:
+        prepare(PrepareJob("job", text), MemoryBlobs(), KitCache())
 
 
 class LiveFleet:

@@ -32,7 +32,7 @@ data = "digits"
 devices = 8
 sites = 2
 engine = "serial"
-profile = "raspberry-pi-5"
+board = "raspberry-pi-5"
 [split]
 by = "dirichlet"
 alpha = 0.5
@@ -45,7 +45,12 @@ UNGATED = "gate = { on = false }\n"
 JOBS = {
     "visit": VISIT,
     "fedavg-int8": f'strategy = "fedavg"\n{UNGATED}encoding = "int8"\n',
+    "scaffold-batchnorm-int8": f'strategy = "scaffold"\n{UNGATED}encoding = "int8"\n',
 }
+MODELS = {
+    "scaffold-batchnorm-int8": 'name = "tests.fleet_sim.batchnorm_net:NormalisedRows"\noptions = { classes = 10 }'
+}
+"""Of jobs with another model than the usual one."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,8 @@ def predicted(tmp_path_factory) -> dict[str, Predicted]:
 
 
 def simulated(name, folder) -> Predicted:
-    fleet = FLEET.replace("[256]", f"[{HIDDEN[name]}]")
+    usual = "options = { hidden = [256] }"
+    fleet = FLEET.replace(usual, MODELS.get(name) or usual.replace("256", str(HIDDEN.get(name))))
     simulation = read_simulation(f'name = "{name}"\n{JOBS[name]}{fleet}', name)
     running = SimulationRun(simulation, folder)
     try:

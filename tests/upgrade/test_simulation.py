@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def test_an_interrupted_simulation_goes_on_to_the_same_end(version: str, tmp_path: Path) -> None:
     folder = unpack(version, tmp_path, "simulation.tar.gz")
     begun = (folder / "half" / "rounds.csv").read_text()
-    assert 1 < len(begun.splitlines()) < 5
+    # Since 0.5.0 a round that has closed, and is in the checkpoint, may not be in the table yet: it is being tested.
+    assert (folder / "half" / "checkpoint.bin").exists()
+    assert len(begun.splitlines()) < 5
     sojourn("simulate", "--resume", "half", folder=folder)
     assert (folder / "half" / "rounds.csv").read_text().startswith(begun)
     ours, theirs = ([*csv.DictReader((folder / it / "rounds.csv").open())] for it in ("half", "whole"))

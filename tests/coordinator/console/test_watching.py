@@ -13,7 +13,8 @@ from rich.console import Console
 from coordinator.console.dates import date_of, short_date
 from coordinator.console.following import JobProgress
 from coordinator.console.job_tables import job_table, models_line, times_line
-from coordinator.console.watching import lines, result_table, route, screen, show, show_rounds, trend
+from coordinator.console.tour_lines import route
+from coordinator.console.watching import lines, result_table, screen, show, show_rounds, trend
 from sojourn.protocol.wire import JobModels, JobTimes, JobView, RoundReport, TourView
 
 QUALITY = {"vts": 0.98123, "intra_cs": 0.3, "inter_cs": nan}

@@ -89,9 +89,9 @@ class Bench:
         listed = tuple(Member(device, epoch, OFFER) for device in devices)
         return self.did(ReadRoster, lambda work: RosterRead(work.site, work.epoch, work.revision, listed), now)
 
-    def compile(self, now=0.0) -> list[Any]:
+    def compile(self, now=0.0, **also) -> list[Any]:
         held = {"model": MODEL}
-        return self.did(PrepareJob, lambda work: JobCompiled(work.name, KIT, held, held, EXEMPLARS, TEST), now)
+        return self.did(PrepareJob, lambda work: JobCompiled(work.name, KIT, held, held, EXEMPLARS, TEST, **also), now)
 
     def plan(self, now=0.0) -> list[Any]:
         return self.did(PlanRound, lambda work: plan_round(work, MemoryBlobs()), now)

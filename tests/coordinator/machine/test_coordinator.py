@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from math import nan
 from typing import Any
 
 import msgspec
@@ -16,11 +17,14 @@ from coordinator.records import (
     JobStarted,
     JobSubmitted,
     RoundClosed,
+    RoundKeeps,
+    RoundMeasured,
     RoundPlanned,
     TourArrived,
     TourGivenUp,
     TourMoved,
 )
+from coordinator.rounds.evaluation import MeasureRound
 from coordinator.rounds.planning import NotYet, PlanRound, plan_round
 from coordinator.rounds.preparing import PrepareJob
 from coordinator.rounds.results import CloseRound
@@ -368,6 +372,7 @@ def test_any_course_of_events_can_be_replayed(seed) -> None:  # noqa: C901  # on
                     PrepareJob: lambda w: JobCompiled(w.name, KIT, {"model": MODEL}, {"model": MODEL}, EXEMPLARS, TEST),
                     PlanRound: lambda w: draw.choice([plan_round(w, MemoryBlobs()), NotYet("not now")]),
                     ReadRoster: lambda w: RosterRead(w.site, w.epoch, w.revision, (Member(w.site, BOOT, OFFER),)),
+                    MeasureRound: lambda w: RoundMeasured(w.job, w.round, 0.5, 1.0),
                     CloseRound: lambda w: _closed(w) if w.state.phase == "train" else estimated,
                 }
                 bench.tell(Did(key, outcomes[type(work)](work)), now)
@@ -394,5 +399,8 @@ def test_any_course_of_events_can_be_replayed(seed) -> None:  # noqa: C901  # on
 
 
 def _closed(work: CloseRound) -> RoundClosed:
-    report = RoundReport(work.state.round, 0.5, 1.0, 2, 2, 0, 0, 1.0, {})
-    return RoundClosed(work.state.name, {"model": MODEL}, {"model": MODEL}, (), report)
+    found = 0.5 if work.measure else nan
+    report = RoundReport(work.state.round, found, found, 2, 2, 0, 0, 1.0, {})
+    return RoundClosed(
+        work.state.name, {"model": MODEL}, {"model": MODEL}, (), report, keeps=RoundKeeps(unmeasured=not work.measure)
+    )

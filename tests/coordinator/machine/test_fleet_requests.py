@@ -109,6 +109,7 @@ def test_a_joined_device_that_was_not_written_down_yet_is_shown_and_a_large_offe
     read = bench.cloud.sites._rosters["s1"]
     members = tuple(msgspec.structs.replace(it, offer=large) for it in read.members)
     bench.cloud.sites._rosters["s1"] = msgspec.structs.replace(read, members=members)
+    bench.cloud.sites._forget()
     (device,) = inspected(bench, question).devices
     assert (device.device, device.offer) == ("a", None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from math import nan
 
 import pytest
 
@@ -19,9 +20,12 @@ from coordinator.records import (
     JobWaits,
     LegPassed,
     RoundClosed,
+    RoundKeeps,
+    RoundMeasured,
     TourPlan,
 )
 from coordinator.rounds.closing import PassLeg
+from coordinator.rounds.evaluation import MeasureRound
 from coordinator.rounds.planning import NotYet, PlanRound, plan_round
 from coordinator.rounds.preparing import PrepareJob
 from coordinator.rounds.results import CloseRound
@@ -152,8 +156,13 @@ class Anything(Bench):
                 asked = {tour.hops[0]: 10 for tour in work.state.tours}
                 return DevicesEstimated(work.state.name, {}, (), (), 0, asked)
             case CloseRound():
-                report = RoundReport(work.state.round, 0.5, 1.0, 2, 2, 0, 0, 1.0, {})
-                return RoundClosed(work.state.name, HELD, HELD, (), report)
+                found = 0.5 if work.measure else nan
+                report = RoundReport(work.state.round, found, found, 2, 2, 0, 0, 1.0, {})
+                return RoundClosed(
+                    work.state.name, HELD, HELD, (), report, keeps=RoundKeeps(unmeasured=not work.measure)
+                )
+            case MeasureRound():
+                return RoundMeasured(work.job, work.round, 0.5, 1.0)
             case ExportModel():
                 return ModelExported(work.ticket, work.operator, MODEL, 0.5, 0)
             case _:

@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
-from coordinator.machine.sites import DEVICES, ROSTER_BYTES, ReadRoster, RosterRead, read_roster
+from coordinator.machine.sites import DEVICES, ROSTER_BYTES, ReadRoster, RosterRead, Sites, read_roster
+from coordinator.records import JobCompiled, TourPlan
+from coordinator.rounds.lacking import left_aside
 from coordinator.rounds.planning import PlanRound
+from coordinator.rounds.preparing import PrepareJob
+from coordinator.state import JobState
 from sojourn.errors import InvalidMessage
 from sojourn.node.machine import Linked, Present, Pull, Pulled, PullFailed, Say, Woke
-from sojourn.protocol.abilities import ABILITIES
+from sojourn.protocol.abilities import ABILITIES, MODEL_STATE, MODEL_TRUNK, OF_MODELS
 from sojourn.protocol.envelope import pack_blob
 from sojourn.protocol.messages import Birth, Death, Roster, RosterAsk, RosterSeen, Submit
-from sojourn.protocol.wire import Epoch, Member, Ref
+from sojourn.protocol.wire import Epoch, Member, Offer, Ref
 from sojourn.store.blobs import ref_of
 from sojourn.store.memory_blobs import MemoryBlobs
-from tests.coordinator.machine.cloud_bench import BOOT, MEMBERS, OFFER, OPERATOR, Bench, site, text
+from tests.coordinator.machine.cloud_bench import (
+    BOOT,
+    EXEMPLARS,
+    KIT,
+    MEMBERS,
+    MODEL,
+    OFFER,
+    OPERATOR,
+    TEST,
+    Bench,
+    site,
+    text,
+)
 from tests.sojourn.store.replays import sends
 
 
@@ -93,7 +111,7 @@ def took(bench: Bench, name: str, *members: Member, revision: int = 1) -> None:
     """A site is born, and tells exactly these members."""
     bench.tell(Present(site(name), BOOT, Birth()))
     ref = ref_of(f"{name} {revision}".encode())
-    bench.hear(site(name), Roster(revision, ref))
+    bench.hear(site(name), Roster(revision, ref, OF_MODELS))
     bench.tell(Pulled(ref.digest))
     bench.did(ReadRoster, lambda work: RosterRead(work.site, work.epoch, work.revision, members))
 
@@ -149,3 +167,56 @@ def test_nothing_is_planned_for_a_device_that_its_offer_does_not_list() -> None:
     bench.compile()
     (plan,) = [work for work in bench.work.values() if isinstance(work, PlanRound)]
     assert plan.reach == {"s1": ("older", "able")}
+
+
+def test_a_model_with_state_goes_only_to_sites_and_devices_that_know_it() -> None:
+    """An older edge server would take the state for weights, and an older agent has no place for it."""
+    bench, able = Bench(), msgspec.structs.replace(OFFER, abilities=ABILITIES)
+    sites: dict[str, tuple[Any, Offer]] = {
+        "new": (OF_MODELS, able),
+        "old": (msgspec.UNSET, able),
+        "agents": (OF_MODELS, OFFER),
+    }
+    for name, (abilities, offer) in sites.items():
+        bench.tell(Present(site(name), BOOT, Birth()))
+        members = ref_of(name.encode())
+        bench.hear(site(name), Roster(1, members, abilities))
+        bench.tell(Pulled(members.digest))
+        listed = (Member(f"at-{name}", BOOT, offer),)
+        bench.did(ReadRoster, lambda work, it=listed: RosterRead(work.site, work.epoch, work.revision, it))
+    bench.hear(OPERATOR, Submit("t", text(**{"fleet.devices": 1})))
+    held, asks = {"model": MODEL}, (MODEL_STATE,)
+    bench.did(PrepareJob, lambda work: JobCompiled(work.name, KIT, held, held, EXEMPLARS, TEST, asks=asks))
+    (plan,) = [work for work in bench.work.values() if isinstance(work, PlanRound)]
+    assert plan.reach == {"new": ("at-new",), "old": (), "agents": ()}
+    assert plan.unable == ("at-agents", "at-old")
+    (line,) = left_aside(plan, ())
+    assert "model state" in line
+    assert "update their agents and edge servers" in line
+    assert "at-agents, at-old" in line
+
+
+def test_a_lost_tour_of_such_a_model_is_not_given_to_a_site_that_does_not_know_it() -> None:
+    sites, tour = Sites(), TourPlan(0, "s1", ("a",))
+    able = msgspec.structs.replace(OFFER, abilities=ABILITIES)
+    for name, abilities in (("s1", OF_MODELS), ("s2", msgspec.UNSET)):
+        sites.present(Present(site(name), BOOT, Birth()), 0.0)
+        sites.roster(site(name), BOOT, Roster(1, MEMBERS, abilities))
+        sites.take(RosterRead(name, BOOT, 1, (Member("a", BOOT, able),)))
+    assert sites.move(tour, "sgd", frozenset({MODEL_STATE})) is None
+    moved = sites.move(tour, "sgd", frozenset())
+    assert moved is not None
+    assert moved.site == "s2"
+
+
+def test_a_kit_with_a_trunk_goes_only_to_agents_that_know_of_trunks() -> None:
+    bench = Bench()
+    said = {"older": OFFER, "able": msgspec.structs.replace(OFFER, abilities=ABILITIES)}
+    took(bench, "s1", *(Member(name, BOOT, offer) for name, offer in said.items()))
+    bench.hear(OPERATOR, Submit("t", text(**{"fleet.devices": 1})))
+    bench.compile(asks=(MODEL_TRUNK,))
+    (plan,) = [work for work in bench.work.values() if isinstance(work, PlanRound)]
+    assert plan.reach == {"s1": ("able",)}
+    assert plan.unable == ("older",)
+    assert "model trunk" in "".join(left_aside(plan, ()))
+    assert JobState("job", "").asks is msgspec.UNSET

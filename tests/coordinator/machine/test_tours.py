@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.machine.tours import RoundTours
 from coordinator.records import TourArrived, TourGivenUp, TourMoved, TourPlan
-from coordinator.rounds.orders import tour_deadline
+from coordinator.rounds.orders import Leg
 from coordinator.rounds.results import REPORT_BYTES
 from coordinator.state import JobState
 from sojourn.node.machine import Pull
@@ -155,6 +155,6 @@ def test_a_site_that_is_born_again_gets_no_more_time_and_one_that_is_asked_anew_
 
 
 def test_tours_that_share_a_device_wait_for_each_other() -> None:
-    assert [tour_deadline(a_job(0), tour) for tour in a_job(0).tours] == [7200.0]
+    assert [Leg(a_job(0)).deadline(tour) for tour in a_job(0).tours] == [7200.0]
     shared = a_job(0, 0, 0)
-    assert {tour_deadline(shared, tour) for tour in shared.tours} == {4 * 3600.0}
+    assert {Leg(shared).deadline(tour) for tour in shared.tours} == {4 * 3600.0}

@@ -21,7 +21,7 @@ seed = 3
 devices = 1200
 sites = 1
 data = "a<b>.npz"
-profile = ["raspberry-pi-4", "raspberry-pi-5"]
+board = ["raspberry-pi-4", "raspberry-pi-5"]
 [split]
 by = "dirichlet"
 alpha = 0.3

@@ -17,7 +17,7 @@ model = { name = "mlp", options = { hidden = [16] } }
 [simulation]
 devices = 6
 engine = "serial"
-profile = ["raspberry-pi-zero-2", "raspberry-pi-5"]
+board = ["raspberry-pi-zero-2", "raspberry-pi-5"]
 [split]
 alpha = 0.5
 """

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import numpy as np
 import pytest
 
+import fleet_sim
 from edge_agent.training.work import Warm, Warmed
 from fleet_sim.engines import SerialEngine, batched
 from fleet_sim.engines.batched import BatchedEngine
@@ -102,3 +105,28 @@ def test_a_cancelled_visit_is_not_trained() -> None:
     assert futures[0].cancel()
     assert isinstance(futures[1].result().event, Did)
     assert futures[0].cancelled()
+
+
+def test_tours_advance_together_hop_by_hop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where visits take the same time, all tours' visits of one hop are one group, though no tour waits for another."""
+    groups: list[set[tuple[int, int]]] = []
+    trained = batched._train
+
+    def watched(group: list[batched._ReadyVisit]) -> None:
+        groups.append({(ready.descent.work.visit.id.tour, ready.descent.work.visit.id.hop) for ready in group})
+        trained(group)
+
+    monkeypatch.setattr(batched, "_train", watched)
+    settings = {
+        "strategy": "visit",
+        "rounds": 1,
+        "model": {"name": "mlp", "options": {"hidden": [8]}},
+        "training": {"epochs": 1, "batch": 16, "lr": 0.1},
+        "simulation": {"devices": 40, "sites": 1, "trainer": "torch", "engine": "batched", "device": "cpu"},
+        "split": {"by": "iid", "samples": 20},
+    }
+    fleet_sim.simulate(settings, tmp_path / "a")
+    estimated, *hops = groups
+    assert len(estimated) == 40
+    assert len(hops) > 2
+    assert hops == [{(40, hop), (41, hop)} for hop in range(len(hops))]

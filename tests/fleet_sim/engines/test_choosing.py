@@ -10,12 +10,14 @@ from fleet_sim.engines import ProcessPoolEngine, SerialEngine, choose
 from fleet_sim.engines.batched import BatchedEngine
 from fleet_sim.engines.choosing import Hardware, hardware, pick
 from fleet_sim.engines.torch_graphs import TorchEngine
+from fleet_sim.settings import read_simulation
 from sojourn.errors import ConfigError
 from tests.edge_agent.training.kits import compiled
 from tests.fleet_sim.engines.shares import net, shards
 
 FOUR = Hardware(4)
-GPU = Hardware(4, ("cuda",))
+GPU = Hardware(4, ("cuda:0", "cuda:1"))
+MAC = Hardware(4, ("mps",))
 
 
 def picked(has: Hardware = FOUR, **asked: Any) -> tuple[str, str, int, str]:
@@ -36,12 +38,18 @@ def picked(has: Hardware = FOUR, **asked: Any) -> tuple[str, str, int, str]:
         (
             GPU,
             {"trainer": "torch"},
-            ("batched", "cuda", 1, "batched on cuda: many small models at once keep a GPU busy"),
+            ("batched", "cuda:0", 1, "batched on cuda:0: many small models at once keep a GPU busy"),
         ),
-        (GPU, {"trainer": "torch", "device": "cuda"}, ("batched", "cuda", 1,
-         "batched on cuda: many small models at once keep a GPU busy")),
-        (GPU, {"trainer": "torch", "engine": "serial"}, ("torch", "cuda", 1,
-         "torch on cuda, one visit after another, as asked for")),
+        (GPU, {"trainer": "torch", "device": "cuda"}, ("batched", "cuda:0", 1,
+         "batched on cuda:0: many small models at once keep a GPU busy")),
+        (GPU, {"trainer": "torch", "device": "cuda:1"}, ("batched", "cuda:1", 1,
+         "batched on cuda:1: many small models at once keep a GPU busy")),
+        (MAC, {"trainer": "torch"}, ("batched", "mps", 1,
+         "batched on mps: many small models at once keep a GPU busy")),
+        (GPU, {"trainer": "torch", "device": "cpu", "engine": "batched"},
+         ("batched", "cpu", 1, "batched on cpu, as asked for")),
+        (GPU, {"trainer": "torch", "engine": "serial"}, ("torch", "cuda:0", 1,
+         "torch on cuda:0, one visit after another, as asked for")),
         (FOUR, {"trainer": "torch", "size": 100_001}, ("torch", "cpu", 1,
          "torch on cpu, one visit after another: with 100,001 numbers many at once gain nothing without a GPU")),
         (FOUR, {"trainer": "torch", "size": 100_000}, ("batched", "cpu", 1,
@@ -68,10 +76,16 @@ def test_what_cannot_be_had_is_refused_with_what_there_is(asked: dict[str, Any],
 
 
 def test_a_gpu_is_no_place_for_onnxruntime() -> None:
-    with pytest.raises(ConfigError, match="runs on the CPU: for 'cuda' say trainer = 'torch'"):
+    with pytest.raises(ConfigError, match=r"runs on the CPU: for 'cuda:0' say trainer = 'torch'"):
         picked(GPU, device="cuda")
-    with pytest.raises(ConfigError, match="this machine has 4 CPU cores and cuda"):
+    with pytest.raises(
+        ConfigError, match=r"this machine has 4 CPU cores and cuda:0, cuda:1. Take 'cuda:0' or 'cuda:1'"
+    ):
         picked(GPU, device="mps")
+    with pytest.raises(ConfigError, match=r"'cuda:2' is not there: .* Take 'cuda:0' or 'cuda:1' or 'cpu'"):
+        picked(GPU, trainer="torch", device="cuda:2")
+    with pytest.raises(ConfigError, match=r"'cuda' is not there: this machine has 4 CPU cores and mps. Take 'mps' or"):
+        picked(MAC, trainer="torch", device="cuda")
 
 
 @pytest.mark.parametrize(
@@ -104,3 +118,15 @@ def test_torch_without_a_module_is_refused() -> None:
 
 def test_this_machine_has_a_core() -> None:
     assert hardware(gpus=False).cores >= 1
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:1", "mps"])
+def test_settings_take_the_names_of_torch(device: str) -> None:
+    text = f'[simulation]\ntrainer = "torch"\ndevice = "{device}"\n'
+    assert read_simulation(text, "a test").fleet.device == device
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:one", "cpu:1", "", "cuda:1;"])
+def test_settings_refuse_others(device: str) -> None:
+    with pytest.raises(ConfigError, match=r"it may be auto, cpu, cuda, one of several \(cuda:1\) or mps"):
+        read_simulation(f'[simulation]\ndevice = "{device}"\n', "a test")

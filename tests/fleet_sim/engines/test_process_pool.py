@@ -7,16 +7,19 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import pytest
 
-from fleet_sim.engines import ProcessPoolEngine, SerialEngine, process_pool, visit_queue
-from fleet_sim.engines.frames import VisitRequest
-from fleet_sim.engines.visit_queue import QueuedVisit
+from fleet_sim.engines import ProcessPoolEngine, SerialEngine, placed_blobs, process_pool
+from fleet_sim.engines.arena import PAGE, slot_of
+from fleet_sim.engines.placed_blobs import PlacedBlobs
 from sojourn.node.machine import Did, DidNot
+from sojourn.store.blobs import digest_of
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.fleet_sim.engines.shares import (
     KINDS,
@@ -32,6 +35,7 @@ from tests.fleet_sim.engines.shares import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fleet_sim.engines.arena import Slot
 
 DEVICES = ("dev-0", "dev-1", "dev-2", "dev-3")
 
@@ -75,30 +79,28 @@ def test_what_is_gone_fails_its_visit_and_no_other(engine: ProcessPoolEngine) ->
     assert engine.processes == before
 
 
-def test_blobs_that_a_worker_has_are_not_sent_again_until_it_lets_them_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[int] = []
-    forgotten: list[int] = []
-    request = QueuedVisit.request
+def test_blobs_are_written_once_for_all_workers_until_others_take_their_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    write = PlacedBlobs._written
 
-    def watched(visit: QueuedVisit, blobs: dict[bytes, bytes], *rest: tuple[bytes, ...]) -> VisitRequest:
-        sent.append(len(blobs))
-        forgotten.append(len(rest[0]))
-        return request(visit, blobs, *rest)
+    def watched(placed: PlacedBlobs, data: bytes) -> Slot | None:
+        written.append(len(data))
+        return write(placed, data)
 
-    monkeypatch.setattr(QueuedVisit, "request", watched)
-    alone = ProcessPoolEngine(shards(), 1)
+    monkeypatch.setattr(PlacedBlobs, "_written", watched)
+    engine = ProcessPoolEngine(shards(), 2)
     try:
-        first = train(alone, "dyn")[0]
-        train(alone, "dyn")
-        assert sent == [3, 0]  # kit, model, memory
-        monkeypatch.setattr(visit_queue, "CACHE", 0)
-        train(alone, "sgd")
-        assert sent[2:] == [0]
-        assert forgotten == [0, 0, 1]  # the memory
-        assert_same(train(alone, "dyn")[0], first)
-        assert sent[3:] == [1]
+        first = train(engine, "dyn")[0]
+        assert len(written) == 3  # kit, model, memory
+        train(engine, "dyn", ("dev-0", "dev-1", "dev-2"))
+        assert len(written) == 5  # the memories of the others
+        monkeypatch.setattr(placed_blobs, "KEPT", 0)
+        train(engine, "sgd")
+        assert len(written) == 6  # the model: it went when the kit was used
+        assert_same(train(engine, "dyn")[0], first)
+        assert len(written) == 9
     finally:
-        alone.close()
+        engine.close()
 
 
 def test_a_worker_that_is_killed_fails_its_visit_and_is_replaced() -> None:
@@ -116,6 +118,114 @@ def test_a_worker_that_is_killed_fails_its_visit_and_is_replaced() -> None:
         assert_same(result(waiting.result()), train(SerialEngine(shards()), "sgd", ("dev-0", "dev-1"))[1])
         assert engine.processes != [before]
         assert not alive(before)
+    finally:
+        engine.close()
+
+
+def test_brief_visits_gather_until_a_result_is_asked_for_and_are_dealt_out_evenly(
+    engine: ProcessPoolEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(engine, "prox")  # from now on it is known how long such a visit takes
+    monkeypatch.setattr(process_pool, "BRIEF", 60.0)
+    blobs, before = MemoryBlobs(), replace(engine.spent)
+    futures = [engine.start(device, device, visit("prox", blobs, 11 + at), blobs) for at, device in enumerate(DEVICES)]
+    assert len(engine._queue._gathering) == 4
+    ours = [result(future.result()) for future in futures]
+    for mine, theirs in zip(ours, train(SerialEngine(shards()), "prox", DEVICES), strict=True):
+        assert_same(mine, theirs)
+    assert engine.spent.visits - before.visits == 4
+    assert engine.spent.together - before.together == 4  # two and two
+    assert engine.spent.training > before.training
+    assert engine.spent.waiting > before.waiting
+
+
+def test_enough_brief_visits_go_at_once(engine: ProcessPoolEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(engine, "prox")
+    monkeypatch.setattr(process_pool, "BRIEF", 60.0)
+    blobs = MemoryBlobs()
+    work = visit("prox", blobs)
+    futures = [engine.start("dev-0", str(at), work, blobs) for at in range(2 * process_pool.TOGETHER)]
+    assert engine._queue._gathering == []
+    digests = {future.result().event.outcome.vectors["model"].digest for future in futures}  # type: ignore[union-attr]
+    assert len(digests) == 1
+
+
+def test_visits_whose_worker_is_killed_are_tried_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, blobs = ProcessPoolEngine(shards(), 1), MemoryBlobs()
+    try:
+        train(engine, "sgd")
+        monkeypatch.setattr(process_pool, "BRIEF", 60.0)
+        (before,) = engine.processes
+        os.kill(before, signal.SIGSTOP)  # so that they are under way when it dies
+        futures = [
+            engine.start(device, device, visit("sgd", blobs, 11 + at), blobs) for at, device in enumerate(DEVICES)
+        ]
+        engine._queue.deal()
+        while sum(future.running() for future in futures) < 2:
+            time.sleep(0.01)
+        os.kill(before, signal.SIGKILL)
+        ours = [result(future.result()) for future in futures]
+        for mine, theirs in zip(ours, train(SerialEngine(shards()), "sgd", DEVICES), strict=True):
+            assert_same(mine, theirs)
+        assert engine.spent.visits == 5
+        assert engine.spent.together == 2  # those of the other group
+    finally:
+        engine.close()
+
+
+def test_results_lie_where_the_worker_wrote_them_and_make_room_when_nobody_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process_pool, "SMALL", 0)
+    monkeypatch.setattr(placed_blobs, "KEPT", 0)
+    engine = ProcessPoolEngine(shards(), 1)
+    try:
+        (expected,) = train(SerialEngine(shards()), "dyn")
+        train(engine, "dyn")
+        blobs, store = MemoryBlobs(), MemoryBlobs()
+        outcome = engine.start("dev-0", "a", visit("dyn", blobs), blobs).result()
+        assert_same(result(outcome), expected)
+        views = list(outcome.blobs.values())
+        assert [memoryview(view).readonly for view in views] == [True, True]
+        assert [slot_of(view, engine._arena) is not None for view in views] == [True, True]
+        for digest, content in outcome.blobs.items():
+            store.put(content, digest)
+            assert digest_of(content) == digest
+        assert engine._arena.used == 2 * PAGE
+        del outcome, views, content
+        assert engine._arena.used == 2 * PAGE  # the store has them
+        store.sweep(set())
+        assert engine._arena.used == 0
+    finally:
+        engine.close()
+
+
+def test_a_result_is_the_start_of_the_next_visit_without_being_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_pool, "SMALL", 0)
+    engine, blobs = ProcessPoolEngine(shards(), 1), MemoryBlobs()
+    try:
+        train(engine, "sgd")
+        work = visit("sgd", blobs)
+        first = engine.start("dev-0", "a", work, blobs).result()
+        assert isinstance(first.event, Did)
+        for digest, content in first.blobs.items():
+            blobs.put(content, digest)
+        monkeypatch.setattr(PlacedBlobs, "_written", lambda *_: pytest.fail("it is there already"))
+        second = msgspec.structs.replace(work.visit, vectors=first.event.outcome.vectors)
+        hop = engine.start("dev-1", "b", msgspec.structs.replace(work, visit=second), blobs).result()
+        alone = SerialEngine(shards()).start("dev-1", "b", msgspec.structs.replace(work, visit=second), blobs).result()
+        assert_same(result(hop), result(alone))
+    finally:
+        engine.close()
+
+
+def test_with_a_full_arena_blobs_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_pool, "SMALL", 0)
+    monkeypatch.setattr(process_pool, "most_bytes", lambda: 1)
+    engine = ProcessPoolEngine(shards(), 1)
+    try:
+        for _ in range(2):
+            assert_same(train(engine, "dyn")[0], train(SerialEngine(shards()), "dyn")[0])
     finally:
         engine.close()
 

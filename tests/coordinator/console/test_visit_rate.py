@@ -1,0 +1,42 @@
+"""Visits a second, from the views that were seen."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.console.following import JobProgress
+from coordinator.console.visit_rate import VisitRate, describe_rate
+from sojourn.protocol.wire import JobView
+
+
+def at(visits: int | None) -> JobProgress:
+    return JobProgress(JobView("first", "visit", "mlp", "running", "", 1, 10, "train", 0.5, 2), (), visits=visits)
+
+
+def test_a_rate_is_that_of_the_last_seconds() -> None:
+    rate = VisitRate()
+    assert rate.per_second(at(0), 0.0) is None
+    assert rate.per_second(at(20), 4.0) == pytest.approx(5.0)
+    assert rate.per_second(at(60), 8.0) == pytest.approx(7.5)
+    assert rate.per_second(at(80), 14.0) == pytest.approx(6.0)  # since second 4
+    assert rate.per_second(at(80), 60.0) is None  # none has ended for long
+
+
+def test_one_that_goes_on_counts_from_where_it_was_seen_first() -> None:
+    rate = VisitRate()
+    rate.per_second(at(1000), 0.0)
+    assert rate.per_second(at(1010), 5.0) == pytest.approx(2.0)
+
+
+def test_where_nobody_counts_nothing_is_told() -> None:
+    rate = VisitRate()
+    rate.per_second(at(None), 0.0)
+    assert rate.per_second(at(None), 5.0) is None
+
+
+@pytest.mark.parametrize(
+    ("rate", "words"),
+    [(None, ""), (0.05, "3 visits/min"), (2.345, "2.3 visits/s"), (12.6, "13 visits/s"), (5432.1, "5,432 visits/s")],
+)
+def test_a_rate_is_told_in_words(rate, words) -> None:
+    assert describe_rate(rate) == words

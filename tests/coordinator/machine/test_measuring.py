@@ -1,0 +1,302 @@
+"""Models of rounds are tested while the next round is under way."""
+
+from __future__ import annotations
+
+import random
+from math import isnan, nan
+from typing import Any
+
+import msgspec
+import pytest
+
+from coordinator import lost_pieces
+from coordinator.machine.coordinator import Coordinator
+from coordinator.machine.kept_rounds import BEST_ONLY, KeepSettings
+from coordinator.records import JobCompiled, JobEnded, RoundClosed, RoundKeeps, RoundMeasured, RoundPlanned
+from coordinator.rounds.evaluation import MeasureRound
+from coordinator.rounds.planning import PlanRound
+from coordinator.rounds.preparing import PrepareJob
+from coordinator.rounds.results import CloseRound
+from coordinator.state import JobState
+from sojourn.node.machine import DidNot, Do, Say, Undo
+from sojourn.protocol.job_messages import Continue, Remove
+from sojourn.protocol.messages import Inspect, Jobs, Stop, Submit
+from sojourn.protocol.wire import JobView, RoundReport
+from sojourn.store.blobs import ref_of
+from tests.coordinator.machine.cloud_bench import KIT, MODEL, OPERATOR, TEST, Bench, records, text
+from tests.sojourn.store.replays import replayed, sends
+
+
+class MeasuredBench(Bench):
+    """A coordinator whose rounds are closed as it asks for, and each measured when the test says so."""
+
+    def __init__(self, keep: KeepSettings | None = None, **changes) -> None:
+        super().__init__()
+        self.cloud = Coordinator("c", keep=keep)
+        self.running(**{"rounds": 3} | changes)
+
+    @property
+    def state(self) -> JobState:
+        return self.cloud.state.jobs["job"]
+
+    def gather(self) -> CloseRound:
+        """All tours of the round come home; returns the work that closes it."""
+        for tour in self.state.tours:
+            self.toured(tour.number, tour.site, self.state.round)
+        return next(work for work in self.work.values() if isinstance(work, CloseRound))
+
+    def close(self, now=0.0, accuracy=0.5) -> list[Any]:
+        def closed(work: CloseRound):
+            number, found = work.state.round, accuracy if work.measure else nan
+            model = {"model": ref_of(b"round %d" % number, "float32")}
+            report = RoundReport(number, found, found, 2, 2, 0, 0, 1.0, {})
+            return RoundClosed("job", model, model, (), report, keeps=RoundKeeps(unmeasured=not work.measure))
+
+        return self.did(CloseRound, closed, now)
+
+    def measure(self, accuracy=0.5) -> list[Any]:
+        return self.did(MeasureRound, lambda work: RoundMeasured("job", work.round, accuracy, 1.0))
+
+    def view(self) -> JobView:
+        (answer,) = sends(self.hear(OPERATOR, Inspect("i", "job")), Jobs)
+        assert isinstance(answer, Jobs)
+        (view,) = answer.jobs
+        return view
+
+
+def closed(**changes) -> MeasuredBench:
+    """A job whose first round is closed, with its model still to be tested."""
+    bench = MeasuredBench(**changes)
+    bench.gather()
+    bench.close()
+    return bench
+
+
+def asked(effects) -> list[type]:
+    return [type(effect.work) for effect in effects if isinstance(effect, Do)]
+
+
+def test_the_next_round_is_planned_before_the_model_is_tested() -> None:
+    bench = MeasuredBench()
+    assert not bench.gather().measure
+    effects = bench.close()
+    assert records(effects) == [RoundClosed]
+    assert asked(effects) == [PlanRound, MeasureRound]
+    assert not any(isinstance(effect, Say) for effect in effects)  # people are told with the figures
+    assert records(bench.plan()) == [RoundPlanned]
+    assert bench.state.unmeasured
+    effects = bench.measure(0.75)
+    assert records(effects) == [RoundMeasured]
+    assert ["accuracy 75.00%, loss 1.0000" in effect.text for effect in effects if isinstance(effect, Say)] == [True]
+    assert not bench.state.unmeasured
+    assert [(report.accuracy, report.loss) for report in bench.state.history] == [(0.75, 1.0)]
+
+
+def test_the_model_that_is_tested_is_that_of_the_round() -> None:
+    (work,) = (work for work in closed().work.values() if isinstance(work, MeasureRound))
+    assert (work.job, work.round, work.kit, work.test) == ("job", 1, KIT, TEST)
+    assert work.model == ref_of(b"round 1", "float32")
+
+
+@pytest.mark.parametrize(
+    ("changes", "at_once"), [({}, False), ({"rounds": 1}, True), ({"target": 0.9}, True), ({"target": 1.0}, True)]
+)
+def test_a_round_with_which_the_job_may_end_is_tested_at_once(changes, at_once) -> None:
+    assert MeasuredBench(**changes).gather().measure is at_once
+
+
+def test_without_a_test_set_nothing_is_put_off() -> None:
+    bench = Bench()
+    bench.join("s1", ("a", "b"))
+    bench.hear(OPERATOR, Submit("t", text(rounds=3)))
+    held = {"model": MODEL}
+    bench.did(PrepareJob, JobCompiled("job", KIT, held, held, None, None))
+    bench.plan()
+    for tour in bench.cloud.state.jobs["job"].tours:
+        bench.toured(tour.number, tour.site)
+    (work,) = (work for work in bench.work.values() if isinstance(work, CloseRound))
+    assert work.measure
+
+
+def test_people_see_a_round_when_its_figures_are_there() -> None:
+    bench = closed()
+    bench.plan()
+    view = bench.view()
+    assert (view.round, view.history, isnan(view.accuracy)) == (0, (), True)
+    assert view.models
+    assert view.models.rounds == ()
+    bench.measure(0.75)
+    view = bench.view()
+    assert (view.round, [report.accuracy for report in view.history], view.accuracy) == (1, [0.75], 0.75)
+    assert view.models
+    assert (view.models.rounds, view.models.best) == ((1,), 1)
+
+
+def test_a_round_waits_for_the_figures_of_the_one_before() -> None:
+    bench = closed()
+    bench.plan()
+    assert not bench.gather().measure
+    assert bench.close() == []
+    assert (len(bench.state.history), bench.view().status) == (1, "running")
+    effects = bench.measure(0.75)
+    assert records(effects) == [RoundMeasured, RoundClosed]
+    assert asked(effects) == [PlanRound, MeasureRound]
+    assert bench.state.history[0].accuracy == 0.75
+    assert bench.state.unmeasured
+    bench.measure(0.5)
+    bench.plan()
+    assert bench.gather().measure
+    assert records(bench.close(accuracy=0.25)) == [RoundClosed, JobEnded]
+    assert [report.accuracy for report in bench.state.history] == [0.75, 0.5, 0.25]
+    assert (bench.state.best, bench.work) == (1, {})
+
+
+def test_a_test_that_fails_is_said_and_the_job_goes_on() -> None:
+    bench = closed()
+    bench.plan()
+    bench.gather()
+    bench.close()
+    del bench.work["measure job"]
+    effects = bench.tell(DidNot("measure job", "Fault", "the graph is gone"))
+    assert records(effects) == [RoundMeasured, RoundClosed]
+    warnings = [effect.text for effect in effects if isinstance(effect, Say) and effect.level == "warning"]
+    assert warnings == ["job job round 1: its model could not be tested: the graph is gone"]
+    (first, _) = bench.state.history
+    assert isnan(first.accuracy)
+    assert first.failures == ("its model could not be tested: the graph is gone",)
+    assert bench.tell(DidNot("measure nobody", "Fault", "?")) == []
+
+
+def test_after_a_restart_the_test_is_asked_for_again() -> None:
+    bench = closed()
+    bench.plan()
+    bench.gather()
+    bench.close()  # this waited for the figures, and is forgotten
+    bench.cloud, bench.work = bench.replayed(), {}
+    assert asked(bench.note(bench.cloud.start(0.0))) == [CloseRound, MeasureRound]
+    assert records(bench.measure(0.75)) == [RoundMeasured]
+    assert records(bench.close())[0] is RoundClosed  # the next one waits for the sites to come back
+    assert [report.accuracy for report in bench.state.history[:1]] == [0.75]
+
+
+def test_one_that_comes_after_the_job_was_stopped_still_counts() -> None:
+    bench = closed()
+    bench.plan()
+    bench.gather()
+    bench.close()
+    bench.hear(OPERATOR, Stop("s", "job"))
+    assert (bench.view().round, bench.view().status) == (1, "stopped")
+    assert records(bench.measure(0.75)) == [RoundMeasured]  # and the round that had waited is gone with the job
+    assert (bench.view().accuracy, len(bench.state.history)) == (0.75, 1)
+    assert asked(bench.replayed().start(0.0)) == []
+
+
+def test_a_stopped_job_is_measured_after_a_restart_too() -> None:
+    bench = closed()
+    bench.hear(OPERATOR, Stop("s", "job"))
+    assert asked(bench.replayed().start(0.0)) == [MeasureRound]
+
+
+def test_a_job_that_is_stopped_and_continued_meanwhile() -> None:
+    bench = closed()
+    bench.plan()
+    bench.gather()
+    bench.close()
+    bench.hear(OPERATOR, Stop("s", "job"))
+    bench.hear(OPERATOR, Continue("c", "job", 4))
+    bench.plan()
+    bench.gather()
+    assert bench.close() == []  # a new one, that waits again
+    assert records(bench.measure(0.75)) == [RoundMeasured, RoundClosed]
+    assert [report.round for report in bench.state.history] == [1, 2]
+
+
+def test_a_target_that_is_set_meanwhile_counts_from_the_next_round_on() -> None:
+    bench = closed()
+    bench.hear(OPERATOR, Continue("c", "job", target=0.7))
+    bench.plan()
+    bench.measure(0.75)
+    assert bench.state.status == "running"
+    assert bench.gather().measure
+    assert records(bench.close(accuracy=0.8)) == [RoundClosed, JobEnded]
+
+
+def test_fewer_rounds_that_are_set_while_it_closes_end_the_job_and_its_figures_follow() -> None:
+    bench = MeasuredBench()
+    assert not bench.gather().measure
+    bench.hear(OPERATOR, Continue("c", "job", 1))
+    assert records(bench.close()) == [RoundClosed, JobEnded]
+    bench.measure(0.75)
+    assert (bench.view().status, bench.view().accuracy) == ("done", 0.75)
+
+
+def test_a_job_that_is_removed_is_tested_no_more() -> None:
+    bench = closed()
+    bench.hear(OPERATOR, Stop("s", "job"))
+    effects = bench.hear(OPERATOR, Remove("r", "job"))
+    assert Undo("measure job") in effects
+    assert bench.tell(DidNot("measure job", "KeyError", "gone")) == []
+
+
+def test_what_comes_twice_or_of_another_round_changes_nothing() -> None:
+    bench = closed()
+    work = bench.work["measure job"]
+    bench.measure(0.75)
+    bench.work["measure job"] = work
+    assert bench.measure(0.1) == []
+    bench.plan()
+    bench.gather()
+    bench.close()
+    bench.work["measure job"] = work
+    assert bench.measure(0.1) == []
+    assert bench.state.unmeasured
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_same_models_are_kept_as_if_each_round_were_tested_at_once(seed) -> None:
+    draw = random.Random(seed)
+    figures = [draw.choice([0.1, 0.2, 0.3, 0.4]) for _ in range(12)]
+    keep = draw.choice([BEST_ONLY, KeepSettings(last=2, every=5)])
+    beside, at_once = MeasuredBench(keep, rounds=30), MeasuredBench(keep, rounds=30, target=1.0)
+    for figure in figures:
+        for bench in (beside, at_once):
+            bench.gather()
+            bench.close(accuracy=figure)
+        beside.measure(figure)
+        assert beside.state.kept == at_once.state.kept
+        assert beside.state.best == at_once.state.best
+        for bench in (beside, at_once):
+            bench.plan()
+
+
+def test_the_best_model_is_kept_until_the_figures_of_the_newest_are_there() -> None:
+    bench = closed(keep=BEST_ONLY)
+    bench.measure(0.5)
+    bench.plan()
+    bench.gather()
+    bench.close()
+    assert set(bench.state.models) == {1, 2}
+    bench.measure(0.75)
+    assert set(bench.state.models) == {2}
+
+
+def test_a_record_of_figures_that_follows_nothing_is_left_out() -> None:
+    bench = closed()
+    state, measured = bench.cloud.state, RoundMeasured("job", 1, 0.5, 1.0, (1,))
+    assert lost_pieces.objection(state, measured) is None
+    assert lost_pieces.objection(state, msgspec.structs.replace(measured, round=2)) is not None
+    bench.measure()
+    assert lost_pieces.objection(state, measured) is not None
+
+
+def test_where_the_record_of_the_figures_is_lost_the_next_round_follows_all_the_same() -> None:
+    bench = closed()
+    bench.measure(0.75)
+    bench.plan()
+    bench.gather()
+    bench.close()
+    kept = [it for it in bench.records if b"round-measured/1" not in it]
+    assert len(kept) == len(bench.records) - 1
+    twin = replayed(Coordinator("c"), kept)
+    assert [isnan(report.accuracy) for report in twin.state.jobs["job"].history] == [True, True]
+    assert twin.state.jobs["job"].unmeasured
