@@ -135,6 +135,11 @@ class Agent:
         return [*effects, *self._releases.go_on(self.state, busy=self._busy)]
 
     @property
+    def idle(self) -> bool:
+        """Whether nothing is under way and nobody waits for an answer: then all that counts is in its durable state."""
+        return not (self._busy or self._warming or self.state.held or self.state.lines) and self.wake_at() is None
+
+    @property
     def _busy(self) -> bool:
         """Whether a visit is under way."""
         return self._visits.active is not None

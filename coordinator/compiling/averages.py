@@ -1,14 +1,15 @@
-"""Average pooling and its gradient as two small constant matrices, one per axis: right for every window."""
+"""Average pooling, edges that are repeated, and their gradients as small constant matrices, one per axis."""
 
 # mypy: disable-error-code="no-untyped-call"
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 from onnxscript import opset18 as op
 
-from coordinator.compiling.operators import Value, constant, mean, size
+from coordinator.compiling.operators import Value, constant, mean, reshape, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,39 +17,36 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def adaptive_avg_pool2d(x: Value, cells: Sequence[int]) -> Value:
-    """Like `aten._adaptive_avg_pool2d`, also where the sizes do not divide."""
+def adaptive_avg_pool(x: Value, cells: Sequence[int]) -> Value:
+    """Like `aten._adaptive_avg_pool2d` and its like of three axes, also where the sizes do not divide."""
     if all(n == 1 for n in cells):
-        return mean(x, 2, 3)
-    rows, columns = (_adaptive(size(x, 2 + axis), n) for axis, n in enumerate(cells))
-    return _apply(rows, x, columns)
+        return mean(x, *range(2, 2 + len(cells)))
+    return _apply([_adaptive(length, n) for length, n in zip(_map(x), cells, strict=True)], x)
 
 
-def adaptive_avg_pool2d_backward(grad: Value, x: Value) -> Value:
+def adaptive_avg_pool_backward(grad: Value, x: Value) -> Value:
     """Spread each cell's gradient over its window."""
-    if all(size(grad, axis) == 1 for axis in (2, 3)):
-        share = constant(1.0 / (size(x, 2) * size(x, 3)))
+    if all(n == 1 for n in _map(grad)):
+        share = constant(1.0 / prod(_map(x)))
         return op.Expand(op.Mul(grad, share), op.Shape(x))
-    rows, columns = (_adaptive(size(x, axis), size(grad, axis)) for axis in (2, 3))
-    return _apply(rows.T, grad, columns.T)
+    return _apply([_adaptive(length, n).T for length, n in zip(_map(x), _map(grad), strict=True)], grad)
 
 
-def avg_pool2d(
+def avg_pool(
     x: Value,
     kernel: Sequence[int],
     stride: Sequence[int] = (),
-    padding: Sequence[int] = (0, 0),
+    padding: Sequence[int] = (0,),
     ceil_mode: bool = False,
     count_padding: bool = True,
     divisor: int | None = None,
 ) -> Value:
-    """Like `aten.avg_pool2d`."""
-    area = size(x, 2), size(x, 3)
-    rows, columns, share = _windows(area, kernel, stride, padding, ceil_mode, count_padding, divisor)
-    return op.Mul(_apply(rows, x, columns), constant(share))
+    """Like `aten.avg_pool2d` and `aten.avg_pool3d`."""
+    sums, share = _windows(_map(x), kernel, stride, padding, ceil_mode, count_padding, divisor)
+    return op.Mul(_apply(sums, x), constant(share))
 
 
-def avg_pool2d_backward(
+def avg_pool_backward(
     grad: Value,
     x: Value,
     kernel: Sequence[int],
@@ -59,14 +57,35 @@ def avg_pool2d_backward(
     divisor: int | None = None,
 ) -> Value:
     """Spread each window's gradient over its cells."""
-    area = size(x, 2), size(x, 3)
-    rows, columns, share = _windows(area, kernel, stride, padding, ceil_mode, count_padding, divisor)
-    return _apply(rows.T, op.Mul(grad, constant(share)), columns.T)
+    sums, share = _windows(_map(x), kernel, stride, padding, ceil_mode, count_padding, divisor)
+    return _apply([each.T for each in sums], op.Mul(grad, constant(share)))
 
 
-def _apply(rows: NDArray[np.float32], x: Value, columns: NDArray[np.float32]) -> Value:
-    """rows x columns^T for every plane of `x`."""
-    return op.MatMul(op.MatMul(constant(rows), x), constant(columns.T))
+def replication_pad_backward(grad: Value, x: Value, padding: Sequence[int]) -> Value:
+    """Add the gradients of the copies of an edge to that of the edge; `padding` names the last axis first."""
+    pairs = list(zip(padding[::2], padding[1::2], strict=True))[::-1]
+    copies = [
+        np.eye(length, dtype=np.float32)[np.clip(np.arange(-before, length + after), 0, length - 1)].T
+        for length, (before, after) in zip(_map(x), pairs, strict=True)
+    ]
+    return _apply(copies, grad)
+
+
+def _map(value: Value) -> list[int]:
+    """The sizes after batch and channels."""
+    return [size(value, axis) for axis in range(2, len(value.shape))]
+
+
+def _apply(matrices: Sequence[NDArray[np.float32]], x: Value) -> Value:
+    """A matrix along each axis after batch and channels: one, two or three."""
+    *outer, columns = matrices
+    if outer:
+        x = op.MatMul(constant(outer[-1]), x)
+    x = op.MatMul(x, constant(columns.T))
+    if len(outer) > 1:
+        depth, rest = outer[0], (len(outer[1]), len(columns))
+        x = reshape(op.MatMul(constant(depth), reshape(x, 0, 0, depth.shape[1], -1)), 0, 0, len(depth), *rest)
+    return x
 
 
 def _adaptive(length: int, cells: int) -> NDArray[np.float32]:
@@ -80,21 +99,22 @@ def _adaptive_row(length: int, cells: int, cell: int) -> list[float]:
 
 
 def _windows(
-    area: tuple[int, int],
+    lengths: Sequence[int],
     kernel: Sequence[int],
     stride: Sequence[int],
     padding: Sequence[int],
     ceil_mode: bool,
     count_padding: bool,
     divisor: int | None,
-) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-    """Which values each window sums along either axis, and what share of the sum is its average."""
-    kernel, padding = _pair(kernel), _pair(padding)
-    stride = _pair(stride) if stride else kernel
-    rows, high = _window_sums(area[0], kernel[0], stride[0], padding[0], ceil_mode, count_padding)
-    columns, wide = _window_sums(area[1], kernel[1], stride[1], padding[1], ceil_mode, count_padding)
-    counts = [[1.0 / (divisor or h * w) for w in wide] for h in high]
-    return np.array(rows, np.float32), np.array(columns, np.float32), np.array(counts, np.float32)
+) -> tuple[list[NDArray[np.float32]], NDArray[np.float32]]:
+    """Which values each window sums along each axis, and what share of the sum is its average."""
+    sums, counts = [], np.ones((), np.float64)
+    walks = zip(lengths, *(_for_axes(each, lengths) for each in (kernel, stride or kernel, padding)), strict=True)
+    for length, width, step, pad in walks:
+        inside, along = _window_sums(length, width, step, pad, ceil_mode, count_padding)
+        sums.append(np.array(inside, np.float32))
+        counts = counts[..., None] * np.array(along, np.float64)
+    return sums, (1.0 / (divisor or counts) * np.ones_like(counts)).astype(np.float32)
 
 
 def _window_sums(
@@ -114,5 +134,5 @@ def _window_sums(
     return rows, counts
 
 
-def _pair(values: Sequence[int]) -> tuple[int, int]:
-    return (values[0], values[-1])
+def _for_axes(values: Sequence[int], lengths: Sequence[int]) -> Sequence[int]:
+    return values if len(values) > 1 else [values[0]] * len(lengths)

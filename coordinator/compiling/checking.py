@@ -69,7 +69,10 @@ class Exam:
     def __init__(self, trainee: Trainee, samples: ProbeSamples, seed: int, batch: int) -> None:
         """Compare on batches like `samples`, also of the size `batch`."""
         self.kinds = kinds(batch)
-        self.names = [f"the gradient of {name.removeprefix('module.')}" for name in trainee.names]
+        names = [name.removeprefix("module.") for name in trainee.names]
+        self.names = [f"the gradient of {name}" for name in names[: trainee.trained]]
+        self.names += [f"the new {name}" for name in names[trainee.trained :]]
+        self.learnt = sum(trainee.sizes[: trainee.trained])
         self.sizes = trainee.sizes
         self._trainee, self._samples, self._seed = trainee, samples, seed
         self.question = cache(self._question)
@@ -85,17 +88,21 @@ class Exam:
         vector = self._trainee.initial.numpy().copy()
         for step in range(kind.steps):
             before = self._samples.batch(kind.size, derive(seed, "step", step))
-            vector -= np.float32(RATE) * rounded(self._trainee, vector, before).gradient.astype(np.float32)
+            answer = rounded(self._trainee, vector, before)
+            vector[: self.learnt] -= np.float32(RATE) * answer.gradient.astype(np.float32)
+            vector[self.learnt :] = answer.state
         return vector, batch
 
     def _moved(self, seed: int) -> NDArray[np.float32]:
         """Off the start, where zeros (biases, last layers of a block) would hide wrong gradients behind them."""
         draw = generator(seed, "moved")
-        parts = []
+        parts: list[NDArray[np.float32]] = []
         for part in np.split(self._trainee.initial.numpy(), np.cumsum(self.sizes)[:-1]):
             size = float(np.sqrt(np.mean(np.square(part, dtype=np.float64)))) if part.size else 0.0
             by = np.float32(MOVED * size or MOVED_FROM_ZERO)
-            parts.append(part + by * draw.standard_normal(part.size, dtype=np.float32))
+            moved = part + by * draw.standard_normal(part.size, dtype=np.float32)
+            # A variance is never negative, and state may as well be positive as not.
+            parts.append(moved if len(parts) < self._trainee.trained else np.abs(moved) + np.float32(MOVED_FROM_ZERO))
         return np.concatenate(parts)
 
 
@@ -144,16 +151,17 @@ def _disagreement(graphs: Graphs, exam: Exam, kind: Kind, draw: int) -> str | No
 
 def _by_graphs(graphs: Graphs, exam: Exam, kind: Kind, draw: int) -> list[NDArray[np.float64]]:
     vector, batch = exam.question(kind, draw)
-    loss, gradient = graphs.loss_and_gradient(vector, batch.x, batch.y, batch.noise)
-    parts = np.split(gradient.astype(np.float64), np.cumsum(exam.sizes)[:-1])
-    logits = graphs.logits(vector, batch.x).astype(np.float64)
+    x = graphs.features(batch.x)
+    loss, gradient, state = graphs.loss_gradient_and_state(vector, x, batch.y, batch.noise)
+    parts = np.split(np.concatenate([gradient, state]).astype(np.float64), np.cumsum(exam.sizes)[:-1])
+    logits = graphs.logits(vector, x).astype(np.float64)
     return [np.array([loss], np.float64), logits.reshape(-1), *parts]
 
 
 def _parts(answer: Answer) -> Iterator[NDArray[np.float64]]:
     yield answer.loss.reshape(1)
     yield answer.logits.reshape(-1)
-    yield from (gradient.reshape(-1) for gradient in answer.gradients)
+    yield from (part.reshape(-1) for part in (*answer.gradients, *answer.states))
 
 
 def _length(values: NDArray[np.float64]) -> float:

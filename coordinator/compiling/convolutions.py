@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 # Measured on onnxruntime 1.31: with fewer, a product per kernel place is too thin to pay.
 FEW_CHANNELS = 8
+# Places of an output's map, measured there too with 64 to 512 channels: up to 8x8 the weight is what takes long to go
+# through, so that products for the whole batch win (at 8x8 by a little, at 4x4 1.7 times, at 2x2 5 times).
+SMALL_MAP = 64
+IMAGE_AXES = 2
 
 
 @dataclass(frozen=True)
@@ -69,9 +73,14 @@ def _by_output(grad: Value, weight: Value, g: Geometry) -> Value:
 
 
 def _by_input(grad: Value, x: Value, weight: Value, g: Geometry) -> Value:
+    # onnxruntime 1.31 works out Col2Im wrongly for one or three axes with dilation.
+    if g.groups == 1 and len(g.kernel) == IMAGE_AXES and _area(grad) <= SMALL_MAP:
+        return _by_rows(grad, x, weight, g)
     inner = [step * (n - 1) - pad for n, step, pad in zip(g.kernel, g.dilation, g.padding, strict=True)]
-    if g.groups == 1 and all(step == 1 for step in g.stride) and min(inner) >= 0:
-        # The kernel turned round: onnxruntime spreads a Conv over its threads, a ConvTranspose hardly.
+    kept = all(0 <= rim <= pad for rim, pad in zip(inner, g.padding, strict=True))
+    if g.groups == 1 and all(step == 1 for step in g.stride) and kept:
+        # The kernel turned round: onnxruntime spreads a Conv over its threads, a ConvTranspose hardly. Where the map
+        # shrank, though, a Conv would work on its large side: without padding it takes 1.1 to 2 times as long.
         return op.Conv(grad, _turned(weight, len(inner)), pads=inner * 2, dilations=g.dilation)
     # What the stride skipped at the far edge must come back, or the gradient is too small for its input.
     rest = [
@@ -81,6 +90,24 @@ def _by_input(grad: Value, x: Value, weight: Value, g: Geometry) -> Value:
     ]
     return op.ConvTranspose(
         grad, weight, strides=g.stride, pads=g.pads, dilations=g.dilation, group=g.groups, output_padding=rest
+    )
+
+
+def _by_rows(grad: Value, x: Value, weight: Value, g: Geometry) -> Value:
+    """One product for the whole batch, a row per place of the map; what each place saw is then added up in its place.
+
+    A convolution would go through the whole weight once per sample.
+    """
+    axes, outward = list(range(2, 2 + len(g.kernel))), size(weight, 0)
+    rows = reshape(op.Transpose(grad, perm=[0, *axes, 1]), -1, outward)
+    seen = reshape(op.MatMul(rows, reshape(weight, outward, -1)), -1, _area(grad), size(x, 1) * prod(g.kernel))
+    return op.Col2Im(
+        op.Transpose(seen, perm=[0, 2, 1]),
+        ints(*(size(x, axis) for axis in axes)),
+        ints(*g.kernel),
+        strides=g.stride,
+        pads=g.pads,
+        dilations=g.dilation,
     )
 
 
@@ -95,26 +122,56 @@ def _by_weight(x: Value, grad: Value, g: Geometry) -> Value:
     """What each kernel place saw, times the gradient: products of matrices where that beats a convolution."""
     if g.groups > 1:
         return _by_swapping(x, grad, g)
+    if _area(grad) <= SMALL_MAP:
+        return _by_joined_places(x, grad, g)
     if size(x, 1) >= FEW_CHANNELS and all(step == 1 for step in g.stride):
         return _by_places(x, grad, g)
     return _by_columns(x, grad, g)
 
 
 def _by_places(x: Value, grad: Value, g: Geometry) -> Value:
-    """One product per place of the kernel; for strides of 1, where a place sees a plain cut of the input."""
+    """One product per place of the kernel, over batch and map at once."""
     inward, outward = size(x, 1), size(grad, 1)
-    sent = reshape(grad, 0, outward, -1)
-    lengths = [size(grad, 2 + axis) for axis in range(len(g.kernel))]
-    padded = op.Pad(x, ints(0, 0, *g.padding, 0, 0, *g.padding)) if any(g.padding) else x
+    sent = reshape(_channels_first(grad), outward, -1)
     products = []
-    for place in product(*(range(n) for n in g.kernel)):
-        starts = [at * step for at, step in zip(place, g.dilation, strict=True)]
-        seen = reshape(cut(padded, starts, lengths), 0, inward, -1)
-        # Summed over the batch place by place: joined first, they would be one large tensor that is slow to sum.
-        summed = total(op.MatMul(sent, op.Transpose(seen, perm=[0, 2, 1])), 0)
+    for seen in _seen(x, grad, g):
+        summed = op.MatMul(sent, op.Transpose(reshape(seen, inward, -1), perm=[1, 0]))
         products.append(reshape(summed, outward, inward, 1))
-    joined = op.Concat(*products, axis=2) if len(products) > 1 else products[0]
-    return reshape(joined, outward, inward, *g.kernel)
+    return reshape(_joined(products, axis=2), outward, inward, *g.kernel)
+
+
+def _by_joined_places(x: Value, grad: Value, g: Geometry) -> Value:
+    """One product for all places: for small maps, where what the places saw takes less room than the weight."""
+    inward, outward = size(x, 1), size(grad, 1)
+    seen = [reshape(each, inward, 1, -1) for each in _seen(x, grad, g)]
+    columns = reshape(_joined(seen, axis=1), inward * len(seen), -1)
+    product = op.MatMul(reshape(_channels_first(grad), outward, -1), op.Transpose(columns, perm=[1, 0]))
+    return reshape(product, outward, inward, *g.kernel)
+
+
+def _seen(x: Value, grad: Value, g: Geometry) -> list[Value]:
+    """For each place of the kernel, the part of the input that it saw: channels, batch, map."""
+    lengths = [size(grad, 2 + axis) for axis in range(len(g.kernel))]
+    swapped = _channels_first(x)
+    padded = op.Pad(swapped, ints(0, 0, *g.padding, 0, 0, *g.padding)) if any(g.padding) else swapped
+    return [
+        cut(padded, [at * step for at, step in zip(place, g.dilation, strict=True)], lengths, g.stride)
+        for place in product(*(range(n) for n in g.kernel))
+    ]
+
+
+def _joined(values: list[Value], axis: int) -> Value:
+    return op.Concat(*values, axis=axis) if len(values) > 1 else values[0]
+
+
+def _area(value: Value) -> int:
+    """How many places a map has."""
+    return prod(size(value, axis) for axis in range(2, len(value.shape)))
+
+
+def _channels_first(value: Value) -> Value:
+    """Batch and channels in each other's place, so that a product can sum over the batch together with the map."""
+    return op.Transpose(value, perm=[1, 0, *range(2, len(value.shape))])
 
 
 def _by_columns(x: Value, grad: Value, g: Geometry) -> Value:
@@ -139,4 +196,6 @@ def _by_swapping(x: Value, grad: Value, g: Geometry) -> Value:
     kernels = op.Transpose(grad, perm=[1, 0, *(2 + axis for axis in axes)])
     result = op.Conv(merged, kernels, strides=g.dilation, pads=g.pads, dilations=g.stride, group=g.groups)
     # A stride that does not divide leaves places beyond the kernel.
-    return op.Transpose(cut(result, [0 for _ in axes], g.kernel), perm=[1, 0, *(2 + axis for axis in axes)])
+    return op.Transpose(
+        cut(result, [0 for _ in axes], g.kernel, [1 for _ in axes]), perm=[1, 0, *(2 + axis for axis in axes)]
+    )

@@ -1,35 +1,12 @@
-"""Dropout whose noise is given from outside, so that a graph stays a function of its inputs."""
+"""Dropout and stochastic depth whose noise is given from outside."""
 
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-
-class NoiseFeed:
-    """Hands each dropout its noise in the order of the calls, and remembers the shapes asked for."""
-
-    def __init__(self) -> None:
-        """Start without noise."""
-        self.shapes: list[tuple[int, ...]] = []
-        self._noise: Sequence[Tensor] | None = None
-
-    def give(self, noise: Sequence[Tensor] | None) -> None:
-        """Use `noise` for the next forward pass; None only records shapes."""
-        self._noise = noise
-        self.shapes = []
-
-    def take(self, shape: tuple[int, ...], x: Tensor) -> Tensor:
-        """The noise for one call: `shape` is without the batch."""
-        self.shapes.append(shape)
-        if self._noise is None:
-            return x.new_full((x.shape[0], *shape), 0.999)
-        return self._noise[len(self.shapes) - 1]
+from coordinator.compiling.noise import NoiseFeed
 
 
 class FedDropout(nn.Module):
@@ -48,13 +25,13 @@ class FedDropout(nn.Module):
             return x
         if self.p == 1:
             return x * 0.0
-        shape = (int(x.shape[1]), *(1 for _ in x.shape[2:])) if self.channels else tuple(int(n) for n in x.shape[1:])
-        keep = (self.feed.take(shape, x) >= self.p).to(x.dtype)
+        size = (*x.shape[:2], *(1 for _ in x.shape[2:])) if self.channels else x.shape
+        keep = (self.feed.take(size, x) >= self.p).to(x.dtype)
         return x * (keep * (1.0 / (1.0 - self.p)))
 
 
 def with_fed_dropout(module: nn.Module) -> tuple[nn.Module, NoiseFeed]:
-    """A copy of `module` in which every dropout layer takes its noise from the returned feed."""
+    """A copy of `module` in which all dropout takes its noise from the returned feed."""
     feed = NoiseFeed()
     if _is_dropout(module):
         return _fed(module, feed), feed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir
@@ -23,37 +24,53 @@ if TYPE_CHECKING:
 IR_VERSION = 9
 
 
-def export_train(trainee: Trainee, x: Tensor, y: Tensor, noise: Sequence[Tensor]) -> bytes:
-    """The training graph: (vector, x, y, noise...) -> (loss, gradient)."""
+@dataclass(frozen=True)
+class Traced:
+    """The operators of a graph, and the names of its inputs and results."""
 
-    def function(vector: Tensor, batched: list[Tensor]) -> tuple[Tensor, Tensor]:
+    graph: fx.GraphModule
+    names: list[str]
+    results: list[str]
+
+
+def trace_train(trainee: Trainee, x: Tensor, y: Tensor, noise: Sequence[Tensor]) -> Traced:
+    """The training graph: (vector, x, y, noise...) -> (loss, gradient), and the new state of a model that has one."""
+
+    def function(vector: Tensor, batched: list[Tensor]) -> tuple[Tensor, ...]:
         # Taken per tensor and joined: differentiating through slices would pad a full vector per tensor.
-        loss, gradients = trainee.loss_and_gradient(trainee.split(vector), batched[0], batched[1], batched[2:])
-        return loss, torch.cat([gradient.reshape(-1) for gradient in gradients])
+        loss, *parts = trainee.loss_and_gradient(trainee.split(vector), batched[0], batched[1], batched[2:])
+        return loss, *(torch.cat([each.reshape(-1) for each in part]) for part in parts if part)
 
     names = ["vector", "x", "y", *(f"noise_{at}" for at in range(len(noise)))]
-    return _export(function, trainee.initial, [x, y, *noise], names, ["loss", "gradient"])
+    results = ["loss", "gradient", "state"][: 3 if len(trainee.names) > trainee.trained else 2]
+    return _traced(function, trainee.initial, [x, y, *noise], names, results)
 
 
-def export_predict(trainee: Trainee, x: Tensor) -> bytes:
+def trace_predict(trainee: Trainee, x: Tensor) -> Traced:
     """The prediction graph: (vector, x) -> logits."""
 
     def function(vector: Tensor, batched: list[Tensor]) -> tuple[Tensor]:
         return (trainee.logits(trainee.split(vector), batched[0]),)
 
-    return _export(function, trainee.initial, [x], ["vector", "x"], ["logits"])
+    return _traced(function, trainee.initial, [x], ["vector", "x"], ["logits"])
 
 
-def _export(
+def _traced(
     function: Callable[..., Any], vector: Tensor, batched: list[Tensor], names: list[str], results: list[str]
-) -> bytes:
+) -> Traced:
     with _quiet(), torch.no_grad():
         graph = trace(function, vector, batched, decompositions())
         # Where numbers of two types meet, ONNX wants one of them cast.
         _fx_passes.insert_type_promotion_nodes(graph)
-        model = _translated(graph)
-    _ir_passes.rename_inputs(model, names)
-    _ir_passes.rename_outputs(model, results)
+    return Traced(graph, names, results)
+
+
+def exported(traced: Traced) -> bytes:
+    """The graph as ONNX."""
+    with _quiet(), torch.no_grad():
+        model = _translated(traced.graph)
+    _ir_passes.rename_inputs(model, traced.names)
+    _ir_passes.rename_outputs(model, traced.results)
     return tidied(model)
 
 

@@ -8,20 +8,23 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from coordinator.compiling.attention import plain_attention
+from coordinator.compiling.batchnorm import with_plain_batchnorm
 from coordinator.compiling.checking import Exam, check_kit
 from coordinator.compiling.dropout import with_fed_dropout
-from coordinator.compiling.exporting import export_predict, export_train
+from coordinator.compiling.exporting import exported, trace_predict, trace_train
 from coordinator.compiling.layers import Whereabouts
 from coordinator.compiling.preprocessing import normalised
 from coordinator.compiling.probing import probes
+from coordinator.compiling.recurrence import with_recurrence
 from coordinator.compiling.samples import ProbeSamples, like
 from coordinator.compiling.survey import Survey, check_layers, instead_of, linear_weights, take_survey
 from coordinator.compiling.tracing import TRACED_BATCH, Trainee
+from coordinator.compiling.trunks import cut, mixes_samples
 from sojourn.errors import ModelError
 from sojourn.model.graphs import Graphs, check_probe
-from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, Probe, TensorSpec
+from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, Probe, TensorSpec, Trunk
 from sojourn.randomness import derive
 
 if TYPE_CHECKING:
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from torch import nn
+
+    from coordinator.compiling.batchnorm import Statistics
 
     Report = Callable[[str], None]
 
@@ -55,16 +60,19 @@ def compile_kit(
     std: Sequence[float] | None,
     seed: int,
     batch: int = USUAL_BATCH,
+    batchnorm: Statistics = "merge",
+    whole: bool = False,
     report: Report = lambda _step: None,
 ) -> Compiled:
     """Compile `module` with its loss and normalisation; ModelError where the result is not what torch computes.
 
     batch: the size of the job's batches; the graphs are for all sizes, but are compared with torch on this one too.
+    batchnorm: whether the running statistics of BatchNorm layers are trained and merged, or stay as they are.
+    whole: keeps the model in one piece also where a frozen first part of it could be run once (`trunks`).
     report: is told each step as it begins, in words.
     """
-    # Attention by plain products: the fused kernels have no gradient that could be traced.
-    with sdpa_kernel(SDPBackend.MATH):
-        return _compile(module, input, classes, mean, std, seed, batch, report)
+    with plain_attention():
+        return _compile(module, input, classes, mean, std, seed, batch, batchnorm, whole, report)
 
 
 def _compile(
@@ -75,18 +83,22 @@ def _compile(
     std: Sequence[float] | None,
     seed: int,
     batch: int,
+    batchnorm: Statistics,
+    in_one_piece: bool,
     report: Report,
 ) -> Compiled:
     report("looking at the layers")
     check_layers(module)
     seed = derive(seed, "compile")
     fed, feed = with_fed_dropout(module)
+    fed = with_plain_batchnorm(fed, batchnorm)
+    with_recurrence(fed, feed)
     whole = normalised(fed, spec, mean, std)
     samples = like(spec, module, len(classes), (), mean, std)
     survey = take_survey(fed, feed, torch.from_numpy(samples.batch(2, seed).x), len(classes))
     samples = like(spec, module, len(classes), survey.noise, mean, std)
     trainee = Trainee(whole, feed, len(classes))
-    train, predict = _export(trainee, samples, survey, seed, report)
+    graphs = _export(trainee, samples, survey, seed, report, whole=in_one_piece)
     tensors = tuple(
         TensorSpec(name.removeprefix("module."), shape)
         for name, shape in zip(trainee.names, trainee.shapes, strict=True)
@@ -94,14 +106,15 @@ def _compile(
     report("taking the probe")
     candidates = probes(trainee, samples, seed)
     kit = Kit(
-        model=ModelSpec(tensors),
+        model=ModelSpec(tensors, len(tensors) - trainee.trained),
         input=spec,
         classes=classes,
         noise=survey.noise,
-        train=train,
-        predict=predict,
+        train=graphs.train,
+        predict=graphs.predict,
         probe=next(candidates),
         linear=linear_weights(fed, {tensor.name for tensor in tensors}),
+        trunk=graphs.trunk or msgspec.UNSET,
     )
     exam = Exam(trainee, samples, seed, batch)
     check_kit(kit, exam, lambda at, of: report(f"checking the gradient ({at + 1} of {of})"))
@@ -123,16 +136,32 @@ def _probed(kit: Kit, others: Iterator[Probe]) -> Kit:
     return kit
 
 
-def _export(trainee: Trainee, samples: ProbeSamples, survey: Survey, seed: int, report: Report) -> tuple[bytes, bytes]:
+@dataclass(frozen=True)
+class _Graphs:
+    """The graphs of a kit."""
+
+    train: bytes
+    predict: bytes
+    trunk: Trunk | None = None
+
+
+def _export(
+    trainee: Trainee, samples: ProbeSamples, survey: Survey, seed: int, report: Report, *, whole: bool
+) -> _Graphs:
     batch = samples.batch(TRACED_BATCH, seed)
     x, y = torch.from_numpy(batch.x), torch.from_numpy(batch.y)
     noise = [torch.from_numpy(values) for values in batch.noise]
     with Whereabouts(trainee.module.get_submodule("module")) as whereabouts:
         try:
             report("writing the training graph")
-            train = export_train(trainee, x, y, noise)
+            train = trace_train(trainee, x, y, noise)
             report("writing the prediction graph")
-            return train, export_predict(trainee, x)
+            predict = trace_predict(trainee, x)
+            if not whole and (parts := cut(train, predict)):
+                trunk = Trunk(exported(parts.trunk), parts.shape)
+                if not mixes_samples(trunk, batch.x):
+                    return _Graphs(exported(parts.train), exported(parts.predict), trunk)
+            return _Graphs(exported(train), exported(predict))
         except ModelError:
             raise
         except Exception as error:
@@ -142,7 +171,7 @@ def _export(trainee: Trainee, samples: ProbeSamples, survey: Survey, seed: int, 
 def _why(error: Exception, whereabouts: Whereabouts, survey: Survey) -> str:
     """Name the layer: the one that was running, or the one whose operator the exporter refused."""
     text = _root(error)
-    operator = re.search(r"aten[.:]+(\w+)", text)
+    operator = re.search(r"(?:aten|prims)[.:]+(\w+)", text)
     layer = whereabouts.layer
     if layer == "the loss" and operator:
         layer = survey.layer_of(operator[1])

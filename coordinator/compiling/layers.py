@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Self
 
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
     from torch import nn
     from torch._ops import OpOverload
     from torch.utils.hooks import RemovableHandle
+
+
+class LayerRefused(Exception):
+    """Why a layer cannot be compiled; whoever catches it knows which one was running."""
 
 
 def describe(name: str, module: nn.Module) -> str:
@@ -65,6 +70,8 @@ class Operators(TorchDispatchMode):
         super().__init__()
         self._whereabouts = whereabouts
         self.seen: dict[OpOverload, str] = {}
+        self.runs: Counter[str] = Counter()
+        """How many operators each layer ran."""
 
     def __torch_dispatch__(
         self,
@@ -74,5 +81,7 @@ class Operators(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Note the operator and run it."""
-        self.seen.setdefault(func, self._whereabouts.layer)
+        layer = self._whereabouts.layer
+        self.seen.setdefault(func, layer)
+        self.runs[layer] += 1
         return func(*args, **(kwargs or {}))

@@ -54,7 +54,7 @@ def mean(value: Value, *axes: int) -> Value:
     return op.ReduceMean(value, ints(*axes), keepdims=1)
 
 
-def cut(value: Value, starts: Sequence[int], lengths: Sequence[int]) -> Value:
-    """A block of the axes after batch and channels."""
-    ends = [start + length for start, length in zip(starts, lengths, strict=True)]
-    return op.Slice(value, ints(*starts), ints(*ends), ints(*range(2, 2 + len(starts))))
+def cut(value: Value, starts: Sequence[int], lengths: Sequence[int], steps: Sequence[int]) -> Value:
+    """A block of the axes after batch and channels, of which every `steps`-th place is taken."""
+    ends = [start + (length - 1) * step + 1 for start, length, step in zip(starts, lengths, steps, strict=True)]
+    return op.Slice(value, ints(*starts), ints(*ends), ints(*range(2, 2 + len(starts))), ints(*steps))

@@ -10,12 +10,14 @@ import torch
 
 from coordinator.compiling.reference import Answer, exact, nudged, rounded
 from sojourn.errors import ModelError
-from sojourn.model.graphs import GRADIENT_TOLERANCE, LOSS_TOLERANCE, probe_vector
+from sojourn.model.graphs import GRADIENT_TOLERANCE, LOSS_TOLERANCE, probe_vector, state_places
 from sojourn.protocol.spec import Probe
 from sojourn.randomness import derive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from numpy.typing import NDArray
 
     from coordinator.compiling.samples import Batch, ProbeSamples
     from coordinator.compiling.tracing import Trainee
@@ -64,16 +66,20 @@ def probes(trainee: Trainee, samples: ProbeSamples, seed: int) -> Iterator[Probe
 
 def _spread(trainee: Trainee) -> tuple[float, ...]:
     """So that each tensor is as large as at the start: numbers spread evenly up to s have a mean square of s²/3."""
-    parts = torch.split(trainee.initial.double(), list(trainee.sizes))
+    parts = torch.split(trainee.initial.double(), list(trainee.sizes))[: trainee.trained]
     return tuple(float(torch.sqrt(3 * part.square().mean())) or SMALL for part in parts)
 
 
 def _tried(trainee: Trainee, samples: ProbeSamples, size: int, seed: int, spread: tuple[float, ...]) -> _Candidate:
-    batch, vector = samples.batch(size, seed), probe_vector(trainee.sizes, spread)
+    batch, vector = samples.batch(size, seed), _vector(trainee, spread)
     answer = rounded(trainee, vector, batch)
     # Twice to either side: one that misses a kink is made up for by the other.
     beside = [*nudged(trainee, vector, batch, seed), *nudged(trainee, vector, batch, derive(seed, "again"))]
     return _Candidate(batch, seed, spread, max(_unlike(answer, other) for other in beside))
+
+
+def _vector(trainee: Trainee, spread: tuple[float, ...]) -> NDArray[np.float32]:
+    return probe_vector(trainee.sizes, spread, len(trainee.sizes) - trainee.trained)
 
 
 def _unlike(answer: Answer, other: Answer) -> float:
@@ -89,7 +95,7 @@ def _unlike(answer: Answer, other: Answer) -> float:
 
 
 def _probe(trainee: Trainee, taken: _Candidate) -> Probe:
-    answer = exact(trainee, probe_vector(trainee.sizes, taken.spread), taken.batch)
+    answer = exact(trainee, _vector(trainee, taken.spread), taken.batch)
     batch, gradient = taken.batch, answer.gradient
     if not np.isfinite(answer.loss) or not np.isfinite(gradient).all():
         raise ModelError(
@@ -108,4 +114,5 @@ def _probe(trainee: Trainee, taken: _Candidate) -> Probe:
         places=tuple(int(place) for place in places),
         values=tuple(float(value) for value in gradient[places]),
         spread=taken.spread,
+        state=tuple(float(value) for value in answer.state[state_places(answer.state.size)]),
     )

@@ -27,16 +27,22 @@ NUDGE = 2e-6
 
 @dataclass(frozen=True)
 class Answer:
-    """The loss, the gradient by each tensor, and the logits of one batch, all in float64."""
+    """The loss, the gradient by each tensor, the logits and the new state of one batch, all in float64."""
 
     loss: NDArray[np.float64]
     gradients: list[NDArray[np.float64]]
     logits: NDArray[np.float64]
+    states: list[NDArray[np.float64]]
 
     @property
     def gradient(self) -> NDArray[np.float64]:
         """All gradients as one vector."""
         return np.concatenate([part.reshape(-1) for part in self.gradients])
+
+    @property
+    def state(self) -> NDArray[np.float64]:
+        """All of the new state as one vector; empty for a model without."""
+        return np.concatenate([np.zeros(0), *(part.reshape(-1) for part in self.states)])
 
 
 def exact(trainee: Trainee, vector: NDArray[np.float32], batch: Batch) -> Answer:
@@ -69,10 +75,10 @@ def _answer(trainee: Trainee, vector: Tensor, batch: Batch) -> Answer:
     x, y = torch.from_numpy(np.ascontiguousarray(batch.x)), torch.from_numpy(batch.y)
     x = x.to(vector.dtype) if x.is_floating_point() else x
     noise = [torch.from_numpy(values) for values in batch.noise]
-    loss, gradients = trainee.loss_and_gradient(tensors, x, y, noise)
+    loss, gradients, states = trainee.loss_and_gradient(tensors, x, y, noise)
     with torch.no_grad():
         logits = trainee.logits(tensors, x)
-    return Answer(_double(loss), [_double(gradient) for gradient in gradients], _double(logits))
+    return Answer(_double(loss), list(map(_double, gradients)), _double(logits), list(map(_double, states)))
 
 
 def _double(tensor: Tensor) -> NDArray[np.float64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,24 +12,37 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
-from coordinator.compiling.layers import Operators, Whereabouts, describe
+from coordinator.compiling.batchnorm import KINDS
+from coordinator.compiling.layers import LayerRefused, Operators, Whereabouts, describe
+from coordinator.compiling.noise import learn_draws
+from coordinator.compiling.recurrence import Recurrence
 from sojourn.errors import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
-    from coordinator.compiling.dropout import NoiseFeed
+    from coordinator.compiling.noise import NoiseFeed
 
-RANDOM_LAYERS = (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU, nn.FractionalMaxPool2d)
+REFUSED = (
+    nn.RReLU,
+    nn.FractionalMaxPool2d,
+    nn.FractionalMaxPool3d,
+    nn.MaxUnpool1d,
+    nn.MaxUnpool2d,
+    nn.MaxUnpool3d,
+    nn.EmbeddingBag,
+)
+MOST_OPERATORS = 4_000
+"""Of a forward pass: some 250 steps of a GRUCell, or four times a DenseNet of 201 layers; minutes to compile."""
 INSTEAD = {
-    "AdaptiveMaxPool": "AdaptiveAvgPool2d, or MaxPool2d with a window of its own",
     "EmbeddingBag": "Embedding and a mean over its second axis",
     "FractionalMaxPool": "MaxPool2d",
-    "LPPool": "AvgPool2d",
-    "MaxPool3d": "Conv3d with a stride",
+    "grid_sampler": "Upsample, or Conv2d with a stride",
     "MaxUnpool": "Upsample or ConvTranspose2d",
+    "max_unpool": "Upsample or ConvTranspose2d",
+    "RReLU": "LeakyReLU",
 }
-"""What to use in place of layers that have no translation, by how their names begin."""
+"""What to use in place of layers and operators that have no translation, by how their names begin."""
 
 
 @dataclass(frozen=True)
@@ -73,46 +87,81 @@ def linear_weights(module: nn.Module, trained: AbstractSet[str]) -> tuple[str, .
 def take_survey(module: nn.Module, feed: NoiseFeed, x: Tensor, classes: int) -> Survey:
     """Run the module once in training and look at what it does."""
     module.train()
-    feed.give(None)
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     with torch.no_grad(), torch.random.fork_rng(devices=[]), Whereabouts(module) as whereabouts:
         operators = Operators(whereabouts)
         try:
             with operators:
-                answers = module(x)
+                answers = learn_draws(module, feed, x)
+        except LayerRefused as error:
+            raise ModelError(f"{whereabouts.layer} cannot be compiled: {error}") from error
         except Exception as error:
             shape = tuple(x.shape[1:])
             raise ModelError(f"{whereabouts.layer} fails on an input of shape {shape}: {error}") from error
     _check_randomness(operators)
+    _check_operators(operators)
+    _check_length(module, operators.runs, passes=2 if feed.draws else 1)
     _check_buffers(module, before)
     _check_answers(answers, len(x), classes)
     names = {_name(operator): layer for operator, layer in reversed(operators.seen.items())}
-    return Survey(noise=tuple(feed.shapes), operators=names)
+    return Survey(noise=tuple(draw.shape for draw in feed.draws), operators=names)
 
 
 def _refusal(layer: nn.Module) -> str | None:
+    if any(is_lazy(tensor) for tensor in (*layer.parameters(recurse=False), *layer.buffers(recurse=False))):
+        return "its shape is not known yet; give the size instead of a lazy layer"
     if isinstance(layer, _BatchNorm):
-        return (
-            "it keeps running statistics, which differ from device to device and are no weights. Use GroupNorm or "
-            "LayerNorm; models of torchvision take norm_layer=lambda channels: nn.GroupNorm(8, channels)"
-        )
+        return _refusal_of_batchnorm(layer)
     if isinstance(layer, _InstanceNorm) and layer.track_running_stats:
         return "it keeps running statistics; use track_running_stats=False or GroupNorm"
-    if isinstance(layer, RANDOM_LAYERS):
-        return "it draws its own random numbers; use Dropout"
-    if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
+    if isinstance(layer, REFUSED):
+        return f"it has no graph{instead_of(describe('', layer))}"
+    if isinstance(layer, nn.Embedding) and layer.max_norm is not None:
         return "max_norm changes the weights during a forward pass; leave it out"
-    if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and (layer.scale_grad_by_freq or layer.sparse):
+    if isinstance(layer, nn.Embedding) and (layer.scale_grad_by_freq or layer.sparse):
         return "scale_grad_by_freq and sparse gradients have no graph; leave them out"
-    if any(is_lazy(parameter) for parameter in layer.parameters(recurse=False)):
-        return "its shape is not known yet; give the size instead of a lazy layer"
+    return None
+
+
+def _refusal_of_batchnorm(layer: _BatchNorm) -> str | None:
+    if type(layer) not in KINDS:
+        return "only torch's own BatchNorm1d, BatchNorm2d and BatchNorm3d can be; use one of these"
+    if layer.running_mean is None:
+        return (
+            "without running statistics an answer depends on the samples that are asked together with it; use "
+            "track_running_stats=True or GroupNorm"
+        )
+    if layer.momentum is None:
+        return "with momentum=None its statistics depend on how many batches there were; give a number, such as 0.1"
     return None
 
 
 def _check_randomness(operators: Operators) -> None:
     for operator, layer in operators.seen.items():
         if torch.Tag.nondeterministic_seeded in operator.tags:
-            raise ModelError(f"{layer} draws random numbers of its own ({_name(operator)}); use an nn.Dropout layer")
+            raise ModelError(
+                f"{layer} draws random numbers of its own ({_name(operator)}); use nn.Dropout or F.dropout"
+            )
+
+
+def _check_operators(operators: Operators) -> None:
+    for operator, layer in operators.seen.items():
+        name = _name(operator)
+        if better := next((each for start, each in INSTEAD.items() if name.startswith(start)), None):
+            raise ModelError(f"{layer} cannot be compiled: its operator {name} has no graph; use {better}")
+
+
+def _check_length(module: nn.Module, runs: Counter[str], passes: int) -> None:
+    """Refuse a model of so many operators that compiling it would take many minutes: a graph has each that runs."""
+    single = {describe(name, layer) for name, layer in module.named_modules() if isinstance(layer.forward, Recurrence)}
+    written_out = Counter({layer: count // passes for layer, count in runs.items() if layer not in single})
+    if written_out.total() > MOST_OPERATORS:
+        layer, most = written_out.most_common(1)[0]
+        raise ModelError(
+            f"the model runs {written_out.total():,} operators in a forward pass, and {MOST_OPERATORS:,} are the most "
+            f"that are compiled. {most:,} of them are in {layer}: if it stands in a loop over the steps of a sequence, "
+            "use nn.RNN, nn.GRU or nn.LSTM over the whole sequence"
+        )
 
 
 def _check_buffers(module: nn.Module, before: dict[str, Tensor]) -> None:

@@ -12,12 +12,13 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
+from coordinator.compiling.batchnorm import layers_with_state
 from sojourn.errors import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from coordinator.compiling.dropout import NoiseFeed
+    from coordinator.compiling.noise import NoiseFeed
 
 # The batch in which a trace is taken: it must not equal 0 or 1, for which torch specialises.
 TRACED_BATCH = 5
@@ -25,12 +26,20 @@ LARGER = 13
 
 
 class Trainee:
-    """A module as functions of its trainable tensors, which is how both torch and the tracer run it."""
+    """A module as functions of its tensors, which is how both torch and the tracer run it.
+
+    They are those that are trained, and after them the layers' state, which a training step returns as it becomes.
+    """
 
     def __init__(self, module: nn.Module, feed: NoiseFeed, classes: int) -> None:
         """Run `module`, whose dropout takes its noise from `feed`."""
         self.module, self.feed, self.classes = module, feed, classes
-        named = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        named: dict[str, Tensor] = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self.trained = len(named)
+        """How many of the tensors are trained."""
+        self._with_state = tuple(layers_with_state(module))
+        for name, layer in self._with_state:
+            named |= {f"{name}running_mean": layer.running_mean, f"{name}running_var": layer.running_var}
         self.names = tuple(named)
         self.shapes = tuple(tuple(p.shape) for p in named.values())
         self.sizes = tuple(p.numel() for p in named.values())
@@ -48,19 +57,27 @@ class Trainee:
 
     def loss_and_gradient(
         self, tensors: Sequence[Tensor], x: Tensor, y: Tensor, noise: Sequence[Tensor]
-    ) -> tuple[Tensor, list[Tensor]]:
-        """The mean cross entropy of a batch, and its gradient by each tensor."""
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """The mean cross entropy of a batch, its gradient by each tensor that is trained, and the layers' new state."""
         self.module.train()
         self.feed.give(noise)
-        leaves = [tensor.detach().requires_grad_() for tensor in tensors]
+        for _, layer in self._with_state:
+            layer.left = None
+        leaves = [tensor.detach().requires_grad_() for tensor in tensors[: self.trained]]
+        state = list(tensors[self.trained :])
         with torch.enable_grad():
             # Not nll_loss: the exporter turns its backward into a wrong constant without a word.
-            chances = torch.log_softmax(self._call(leaves, x), 1)
+            chances = torch.log_softmax(self._call([*leaves, *state], x), 1)
             hot = (y.unsqueeze(1) == torch.arange(self.classes)).to(torch.float32)
             loss = -(chances * hot).sum(1).mean()
             gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
-        filled = [torch.zeros_like(t) if g is None else g for t, g in zip(tensors, gradients, strict=True)]
-        return loss.detach(), filled
+        filled = [torch.zeros_like(t) if g is None else g for t, g in zip(leaves, gradients, strict=True)]
+        return loss.detach(), filled, self._state_after(state)
+
+    def _state_after(self, before: Sequence[Tensor]) -> list[Tensor]:
+        """The state that the last pass left; that of a layer which it did not run stays as it was."""
+        pairs = zip(self._with_state, zip(before[::2], before[1::2], strict=True), strict=True)
+        return [part for (_, layer), old in pairs for part in (layer.left or old)]
 
     def _call(self, tensors: Sequence[Tensor], x: Tensor) -> Tensor:
         out: Tensor = functional_call(self.module, dict(zip(self.names, tensors, strict=True)), (x,))

@@ -13,7 +13,17 @@ from torch.onnx._internal.exporter import _decomp
 from torch.onnx._internal.exporter._registration import OnnxDecompMeta, ONNXRegistry, _get_overload
 from torch.onnx._internal.exporter._torchlib import _torchlib_registry
 
-from coordinator.compiling import averages, convolutions, maxima, norms, operators
+from coordinator.compiling import (
+    adaptive_maxima,
+    averages,
+    convolutions,
+    maxima,
+    norms,
+    operators,
+    recurrence,
+    recurrent_graphs,
+)
+from coordinator.compiling.gradients import TAKEN_APART
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,17 +33,34 @@ OPSET = 18
 
 TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     aten.convolution_backward.default: convolutions.convolution_backward,
-    aten._adaptive_avg_pool2d.default: averages.adaptive_avg_pool2d,
-    aten._adaptive_avg_pool2d_backward.default: averages.adaptive_avg_pool2d_backward,
-    aten.avg_pool2d.default: averages.avg_pool2d,
-    aten.avg_pool2d_backward.default: averages.avg_pool2d_backward,
-    aten.max_pool2d_with_indices.default: maxima.max_pool2d_with_indices,
-    aten.max_pool2d_with_indices_backward.default: maxima.max_pool2d_with_indices_backward,
+    aten._adaptive_avg_pool2d.default: averages.adaptive_avg_pool,
+    aten._adaptive_avg_pool2d_backward.default: averages.adaptive_avg_pool_backward,
+    aten._adaptive_avg_pool3d.default: averages.adaptive_avg_pool,
+    aten._adaptive_avg_pool3d_backward.default: averages.adaptive_avg_pool_backward,
+    aten.avg_pool2d.default: averages.avg_pool,
+    aten.avg_pool2d_backward.default: averages.avg_pool_backward,
+    aten.avg_pool3d.default: averages.avg_pool,
+    aten.avg_pool3d_backward.default: averages.avg_pool_backward,
+    aten.replication_pad1d_backward.default: averages.replication_pad_backward,
+    aten.replication_pad2d_backward.default: averages.replication_pad_backward,
+    aten.replication_pad3d_backward.default: averages.replication_pad_backward,
+    aten.adaptive_max_pool2d.default: adaptive_maxima.adaptive_max_pool,
+    aten.adaptive_max_pool2d_backward.default: adaptive_maxima.adaptive_max_pool_backward,
+    aten.adaptive_max_pool3d.default: adaptive_maxima.adaptive_max_pool,
+    aten.adaptive_max_pool3d_backward.default: adaptive_maxima.adaptive_max_pool_backward,
+    aten.max_pool2d_with_indices.default: maxima.max_pool_with_indices,
+    aten.max_pool2d_with_indices_backward.default: maxima.max_pool_with_indices_backward,
+    aten.max_pool3d_with_indices.default: maxima.max_pool_with_indices,
+    aten.max_pool3d_with_indices_backward.default: maxima.max_pool_with_indices_backward,
     aten.threshold_backward.default: maxima.threshold_backward,
     aten.embedding_dense_backward.default: maxima.embedding_dense_backward,
     aten.native_group_norm.default: norms.native_group_norm,
     aten.native_group_norm_backward.default: norms.native_group_norm_backward,
     aten.sym_numel.default: operators.count,
+    recurrence.recurrent.default: recurrent_graphs.recurrent,
+    recurrence.recurrent_backward.default: recurrent_graphs.recurrent_backward,
+    recurrence.lstm.default: recurrent_graphs.lstm,
+    recurrence.lstm_backward.default: recurrent_graphs.lstm_backward,
 }
 
 
@@ -89,4 +116,4 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         # The exporter knows some gradients, but not all, and one of them wrongly.
         if "backward" in str(operator) and operator not in TRANSLATIONS
     }
-    return _decomp.create_onnx_friendly_decomposition_table(implemented) | gradients
+    return _decomp.create_onnx_friendly_decomposition_table(implemented) | gradients | TAKEN_APART

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import msgspec
 
 from coordinator.jobs.compatibility import objections
-from coordinator.jobs.start import read_start
+from coordinator.jobs.start import PREFIX, read_start
 from coordinator.jobs.tour_settings import GateSettings, TourSettings
 from coordinator.strategies import Strategy, named
 from coordinator.strategies.strategy import FORMS
@@ -24,22 +24,62 @@ from sojourn.settings import Texts, named_table, parse, validated
 if TYPE_CHECKING:
     from pathlib import Path
 
+TORCHVISION = "torchvision:"
+"""How the names of torchvision's models begin."""
 DIGITS = "digits"
 """The name of the set that is built in: scikit-learn's digits."""
+FILE_KEYS = {"data": ("test", "exemplars"), "model": ("path", "start")}
+"""The keys of a job that name files on the coordinator's machine, by table."""
 ROUNDS = 10
 """Unless a job says how many, or its schedule does."""
 
 
 class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which model: `mlp`, `cnn`, `resnet8`, or a class of one's own as `package.module:Class`."""
+    """Which model, what it starts from, and which of its tensors are trained."""
 
     name: str = "mlp"
-    """`mlp`, `cnn`, `resnet8`, or a class of one's own as `package.module:Class`."""
+    """`mlp`, `cnn`, `resnet8`, one of torchvision's such as `torchvision:mobilenet_v3_small`, or a class of one's own
+    as `package.module:Class`."""
     options: dict[str, Any] = {}
     """What the model is made with, by name. Example: `{ hidden = [128, 64] }`."""
+    path: str | None = None
+    """A folder on the coordinator's machine in which a class of one's own is looked for, too. Example: `"nets"`."""
     start: str | None = None
-    """The model of an earlier job to start from, `job:NAME`, `job:NAME@12` or `job:NAME@best`; without it, a new one.
+    """Weights to start from; without it, random ones. A file on the coordinator's machine (safetensors, a state dict of
+    torch, an ONNX file of `job export`), or the model of an earlier job, `job:NAME`, `job:NAME@12` or `job:NAME@best`.
     Example: `"job:pets@best"`."""
+    batchnorm: Literal["merge", "frozen"] = "merge"
+    """The running statistics of BatchNorm layers: trained, handed on and merged like the model, or `frozen` as they are
+    at the start. Those of layers whose parameters are frozen are so in any case. Example: `"frozen"`."""
+    new_head: bool | tuple[str, ...] = False
+    """Whether the last layer starts anew instead of from `start`; or patterns of names of tensors that do. Example:
+    `true`."""
+    trains: tuple[str, ...] = ()
+    """Patterns of names of tensors that are trained, all unless told; the others stay as they are and travel to a
+    device once. Example: `["classifier.*"]`."""
+    source: Annotated[str, msgspec.Meta(max_length=500)] = ""
+    """Where the weights in `start` come from, for the card of a release. Example:
+    `"torchvision, MobileNet_V3_Small_Weights.IMAGENET1K_V1"`."""
+    licence: Annotated[str, msgspec.Meta(max_length=500)] = ""
+    """Under which licence they are, for the card of a release. Example: `"BSD-3-Clause"`."""
+    trunk: Literal["auto", "whole"] = "auto"
+    """Where the first layers are frozen, devices run them once and train on what they made (`auto`); or the model stays
+    in one piece (`whole`), which agents from before 0.6.0 can train too."""
+
+    @property
+    def own(self) -> bool:
+        """Whether it is a class of one's own."""
+        return ":" in self.name and not self.name.startswith(TORCHVISION)
+
+    @property
+    def start_file(self) -> str | None:
+        """The file with the weights to start from, if it is one."""
+        return self.start if self.start is not None and not self.start.startswith(PREFIX) else None
+
+    @property
+    def names_frozen(self) -> bool:
+        """Whether the kit says by name what is in it and not trained, so that it can be told from the model's code."""
+        return bool(self.trains) or self.start_file is not None
 
 
 class JobData(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -178,8 +218,13 @@ def read_job(text: str, where: str, folder: Path | None = None) -> JobSettings:
     """The job in a TOML text, checked as far as it can be without data; file names are taken relative to `folder`."""
     job = validated(parse(text, where), JobSettings, where)
     check_name(job.name, f"{where}: the job's name")
-    if job.model.start is not None and read_start(job.model.start, where).job == job.name:
+    start = read_start(job.model.start, where) if job.model.start is not None else None
+    if start is not None and start.job == job.name:
         raise ConfigError(f"{where}: model.start names the job itself; to give it more rounds, continue it")
+    if job.model.path is not None and not job.model.own:
+        raise ConfigError(f"{where}: model.path is where a class of one's own is: name that class as module:Class")
+    if job.model.new_head and job.model.start is None:
+        raise ConfigError(f"{where}: model.new_head is about weights to start from: name them in model.start")
     strategy = job.put_together(where)
     if reasons := objections(strategy, job):
         raise ConfigError(f"{where}: {'; '.join(reasons)}")
@@ -189,11 +234,17 @@ def read_job(text: str, where: str, folder: Path | None = None) -> JobSettings:
         )
     if not job.data.test and not (job.data.classes and job.data.input):
         raise ConfigError(f"{where}: without data.test, both data.classes and data.input must be given")
-    return msgspec.structs.replace(job, data=_absolute(job.data, folder)) if folder else job
+    return _with_whole_names(job, folder) if folder else job
 
 
-def _absolute(data: JobData, folder: Path) -> JobData:
-    def resolve(name: str | None) -> str | None:
-        return name if name in (None, DIGITS) else str((folder / name).resolve())
+def _with_whole_names(job: JobSettings, folder: Path) -> JobSettings:
+    """The job with names of files that mean the same wherever they are read."""
 
-    return msgspec.structs.replace(data, test=resolve(data.test), exemplars=resolve(data.exemplars))
+    def resolve(name: str) -> str:
+        return str((folder / name).resolve())
+
+    data = {key: resolve(name) for key in FILE_KEYS["data"] if (name := getattr(job.data, key)) not in (None, DIGITS)}
+    model = {key: resolve(name) for key, name in (("path", job.model.path), ("start", job.model.start_file)) if name}
+    return msgspec.structs.replace(
+        job, data=msgspec.structs.replace(job.data, **data), model=msgspec.structs.replace(job.model, **model)
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,8 +11,10 @@ from torch import nn
 
 from coordinator.models.cnn import cnn
 from coordinator.models.mlp import mlp
+from coordinator.models.nearest import nearest
 from coordinator.models.resnet8 import resnet8
 from coordinator.models.torchvision_import import make_torchvision_importable
+from coordinator.models.torchvision_models import PREFIX, torchvision_maker
 from sojourn.errors import ConfigError, ModelError
 from sojourn.parts.own import own_module
 
@@ -25,39 +27,56 @@ BUILT_IN: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "cnn": cnn, "resnet
 SEED_RANGE = 1 << 63
 
 
-def build(name: str, input: InputSpec, classes: int, options: Mapping[str, object], seed: int) -> nn.Module:  # noqa: A002
-    """The model `name` with weights drawn from `seed`; torch's own random state stays as it was."""
-    if name in BUILT_IN:
-        maker, fixed = BUILT_IN[name], {"input": input, "classes": classes}
-    elif ":" in name:
-        maker, fixed = _own(name), {}
-    else:
-        raise ModelError(
-            f"there is no model {name!r}{_nearest(name, BUILT_IN)}; or name your own as package.module:Class"
-        )
-    _check_options(name, maker, options, fixed)
+def build(
+    name: str,
+    input: InputSpec,  # noqa: A002
+    classes: int,
+    options: Mapping[str, object],
+    seed: int,
+    path: str | None = None,
+) -> nn.Module:
+    """The model `name` with weights drawn from `seed`; torch's own random state stays as it was.
+
+    path: the folder in which a class of one's own is, if it is in none where it would be found anyway.
+    """
+    maker = _maker(name, input, classes, path)
+    _check_options(name, maker, options)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed % SEED_RANGE)
         try:
-            model = maker(**fixed, **options)
-        except (TypeError, ValueError, RuntimeError) as error:
+            model = maker(**options)
+        except (TypeError, ValueError, RuntimeError, AssertionError) as error:
             raise ModelError(f"{name} cannot be built with {dict(options)}: {error}") from error
     if not isinstance(model, nn.Module):
         raise ModelError(f"{name} gave a {type(model).__name__}, not a torch.nn.Module")
     return model
 
 
-def _own(name: str) -> Callable[..., nn.Module]:
+def _maker(name: str, input: InputSpec, classes: int, path: str | None) -> Callable[..., nn.Module]:  # noqa: A002
+    """What makes the model of its options alone."""
+    if name in BUILT_IN:
+        return partial(BUILT_IN[name], input=input, classes=classes)
+    if name.startswith(PREFIX):
+        return torchvision_maker(name.removeprefix(PREFIX), input, classes)
+    if ":" in name:
+        return _own(name, path)
+    raise ModelError(
+        f"there is no model {name!r}{nearest(name, BUILT_IN)}; or name one of torchvision's, such as "
+        "torchvision:resnet18, or your own as package.module:Class"
+    )
+
+
+def _own(name: str, folder: str | None) -> Callable[..., nn.Module]:
     path, _, attribute = name.partition(":")
     make_torchvision_importable()
     try:
-        module = own_module(path)
+        module = own_module(path, folder)
     except ConfigError as error:
         raise ModelError(f"model {name!r}: {error}") from error
     maker = getattr(module, attribute, None)
     if maker is None:
         found = [key for key, value in vars(module).items() if _is_module_class(value)]
-        raise ModelError(f"{path} has no {attribute!r}{_nearest(attribute, found)}")
+        raise ModelError(f"{path} has no {attribute!r}{nearest(attribute, found)}")
     if not _is_module_class(maker):
         raise ModelError(f"{name} is not a class of torch.nn.Module")
     chosen: Callable[..., nn.Module] = maker
@@ -68,20 +87,12 @@ def _is_module_class(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, nn.Module)
 
 
-def _check_options(
-    name: str, maker: Callable[..., nn.Module], options: Mapping[str, object], fixed: Mapping[str, object]
-) -> None:
+def _check_options(name: str, maker: Callable[..., nn.Module], options: Mapping[str, object]) -> None:
     parameters = inspect.signature(maker).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
+    fixed = maker.keywords if isinstance(maker, partial) else {}
     known = [key for key in parameters if key not in fixed]
     for key in options:
         if key not in known:
-            raise ModelError(f"{name} has no option {key!r}{_nearest(key, known)}")
-
-
-def _nearest(word: str, known: Mapping[str, object] | list[str]) -> str:
-    match = get_close_matches(word, list(known), n=1, cutoff=0.5)
-    if match:
-        return f"; did you mean {match[0]!r}?"
-    return f" (known: {', '.join(known)})" if known else ""
+            raise ModelError(f"{name} has no option {key!r}{nearest(key, known)}")

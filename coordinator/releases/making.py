@@ -98,6 +98,8 @@ def from_job(
         "devices": len(state.fleet),
         "data": f"trained on the devices' own data; {_samples(material, source)}",
     }
+    if job.model.start is not None:
+        about |= {"source": job.model.source or Path(job.model.start).name, "licence": job.model.licence}
     return make(material, wanted, rows, reference.logits(rows), about)
 
 

@@ -10,7 +10,7 @@ import torch
 from coordinator.compiling.preprocessing import normalised
 from coordinator.compiling.samples import like
 from coordinator.jobs.data import normalisation
-from coordinator.models import build
+from coordinator.jobs.model import named_tensors, unstarted_model
 from sojourn.errors import ModelError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class TorchReference:
 
     def __init__(self, job: JobSettings, kit: Kit, vector: NDArray[np.float32], shown: Exemplars | None) -> None:
         self._job, self._kit, self._shown = job, kit, shown
-        own = build(job.model.name, kit.input, len(kit.classes), job.model.options, job.seed)
+        own = unstarted_model(job, kit.input, len(kit.classes))
         self._module = normalised(own, kit.input, *self._normalisation()).eval()
         _load(own, kit, vector)
 
@@ -56,13 +56,14 @@ class TorchReference:
 
 
 def _load(module: nn.Module, kit: Kit, vector: NDArray[np.float32]) -> None:
-    """Put the vector's tensors in their places."""
-    places = {name: each for name, each in module.named_parameters() if each.requires_grad}
-    tensors = kit.model.split(vector)
-    here = {name: tuple(each.shape) for name, each in places.items()}
+    """Put the vector's tensors, and the frozen ones of the kit, in their places."""
+    places = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    tensors = named_tensors(kit, vector)
+    here = {name: tuple(place.shape) for name, place in places.items() if name in tensors}
     there = {name: tensor.shape for name, tensor in tensors.items()}
-    if here != there:
+    trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    if here != there or not trained <= tensors.keys():
         raise ModelError("the model's code has other tensors than when the job was compiled: bring the old code back")
     with torch.no_grad():
-        for name, place in places.items():
-            place.copy_(torch.from_numpy(tensors[name].copy()))
+        for name, values in tensors.items():
+            places[name].copy_(torch.from_numpy(values.copy()))

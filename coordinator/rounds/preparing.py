@@ -6,6 +6,7 @@ import hashlib
 import logging
 from functools import cache
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,16 +15,18 @@ import numpy as np
 
 from coordinator.aggregators.aggregating import first_state
 from coordinator.jobs.data import public_data
-from coordinator.jobs.settings import read_job
+from coordinator.jobs.model import job_model
+from coordinator.jobs.settings import TORCHVISION, read_job
 from coordinator.records import JobCompiled
 from coordinator.rounds.closing import handouts
 from coordinator.rounds.failure_lines import within_room
-from coordinator.rounds.starting import StartModel, started
+from coordinator.rounds.starting import StartModel, earlier_weights, started
 from sojourn import __version__
 from sojourn.errors import InvalidBlob, InvalidMessage, JobError
 from sojourn.model import vectors
 from sojourn.model.classifier import classifier_weights
 from sojourn.parts import ClassifierEstimator
+from sojourn.protocol.abilities import asked_by
 from sojourn.protocol.envelope import pack_blob, unpack_blob
 from sojourn.protocol.spec import Kit
 from sojourn.protocol.wire import Ref
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from coordinator.jobs.data import PublicData
+    from coordinator.jobs.model import EarlierWeights
     from coordinator.jobs.settings import JobSettings
     from coordinator.rounds.kit_cache import KitCache
     from coordinator.state import CoordinatorState
@@ -94,14 +98,15 @@ def prepare(
     notices = [*data.odd, *(f"left out of the job's test set and exemplars: {text}" for text in data.skipped)]
     for text in notices:
         log.warning("%s: %s", job.name, text)
-    recipe = recipe_of(job, data)
+    earlier = earlier_weights(job, work.start, blobs) if work.start else None
+    recipe = recipe_of(job, data) if earlier is None else ""
     found = _recalled(work.known.get(recipe), blobs) or (kits.find(recipe) if kits and recipe else None)
-    kit, initial = found or (apart() if apart and recipe else _compiled(job, data, say))
+    kit, initial = found or (apart() if apart and recipe else _compiled(job, data, say, earlier))
     if kits and recipe and not found:
         kits.keep(recipe, kit, initial)
     kit = msgspec.structs.replace(kit, values=data.values)  # not of the model: one that was kept may be of other data
     check_classifier(job.parts().estimator, kit)
-    if work.start:
+    if work.start and earlier is None:
         initial, recipe = started(work.start, kit, blobs), ""  # no other job is to begin with this model by its recipe
     held, handout = first_vectors(initial, job, blobs, kit)
     return JobCompiled(
@@ -115,15 +120,20 @@ def prepare(
         vectors.save(blobs, initial, "float32", kit.model),
         len(kit.classes),
         within_room(notices, work.name) or msgspec.UNSET,
+        asked_by(kit) or msgspec.UNSET,
     )
 
 
 def recipe_of(job: JobSettings, data: PublicData) -> str:
     """All that a compiled kit depends on; empty for a model of one's own, whose code may have changed meanwhile."""
-    if ":" in job.model.name:
+    if job.model.own:
         return ""
     made_by = [version(each) for each in ("torch", "onnx", "onnxscript")]
-    model = msgspec.structs.replace(job.model, start=None)
+    if job.model.name.startswith(TORCHVISION) and find_spec("torchvision"):
+        made_by.append(version("torchvision"))
+    if job.model.start_file:
+        made_by.append(_digest(job.model.start_file))
+    model = msgspec.structs.replace(job.model, start=None, source="", licence="")
     settings = [model, data.input, data.classes, data.mean, data.std, job.seed, __version__, made_by, _sources()]
     return hashlib.sha256(msgspec.msgpack.encode(settings)).hexdigest()
 
@@ -139,12 +149,23 @@ def _source_files() -> list[Path]:
     return sorted((*(package / "compiling").glob("*.py"), *(package / "models").glob("*.py")))
 
 
-def _compiled(job: JobSettings, data: PublicData, say: Callable[[str], None]) -> Compiled:
+def _digest(name: str) -> str:
+    """By what a file with weights is known: one with other content is another."""
+    try:
+        with Path(name).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise JobError(f"model.start: {name} cannot be read on this machine: {error.strerror or error}") from error
+
+
+def _compiled(
+    job: JobSettings, data: PublicData, say: Callable[[str], None], earlier: EarlierWeights | None = None
+) -> Compiled:
     say("loading torch")
     from coordinator.compiling import compile_kit  # noqa: PLC0415  # torch takes seconds and 280 MB
-    from coordinator.models import build  # noqa: PLC0415
+    from coordinator.compiling.sharing import with_shared_weights  # noqa: PLC0415
 
-    module = build(job.model.name, data.input, len(data.classes), job.model.options, job.seed)
+    module = job_model(job, data.input, len(data.classes), earlier)
     compiled = compile_kit(
         module,
         data.input,
@@ -153,9 +174,12 @@ def _compiled(job: JobSettings, data: PublicData, say: Callable[[str], None]) ->
         std=data.std,
         seed=job.seed,
         batch=job.parts().training.batch,
+        batchnorm=job.model.batchnorm,
+        whole=job.model.trunk == "whole",
         report=say,
     )
-    return compiled.kit, compiled.initial
+    kit = with_shared_weights(compiled.kit, module) if job.model.names_frozen else compiled.kit
+    return kit, compiled.initial
 
 
 def _recalled(known: Recipe | None, blobs: BlobStore) -> Compiled | None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from coordinator.jobs.model import EarlierWeights, named_tensors
 from coordinator.jobs.start import read_start
 from coordinator.records import ENDED
 from sojourn.errors import InvalidBlob, InvalidMessage, JobError
@@ -33,9 +34,9 @@ class StartModel(msgspec.Struct, frozen=True):
 
 def start_of(job: JobSettings, durable: CoordinatorState) -> StartModel | None:
     """The model that a job is to start from, None for a new one; JobError where it cannot be had."""
-    if job.model.start is None:
+    start = read_start(job.model.start, job.name) if job.model.start is not None else None
+    if start is None:
         return None
-    start = read_start(job.model.start, job.name)
     earlier = durable.jobs.get(start.job)
     if earlier is None:
         known = ", ".join(durable.jobs) or "none"
@@ -50,8 +51,8 @@ def start_of(job: JobSettings, durable: CoordinatorState) -> StartModel | None:
 
 def objection_to_start(job: JobSettings, durable: CoordinatorState) -> str | None:
     """Why a job that is submitted cannot start as it says; of an earlier one that is not over yet, nobody knows."""
-    if job.model.start is not None:
-        earlier = durable.jobs.get(read_start(job.model.start, job.name).job)
+    if job.model.start is not None and (named := read_start(job.model.start, job.name)):
+        earlier = durable.jobs.get(named.job)
         if earlier is not None and earlier.status not in ENDED:
             return None
     try:
@@ -65,24 +66,46 @@ def waits_for(name: str, durable: CoordinatorState) -> str | None:
     """The name of a job that has not been compiled yet and starts from the model of this one."""
     for state in durable.jobs.values():
         start = state.settings.model.start
-        if state.status not in ENDED and state.kit is None and start and read_start(start, state.name).job == name:
+        if state.status in ENDED or state.kit is not None or start is None:
+            continue
+        if (earlier := read_start(start, state.name)) and earlier.job == name:
             return state.name
     return None
 
 
+def earlier_weights(job: JobSettings, start: StartModel, blobs: BlobStore) -> EarlierWeights | None:
+    """The earlier model by the names of its tensors, where this job's own has another head or trains other tensors.
+
+    None where one vector takes the place of the other, as it does for two jobs that train all of one model.
+    """
+    kit, vector = _read(start, blobs)
+    if kit.frozen and not job.model.trains:
+        raise JobError(
+            f"model.start: {start.source} has tensors that were not trained: say which ones this job trains, "
+            'model.trains = ["*"] for all'
+        )
+    if not job.model.trains and not job.model.new_head:
+        return None
+    return EarlierWeights(start.source, named_tensors(kit, vector))
+
+
 def started(start: StartModel, kit: Kit, blobs: BlobStore) -> NDArray[np.float32]:
     """The vector that a job with this kit starts from; JobError where the earlier model is of another form."""
-    try:
-        earlier = unpack_blob(blobs.read(start.kit.digest), Kit)
-        vector = vectors.load(blobs, start.model, earlier.model)
-    except (KeyError, InvalidBlob, InvalidMessage) as error:
-        raise JobError(f"model.start: {start.source} cannot be read from the disk: {error}") from error
+    earlier, vector = _read(start, blobs)
     if reason := _misfit(earlier, kit):
         raise JobError(
             f"model.start: {start.source} does not fit this job's model: {reason}. Give this job the same model.name, "
             "model.options and data, or leave model.start out"
         )
     return vector
+
+
+def _read(start: StartModel, blobs: BlobStore) -> tuple[Kit, NDArray[np.float32]]:
+    try:
+        earlier = unpack_blob(blobs.read(start.kit.digest), Kit)
+        return earlier, vectors.load(blobs, start.model, earlier.model)
+    except (KeyError, InvalidBlob, InvalidMessage) as error:
+        raise JobError(f"model.start: {start.source} cannot be read from the disk: {error}") from error
 
 
 def _misfit(earlier: Kit, kit: Kit) -> str | None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Refusal = tuple[VisitReason, str]
 
-_UNWATCHED = ("root", "cpu_share", "warm_up_seconds", "visit_seconds", "readable")
+_UNWATCHED = ("root", "cpu_share", "warm_up_seconds", "visit_seconds", "readable", "feature_disk")
 """Settings that ask for no readings."""
 SLOWEST = 0.1
 """The least share of the time that a hot device trains before it declines."""

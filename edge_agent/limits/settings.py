@@ -27,6 +27,9 @@ class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Megabytes that the system must have to spare. Example: `64`."""
     free_disk: Megabytes | None = None
     """Megabytes that must be free where the agent's store is. Example: `256`."""
+    feature_disk: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] = 512
+    """Megabytes that features of samples may take where the agent's store is, so that a job whose model is frozen but
+    for its last layers does not run all of it in every epoch; 0 keeps none."""
     throttle_at: Celsius | None = None
     """Degrees Celsius from which training is slowed, the more the hotter. Example: `70`."""
     stop_at: Celsius | None = None

@@ -30,7 +30,10 @@ log = logging.getLogger(__name__)
 
 
 class DataWatch:
-    """Tells what the data was taken for; it is read in the training process, caged and within the limits."""
+    """Tells what the data was taken for; it is read in the training process, caged and within the limits.
+
+    What is kept of data that is gone or changed goes too.
+    """
 
     def __init__(
         self,
@@ -59,6 +62,7 @@ class DataWatch:
     def _run(self) -> None:
         while not self._stop.is_set():
             began = monotonic()
+            self._training.features.sweep()
             mark = mark_of(self._path)
             if mark != self._seen and self._idle.is_set() and not self._objection():
                 self._idle.clear()

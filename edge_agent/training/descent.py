@@ -42,7 +42,7 @@ class Batches(Protocol):
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a visit needs besides its vectors, ready to use.
+    """What a visit needs besides its vectors, ready to use; the samples as the graphs take them.
 
     note: what the job's operator should know of the data, if something is odd; warnings: the same for its owner.
     """
@@ -52,6 +52,8 @@ class Prepared:
     samples: Batches
     note: str = ""
     warnings: tuple[str, ...] = ()
+    content: bytes = b""
+    """What tells these samples from others, where features of them may be kept."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,41 @@ class EpochResult:
     steps: int
 
 
+class BatchWithState:
+    """The slope of one step's batch for a model with state: asked with its trained numbers, it adds the state.
+
+    `left` is the state after the step: that of the first question, which is asked where the model is. An objective
+    that asks again, as SAM does a step uphill, leaves no trace of it.
+    """
+
+    def __init__(  # all that a step is made of
+        self,
+        graphs: Graphs,
+        w: NDArray[np.float32],
+        learnt: NDArray[np.float32],
+        x: NDArray[np.generic],
+        y: NDArray[np.int64],
+        drawn: Sequence[NDArray[np.float32]],
+    ) -> None:
+        """`learnt` are the first numbers of `w`, in the same memory."""
+        self._ask = partial(graphs.loss_gradient_and_state, x=x, y=y, noise=drawn)
+        self._w, self._learnt, self._left = w, learnt, w[len(learnt) :]
+        self._asked = False
+
+    def __call__(self, at: NDArray[np.float32]) -> tuple[float, NDArray[np.float32]]:
+        """The plain loss and its gradient."""
+        whole = self._w if at is self._learnt else np.concatenate([at, self._w[len(at) :]])
+        loss, gradient, state = self._ask(whole)
+        if not self._asked:
+            self._asked, self._left = True, state
+        return loss, gradient
+
+    @property
+    def left(self) -> NDArray[np.float32]:
+        """The state after the step; as it was, if nobody asked."""
+        return self._left
+
+
 def descend(
     start: NDArray[np.float32],
     objective: Objective,
@@ -70,8 +107,12 @@ def descend(
     seed: int,
     progress: Progress,
 ) -> Iterator[tuple[NDArray[np.float32], EpochResult]]:
-    """Train from `start`, order and noise from the seed: after each epoch the model, which the next one changes."""
+    """Train from `start`, order and noise from the seed: after each epoch the model, which the next one changes.
+
+    The objective and the optimiser see the trained numbers alone; a model's state becomes what each step leaves.
+    """
     kit, samples, w = prepared.kit, prepared.samples, start.copy()
+    learnt = w[: kit.model.learnt]
     optimiser = optimisers.begin(training)
     per_epoch = steps_of(samples, training)
     losses: list[tuple[int, float]] = []
@@ -79,10 +120,13 @@ def descend(
     for step, index in enumerate(batches(seed, len(samples), training.batch, training.epochs)):
         x, y = samples.batch(index, kit.input.dtype)
         drawn = noise(seed, step, len(index), kit.noise)
-        slope = partial(prepared.graphs.loss_and_gradient, x=x, y=y, noise=drawn)
+        batch = partial(prepared.graphs.loss_and_gradient, x=x, y=y, noise=drawn)
+        stateful = BatchWithState(prepared.graphs, w, learnt, x, y, drawn) if kit.model.state else None
         with np.errstate(over="ignore", invalid="ignore"):  # the gate stops a model that diverges
-            loss, direction = objective.direction(w, slope)
-            optimiser.move(w, direction)
+            loss, direction = objective.direction(learnt, stateful or batch)
+            optimiser.move(learnt, direction)
+        if stateful:
+            w[kit.model.learnt :] = stateful.left
         losses.append((len(index), float(loss)))
         progress(step + 1, per_epoch * training.epochs)
         if len(losses) == per_epoch:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from edge_agent.training.descent import EpochResult, Prepared, Progress
     from sojourn.protocol.messages import Visit
+    from sojourn.protocol.wire import Task
     from sojourn.store.blobs import BlobStore
 
 LONGEST = 4096
@@ -51,6 +52,15 @@ def estimate(visit: Visit, blobs: BlobStore, prepared: Prepared, progress: Progr
             return _answer(prepared, class_counts(prepared))
         case _:
             return _trained(visit, blobs, prepared, progress)
+
+
+def trains(task: Task) -> bool:
+    """Whether the device goes through its samples for the task: some estimators only count them."""
+    match task.estimator if task.kind == "estimate" else None:
+        case SizeEstimator() | ClassCountEstimator() | UpdateEstimator(epochs=0):
+            return False
+        case _:
+            return True
 
 
 def class_counts(prepared: Prepared) -> tuple[float, ...]:

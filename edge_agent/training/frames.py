@@ -25,6 +25,7 @@ class WorkerSetup(msgspec.Struct, frozen=True, tag="setup"):
     """The first frame to a worker: where it works, on what, with how many threads, cores and megabytes.
 
     readable: what else it may read, besides its data and the blobs.
+    feature_disk: megabytes that features may take, beside the blobs; free_disk: megabytes that must stay free.
     """
 
     blobs: str
@@ -33,6 +34,8 @@ class WorkerSetup(msgspec.Struct, frozen=True, tag="setup"):
     cpu_share: float = 1.0
     memory: int | None = None
     readable: tuple[str, ...] = ()
+    feature_disk: int = 0
+    free_disk: int | None = None
 
 
 class WorkOrder(msgspec.Struct, frozen=True, tag="order"):

@@ -60,13 +60,13 @@ def save_model(
     if task.encoding == "float32":
         return vectors.save(blobs, end, "float32", spec)
     # Differences are small, so a coarse encoding costs them little.
-    return vectors.save(blobs, end - start, task.encoding, spec, delta=True)
+    return vectors.save(blobs, vectors.difference(end, start, spec), task.encoding, spec, delta=True)
 
 
 def sent_model(blobs: BlobStore, start: NDArray[np.float32], sent: Ref, spec: ModelSpec) -> NDArray[np.float32]:
     """A model that goes back, as whoever receives it will see it."""
     vector = vectors.load(blobs, sent, spec)
-    return start + vector if sent.delta else vector
+    return vectors.moved(start, vector, spec) if sent.delta else vector
 
 
 def _intact(ref: Ref, blobs: BlobStore, spec: ModelSpec) -> NDArray[np.float32]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -76,10 +77,10 @@ def train_pool(
         first = shuffled(first, prepared.kit.model, visit.seed)
     for w in course.train(first, Plain(), course.warmup, "warm-up"):
         first = w
-    pool = [first]
+    pool, learnt = [first], prepared.kit.model.learnt
     for number in range(1, settings.models + 1):
         start = _middle(pool)
-        pool.append(course.best(start, Diverse(settings, first, start), f"model {number}"))
+        pool.append(course.best(start, Diverse(settings, first[:learnt], start[:learnt]), f"model {number}"))
     return _middle(pool), course.passed
 
 
@@ -129,9 +130,9 @@ def split(samples: Batches, share: float) -> tuple[Batches, Batches | None]:
 
 
 def shuffled(model: NDArray[np.float32], spec: ModelSpec, seed: int) -> NDArray[np.float32]:
-    """The numbers of each tensor in another order: of a random model, another one of the same kind."""
+    """The numbers of each trained tensor in another order: of a random model, another one of the same kind."""
     made = model.copy()
-    for name, tensor in spec.split(made).items():
+    for name, tensor in islice(spec.split(made).items(), len(spec.learnt_sizes)):
         tensor[...] = generator(seed, "shuffle", name).permutation(tensor.reshape(-1)).reshape(tensor.shape)
     return made
 

@@ -16,6 +16,7 @@ import msgspec
 from edge_agent.limits.settings import LimitSettings
 from edge_agent.training.cage import CageReport
 from edge_agent.training.child import FOLDER, Child, WorkItem
+from edge_agent.training.feature_folder import FeatureFolder
 from edge_agent.training.frames import Advance, Failure, Success, WorkerSetup
 from edge_agent.training.work import LookAtData, Train, Warm
 from sojourn.node.machine import Did, DidNot, Doing
@@ -54,7 +55,18 @@ class TrainingProcess:
         bounds = self._bounds = limits.settings if limits else LimitSettings()
         paths = tuple(str(Path(path).expanduser().absolute()) for path in (*bounds.readable, *readable))
         there = msgspec.structs.replace(data, path=str(Path(data.path).absolute()))
-        self._setup = WorkerSetup(str(blobs.absolute()), there, threads, bounds.cpu_share, bounds.memory, paths)
+        self._setup = WorkerSetup(
+            str(blobs.absolute()),
+            there,
+            threads,
+            bounds.cpu_share,
+            bounds.memory,
+            paths,
+            bounds.feature_disk,
+            bounds.free_disk,
+        )
+        self.features = FeatureFolder(blobs, there.path, bounds.feature_disk)
+        self.features.tidy()
         self._folder = blobs.absolute().with_name(FOLDER)
         self._report: CageReport | None = None
         self._limits = None if limits is None or limits.idle else limits
@@ -131,6 +143,8 @@ class TrainingProcess:
             except OSError as error:
                 failure = DidNot(item.key, _start_reason(error), f"the training process cannot be started: {error}")
             else:
+                if isinstance(item.work, Train):
+                    self.features.used(item.work.visit.kit.digest)
                 child.hand(item)
                 return
         # Outside of the lock: whoever hears of it may come back with more work.
@@ -138,6 +152,7 @@ class TrainingProcess:
         self._advance()
 
     def _start_child(self) -> Child:
+        self.features.made()
         child = self._child = Child(self._setup, self._folder)
         minder = threading.Thread(target=self._mind, args=(child,), name="training process", daemon=True)
         self._minders[minder] = child

@@ -10,13 +10,14 @@ import msgspec
 
 from edge_agent.training import objectives
 from edge_agent.training.descent import Prepared, descend, metrics
-from edge_agent.training.estimates import estimate
+from edge_agent.training.estimates import estimate, trains
+from edge_agent.training.features import content_of, with_features
 from edge_agent.training.handover import companions_of, memory_of, model_of, save_model, sent_model
 from edge_agent.training.model_pool import train_pool
 from edge_agent.training.reasons import RuntimeDiffers, Unsupported, reason_of
 from edge_agent.training.work import Train, Trained, Warm, Warmed
 from sojourn.data.doubts import doubts_of
-from sojourn.data.samples import fit
+from sojourn.data.samples import Samples, fit
 from sojourn.data.scale_check import scale_doubt
 from sojourn.data.source import read_content
 from sojourn.data.summary import range_of
@@ -31,17 +32,22 @@ from sojourn.protocol.spec import Kit
 from sojourn.protocol.wire import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
     from edge_agent.training.descent import EpochResult, Progress
+    from edge_agent.training.features import FeatureFiles
     from sojourn.data.samples import Doubt
     from sojourn.data.source import DataSettings
     from sojourn.protocol.messages import Visit
+    from sojourn.protocol.spec import ModelSpec
     from sojourn.protocol.wire import Ref
     from sojourn.store.blobs import BlobStore
+
+    Vector = NDArray[np.float32]
+    Named = Mapping[str, Vector]
 
 _NOTED = 3
 """Odd things about its data that go to the operator with each visit."""
@@ -51,23 +57,34 @@ log = logging.getLogger(__name__)
 class Trainer:
     """Trains visits one at a time, and keeps what the last one needed for the next."""
 
-    def __init__(self, blobs: BlobStore, data: DataSettings, threads: int = 1) -> None:
-        """Read and write `blobs`; use `threads` threads unless a task says how many."""
+    def __init__(
+        self, blobs: BlobStore, data: DataSettings, threads: int = 1, features: FeatureFiles | None = None
+    ) -> None:
+        """Read and write `blobs`; use `threads` threads unless a task says how many; keep features in `features`."""
         self._blobs = blobs
         self._data = data
         self._threads = threads
+        self._features = features
         self._kept: tuple[tuple[bytes, int], Prepared] | None = None
+        self._mark = ""
+        """The state of the data when it was read."""
 
     def perform(self, work: Warm | Train, progress: Progress = lambda _step, _steps: None) -> Warmed | Trained:
         """Do what the agent asks."""
         if isinstance(work, Warm):
             return Warmed(len(self._prepare(work.kit, work.task).samples))
-        return train_visit(work, self._blobs, self._prepare(work.visit.kit, work.visit.task), progress)
+        kit, task = work.visit.kit, work.visit.task
+        prepared = self._prepare(kit, task)
+        if isinstance(prepared.samples, Samples) and prepared.graphs.cuts and trains(task):
+            prepared = with_features(prepared, self._features, kit.digest, self._mark, progress)
+            self._kept = (kit.digest, task.threads or self._threads), prepared
+        return train_visit(work, self._blobs, prepared, progress)
 
     def _prepare(self, ref: Ref, task: Task) -> Prepared:
         key = ref.digest, task.threads or self._threads
         if self._kept is None or self._kept[0] != key:
             self._kept = None  # not two data sets in memory at a time
+            self._mark = self._features.folder.mark() if self._features else ""
             self._kept = key, prepare(unpack_blob(self._blobs.read(ref.digest), Kit), self._data, key[1])
         return self._kept[1]
 
@@ -108,18 +125,19 @@ def attempt(key: str, work: Warm | Train, trainer: Performs, progress: Progress)
 
 def prepare(kit: Kit, data: DataSettings, threads: int) -> Prepared:
     """Load the data, build the graphs and compare them with the kit's probe."""
-    content = read_content(data, "train", kit.input, kit.classes)
-    samples = fit(content, kit)
-    doubts = [*_check_scale(samples.x, kit), *doubts_of(content)]
+    found = read_content(data, "train", kit.input, kit.classes)
+    samples = fit(found, kit)
+    doubts = [*_check_scale(samples.x, kit), *doubts_of(found)]
     graphs = Graphs(kit, threads)
     if objection := check_probe(kit, graphs):
         raise RuntimeDiffers(objection)
-    left_out = len(content.which) - len(samples)
+    left_out = len(found.which) - len(samples)
     notes = [f"{doubt.what}; to do: {doubt.remedy}" for doubt in doubts[:_NOTED]]
-    notes += [f"{left_out:,} of {len(content.which):,} samples are left out"] if left_out else []
+    notes += [f"{left_out:,} of {len(found.which):,} samples are left out"] if left_out else []
     warnings = [f"{doubt.what} ({doubt.detail}); to do: {doubt.remedy}" for doubt in doubts]
     warnings += [f"left out: {text}" for text in samples.skipped]
-    return Prepared(kit, graphs, samples, "; ".join(notes)[:TEXT], tuple(warnings))
+    content = content_of(samples) if graphs.cuts else b""
+    return Prepared(kit, graphs, samples, "; ".join(notes)[:TEXT], tuple(warnings), content)
 
 
 def _check_scale(x: NDArray[np.generic], kit: Kit) -> list[Doubt]:
@@ -152,7 +170,9 @@ def _train_one_model(work: Train, blobs: BlobStore, prepared: Prepared, progress
     """Train along the task's objective, in one descent."""
     visit, spec = work.visit, prepared.kit.model
     start, (memory, remembered) = model_of(visit, blobs, spec), memory_of(work, blobs, spec)
-    objective = objectives.begin(visit.task.objective, start, companions_of(visit, blobs, spec), memory)
+    objective = objectives.begin(
+        visit.task.objective, *learnt_parts(spec, start, companions_of(visit, blobs, spec), memory)
+    )
     if objective is None:
         raise Unsupported(f"the objective {name_of(visit.task.objective)!r} is not known here")
     end, passed = start, []
@@ -160,6 +180,13 @@ def _train_one_model(work: Train, blobs: BlobStore, prepared: Prepared, progress
         end = w
         passed.append(epoch)
     return visit_result(visit, blobs, prepared, (start, end), objective, passed, remembered)
+
+
+def learnt_parts(spec: ModelSpec, start: Vector, received: Named, memory: Named) -> tuple[Vector, Named, Named]:
+    """Of each vector the numbers that are trained: an objective sees no state."""
+    learnt = spec.learnt
+    came, kept = ({name: vector[:learnt] for name, vector in named.items()} for named in (received, memory))
+    return start[:learnt], came, kept
 
 
 def visit_result(  # all that a visit ends with
@@ -178,9 +205,12 @@ def visit_result(  # all that a visit ends with
         measured["remembered"] = float(remembered)
     model = save_model(blobs, start, end, visit.task, spec)
     # What is remembered is of the model that the others see: as it comes out of its encoding.
-    left = objective.end(sent_model(blobs, start, model, spec), int(measured["steps"]), visit.task.training.lr)
-    sent = {name: vectors.save(blobs, vector, "float32", spec) for name, vector in left.vectors.items()}
-    kept = {name: vectors.save(blobs, vector, "float32", spec) for name, vector in left.memory.items()}
+    seen = sent_model(blobs, start, model, spec)[: spec.learnt]
+    left = objective.end(seen, int(measured["steps"]), visit.task.training.lr)
+    sent, kept = (
+        {name: vectors.save(blobs, vectors.padded(vector, spec), "float32", spec) for name, vector in named.items()}
+        for named in (left.vectors, left.memory)
+    )
     return Trained(sent | {"model": model}, len(prepared.samples), measured, None, kept)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from edge_agent.limits.pacing import Pacing
 from edge_agent.training.cage import bound_memory, close_cage
+from edge_agent.training.feature_folder import FeatureFolder
 from edge_agent.training.frames import (
     Advance,
     Failure,
@@ -47,15 +48,18 @@ def main() -> None:
     setup = next(frames, None)
     if not isinstance(setup, WorkerSetup):
         return
-    report = close_cage(map(Path, (setup.data.path, *setup.readable)), [Path(setup.blobs)])
+    features = FeatureFolder(Path(setup.blobs), setup.data.path, setup.feature_disk)
+    report = close_cage(map(Path, (setup.data.path, *setup.readable)), [Path(setup.blobs), features.folder])
     write_all(sink, framed(report))
     # Only now, when nothing that they print can get between the frames; and all at once, so that warm means warm.
+    from edge_agent.training.features import FeatureFiles  # noqa: PLC0415
     from edge_agent.training.trainer import Trainer, attempt  # noqa: PLC0415
     from sojourn.data.summary import survey  # noqa: PLC0415
     from sojourn.store.blobs import FolderBlobs  # noqa: PLC0415
 
     pacing = pacing_of(setup)
-    trainer = Trainer(FolderBlobs(Path(setup.blobs)), setup.data, setup.threads)
+    kept = FeatureFiles(features, setup.free_disk)
+    trainer = Trainer(FolderBlobs(Path(setup.blobs)), setup.data, setup.threads, kept)
     orders: SimpleQueue[WorkOrder] = SimpleQueue()
     threading.Thread(target=_listen, args=(frames, orders, pacing), daemon=True).start()
     stacks = _STACK * (max(os.cpu_count() or 1, setup.threads) + 2)

@@ -44,12 +44,12 @@ class ExemplarView:
     """The exemplars through one kit's graphs: models are known by their digests, and looked at once."""
 
     def __init__(self, kit: Kit, graphs: Graphs, exemplars: Exemplars) -> None:
-        self._graphs, self._noise = graphs, kit.noise
+        self._graphs, self._noise, self._learnt = graphs, kit.noise, kit.model.learnt
         x, y = exemplars.packed()
         rows = np.linspace(0, len(y) - 1, SHOWN).astype(np.int64) if len(y) > SHOWN else np.arange(len(y))
         if not len(y) or x.shape[1:] != kit.input.shape:
             raise InvalidBlob(f"{len(y)} exemplars of shape {x.shape[1:]} are none for a model of {kit.input.shape}")
-        self._x, self._y = exemplars.unpacked(x[rows]), y[rows]
+        self._x, self._y = graphs.features(exemplars.unpacked(x[rows])), y[rows]
         blind = math.log(max(2, len(kit.classes)))
         self.learnt, self.on_its_way, self.lost = LEARNT * blind, ON_ITS_WAY * blind, LOST * blind
         """A loss that counts as learnt, one of a model that is well on its way, and one that has nothing to lose."""
@@ -79,7 +79,7 @@ class ExemplarView:
             return sum(losses) / len(self._y)
 
     def _mean_gradient(self, vector: Vector) -> Vector:
-        total = np.zeros(len(vector))
+        total = np.zeros(self._learnt)
         with np.errstate(all="ignore"):
             for x, y, at in self._batches():
                 _, gradient = self._graphs.loss_and_gradient(vector, x, y, noise(0, at, len(y), self._noise))

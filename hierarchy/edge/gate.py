@@ -10,7 +10,16 @@ import numpy as np
 
 from hierarchy.edge.exemplar_view import ExemplarView, ExemplarViews
 from hierarchy.edge.merge import Merged, WaveMerge, merge
-from hierarchy.edge.rules import Update, against, granted_samples, longest_way, not_finite, rise_of, too_long
+from hierarchy.edge.rules import (
+    Update,
+    against,
+    granted_samples,
+    longest_way,
+    not_finite,
+    rise_of,
+    too_long,
+    unsound_state,
+)
 from sojourn.errors import InvalidBlob
 from sojourn.model import vectors
 from sojourn.parts import Gate, TourBounds
@@ -155,8 +164,10 @@ def check(work: Check, blobs: BlobStore, views: ExemplarViews = VIEWS) -> Passed
         after = vectors.load(blobs, result, spec)
         if result.delta:
             with np.errstate(all="ignore"):
-                after = before + after
-        passed = _judged(work, before, after, blobs, views)
+                after = vectors.moved(before, after, spec)
+        if fault := unsound_state(after, spec):
+            return Failed(fault)
+        passed = _judged(work, before, after, spec, blobs, views)
         if isinstance(passed, Failed):
             return passed
         sums = {name: _added(name, work, blobs, spec) for name in promised(work.task)}
@@ -171,10 +182,12 @@ def check(work: Check, blobs: BlobStore, views: ExemplarViews = VIEWS) -> Passed
 
 
 def _judged(
-    work: Check, before: Vector, after: Vector, blobs: BlobStore, views: ExemplarViews
+    work: Check, before: Vector, after: Vector, spec: ModelSpec, blobs: BlobStore, views: ExemplarViews
 ) -> tuple[Update, str, float | None] | Failed:
     """The update as it is handed on, with a word if it was shortened and its rise; or why it is not."""
-    update = _update(work, before, after)
+    result = work.result["model"]
+    known = result.digest if result.encoding == "float32" and not result.delta else None
+    update = _update(work, before, after, spec, known)
     norm = update.norm
     if not math.isfinite(norm):
         return Failed(not_finite(after) or "the update is longer than any number")
@@ -183,16 +196,17 @@ def _judged(
     if reason := too_long(norm, longest):
         if not _may_shorten(work, view):
             return Failed(reason, norm)
-        update, note = _update(work, before, _shortened(update, longest / norm)), f"{reason}: it was shortened to that"
+        update, note = _shortened(work, update, longest / norm, spec), f"{reason}: it was shortened to that"
     rise = rise_of(update, view) if view else None
     if refusal := against(update, view, work.gate, work.bounds, work.task):
         return Failed(f"{note}, and {refusal}" if note else refusal, norm, rise)
     return update, note, rise
 
 
-def _update(work: Check, before: Vector, after: Vector) -> Update:
-    digest = ref_of(after.astype("<f4", copy=False).tobytes()).digest if work.exemplars else b""
-    return Update(before, after, (work.checkpoint["model"].digest, digest))
+def _update(work: Check, before: Vector, after: Vector, spec: ModelSpec, known: bytes | None = None) -> Update:
+    """The update, where the exemplars are looked at with the digest of what it led to; `known`, if it came as it is."""
+    digest = known or (ref_of(after.astype("<f4", copy=False).tobytes()).digest if work.exemplars else b"")
+    return Update(before, after, (work.checkpoint["model"].digest, digest), spec.learnt)
 
 
 def _longest(work: Check, update: Update, view: ExemplarView | None) -> float:
@@ -208,8 +222,10 @@ def _may_shorten(work: Check, view: ExemplarView | None) -> bool:
     return work.bounds.clip and view is not None and not objective.returns and not objective.keeps
 
 
-def _shortened(update: Update, share: float) -> Vector:
-    return (update.before + share * update.way).astype(np.float32)
+def _shortened(work: Check, update: Update, share: float, spec: ModelSpec) -> Update:
+    """The update with a part of its way; of its state the same part, which is between two that are sound."""
+    way = np.subtract(update.after, update.before, dtype=np.float64) if spec.state else update.way
+    return _update(work, update.before, (update.before + share * way).astype(np.float32), spec)
 
 
 def _added(name: str, work: Check, blobs: BlobStore, spec: ModelSpec) -> Ref:
@@ -234,7 +250,7 @@ def wrap(work: Wrap, blobs: BlobStore) -> Wrapped:
     spec = spec_of(work.kit, blobs)
     before, after = (vectors.load(blobs, ref, spec) for ref in (work.start, model))
     with np.errstate(all="ignore"):
-        difference = after - before
+        difference = vectors.difference(after, before, spec)
     if fault := not_finite(difference, "the difference to the start"):
         raise InvalidBlob(fault)
     delta = vectors.save(blobs, difference, work.task.encoding, spec, delta=True)

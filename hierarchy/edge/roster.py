@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from sojourn.node.machine import Keep, Say
 from sojourn.node.quotas import Quota, SpeakingRate
+from sojourn.protocol.abilities import OF_MODELS
 from sojourn.protocol.envelope import pack_blob
 from sojourn.protocol.messages import Birth, Roster
 from sojourn.protocol.wire import Member
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from sojourn.node.machine import Effect, Present
     from sojourn.node.outbox import Outbox
     from sojourn.protocol.topics import Address
+    from sojourn.protocol.wire import Offer
 
 ANNOUNCED = Quota(0, 0, 0, 0.2, 50.0)
 """How many comings and goings have a line in the log: 50 at once, then one in five seconds."""
@@ -31,6 +33,8 @@ class SiteRoster:
         self.blob: bytes | None = None
         self.report_at: float | None = None
         self._rate = SpeakingRate()
+        self._offer: Offer | None = None
+        """The last one: devices that are alike share it."""
         self._untold = 0
         """How many came or went without a line since the last one."""
 
@@ -38,7 +42,9 @@ class SiteRoster:
         """Take a birth or a death; returns whether a device was born (again), and a line about it for the log."""
         name, known = event.node.name, self.members.get(event.node.name)
         if isinstance(event.state, Birth):
-            member = self.members[name] = Member(name, event.epoch, event.state.offer)
+            if event.state.offer != self._offer:
+                self._offer = event.state.offer
+            member = self.members[name] = Member(name, event.epoch, self._offer)
             # A device that has looked at its data is born again with the same epoch, and a fuller offer.
             changed, born = known != member, known is None or known.epoch != event.epoch
         else:
@@ -76,4 +82,4 @@ class SiteRoster:
         data = pack_blob([self.members[name] for name in sorted(self.members)])
         ref = ref_of(data)
         self.blob = ref.digest
-        return [Keep(ref.digest, data), *outbox.ask("roster", cloud, Roster(self.revision, ref), now)]
+        return [Keep(ref.digest, data), *outbox.ask("roster", cloud, Roster(self.revision, ref, OF_MODELS), now)]

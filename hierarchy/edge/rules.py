@@ -19,10 +19,19 @@ if TYPE_CHECKING:
 
     from hierarchy.edge.exemplar_view import ExemplarView
     from sojourn.parts import Gate, TourBounds, Training
+    from sojourn.protocol.spec import ModelSpec
     from sojourn.protocol.wire import Task
 
     Vector = NDArray[np.float32]
 
+BLOCK = 8192
+"""Numbers that are multiplied together: of more, BLAS would take threads, which wait for cores on which others train,
+and sum in an order that depends on how many they are."""
+MOST_STATE = 1e15
+"""No number of a model's state is larger: a mean or a variance of what a layer sees."""
+NORMS = 4096
+"""Of at most this many updates the length is remembered: where a site and its coordinator are one process, both ask."""
+_NORMS: dict[tuple[bytes, bytes], float] = {}
 MORE_SAMPLES = 16
 """A device is granted the steps of at most so many times the usual samples, whatever it says that it has.
 
@@ -33,30 +42,64 @@ of 16, times the norm factor of 10 lets it pass.
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """A model that came from another one: the models with their digests, the way between them and its length."""
+    """A model that came from another one: the models with their digests, the way between them and its length.
+
+    learnt: how many of their numbers are trained, if not all. The way and its length are of these alone: state, such as
+    running statistics, goes where the data is, and has no length that would compare.
+    """
 
     before: Vector
     after: Vector
     digests: tuple[bytes, bytes]
+    learnt: int | None = None
 
     @cached_property
     def way(self) -> NDArray[np.float64]:
         """From before to after."""
         with np.errstate(all="ignore"):
-            return np.subtract(self.after, self.before, dtype=np.float64)
+            return np.subtract(self.after[: self.learnt], self.before[: self.learnt], dtype=np.float64)
+
+    @property
+    def norm(self) -> float:
+        """How far it is; infinite or NaN if a number is not finite. Of models with known digests it is remembered."""
+        known = _NORMS.get(self.digests)
+        if known is None:
+            known = self._norm
+            if all(self.digests):
+                if len(_NORMS) >= NORMS:
+                    _NORMS.clear()
+                _NORMS[self.digests] = known
+        return known
 
     @cached_property
-    def norm(self) -> float:
-        """How far it is; infinite or NaN if a number is not finite."""
+    def _norm(self) -> float:
+        total = 0.0
         with np.errstate(all="ignore"):
-            return math.sqrt(self.way @ self.way)
+            after, before = self.after[: self.learnt], self.before[: self.learnt]
+            for at in range(0, len(after), BLOCK):
+                piece = np.subtract(after[at : at + BLOCK], before[at : at + BLOCK], dtype=np.float64)
+                total += float(piece @ piece)
+        return math.sqrt(total)
 
 
 def not_finite(vector: Vector, name: str = "") -> str | None:
     """How many numbers of a vector are not finite; None if all are."""
-    of = f" of {name}" if name else ""
-    wrong = int((~np.isfinite(vector)).sum())
-    return f"{wrong} of {len(vector)} numbers{of} are not finite" if wrong else None
+    with np.errstate(all="ignore"):
+        if math.isfinite(float(np.einsum("i->", vector))):  # no sum of numbers is finite if one of them is not
+            return None
+    count = int((~np.isfinite(vector)).sum())  # the sum may be too large for float32 where no number is
+    return f"{count} of {len(vector)} numbers{f' of {name}' if name else ''} are not finite" if count else None
+
+
+def unsound_state(vector: Vector, spec: ModelSpec) -> str | None:
+    """What no running statistics can be: not finite, enormous, or a negative variance; None if all are sound."""
+    state = vector[spec.learnt :]
+    if fault := not_finite(state, "the state"):
+        return fault
+    if state.size and (largest := float(np.abs(state).max())) > MOST_STATE:
+        return f"the state has {largest:.3g} in it, more than the {MOST_STATE:.0e} that running statistics can be"
+    negative = sum(int((vector[where] < 0).sum()) for where in spec.variances)
+    return f"{negative} running variances of the state are negative" if negative else None
 
 
 def counted_samples(samples: int, bounds: TourBounds) -> int:

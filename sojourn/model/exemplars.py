@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from sojourn.errors import InvalidBlob
+from sojourn.model.scoring import ScoredSamples
 from sojourn.protocol.spec import Shape
 
 if TYPE_CHECKING:
@@ -61,12 +62,21 @@ class Exemplars(msgspec.Struct, frozen=True):
 
 def signature(graphs: Graphs, vector: NDArray[np.float32], exemplars: Exemplars, classes: int) -> tuple[float, ...]:
     """VISIT's v_c: the mean of softmax(f(x))_c over the exemplars x of class c; 0 for a class without exemplars."""
-    x, y = exemplars.arrays()
+    return signature_of(graphs, vector, ScoredSamples(exemplars, graphs), classes)
+
+
+def signature_of(
+    graphs: Graphs, vector: NDArray[np.float32], exemplars: ScoredSamples, classes: int
+) -> tuple[float, ...]:
+    """The same, of exemplars that were read before."""
+    y = exemplars.y
     if y.min() < 0 or y.max() >= classes:
         raise InvalidBlob(f"exemplars have labels from {y.min()} to {y.max()}, the job has {classes} classes")
     own = np.concatenate(
         [
-            _softmax(graphs.logits(vector, x[at : at + BATCH]))[np.arange(len(y[at : at + BATCH])), y[at : at + BATCH]]
+            _softmax(graphs.logits(vector, exemplars.taken(slice(at, at + BATCH))))[
+                np.arange(len(y[at : at + BATCH])), y[at : at + BATCH]
+            ]
             for at in range(0, len(y), BATCH)
         ]
     )

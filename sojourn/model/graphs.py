@@ -9,7 +9,8 @@ import numpy as np
 import onnxruntime
 
 from sojourn.errors import DataError, GraphRefused, ModelError
-from sojourn.model.kit_rules import check_kit, check_predict, check_train
+from sojourn.model.frozen import predict_graph, train_graph
+from sojourn.model.kit_rules import STATE_TOLD, check_kit, check_predict, check_train, check_trunk
 from sojourn.model.session import REFUSED, open_session, session_options
 from sojourn.randomness import noise as draw_noise
 
@@ -25,13 +26,36 @@ GRADIENT_TOLERANCE = 1e-3
 
 
 class Graphs:
-    """A kit's two graphs on this machine; each is loaded when it is first used."""
+    """A kit's graphs on this machine; each is loaded when it is first used.
+
+    What trains and predicts takes `features` of samples, which are the samples themselves where a kit has no trunk.
+    """
 
     def __init__(self, kit: Kit, threads: int = 1) -> None:
         """Run `kit` on `threads` threads; with one thread results repeat bit for bit."""
         check_kit(kit)
         self._kit = kit
         self._threads = threads
+
+    @property
+    def cuts(self) -> bool:
+        """Whether there is a trunk before what trains, so that features are worth keeping."""
+        return bool(self._kit.trunk)
+
+    def features(self, x: NDArray[np.generic]) -> NDArray[np.generic]:
+        """What the other graphs take of these samples.
+
+        A trunk is run for each sample by itself: so its features have the same bits in whatever batch it stands, made
+        now or kept from before.
+        """
+        if not self.cuts or not len(x):
+            return x
+        return np.concatenate([self._features(x[at : at + 1]) for at in range(len(x))])
+
+    def _features(self, row: NDArray[np.generic]) -> NDArray[np.float32]:
+        found: NDArray[np.float32] = self._trunk.run(["features"], {"x": row})[0]
+        _check_shape("features", found, (1, *self._kit.taken.shape))
+        return found
 
     def loss_and_gradient(
         self,
@@ -40,14 +64,28 @@ class Graphs:
         y: NDArray[np.int64],
         noise: Sequence[NDArray[np.float32]] = (),
     ) -> tuple[float, NDArray[np.float32]]:
-        """The mean loss of a batch and its gradient by the model's vector."""
+        """The mean loss of a batch and its gradient by what is trained of the model's vector."""
+        loss, gradient, _ = self.loss_gradient_and_state(vector, x, y, noise)
+        return loss, gradient
+
+    def loss_gradient_and_state(
+        self,
+        vector: NDArray[np.float32],
+        x: NDArray[np.generic],
+        y: NDArray[np.int64],
+        noise: Sequence[NDArray[np.float32]] = (),
+    ) -> tuple[float, NDArray[np.float32], NDArray[np.float32]]:
+        """The same, and the state that a step with this batch leaves; empty for a model without state."""
         self._check_labels(y)
         feeds: dict[str, NDArray[np.generic]] = {"vector": vector, "x": x, "y": y}
         feeds |= {f"noise_{at}": values for at, values in enumerate(noise)}
-        loss, gradient = self._train.run(["loss", "gradient"], feeds)
+        model = self._kit.model
+        loss, gradient, *rest = self._train.run(["loss", "gradient", *(["state"] if model.state else [])], feeds)
+        state = rest[0] if rest else np.zeros(0, np.float32)
         _check_shape("loss", loss, ())
-        _check_shape("gradient", gradient, (self._kit.model.size,))
-        return float(loss), gradient
+        _check_shape("gradient", gradient, (model.learnt,))
+        _check_shape("state", state, (model.size - model.learnt,))
+        return float(loss), gradient, state
 
     def loss(self, vector: NDArray[np.float32], x: NDArray[np.generic], y: NDArray[np.int64]) -> float:
         """The mean cross-entropy of a batch as the model predicts it."""
@@ -67,14 +105,20 @@ class Graphs:
             raise DataError(f"labels must be 0 to {len(self._kit.classes) - 1} and a batch must not be empty")
 
     @cached_property
+    def _trunk(self) -> onnxruntime.InferenceSession:
+        assert self._kit.trunk  # noqa: S101  # asked before
+        check_trunk(self._kit, self._kit.trunk)
+        return graph_session(self._kit.trunk.graph, self._threads, "the trunk")
+
+    @cached_property
     def _train(self) -> onnxruntime.InferenceSession:
         check_train(self._kit)
-        return _session(self._kit.train, self._threads, "the training graph")
+        return graph_session(train_graph(self._kit), self._threads, "the training graph")
 
     @cached_property
     def _predict(self) -> onnxruntime.InferenceSession:
         check_predict(self._kit)
-        return _session(self._kit.predict, self._threads, "the prediction graph")
+        return graph_session(predict_graph(self._kit), self._threads, "the prediction graph")
 
 
 def check_probe(kit: Kit, graphs: Graphs) -> str | None:
@@ -84,20 +128,26 @@ def check_probe(kit: Kit, graphs: Graphs) -> str | None:
     y = np.array(probe.y, dtype=np.int64)
     noise = draw_noise(probe.noise_seed, 0, len(probe.y), kit.noise)
     try:
-        loss, gradient = graphs.loss_and_gradient(probe_vector(kit.model.sizes, probe.spread), x, y, noise)
+        vector = probe_vector(kit.model.sizes, probe.spread, kit.model.state)
+        loss, gradient, state = graphs.loss_gradient_and_state(vector, graphs.features(x), y, noise)
     except GraphRefused:  # by us, not by this runtime
         raise
     except (*REFUSED, ModelError) as error:
-        return f"onnxruntime {onnxruntime.__version__} refuses the training graph: {error}"
-    return _disagreement(kit, loss, gradient)
+        return f"onnxruntime {onnxruntime.__version__} refuses the kit's graphs: {error}"
+    return _disagreement(kit, loss, gradient) or _disagreement_on_state(kit, state)
 
 
-def probe_vector(sizes: Sequence[int], spread: Sequence[float] = ()) -> NDArray[np.float32]:
+def probe_vector(sizes: Sequence[int], spread: Sequence[float] = (), state: int = 0) -> NDArray[np.float32]:
     """The vector at which a probe is taken, for tensors of these sizes: a formula that any language can repeat.
 
     0.1 sin(i + 1); with `spread`, numbers that look drawn, none larger than its tensor's spread. In the plain vector
-    all filters of a layer are made of two waves, whose small differences a deep model with norms multiplies.
+    all filters of a layer are made of two waves, whose small differences a deep model with norms multiplies. The
+    last `state` tensors are 1 + 0.1 sin(i + 1), with a spread or without: a variance must be above 0.
     """
+    if state:
+        learnt, size = sizes[: len(sizes) - state], sum(sizes)
+        at = np.arange(sum(learnt) + 1, size + 1, dtype=np.float64)
+        return np.concatenate([probe_vector(learnt, spread), (1.0 + 0.1 * np.sin(at)).astype(np.float32)])
     size = sum(sizes)
     vector = np.empty(size, dtype=np.float32)
     block = 1 << 16
@@ -105,6 +155,11 @@ def probe_vector(sizes: Sequence[int], spread: Sequence[float] = ()) -> NDArray[
         at = np.arange(start + 1, min(start + block, size) + 1, dtype=np.float64)
         vector[start : start + len(at)] = _scattered(at) if spread else 0.1 * np.sin(at)
     return vector * np.repeat(np.array(spread, np.float32), sizes) if spread else vector
+
+
+def state_places(size: int) -> NDArray[np.int64]:
+    """Where in a state of so many numbers a probe tells it: evenly from the first to the last."""
+    return np.linspace(0, max(0, size - 1), min(STATE_TOLD, size)).astype(np.int64)
 
 
 def _scattered(at: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -129,13 +184,24 @@ def _disagreement(kit: Kit, loss: float, gradient: NDArray[np.float32]) -> str |
     return None
 
 
+def _disagreement_on_state(kit: Kit, state: NDArray[np.float32]) -> str | None:
+    if not state.size:
+        return None
+    there = np.array(kit.probe.state)
+    apart = float(np.abs(state[state_places(state.size)].astype(np.float64) - there).max())
+    if not apart <= GRADIENT_TOLERANCE * float(np.abs(there).max()):
+        return f"the state after the probe differs from the kit's by {apart:.3g}"
+    return None
+
+
 def _check_shape(name: str, found: NDArray[np.generic], shape: tuple[int, ...]) -> None:
     """Refuse more, fewer or other numbers than the model has: they would leave the device."""
     if found.shape != shape or found.dtype != np.float32:
         raise GraphRefused(f"the graph gives a {name} of {found.dtype}{found.shape} instead of float32{shape}")
 
 
-def _session(graph: bytes, threads: int, name: str) -> onnxruntime.InferenceSession:
+def graph_session(graph: bytes, threads: int, name: str) -> onnxruntime.InferenceSession:
+    """A session of a kit's graph, with the options that every training and prediction runs with."""
     # Threads that wait actively are a fifth faster on a device that does nothing else, slower beside other work (an
     # owner then allows one thread less).
     options = session_options(threads, spin=True)

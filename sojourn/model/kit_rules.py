@@ -6,23 +6,28 @@ from math import isfinite, prod
 from typing import TYPE_CHECKING
 
 from sojourn.errors import GraphRefused
-from sojourn.model.inspection import Declared, inspected
+from sojourn.model.frozen import predict_graph, train_graph
+from sojourn.model.inspection import LARGEST, Declared, inspected
 from sojourn.model.tensors import FLOAT, INT64
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sojourn.protocol.spec import Kit
+    from sojourn.protocol.spec import InputSpec, Kit, Trunk
 
 LARGEST_MODEL = 1 << 28
 """Numbers of a model."""
 LARGEST_SAMPLE = 1 << 26
 """Numbers of one sample, or of the noise that a layer takes for it."""
+LARGEST_FEATURES = 1 << 18
+"""Numbers that a trunk makes of one sample: a megabyte, which is kept for every sample."""
 MOST_CLASSES = 1 << 16
 MOST_TENSORS = 1 << 14
 MOST_ROWS = 1 << 10
 """Of a probe; also the places at which it tells the gradient, and the layers that take noise."""
 LONGEST_NAME = 1 << 10
+STATE_TOLD = 16
+"""So many numbers of the new state a probe tells, or all if there are fewer."""
 _TYPES = {"float32": FLOAT, "int64": INT64}
 
 
@@ -37,21 +42,30 @@ def check_train(kit: Kit) -> None:
     batch = None
     inputs = {
         "vector": Declared(FLOAT, (kit.model.size,)),
-        "x": Declared(_TYPES[kit.input.dtype], (batch, *kit.input.shape)),
+        "x": _declared(kit.taken),
         "y": Declared(INT64, (batch,)),
     }
     inputs |= {f"noise_{at}": Declared(FLOAT, (batch, *shape)) for at, shape in enumerate(kit.noise)}
-    outputs = {"loss": Declared(FLOAT, ()), "gradient": Declared(FLOAT, (kit.model.size,))}
-    _compare(kit.train, "the training graph", inputs, outputs)
+    learnt, size = kit.model.learnt, kit.model.size
+    outputs = {"loss": Declared(FLOAT, ()), "gradient": Declared(FLOAT, (learnt,))}
+    outputs |= {"state": Declared(FLOAT, (size - learnt,))} if kit.model.state else {}
+    _compare(train_graph(kit), "the training graph", inputs, outputs)
 
 
 def check_predict(kit: Kit) -> None:
     """Refuse a prediction graph that does not take and give exactly what the kit says."""
-    inputs = {
-        "vector": Declared(FLOAT, (kit.model.size,)),
-        "x": Declared(_TYPES[kit.input.dtype], (None, *kit.input.shape)),
-    }
-    _compare(kit.predict, "the prediction graph", inputs, {"logits": Declared(FLOAT, (None, len(kit.classes)))})
+    inputs = {"vector": Declared(FLOAT, (kit.model.size,)), "x": _declared(kit.taken)}
+    _compare(predict_graph(kit), "the prediction graph", inputs, {"logits": Declared(FLOAT, (None, len(kit.classes)))})
+
+
+def check_trunk(kit: Kit, trunk: Trunk) -> None:
+    """Refuse a trunk that does not make the features that the kit says of its samples."""
+    outputs = {"features": Declared(FLOAT, (None, *trunk.shape))}
+    _compare(trunk.graph, "the trunk", {"x": _declared(kit.input)}, outputs)
+
+
+def _declared(spec: InputSpec) -> Declared:
+    return Declared(_TYPES[spec.dtype], (None, *spec.shape))
 
 
 def _compare(graph: bytes, name: str, inputs: dict[str, Declared], outputs: dict[str, Declared]) -> None:
@@ -73,6 +87,8 @@ def _objections(kit: Kit) -> Iterator[str]:
     tensors, size = kit.model.tensors, kit.model.size
     if not 1 <= len(tensors) <= MOST_TENSORS or not 1 <= size <= LARGEST_MODEL:
         yield f"a model of {len(tensors)} tensors with {size:,} numbers"
+    if kit.model.state >= len(tensors):
+        yield f"a model of {len(tensors)} tensors, of which {kit.model.state} are said to be state"
     names = {tensor.name for tensor in tensors}
     if len(names) < len(tensors) or max(map(len, (*names, *kit.classes))) > LONGEST_NAME:
         yield "two tensors of one name, or a name that is too long"
@@ -82,7 +98,23 @@ def _objections(kit: Kit) -> Iterator[str]:
         yield f"{len(kit.classes)} classes, or two of one name"
     if len(kit.noise) > MOST_ROWS or any(prod(shape) > LARGEST_SAMPLE for shape in (kit.input.shape, *kit.noise)):
         yield "a sample, or noise for it, that is too large"
+    yield from _objections_to_frozen(kit)
+    if kit.trunk and prod(kit.trunk.shape) > LARGEST_FEATURES:
+        yield f"a trunk that makes {prod(kit.trunk.shape):,} numbers of a sample"
     yield from _objections_to_probe(kit)
+
+
+def _objections_to_frozen(kit: Kit) -> Iterator[str]:
+    tensors = kit.frozen
+    names = {tensor.name for tensor in tensors}
+    if len(tensors) > MOST_TENSORS or len(names) < len(tensors) or max(map(len, names), default=0) > LONGEST_NAME:
+        yield f"{len(tensors)} frozen tensors, or two of one name, or a name that is too long"
+    if not names.isdisjoint(tensor.name for tensor in kit.model.tensors):
+        yield "a tensor that is frozen and trained"
+    if wrong := next((tensor for tensor in tensors if len(tensor.data) != 4 * prod(tensor.shape)), None):
+        yield f"the frozen tensor {wrong.name[:64]!r} with {len(wrong.data):,} bytes for the shape {list(wrong.shape)}"
+    if sum(len(tensor.data) for tensor in tensors) > LARGEST:
+        yield f"frozen tensors with more than {LARGEST:,} bytes"
 
 
 def _objections_to_probe(kit: Kit) -> Iterator[str]:
@@ -95,9 +127,12 @@ def _objections_to_probe(kit: Kit) -> Iterator[str]:
         yield "a probe that takes too much noise"
     if not 1 <= len(probe.places) == len(probe.values) <= MOST_ROWS:
         yield f"a probe with {len(probe.values)} values for {len(probe.places)} places"
-    if not all(0 <= place < kit.model.size for place in probe.places):
+    if not all(0 <= place < kit.model.learnt for place in probe.places):
         yield "a probe with places outside of the model"
-    if len(probe.spread) not in (0, len(kit.model.tensors)) or not all(map(isfinite, probe.spread)):
-        yield f"a probe with the spread of {len(probe.spread)} of {len(kit.model.tensors)} tensors, or an infinite one"
+    trained = len(kit.model.learnt_sizes)
+    if len(probe.spread) not in (0, trained) or not all(map(isfinite, probe.spread)):
+        yield f"a probe with the spread of {len(probe.spread)} of {trained} tensors, or an infinite one"
+    if len(probe.state) != min(STATE_TOLD, kit.model.size - kit.model.learnt):
+        yield f"a probe with {len(probe.state)} numbers of the state"
     if not 0 <= probe.noise_seed < 1 << 64:
         yield f"a probe with {probe.noise_seed} as its seed"

@@ -2,6 +2,9 @@
 
 int8: one float32 scale for each tensor, then one signed byte for each number; value = scale * byte.
 All numbers are little-endian. Compressed results travel as deltas against the model that the device was handed.
+
+What follows the trained numbers of a vector is state (`sojourn.protocol.spec.ModelSpec`): it is float32 in every
+encoding, and in a delta it stands as it is. A running variance that lost its small digits might come out negative.
 """
 
 from __future__ import annotations
@@ -36,38 +39,64 @@ AT_ONCE = 4  # of vectors that are loaded as they come, so many are in memory
 def encode(vector: NDArray[np.float32], encoding: str, spec: ModelSpec) -> bytes:
     """The bytes of a vector."""
     if encoding == "float32":
-        return vector.astype("<f4", copy=False).tobytes()
+        return bytes(_bytes_of(vector))
+    vector, state = vector[: spec.learnt], bytes(_bytes_of(vector[spec.learnt :]))
     if encoding == "float16":
         limit = float(np.finfo(np.float16).max)
         # Large numbers are cut to the largest there is; what is not finite stays so, for the gate to see.
-        return np.where(np.isfinite(vector), np.clip(vector, -limit, limit), vector).astype("<f2").tobytes()
+        return np.where(np.isfinite(vector), np.clip(vector, -limit, limit), vector).astype("<f2").tobytes() + state
     scales, whole = [], np.empty(len(vector), np.int8)
     at = 0
-    for size in spec.sizes:
+    for size in spec.learnt_sizes:
         piece = vector[at : at + size]
         scale = np.float32(np.max(np.abs(piece)) / 127)
         scales.append(scale)
         whole[at : at + size] = np.rint(piece / scale).clip(-127, 127) if scale > 0 and np.isfinite(scale) else 0
         at += size
-    return np.array(scales, "<f4").tobytes() + whole.tobytes()
+    return np.array(scales, "<f4").tobytes() + whole.tobytes() + state
 
 
 def decode(data: bytes, encoding: str, spec: ModelSpec) -> NDArray[np.float32]:
     """The vector in these bytes; a length that does not fit the spec is refused."""
-    expected = {"float32": 4 * spec.size, "float16": 2 * spec.size, "int8": 4 * len(spec.tensors) + spec.size}
-    if len(data) != expected.get(encoding):
+    sizes, learnt = spec.learnt_sizes, spec.learnt
+    state = 4 * (spec.size - learnt)
+    expected = {"float32": 4 * learnt, "float16": 2 * learnt, "int8": 4 * len(sizes) + learnt}
+    if encoding not in expected or len(data) != expected[encoding] + state:
         raise InvalidBlob(f"{len(data)} bytes are not a {encoding} vector of {spec.size} numbers")
     if encoding == "float32":
         return np.frombuffer(data, "<f4").astype(np.float32, copy=False)
     if encoding == "float16":
-        return np.frombuffer(data, "<f2").astype(np.float32)
-    scales = np.frombuffer(data, "<f4", len(spec.tensors))
-    whole = np.frombuffer(data, np.int8, offset=4 * len(spec.tensors))
-    return whole.astype(np.float32) * np.repeat(scales.astype(np.float32), spec.sizes)
+        numbers = np.frombuffer(data, "<f2", learnt).astype(np.float32)
+    else:
+        scales = np.frombuffer(data, "<f4", len(sizes))
+        whole = np.frombuffer(data, np.int8, learnt, offset=4 * len(sizes))
+        numbers = whole.astype(np.float32) * np.repeat(scales.astype(np.float32), sizes)
+    if not state:
+        return numbers
+    return np.concatenate([numbers, np.frombuffer(data, "<f4", offset=len(data) - state).astype(np.float32)])
+
+
+def difference(after: NDArray[np.float32], before: NDArray[np.float32], spec: ModelSpec) -> NDArray[np.float32]:
+    """What a delta holds: how far the trained numbers went, and the state as it is now."""
+    found = after - before
+    found[spec.learnt :] = after[spec.learnt :]
+    return found
+
+
+def moved(before: NDArray[np.float32], delta: NDArray[np.float32], spec: ModelSpec) -> NDArray[np.float32]:
+    """The model that a delta leads to."""
+    found = before + delta
+    found[spec.learnt :] = delta[spec.learnt :]
+    return found
+
+
+def padded(learnt: NDArray[np.float32], spec: ModelSpec) -> NDArray[np.float32]:
+    """A vector that goes with the trained numbers of a model, as long as the whole model: zeros for its state."""
+    return np.concatenate([learnt, np.zeros(spec.size - len(learnt), np.float32)]) if spec.state else learnt
 
 
 def load(blobs: BlobStore, ref: Ref, spec: ModelSpec) -> NDArray[np.float32]:
-    """The vector that a reference stands for (of a delta: the difference)."""
+    """The vector that a reference stands for (of a delta: the `difference`)."""
     return decode(blobs.read(ref.digest), ref.encoding, spec)
 
 
@@ -75,10 +104,15 @@ def save(
     blobs: BlobStore, vector: NDArray[np.float32], encoding: Encoding, spec: ModelSpec, *, delta: bool = False
 ) -> Ref:
     """Keep a vector; returns its reference."""
-    data = encode(vector, encoding, spec)
+    data = _bytes_of(vector) if encoding == "float32" else encode(vector, encoding, spec)
     ref = ref_of(data, encoding, delta=delta)
     blobs.put(data, ref.digest)
     return ref
+
+
+def _bytes_of(vector: NDArray[np.float32]) -> memoryview:
+    """The numbers as they go over the wire, without a copy where they are so in memory."""
+    return np.ascontiguousarray(vector, "<f4").data.cast("B")
 
 
 def mean(vectors: Iterable[NDArray[np.float32]], weights: Sequence[float]) -> NDArray[np.float32]:

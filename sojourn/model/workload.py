@@ -17,6 +17,7 @@ import numpy as np
 import onnxruntime
 
 from sojourn.errors import MachineError
+from sojourn.model.frozen import train_graph
 from sojourn.model.graphs import Graphs, check_probe, probe_vector
 from sojourn.model.session import open_session, session_options
 from sojourn.protocol.envelope import unpack_blob
@@ -67,13 +68,14 @@ def measure(kit: Kit, batch: int, *, seconds: float = 1.0, threads: int = 1) -> 
     """The median seconds of a training step here, over steps for this long."""
     x, y = _samples(kit, batch)
     drawn = noise(kit.probe.noise_seed, 0, batch, kit.noise)
-    graphs, w = Graphs(kit, threads), probe_vector(kit.model.sizes)
+    graphs, w = Graphs(kit, threads), _probe_vector(kit)
+    x = graphs.features(x)
     taken: list[float] = []
     graphs.loss_and_gradient(w, x, y, drawn)  # the first one reserves memory
     while len(taken) < LEAST_STEPS or sum(taken) < seconds:
         began = perf_counter()
         _, gradient = graphs.loss_and_gradient(w, x, y, drawn)
-        w -= np.float32(1e-6) * gradient
+        w[: kit.model.learnt] -= np.float32(1e-6) * gradient
         taken.append(perf_counter() - began)
     return statistics.median(taken)
 
@@ -85,14 +87,19 @@ def counted_cost(kit: Kit) -> float:
     (activations, pooling, the optimiser) is not counted: a machine's `flops` is measured on the same terms.
     """
     with tempfile.TemporaryDirectory(prefix="sojourn-count-") as folder:
-        session = open_session(kit.train, _counting(folder), "the training graph")
+        session = open_session(train_graph(kit), _counting(folder), "the training graph")
         x, y = _samples(kit, COUNTED)
         drawn = noise(kit.probe.noise_seed, 0, COUNTED, kit.noise)
-        feeds: dict[str, NDArray[np.generic]] = {"vector": probe_vector(kit.model.sizes), "x": x, "y": y}
+        feeds: dict[str, NDArray[np.generic]] = {"vector": _probe_vector(kit), "y": y}
+        feeds["x"] = Graphs(kit).features(x)
         feeds |= {f"noise_{at}": values for at, values in enumerate(drawn)}
         session.run(["loss", "gradient"], feeds)
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     return sum(_operations(event["args"]) for event in events if event["cat"] == "Node") / COUNTED
+
+
+def _probe_vector(kit: Kit) -> NDArray[np.float32]:
+    return probe_vector(kit.model.sizes, state=kit.model.state)
 
 
 def _counting(folder: str) -> onnxruntime.SessionOptions:

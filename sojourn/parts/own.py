@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import stat
 import sys
 import sysconfig
 from pathlib import Path
@@ -33,8 +35,8 @@ def load(own: Own, *methods: str) -> Any:
         raise ConfigError(f"{own.part} cannot be made of {own.settings}: {error}") from error
 
 
-def own_module(name: str) -> ModuleType:
-    """A user's module: one that is installed, or that lies in the working folder or in a folder of PYTHONPATH.
+def own_module(name: str, folder: str | None = None) -> ModuleType:
+    """A user's module: one that is installed, or that lies in `folder`, the working folder or one of PYTHONPATH.
 
     The working folder comes last, so that no file in it can take the place of an installed module. A process that was
     started without it (`python -P`), as an agent is, stays without it.
@@ -45,11 +47,39 @@ def own_module(name: str) -> ModuleType:
     here = str(Path.cwd())
     if not sys.flags.safe_path and here not in sys.path:
         sys.path.append(here)
+    if folder is not None:
+        _add(folder)
     importlib.invalidate_caches()  # it may have been put there since the last look
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
     except Exception as error:  # a user's code may raise anything
         raise ConfigError(f"the module {name!r} cannot be imported: {_reason(name, error)}") from error
+    if folder is not None:
+        _check_place(module, name, folder)
+    return module
+
+
+def _add(folder: str) -> None:
+    """Look for modules in a folder too, after all others; only in one that is no stranger's to write to."""
+    path = Path(folder)
+    if not path.is_dir():
+        raise ConfigError(f"model.path: there is no folder {folder}")
+    status = path.stat()
+    if status.st_mode & stat.S_IWOTH or status.st_uid not in (0, os.getuid()):
+        raise ConfigError(
+            f"model.path: {folder} belongs to another user or may be written to by anyone, and code in it would run "
+            "as this program: give it to this user, and take the right to write away (chmod o-w)"
+        )
+    if str(path) not in sys.path:
+        sys.path.append(str(path))
+
+
+def _check_place(module: ModuleType, name: str, folder: str) -> None:
+    """A module of the same name from elsewhere is another one."""
+    places = [module.__file__] if module.__file__ else list(getattr(module, "__path__", ()))
+    if not any(Path(each).resolve().is_relative_to(Path(folder).resolve()) for each in places):
+        found = ", ".join(map(str, places)) or "Python itself"
+        raise ConfigError(f"the module {name!r} is taken from {found}, not from {folder}: give yours another name")
 
 
 def _reason(name: str, error: Exception) -> str:

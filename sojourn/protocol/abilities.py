@@ -17,28 +17,52 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sojourn.parts import Training
+    from sojourn.protocol.spec import Kit
     from sojourn.protocol.wire import Offer
 
+_OF_MODEL = "model "
+"""How the words begin that a kit asks for."""
 _OPTIMISERS = ("sgd", "adam")
-ABILITIES = (
+_EARLY = (
     *(f"encoding {word}" for word in get_args(Encoding)),
     *(f"optimiser {word}" for word in _OPTIMISERS),
     *(f"estimator {form.__struct_config__.tag}" for form in get_args(Estimator)),
 )
-"""All that the agent here can do."""
-FIRST = frozenset(ABILITIES)
+FIRST = frozenset(_EARLY)
 """What an agent can do whose offer has no list."""
+MODEL_STATE = "model state"
+"""Train models that have state, such as BatchNorm's running statistics (`sojourn.protocol.spec.ModelSpec.state`)."""
+MODEL_FROZEN = "model frozen"
+"""Put the weights that are not trained into a kit's graphs, where they stand in it once (`sojourn.model.frozen`)."""
+MODEL_TRUNK = "model trunk"
+"""Train behind a part of the model that is a graph of its own (`sojourn.protocol.spec.Trunk`)."""
+OF_MODELS = (MODEL_STATE, MODEL_FROZEN, MODEL_TRUNK)
+"""What a kit may ask for: of a device, and of the edge server that leads its model there."""
+ABILITIES = (*_EARLY, *OF_MODELS)
+"""All that the agent here can do."""
 
 
-def asked(encoding: Encoding, training: Training, estimator: Estimator) -> frozenset[str]:
-    """The words for what a job's tasks ask of a device."""
+def asked(encoding: Encoding, training: Training, estimator: Estimator, of_model: Iterable[str] = ()) -> frozenset[str]:
+    """The words for what a job's tasks ask of a device, with those that its model asks for."""
     return frozenset(
         {
+            *of_model,
             f"encoding {encoding}",
             f"optimiser {training.optimiser}",
             f"estimator {estimator.__struct_config__.tag}",
         }
     )
+
+
+def asked_by(kit: Kit) -> tuple[str, ...]:
+    """What a kit asks for."""
+    words = {MODEL_STATE: kit.model.state > 0, MODEL_FROZEN: bool(kit.frozen), MODEL_TRUNK: bool(kit.trunk)}
+    return tuple(word for word, needed in words.items() if needed)
+
+
+def leads(site: Iterable[str], words: Iterable[str]) -> bool:
+    """Whether an edge server with these abilities can lead models for which these words are asked."""
+    return set(site).issuperset(word for word in words if word.startswith(_OF_MODEL))
 
 
 def able(offer: Offer | None, objective: str, words: Iterable[str]) -> bool:

@@ -52,6 +52,19 @@ def pack(packet: Packet) -> bytes:
     )
 
 
+def packed_size(number: int, epoch: int, message: Message) -> int:
+    """How many bytes `pack` would make of a packet of this number, with an epoch that takes so many."""
+    body = _ENCODER.encode(message)
+    longer_map = 0 if body[0] - _SMALLEST_FIXMAP + 2 <= _FIXMAP else 2
+    return len(body) + len(_ENCODER.encode(number)) + epoch + _KEYS + longer_map
+
+
+def inlined_size(content: bytes) -> int:
+    """How many bytes a message grows by when a blob rides along in one of its references."""
+    size = len(content)
+    return size + len(b"\xa6inline") + (2 if size < 1 << 8 else 3 if size < 1 << 16 else 5)
+
+
 def unpack(data: bytes, sender: Address, to: Address, *, mend: bool = False) -> Packet:
     """The packet in these bytes, if it is one that this sender may send to this node.
 
@@ -83,6 +96,7 @@ _SMALLEST_FIXMAP, _FIXMAP = 0x80, 15
 _MOST_ENTRIES = _FIXMAP + 2
 """The message's own map is a short one of at most 15 entries; with the two in front it may need the longer form."""
 _KIND = b"\xa4kind"
+_KEYS = len(b"\xa2id\xa5epoch")
 _MESSAGES: dict[str, type[Message]] = {kind(form): form for form in get_args(Message)}
 _PRESENCES: dict[str, type[Presence]] = {kind(form): form for form in get_args(Presence)}
 _HEADER = msgspec.msgpack.Decoder(_Header)

@@ -175,6 +175,9 @@ class Roster(msgspec.Struct, frozen=True, tag="roster", tag_field="kind"):
 
     revision: Number
     members: Ref
+    abilities: Annotated[tuple[Label, ...], msgspec.Meta(max_length=64)] | msgspec.UnsetType = msgspec.UNSET
+    """Of which models it can lead tours (`sojourn.protocol.abilities`); older edge servers do not say, and know none
+    but those without state."""
 
 
 class RosterSeen(msgspec.Struct, frozen=True, tag="roster-seen", tag_field="kind"):

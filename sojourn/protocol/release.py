@@ -86,6 +86,10 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     rounds: Number = 0
     devices: Number = 0
     data: Text = ""
+    source: Text = ""
+    """Where the weights come from that training started from, as whoever submitted the job said."""
+    licence: Text = ""
+    """The licence of these weights."""
     checked: Text = ""
     """What the graph was compared with, and how far it was from it."""
     notes: Text = ""

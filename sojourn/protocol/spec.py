@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
 Shape = Annotated[tuple[Size, ...], msgspec.Meta(max_length=8)]
 
+VARIANCE = "running_var"
+"""How the name of a state tensor ends that holds variances."""
+
 
 class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
     """One named tensor of a model."""
@@ -27,10 +30,13 @@ class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
         return prod(self.shape)
 
 
-class ModelSpec(msgspec.Struct, frozen=True):
-    """The tensors of a model, in the order in which they stand in its vector."""
+class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The tensors of a model, in the order in which they stand in its vector: those that are trained, then state."""
 
     tensors: tuple[TensorSpec, ...]
+    state: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """How many of the last tensors are state: training replaces them, and no gradient moves them. BatchNorm's running
+    statistics are."""
 
     @property
     def size(self) -> int:
@@ -41,6 +47,30 @@ class ModelSpec(msgspec.Struct, frozen=True):
     def sizes(self) -> tuple[int, ...]:
         """The length of each tensor within the vector."""
         return tuple(tensor.size for tensor in self.tensors)
+
+    @property
+    def learnt(self) -> int:
+        """How many numbers of the vector are trained; what follows them is state."""
+        return sum(tensor.size for tensor in self.tensors[: self._trained])
+
+    @property
+    def learnt_sizes(self) -> tuple[int, ...]:
+        """The length of each tensor that is trained."""
+        return self.sizes[: self._trained]
+
+    @property
+    def variances(self) -> tuple[slice, ...]:
+        """Where in the vector those numbers of the state stand that cannot be negative."""
+        found, at = [], self.learnt
+        for tensor in self.tensors[self._trained :]:
+            if tensor.name.endswith(VARIANCE):
+                found.append(slice(at, at + tensor.size))
+            at += tensor.size
+        return tuple(found)
+
+    @property
+    def _trained(self) -> int:
+        return max(0, len(self.tensors) - self.state)
 
     def split(self, vector: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
         """Views of the vector's tensors by name."""
@@ -72,7 +102,9 @@ class Probe(msgspec.Struct, frozen=True, omit_defaults=True):
     places: tuple[int, ...]
     values: tuple[float, ...]
     spread: tuple[float, ...] = ()
-    """The largest number of each tensor in the vector, where the plain vector would multiply rounding errors."""
+    """The largest number of each trained tensor in the vector, where the plain one would multiply rounding errors."""
+    state: tuple[float, ...] = ()
+    """Of a model with state, some numbers of the new one: at `sojourn.model.graphs.state_places`."""
 
 
 class ValueRange(msgspec.Struct, frozen=True):
@@ -83,11 +115,35 @@ class ValueRange(msgspec.Struct, frozen=True):
     demanded: bool = False
 
 
+class FrozenTensor(msgspec.Struct, frozen=True, array_like=True):
+    """A tensor of a model that is not trained: its numbers (float32, little-endian), and the graphs that use them.
+
+    In a graph it is called `frozen/` and its name; it is put there as an initializer before the graph is run.
+    """
+
+    name: str
+    shape: Shape
+    data: bytes
+    graphs: tuple[str, ...] = ()
+
+
+class Trunk(msgspec.Struct, frozen=True):
+    """The first part of a model, where it is frozen and draws nothing: of a sample it always makes the same features.
+
+    graph: x[B, ...] -> features[B, ...], float32; shape: of the features of one sample.
+    """
+
+    graph: bytes
+    shape: Shape
+
+
 class Kit(msgspec.Struct, frozen=True):
     """All that a device needs to train and to predict: graphs, spec and a probe. Travels as one blob.
 
-    train: (vector[P], x[B, ...], y[B], noise_0[B, ...], ...) -> (loss[], gradient[P])
+    train: (vector[P], x[B, ...], y[B], noise_0[B, ...], ...) -> (loss[], gradient[L]), and state[P - L] where L < P
     predict: (vector[P], x[B, ...]) -> logits[B, classes]
+
+    Behind a trunk x is the trunk's features; without one it is the samples.
     """
 
     model: ModelSpec
@@ -101,3 +157,12 @@ class Kit(msgspec.Struct, frozen=True):
     """The weight tensors of the fully connected layers, first layer first (`sojourn.model.classifier`)."""
     values: ValueRange | None = None
     """Where a device's values are expected; older kits do not say."""
+    frozen: tuple[FrozenTensor, ...] = ()
+    """What is not trained, where a job says what is: in no visit's vector, and here once for all graphs."""
+    trunk: Trunk | msgspec.UnsetType = msgspec.UNSET
+    """What samples go through before both graphs, if the model was cut; the probe's x are samples all the same."""
+
+    @property
+    def taken(self) -> InputSpec:
+        """What the training and the prediction graph take of one sample."""
+        return InputSpec(self.trunk.shape) if self.trunk else self.input

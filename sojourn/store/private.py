@@ -36,9 +36,9 @@ def _found(folder: Path) -> Iterator[Path]:
     """What a node keeps in its store. Releases are for the group, and what else lies there is not the node's own."""
     yield from folder.glob("journal.db*")
     yield folder / "lock"
-    blobs = folder / "blobs"
-    yield blobs
-    yield from blobs.glob("*")
+    for name in ("blobs", "features"):
+        yield folder / name
+        yield from (folder / name).glob("*")
 
 
 def _narrow(path: Path, kept: int = 0) -> bool:

@@ -49,7 +49,8 @@ KINDS: dict[str, type] = {kind(form): form for form in (*get_args(Message), *get
 STRUCTURES: dict[str, type] = {
     "Training settings": parts.Training,
     **{form.__name__: form for form in (parts.TourPolicy, parts.Gate, parts.TourBounds, spec.Kit)},
-    **{form.__name__: form for form in (spec.ModelSpec, spec.TensorSpec, spec.ValueRange)},
+    **{form.__name__: form for form in (spec.ModelSpec, spec.TensorSpec, spec.ValueRange, spec.FrozenTensor)},
+    "Trunk": spec.Trunk,
     **{form.__name__: form for form in (spec.InputSpec, spec.Probe, Exemplars, wire.Epoch, wire.Ref)},
     **{form.__name__: form for form in (wire.TourId, wire.VisitId, wire.Task, wire.Offer, Member)},
     "DataSummary": DataSummary,

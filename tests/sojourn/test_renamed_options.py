@@ -15,18 +15,17 @@ from sojourn.renamed_options import RENAMED, with_new_names
 def test_an_old_name_is_understood_and_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     old, new = (
-        CliRunner().invoke(app, ["data", "show", "--devices", "2", name, "iid"], catch_exceptions=False)
-        for name in ("--by", "--split")
+        CliRunner().invoke(app, ["plan", "--devices", "2", name, "no-such-board"]) for name in ("--profile", "--board")
     )
-    assert old.stdout == new.stdout
-    assert "samples of a device" in new.stdout
-    assert "--by is now called --split" in old.stderr
+    assert str(old.exception) == str(new.exception)
+    assert "no-such-board" in str(new.exception)
+    assert "--profile is now called --board" in old.stderr
     assert not new.stderr
 
 
 def test_only_options_of_that_command_are_renamed() -> None:
-    assert with_new_names(["demo", "--edges=3", "--seed", "1"])[0] == ["demo", "--sites=3", "--seed", "1"]
-    for words in (["broker", "--port", "1"], ["simulate", "--by", "iid"], ["demo", "--", "--edges"], []):
+    assert with_new_names(["plan", "--profile=x", "--seed", "1"])[0] == ["plan", "--board=x", "--seed", "1"]
+    for words in (["broker", "--port", "1"], ["simulate", "--profile"], ["plan", "--", "--profile"], []):
         assert with_new_names(words) == (words, [])
 
 

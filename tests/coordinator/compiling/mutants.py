@@ -23,6 +23,7 @@ from torch import nn
 from coordinator.compiling import checking, compile_kit
 from coordinator.compiling.checking import Exam
 from coordinator.compiling.dropout import with_fed_dropout
+from coordinator.compiling.noise import learn_draws
 from coordinator.compiling.preprocessing import normalised
 from coordinator.compiling.samples import like
 from coordinator.compiling.tracing import Trainee
@@ -94,6 +95,7 @@ def right() -> tuple[Kit, NDArray[np.float32], Exam]:
     mean, std = [10.0], [4.0]
     made = compile_kit(network(), SPEC, CLASSES, mean=mean, std=std, seed=1)
     fed, feed = with_fed_dropout(network())
+    learn_draws(fed, feed, torch.zeros(2, *SPEC.shape))
     samples = like(SPEC, fed, len(CLASSES), made.kit.noise, mean, std)
     trainee = Trainee(normalised(fed, SPEC, mean, std), feed, len(CLASSES))
     return made.kit, made.initial, Exam(trainee, samples, 1, 16)

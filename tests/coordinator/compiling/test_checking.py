@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from coordinator.compiling import checking, compile_kit, kits, probing
 from coordinator.compiling.checking import Exam, Kind, check_kit, kinds
-from coordinator.compiling.dropout import NoiseFeed
+from coordinator.compiling.noise import NoiseFeed
 from coordinator.compiling.preprocessing import normalised
 from coordinator.compiling.reference import exact, nudged, rounded
 from coordinator.compiling.samples import Batch, like
@@ -58,11 +58,11 @@ class OffNow(Graphs):
         super().__init__(kit)
         self._off = cycle(off)
 
-    def loss_and_gradient(self, vector, x, y, noise=()):
-        loss, gradient = super().loss_and_gradient(vector, x, y, noise)
+    def loss_gradient_and_state(self, vector, x, y, noise=()):
+        loss, gradient, state = super().loss_gradient_and_state(vector, x, y, noise)
         changed = gradient.copy()
         changed[:20] *= 1.1 if next(self._off) else 1.0
-        return loss, changed
+        return loss, changed, state
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,9 +12,7 @@ from coordinator.compiling import Compiled, compile_kit
 from sojourn.model.graphs import Graphs, check_probe
 from sojourn.protocol.spec import InputSpec
 from sojourn.randomness import noise
-
-CLASSES = ("a", "b", "c")
-IMAGE = InputSpec((4, 9, 8))
+from tests.coordinator.compiling.layer_cases import CASES, CLASSES, IMAGE, LayerCase
 
 
 def head(*layers: nn.Module, shape: tuple[int, ...] = IMAGE.shape, dtype: torch.dtype = torch.float32) -> nn.Sequential:
@@ -52,23 +51,6 @@ LAYERS = {
         nn.Conv2d(8, 8, 1, stride=2),
         nn.ConvTranspose2d(8, 4, 3, stride=2, output_padding=1),
     ],
-    "activations, group norm and dropout": [
-        conv(),
-        nn.GroupNorm(2, 8),
-        nn.ReLU(),
-        mix(),
-        nn.GELU(),
-        mix(),
-        nn.GroupNorm(8, 8),
-        nn.GroupNorm(1, 8, affine=False),
-        nn.SiLU(),
-        nn.Dropout(0.4),
-        mix(),
-        nn.Tanh(),
-        mix(),
-        nn.Dropout2d(0.3),
-        nn.Sigmoid(),
-    ],
     "max pool in tiles": [nn.Conv2d(4, 8, (2, 1)), nn.MaxPool2d(2), mix(), nn.MaxPool2d((2, 1))],
     "max pool": [
         conv(padding=1),
@@ -78,7 +60,6 @@ LAYERS = {
         mix(),
         nn.MaxPool2d(2, stride=1, ceil_mode=True),
     ],
-    "pools along one axis": [nn.Conv2d(4, 8, 3), nn.Flatten(2), nn.Conv1d(8, 4, 2), nn.MaxPool1d(2)],
     "mean pool": [
         conv(),
         nn.AvgPool2d(3, stride=2, padding=1, ceil_mode=True),
@@ -96,6 +77,48 @@ LAYERS = {
 def test_layer_agrees_with_torch(layers: list[nn.Module]) -> None:
     result = compiled(head(*layers))
     assert check_probe(result.kit, Graphs(result.kit)) is None
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.layers)
+def test_layers_of_the_table_agree_with_torch(case: LayerCase) -> None:
+    model = case.model()
+    inside = {type(layer).__name__ for layer in model.modules()}
+    named = [name for name in case.layers.split(", ") if name.isidentifier()]
+    assert [name for name in named if name not in inside] == []
+    result = compiled(model, case.spec)
+    assert check_probe(result.kit, Graphs(result.kit)) is None
+
+
+def operators(graph: bytes) -> set[str]:
+    return {node.op_type for node in onnx.load_from_string(graph).graph.node}
+
+
+# Each way to a convolution's gradient, by the operators that only it uses.
+WAYS: dict[str, tuple[list[nn.Module], set[str]]] = {
+    "large maps that keep their size": ([conv(padding=1), nn.Conv2d(8, 8, 3, padding=2, dilation=2)], set()),
+    "large maps that shrink": (
+        [conv(), nn.Conv2d(8, 16, (3, 1)), nn.Conv2d(16, 8, 3, stride=(2, 1))],
+        {"ConvTranspose"},
+    ),
+    "small maps": ([conv(stride=3), nn.Conv2d(8, 16, 3, stride=(2, 1), padding=1)], {"Col2Im"}),
+    "small maps of one and of three axes": (
+        [
+            nn.Flatten(2),
+            nn.Conv1d(4, 8, 9, stride=9),
+            nn.Conv1d(8, 6, 3, dilation=5),
+            nn.Unflatten(2, (2, 4, 4)),
+            nn.Conv3d(6, 8, 2, dilation=(1, 2, 1)),
+        ],
+        {"ConvTranspose"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("layers", "used"), WAYS.values(), ids=WAYS)
+def test_gradient_of_a_convolution_agrees_with_torch_on_each_way(layers: list[nn.Module], used: set[str]) -> None:
+    spec = InputSpec((4, 20, 19))
+    result = compiled(head(*layers, shape=spec.shape), spec)
+    assert operators(result.kit.train) & {"ConvTranspose", "Col2Im"} == used
 
 
 class Residual(nn.Module):
@@ -124,29 +147,6 @@ def test_embedding_layer_norm_residual_and_tied_weights_agree_with_torch() -> No
     assert "inner.weight" in names
     assert "again.weight" not in names
     assert result.initial.size == sum(p.numel() for p in Residual().parameters())
-
-
-class Recurrent(nn.Module):
-    """One recurrent layer after another, the last one's last state, and a linear layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.LSTM(3, 4, batch_first=True, bidirectional=True)
-        self.second = nn.GRU(8, 5, batch_first=True)
-        self.third = nn.RNN(5, 4, batch_first=True)
-        self.head = nn.Linear(4, len(CLASSES))
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in (self.first, self.second, self.third):
-            x, _ = layer(x)
-        logits: Tensor = self.head(x[:, -1])
-        return logits
-
-
-def test_recurrent_layers_agree_with_torch() -> None:
-    torch.manual_seed(0)
-    result = compiled(Recurrent(), InputSpec((4, 3)))
-    assert "first.weight_hh_l0_reverse" in [tensor.name for tensor in result.kit.model.tensors]
 
 
 def test_frozen_tensors_stay_out_of_the_vector() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from coordinator.console.job_commands import job_text
-from coordinator.jobs.settings import read_job
+from coordinator.jobs.settings import ModelSettings, read_job
 from sojourn.errors import ConfigError
 
 JOB = """
@@ -56,3 +57,28 @@ def test_digits_are_no_file_and_the_name_can_be_another(tmp_path: Path) -> None:
 def test_mistakes_are_found_before_anything_is_sent(text: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=said):
         job_text(write(tmp_path, text))
+
+
+def test_files_of_the_model_are_named_as_a_whole(tmp_path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text('name = "a"\nmodel = { name = "net:Net", path = "nets", start = "a.pth" }\ndata.test = "digits"\n')
+    job = read_job(job_text(file), "it")
+    assert (job.model.path, job.model.start) == (str(tmp_path / "nets"), str(tmp_path / "a.pth"))
+    assert read_job(job_text(file, start_from="b@3"), "it").model.start == "job:b@3"
+    file.write_text('name = "a"\nmodel = "cnn"\ndata.test = "digits"\n')
+    assert read_job(job_text(file, start_from="b"), "it").model == ModelSettings(name="cnn", start="job:b")
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ('start = "weights.txt"', "or a file with weights, .safetensors, .pt, .pth, .bin or .onnx"),
+        ("new_head = true", "model.new_head is about weights to start from: name them in model.start"),
+        ('path = "nets"', "path is where a class of one's own is"),
+        ('name = "torchvision:resnet18"\npath = "nets"', "path is where a class of one's own is"),
+        ('train = ["fc.*"]', "did you mean 'trains'"),
+    ],
+)
+def test_mistakes_about_the_model_are_named(model: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        read_job(f'name = "a"\ndata.test = "digits"\n[model]\n{model}', "it")

@@ -12,7 +12,7 @@ import pytest
 from coordinator.records import DevicesEstimated, RoundClosed, TourPlan
 from coordinator.rounds.closing import close_round
 from coordinator.rounds.evaluation import Evaluator
-from coordinator.rounds.orders import bounds_beside, bounds_of, judged_together, rises_of
+from coordinator.rounds.orders import Leg, bounds_beside, rises_of
 from coordinator.rounds.results import CloseRound
 from coordinator.rounds.tour_check import usual_rise
 from coordinator.state import JobState
@@ -189,12 +189,12 @@ def test_devices_that_are_alike_leave_little_room() -> None:
 
 def test_a_device_that_is_alone_on_its_tour_is_judged_beside_the_others_when_it_is_home() -> None:
     home = Home()
-    assert all(judged_together(home.state, tour) for tour in home.state.tours)
-    assert bounds_of(home.state, home.state.tours[0]).usual_rise >= 1e6
+    assert all(Leg(home.state).judges_together(tour) for tour in home.state.tours)
+    assert Leg(home.state).bounds(home.state.tours[0]).usual_rise >= 1e6
     together = TourPlan(9, "site", ("a", "b"))
     home.state.tours = (*home.state.tours[:2], together)
-    assert not any(judged_together(home.state, tour) for tour in home.state.tours)
-    assert bounds_of(home.state, together).usual_rise == 1.0
+    assert not any(Leg(home.state).judges_together(tour) for tour in home.state.tours)
+    assert Leg(home.state).bounds(together).usual_rise == 1.0
 
 
 def test_an_estimation_tells_how_far_visits_go_and_a_signature_that_was_chosen_is_not_taken() -> None:

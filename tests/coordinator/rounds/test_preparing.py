@@ -102,7 +102,7 @@ def test_a_kit_that_is_gone_or_spoilt_is_compiled_again(first, monkeypatch) -> N
     kit = unpack_blob(blobs.read(state.jobs["job"].kit.digest), Kit)
     made: list[str] = []
 
-    def compiled(read, data, say) -> tuple[Kit, np.ndarray]:
+    def compiled(read, data, say, earlier) -> tuple[Kit, np.ndarray]:
         made.append(read.name)
         return kit, np.zeros(kit.model.size, np.float32)
 

@@ -25,6 +25,7 @@ from sojourn.store.blobs import BlobStore, ref_of
 from sojourn.store.memory_blobs import MemoryBlobs
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -41,14 +42,61 @@ def network() -> nn.Sequential:
         )
 
 
+def network_with_state() -> nn.Sequential:
+    """With BatchNorm over maps and over rows."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return nn.Sequential(
+            nn.Conv2d(1, 4, 3, padding=1, bias=False),
+            nn.BatchNorm2d(4),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(64, 6),
+            nn.BatchNorm1d(6, momentum=0.3),
+            nn.Linear(6, len(CLASSES)),
+        )
+
+
+def network_with_frozen_trunk() -> nn.Sequential:
+    """The same with a layer more; only the last two are trained."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(4)
+        trunk = nn.Sequential(
+            nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(4), nn.Flatten()
+        ).requires_grad_(requires_grad=False)
+        return nn.Sequential(trunk, nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, len(CLASSES)))
+
+
 @cache
 def compiled() -> Compiled:
     """Compiled once for all processes of a run."""
-    name = "tests-edge-agent-training"
+    return _compiled_once("tests-edge-agent-training", network)
+
+
+@cache
+def compiled_with_state() -> Compiled:
+    """The same of a model with state."""
+    return _compiled_once("tests-edge-agent-state", network_with_state)
+
+
+@cache
+def cut() -> Compiled:
+    """The network with a frozen trunk, whose kit is cut."""
+    return _compiled_once("tests-edge-agent-cut", network_with_frozen_trunk)
+
+
+@cache
+def uncut() -> Compiled:
+    """The same network in one piece."""
+    return _compiled_once("tests-edge-agent-uncut", network_with_frozen_trunk, whole=True)
+
+
+def _compiled_once(name: str, make: Callable[[], nn.Module], *, whole: bool = False) -> Compiled:
     found = KitCache().find(name)
     if found:
         return Compiled(*found)
-    made = compile_kit(network(), InputSpec((1, 8, 8)), CLASSES, mean=[MEAN], std=[STD], seed=3)
+    made = compile_kit(make(), InputSpec((1, 8, 8)), CLASSES, mean=[MEAN], std=[STD], seed=3, whole=whole)
     KitCache().keep(name, made.kit, made.initial)
     return made
 
@@ -72,16 +120,18 @@ def visit_for(
     estimator: Any = None,
     earlier: int = 0,
     job: str = "job",
+    model: Compiled | None = None,
     **training: Any,
 ) -> Train:
-    """A visit whose kit and model are in the store."""
-    kit, initial = compiled().kit, compiled().initial
+    """A visit whose kit and model are in the store; `model` is another than the usual one."""
+    used = model or compiled()
+    kit, initial = used.kit, used.initial
     data = pack_blob(kit)
     ref = ref_of(data)
     blobs.put(data, ref.digest)
     task = Task(kind, Training(**({"batch": 8, "lr": 0.1} | training)), objective or Sgd(), encoding, 1, estimator)
-    model = save(blobs, initial, "float32", kit.model)
-    return Train(Visit(VisitId(job, 0, 0, 0, (0, 0)), ref, {"model": model}, task, seed, 60.0, earlier), {})
+    start = save(blobs, initial, "float32", kit.model)
+    return Train(Visit(VisitId(job, 0, 0, 0, (0, 0)), ref, {"model": start}, task, seed, 60.0, earlier), {})
 
 
 def with_vectors(work: Train, blobs: BlobStore, **named: NDArray[np.float32]) -> Train:

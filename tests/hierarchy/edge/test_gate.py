@@ -272,3 +272,56 @@ def test_numbers_that_are_finite_and_a_way_that_is_not_are_refused() -> None:
     work = Wrap(desk.kit, desk.save([-most] * 3), far, task("float16", objective=Sgd()))
     with pytest.raises(InvalidBlob, match="3 of 3 numbers of the difference to the start are not finite"):
         perform(work, desk.blobs)
+
+
+STATEFUL = ModelSpec((*SPEC.tensors, TensorSpec("n.running_mean", (1,)), TensorSpec("n.running_var", (1,))), 2)
+
+
+def judged(result, encoding="float32", *, delta=False, norms=(0.1,)):
+    """What the gate says of a model with state; by the norms, an update of about one is the longest."""
+    blobs, of = MemoryBlobs(), task(encoding, objective=Sgd())
+    data = pack_blob(msgspec.structs.replace(KIT, model=STATEFUL))
+    kit = ref_of(data)
+    blobs.put(data, kit.digest)
+    start = vectors.save(blobs, np.array([1, 2, 3, 0, 1], np.float32), "float32", STATEFUL)
+    ref = vectors.save(blobs, np.asarray(result, np.float32), encoding, STATEFUL, delta=delta)
+    work = Check(kit, {"model": ref}, {"model": start}, None, Gate(norm_factor=10.0), norms, of, 1)
+    return perform(work, blobs), blobs
+
+
+def test_state_has_no_length_at_the_gate() -> None:
+    passed, _ = judged([1.5, 2, 3, 1e6, 1e9])
+    assert isinstance(passed, Passed)
+    assert passed.norm == 0.5
+    failed, _ = judged([1e6, 2, 3, 0, 1])
+    assert isinstance(failed, Failed)
+    assert "norm" in failed.reason
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ([np.nan, 1], "1 of 2 numbers of the state are not finite"),
+        ([0, np.inf], "1 of 2 numbers of the state are not finite"),
+        ([0, -1e-30], "1 running variances of the state are negative"),
+        ([1e16, 1], "more than the 1e+15"),
+    ],
+)
+def test_a_state_that_no_layer_can_have_is_refused(state, words) -> None:
+    failed, _ = judged([1.5, 2, 3, *state])
+    assert isinstance(failed, Failed)
+    assert words in failed.reason
+    assert isinstance(judged([1.5, 2, 3, -5, 0])[0], Passed)
+
+
+@pytest.mark.parametrize("encoding", ["float16", "int8"])
+def test_the_state_of_a_difference_stands_as_it_is(encoding) -> None:
+    passed, blobs = judged([0.5, 0, 0, 0.3, 0.7], encoding, delta=True)
+    assert isinstance(passed, Passed)
+    for ref in (passed.vectors["model"], passed.handout["model"]):
+        assert vectors.load(blobs, ref, STATEFUL)[3:].tolist() == [np.float32(0.3), np.float32(0.7)]
+    data = pack_blob(msgspec.structs.replace(KIT, model=STATEFUL))
+    start = vectors.save(blobs, np.array([1, 2, 3, 0, 1], np.float32), "float32", STATEFUL)
+    wrapped = perform(Wrap(ref_of(data), start, passed.vectors, task(encoding, objective=Sgd())), blobs)
+    assert isinstance(wrapped, Wrapped)
+    assert vectors.load(blobs, wrapped.vectors["model"], STATEFUL)[3:].tolist() == [np.float32(0.3), np.float32(0.7)]

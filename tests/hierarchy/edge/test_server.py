@@ -30,6 +30,7 @@ from sojourn.node.machine import (
     Woke,
 )
 from sojourn.parts import Scaffold, TourBounds
+from sojourn.protocol.abilities import OF_MODELS
 from sojourn.protocol.messages import (
     Accepted,
     Birth,
@@ -492,7 +493,7 @@ def test_the_roster_is_told_until_it_is_seen() -> None:
     assert sends(bench.tell(Woke(), 0.15)) == []
     (keep, ask) = bench.tell(Woke(), 0.2)
     assert isinstance(keep, Keep)
-    assert ask == Send(CLOUD, Roster(1, ref_of(keep.data)))
+    assert ask == Send(CLOUD, Roster(1, ref_of(keep.data), OF_MODELS))
     assert keep.digest in bench.edge.live()
     assert sends(bench.tell(Woke(), 1.2)) == [ask.message]
     bench.hear(CLOUD, RosterSeen(0))

@@ -14,7 +14,7 @@ from sojourn.errors import GraphRefused
 from sojourn.model.graphs import Graphs
 from sojourn.model.kit_rules import check_kit
 from sojourn.model.workload import built_in
-from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, TensorSpec
+from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, TensorSpec, Trunk
 
 KIT = built_in()
 
@@ -42,6 +42,7 @@ def probed(**fields: Any) -> Kit:
         (changed(classes=("a", "a")), "two of one name"),
         (changed(input=InputSpec((1 << 15, 1 << 15))), "a sample, or noise for it, that is too large"),
         (changed(noise=((1 << 30,),)), "a sample, or noise for it, that is too large"),
+        (changed(trunk=Trunk(b"", (1 << 10, 1 << 9))), "a trunk that makes 524,288 numbers of a sample"),
         (probed(y=()), "a probe of 0 rows"),
         (probed(y=tuple([10] * len(KIT.probe.y))), "labels that are no class"),
         (probed(x=b"short"), "rows are not of the input's shape"),
@@ -109,6 +110,35 @@ def test_results_of_another_shape_never_leave_the_graphs() -> None:
     predict.graph.node.append(helper.make_node("Concat", ["own_logits", "own_logits"], ["logits"], axis=1))
     with pytest.raises(GraphRefused, match=r"a logits of float32\(2, 20\) instead of float32\(2, 10\)"):
         answers(changed(predict=predict.SerializeToString()))
+
+
+def trunk(inputs: dict[str, Any], outputs: dict[str, Any], *, doubled: bool = False) -> bytes:
+    """A trunk that gives back what it takes, or twice of it; with other names and shapes than that, if told."""
+    values = [
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in named.items()]
+        for named in (inputs, outputs)
+    ]
+    taken, given = next(iter(inputs)), next(iter(outputs))
+    node = helper.make_node("Concat", [taken, taken] if doubled else [taken], [given], axis=-1)
+    graph = helper.make_graph([node], "trunk", values[0], values[1])
+    opset = helper.make_opsetid("", 18)
+    return bytes(helper.make_model(graph, opset_imports=[opset], ir_version=9).SerializeToString())
+
+
+def test_a_trunk_takes_samples_and_gives_features() -> None:
+    shape = ["batch", *KIT.input.shape]
+    kit = changed(trunk=Trunk(trunk({"x": shape}, {"features": shape}), KIT.input.shape))
+    assert np.array_equal(Graphs(kit).features(rows() + 3), rows() + 3)
+    for graph, words in (
+        (trunk({"z": shape}, {"features": shape}), "the trunk takes z instead of x"),
+        (trunk({"x": shape}, {"gradient": shape}), "the trunk gives gradient instead of features"),
+        (trunk({"x": shape, "key": [1]}, {"features": shape}), "the trunk takes key, x instead of x"),
+        (trunk({"x": shape[:-1]}, {"features": shape}), "the trunk takes x as"),
+        (trunk({"x": shape}, {"features": shape[:-1]}), "the trunk gives features as"),
+        (trunk({"x": shape}, {"features": None}, doubled=True), r"a features of float32\(1, 1, 28, 56\) instead of"),
+    ):
+        with pytest.raises(GraphRefused, match=words):
+            Graphs(changed(trunk=Trunk(graph, KIT.input.shape))).features(rows())
 
 
 def step(kit: Kit) -> None:

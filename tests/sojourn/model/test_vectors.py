@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from sojourn.errors import InvalidBlob
-from sojourn.model.vectors import AT_ONCE, BLOCK, decode, encode, load, mean, save, wide_mean
+from sojourn.model.vectors import AT_ONCE, BLOCK, decode, difference, encode, load, mean, moved, padded, save, wide_mean
 from sojourn.protocol.spec import ModelSpec, TensorSpec
 from sojourn.store.memory_blobs import MemoryBlobs
 
@@ -150,3 +150,43 @@ def test_vectors_that_are_loaded_as_they_come_are_not_all_in_memory() -> None:
 
     assert mean(loaded(), [1.0] * (5 * AT_ONCE)).tolist() == [1.0] * 3
     assert AT_ONCE <= max(alive) <= AT_ONCE + 2
+
+
+STATEFUL = ModelSpec((*SPEC.tensors, TensorSpec("n.running_mean", (2,)), TensorSpec("n.running_var", (2,))), 2)
+
+
+def test_state_is_exact_in_every_encoding() -> None:
+    vector = (np.arange(1, STATEFUL.size + 1) / 7).astype(np.float32)
+    state = vector[STATEFUL.learnt :]
+    assert (STATEFUL.learnt, len(state)) == (SPEC.size, 4)
+    for encoding in ("float32", "float16", "int8"):
+        data = encode(vector, encoding, STATEFUL)
+        assert data == encode(vector[: SPEC.size], encoding, SPEC) + state.tobytes()
+        back = decode(data, encoding, STATEFUL)
+        assert back[STATEFUL.learnt :].tobytes() == state.tobytes()
+        assert np.array_equal(back[: SPEC.size], decode(data[: -state.nbytes], encoding, SPEC))
+        for wrong in (data[:-4], data + bytes(4), data[: -state.nbytes]):
+            with pytest.raises(InvalidBlob, match=f"vector of {STATEFUL.size} numbers"):
+                decode(wrong, encoding, STATEFUL)
+
+
+def test_a_difference_holds_the_state_itself_so_that_no_variance_is_rounded_below_zero() -> None:
+    before = np.full(STATEFUL.size, 1e3, np.float32)
+    after = np.full(STATEFUL.size, 1e-6, np.float32)
+    back = moved(
+        before, decode(encode(difference(after, before, STATEFUL), "int8", STATEFUL), "int8", STATEFUL), STATEFUL
+    )
+    assert back[STATEFUL.learnt :].tobytes() == after[STATEFUL.learnt :].tobytes()
+    np.testing.assert_allclose(back[: STATEFUL.learnt], 0, atol=1e-3)
+    assert np.array_equal(difference(after[:11], before[:11], SPEC), after[:11] - before[:11])
+
+
+def test_what_goes_with_the_trained_numbers_is_padded_to_the_models_length() -> None:
+    learnt = np.ones(SPEC.size, np.float32)
+    assert padded(learnt, STATEFUL).tolist() == [*learnt, 0, 0, 0, 0]
+    assert padded(learnt, SPEC) is learnt
+
+
+def test_which_numbers_of_the_state_are_variances() -> None:
+    assert STATEFUL.variances == (slice(SPEC.size + 2, SPEC.size + 4),)
+    assert SPEC.variances == ()

@@ -17,6 +17,7 @@ from edge_agent.training.work import Train
 from hierarchy.edge.server import EdgeServer
 from sojourn.errors import DiskFull, LinkError
 from sojourn.links.link import Link
+from sojourn.node.machine import DidNot, Do, Linked
 from sojourn.node.node import Node
 from sojourn.protocol import topics
 from sojourn.protocol.envelope import Packet, pack, unpack
@@ -476,6 +477,20 @@ def test_work_that_was_undone_is_not_heard_of() -> None:
     bed.node.inject(Did("nobody's", None), 2.0)
     assert bed.machine.state.held
     assert isinstance(bed.workers.begun[0], Train)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_blobs_are_swept_unless_work_may_leave_some(keeps, monkeypatch) -> None:
+    bed = cloud()
+    digest = bed.node.store.blobs.put(b"nobody refers to it")
+    monkeypatch.setattr(bed.machine, "handle", lambda _event, _now: [Do("measure job", None, keeps)])
+    bed.node.inject(Linked(), 1.0)
+    monkeypatch.undo()
+    bed.node.tick(1e6)
+    assert bed.node.store.blobs.has(digest) is keeps
+    bed.node.inject(DidNot("measure job", "Fault", "?"), 1e6)
+    bed.node.tick(2e6)
+    assert not bed.node.store.blobs.has(digest)
 
 
 def test_prepare_fetches_the_kit() -> None:

@@ -81,3 +81,23 @@ def test_one_that_is_found_and_fails_says_why(tmp_path: Path, text: str, said: s
 def test_the_name_of_a_file_is_turned_into_the_module_s(name: str) -> None:
     with pytest.raises(ConfigError, match=r"is a file: name the module, as Python imports it: models\.net$"):
         own_module(name)
+
+
+def test_a_folder_of_ones_own_is_looked_into(tmp_path: Path) -> None:
+    (tmp_path / "own_in_folder_for_test.py").write_text("WHAT = 'in a folder'")
+    assert own_module("own_in_folder_for_test", str(tmp_path)).WHAT == "in a folder"
+
+
+def test_a_module_of_the_same_name_from_elsewhere_is_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "random.py").write_text("WHAT = 'mine'")
+    with pytest.raises(ConfigError, match=r"the module 'random' is taken from .*random\.py, not from .*another name"):
+        own_module("random", str(tmp_path))
+
+
+def test_a_folder_that_anyone_may_write_to_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "own_open_for_test.py").write_text("WHAT = 'anything'")
+    tmp_path.chmod(0o777)
+    with pytest.raises(ConfigError, match=r"may be written to by anyone, and code in it would run as this program"):
+        own_module("own_open_for_test", str(tmp_path))
+    with pytest.raises(ConfigError, match="there is no folder"):
+        own_module("own_open_for_test", str(tmp_path / "nowhere"))

@@ -35,6 +35,7 @@ RECORDS: dict[str, Any] = {
 }
 ASKED_FOR = {
     "bounds", "task", "policy", "gate", "merges", "lease", "rules", "stages", "seed", "order", "serial", "version",
+    "at", "ended",
 }  # fmt: skip
 KEPT = [
     pytest.param(RECORDS[role], bytes.fromhex(example), id=f"{version}-{role}-{name}")
@@ -160,7 +161,7 @@ def test_a_record_that_made_a_journal_undecodable_is_read(record: Any, form: Any
 
 
 def is_asked_for(place: tuple[Any, ...]) -> bool:
-    """Whether a number is a setting or an identity that came whole in one message: nothing is ever added to it."""
+    """Whether a number is a setting, an identity or a date, which came whole: nothing is ever added to it."""
     return bool(ASKED_FOR & {str(each) for each in place})
 
 

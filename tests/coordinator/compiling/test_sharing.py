@@ -1,0 +1,145 @@
+"""Frozen weights stand in a kit once, and the graphs that are given them compute as before."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+
+from coordinator.compiling import Compiled, compile_kit
+from coordinator.compiling.baking import bake
+from coordinator.compiling.sharing import with_shared_weights
+from sojourn.errors import GraphRefused
+from sojourn.model.frozen import predict_graph, train_graph
+from sojourn.model.graphs import Graphs, check_probe
+from sojourn.model.predictor import Predictor
+from sojourn.protocol.envelope import pack_blob, unpack_blob
+from sojourn.protocol.spec import InputSpec, Kit
+
+
+class Net(nn.Module):
+    """Frozen, trained and frozen again, with running statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(4))
+        self.middle = nn.Linear(256, 96)
+        self.fixed = nn.Linear(96, 96, bias=False)
+        self.head = nn.Linear(96, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.trunk(x).flatten(1)
+        out: torch.Tensor = self.head(torch.relu(self.fixed(torch.relu(self.middle(x)))))
+        return out
+
+
+@cache
+def made() -> tuple[nn.Module, Compiled, Kit]:
+    torch.manual_seed(3)
+    module = Net()
+    norm = module.trunk[1]
+    assert isinstance(norm, nn.BatchNorm2d)
+    for values in (norm.weight, norm.running_var):
+        assert values is not None
+        nn.init.uniform_(values, 0.5, 2.0)
+    assert norm.running_mean is not None
+    nn.init.uniform_(norm.running_mean, -1.0, 1.0)
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(name.startswith(("middle", "head")))
+    compiled = compile_kit(module, InputSpec((3, 10, 10)), tuple("abcd"), mean=None, std=None, seed=1, whole=True)
+    return module, compiled, with_shared_weights(compiled.kit, module)
+
+
+def test_frozen_tensors_are_in_the_kit_by_name_and_trained_ones_in_the_vector() -> None:
+    module, _, kit = made()
+    assert [each.name for each in kit.model.tensors] == ["middle.weight", "middle.bias", "head.weight", "head.bias"]
+    held = {each.name: np.frombuffer(each.data, "<f4").reshape(each.shape) for each in kit.frozen}
+    assert held.keys() == {
+        "trunk.0.weight", "trunk.0.bias", "trunk.1.weight", "trunk.1.bias", "trunk.1.running_mean",
+        "trunk.1.running_var", "fixed.weight",
+    }  # fmt: skip
+    state = module.state_dict()
+    for name, values in held.items():
+        np.testing.assert_array_equal(values, state[name].numpy())
+
+
+def test_both_graphs_use_the_same_bytes() -> None:
+    _, compiled, kit = made()
+    used = {each.name: each.graphs for each in kit.frozen}
+    assert used["trunk.0.weight"] == used["fixed.weight"] == ("train", "predict")
+    # All but what was folded with the statistics, and the graphs' own small constants.
+    saved = len(compiled.kit.train) + len(compiled.kit.predict) - len(kit.train) - len(kit.predict)
+    assert saved > 2 * 4 * (16 * 27 + 16 + 96 * 96)
+
+
+def test_the_graphs_compute_the_same_bits() -> None:
+    module, compiled, kit = made()
+    assert check_probe(kit, Graphs(kit)) is None
+    before, after = Graphs(compiled.kit), Graphs(kit)
+    x = np.random.default_rng(1).standard_normal((5, 3, 10, 10)).astype(np.float32)
+    y = np.arange(5) % 4
+    loss, gradient = before.loss_and_gradient(compiled.initial, x, y)
+    again, other = after.loss_and_gradient(compiled.initial, x, y)
+    assert again == loss
+    np.testing.assert_array_equal(other, gradient)
+    logits = after.logits(compiled.initial, x)
+    np.testing.assert_array_equal(before.logits(compiled.initial, x), logits)
+    with torch.no_grad():
+        by_torch = module.eval()(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(logits, by_torch, atol=1e-5)
+
+
+def test_a_whole_graph_is_a_plain_onnx_file() -> None:
+    _, _, kit = made()
+    for graph in (train_graph(kit), predict_graph(kit)):
+        onnx.checker.check_model(onnx.load_from_string(graph), full_check=True)
+
+
+def test_a_baked_model_has_everything() -> None:
+    _, compiled, kit = made()
+    x = np.random.default_rng(2).standard_normal((3, 3, 10, 10)).astype(np.float32)
+    wanted = Graphs(kit).logits(compiled.initial, x)
+    np.testing.assert_allclose(Predictor(bake(kit, compiled.initial)).logits(x), wanted, atol=1e-5)
+
+
+def test_a_kit_travels() -> None:
+    _, compiled, kit = made()
+    assert unpack_blob(pack_blob(kit), Kit) == kit
+    assert b"frozen" not in pack_blob(compiled.kit) or compiled.kit.frozen == ()
+
+
+def test_without_its_weights_a_graph_is_not_run() -> None:
+    """Which is what an agent does that does not know them."""
+    _, compiled, kit = made()
+    old = Graphs(msgspec.structs.replace(kit, frozen=()))
+    x = np.zeros((1, 3, 10, 10), np.float32)
+    with pytest.raises(Exception, match="frozen/"):
+        old.logits(compiled.initial, x)
+
+
+def test_lies_about_frozen_tensors_are_refused() -> None:
+    _, compiled, kit = made()
+    first = kit.frozen[0]
+    lies = {
+        "bytes for the shape": (msgspec.structs.replace(first, shape=(1 << 30, 1 << 30)),),
+        "two of one name": (first, first),
+        "is frozen and trained": (msgspec.structs.replace(first, name="head.weight"),),
+        "a name that is too long": (msgspec.structs.replace(first, name="n" * 2000),),
+    }
+    for words, frozen in lies.items():
+        with pytest.raises(GraphRefused, match=words):
+            Graphs(msgspec.structs.replace(kit, frozen=frozen))
+    twice = msgspec.structs.replace(compiled.kit, frozen=(msgspec.structs.replace(first, name="x"),))
+    assert Graphs(twice).logits(compiled.initial, np.zeros((1, 3, 10, 10), np.float32)).shape == (1, 4)
+
+
+@pytest.mark.parametrize("graph", [b"", b"\x08", b"\x08\x09", b"\x3a\xff\xff\xff\x7f12", b"\x0b", b"\xff" * 20])
+def test_a_graph_that_is_none_is_refused(graph: bytes) -> None:
+    _, _, kit = made()
+    with pytest.raises(GraphRefused, match="the graph is refused"):
+        train_graph(msgspec.structs.replace(kit, train=graph))
