@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from coordinator.jobs.data import digits_split
 from fleet_sim.datasets import load
 from fleet_sim.datasets.partition import split
 from fleet_sim.run import SimulationRun
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-PIXELS = 4
-"""Each of a digit's 8x8 becomes so many in both directions: torchvision's models need larger images."""
 FLEET = """
 rounds = 2
 threads = 1
@@ -38,7 +35,7 @@ epochs = {epochs}
 batch = 11
 lr = 0.05
 [simulation]
-data = "{data}"
+data = "digits"
 devices = 4
 sites = 2
 engine = "serial"
@@ -74,17 +71,8 @@ class Simulated:
     visits: list[int]
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("data") / "digits32.npz"
-    (x, y), (x_test, y_test) = (digits_split(train=train) for train in (True, False))
-    larger = [np.kron(each, np.ones((PIXELS, PIXELS), np.float32)).astype(np.float32) for each in (x, x_test[:100])]
-    np.savez(path, x_train=larger[0], y_train=y, x_test=larger[1], y_test=y_test[:100])
-    return path
-
-
-def simulated(name: str, job: str, data: Path, folder: Path, epochs: int = 1) -> Simulated:
-    text = f'name = "{name}"\n{FLEET.format(job=job, data=data, epochs=epochs)}'
+def simulated(name: str, job: str, folder: Path, epochs: int = 1) -> Simulated:
+    text = f'name = "{name}"\n{FLEET.format(job=job, epochs=epochs)}'
     simulation = read_simulation(text, name)
     running = SimulationRun(simulation, folder / name)
     try:
@@ -101,10 +89,10 @@ def simulated(name: str, job: str, data: Path, folder: Path, epochs: int = 1) ->
 
 
 @pytest.fixture(scope="module")
-def fleet(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFleet]:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFleet]:
     """Each agent has the samples that the simulation gives its namesake."""
     folder = tmp_path_factory.mktemp("live")
-    simulation = read_simulation(FLEET.format(job=VISIT, data=data, epochs=1), "the fleet")
+    simulation = read_simulation(FLEET.format(job=VISIT, epochs=1), "the fleet")
     samples = load(simulation.fleet.data)
     parts = split(simulation.split, samples, simulation.fleet.devices, simulation.read().seed)
     files = {}
@@ -118,10 +106,8 @@ def fleet(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_over_mosquitto_the_bits_are_those_of_a_simulation(
-    fleet: LiveFleet, data: Path, tmp_path: Path, name: str
-) -> None:
-    told = simulated(name, JOBS[name], data, tmp_path)
+def test_over_mosquitto_the_bits_are_those_of_a_simulation(fleet: LiveFleet, tmp_path: Path, name: str) -> None:
+    told = simulated(name, JOBS[name], tmp_path)
     assert bool(told.kit.model.state) == (MERGED in JOBS[name])
     assert bool(told.kit.trunk) == bool(told.kit.frozen) == (name == "torchvision-head")
     view = fleet.run(told.text, name)
@@ -130,11 +116,9 @@ def test_over_mosquitto_the_bits_are_those_of_a_simulation(
     assert np.array_equal(fleet.model(name), told.model)
 
 
-def test_an_agent_that_is_killed_in_mid_visit_hands_on_the_same_state(
-    fleet: LiveFleet, data: Path, tmp_path: Path
-) -> None:
+def test_an_agent_that_is_killed_in_mid_visit_hands_on_the_same_state(fleet: LiveFleet, tmp_path: Path) -> None:
     name, victim = "killed", next(iter(fleet.sites.values()))[0]
-    told = simulated(name, f"{VISIT}\n{MERGED}", data, tmp_path, epochs=MANY_EPOCHS)
+    told = simulated(name, f"{VISIT}\n{MERGED}", tmp_path, epochs=MANY_EPOCHS)
     fleet.submit(told.text)
     fleet.wait_for(victim, f"visit {name} round 1 tour", 2)  # the first of them told what its data is like
     fleet.kill(victim)
