@@ -1,6 +1,9 @@
-"""The memory of a real `sojourn agent run` with its training process: idle, while training `cnn` on 28x28, idle again.
+"""The memory of a real `sojourn agent run` with its training process: idle, while training, idle again.
 
-python -m benchmarks.agent_memory [--samples 1000]
+`cnn` on 28x28 by default. With `--model resnet18` it is torchvision's with its BatchNorm at 3x64x64, batch 16, beside a
+bare loop: a process that opens the same graph on onnxruntime and steps with numpy, and does nothing else.
+
+python -m benchmarks.agent_memory [--model cnn] [--samples 1000]
 """
 
 from __future__ import annotations
@@ -23,7 +26,34 @@ from sojourn.parts import Training
 PROC = Path("/proc")
 PAUSE = 0.1
 IDLE_SECONDS = 2.0
-SHAPE = (1, 28, 28)
+SHAPES = {"cnn": (1, 28, 28), "resnet18": (3, 64, 64)}
+NAMES = {"cnn": "cnn", "resnet18": "torchvision:resnet18"}
+BATCH, RATE = 16, 0.01
+BARE_STEPS = 30
+BARE = """
+import sys
+import numpy as np
+import onnxruntime
+
+onnxruntime.disable_telemetry_events()
+graph, vector, data, batch, rate, steps = sys.argv[1:]
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads, options.inter_op_num_threads = 1, 1
+options.enable_mem_pattern = False
+session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+w, batch, rate = np.fromfile(vector, np.float32), int(batch), np.float32(rate)
+with np.load(data) as file:
+    x, y = file["x"], file["y"]
+names = [each.name for each in session.get_outputs()]
+for step in range(int(steps)):
+    at = step * batch % (len(y) - batch + 1)
+    feeds = {"vector": w, "x": x[at : at + batch].astype(np.float32), "y": y[at : at + batch]}
+    _, gradient, *state = session.run(names, feeds)
+    w[: len(gradient)] -= rate * gradient
+    for each in state:
+        w[len(gradient) :] = each
+"""
+"""What a person would write who has the graph and nothing of ours."""
 
 
 class Sample(NamedTuple):
@@ -94,11 +124,30 @@ class MemoryWatch:
         self._thread.join()
 
 
-def agent(site: MeasuredSite, samples: int) -> subprocess.Popen[bytes]:
-    """Start an agent as a person does, with a shorter patience for its idle child."""
+def data(site: MeasuredSite, shape: tuple[int, ...], samples: int) -> Path:
+    """A file of samples."""
     draw = np.random.default_rng(1)
-    x = draw.integers(0, 256, (samples, *SHAPE[1:]), np.uint8)
+    x = draw.integers(0, 256, (samples, *(shape if shape[0] > 1 else shape[1:])), np.uint8)
     np.savez(site.folder / "data.npz", x=x, y=draw.integers(0, len(CLASSES), samples))
+    return site.folder / "data.npz"
+
+
+def bare_loop(site: MeasuredSite, model: CompiledModel, file: Path) -> list[Sample]:
+    """The memory of a process that does nothing but steps."""
+    graph, vector = site.folder / "train.onnx", site.folder / "vector"
+    graph.write_bytes(model.kit.train)
+    model.initial.tofile(vector)
+    arguments = [graph, vector, file, BATCH, RATE, BARE_STEPS]
+    process = subprocess.Popen([sys.executable, "-c", BARE, *map(str, arguments)])
+    with MemoryWatch(process.pid) as samples:
+        process.wait()
+    if process.returncode:
+        raise SystemExit("the bare loop failed")
+    return samples
+
+
+def agent(site: MeasuredSite) -> subprocess.Popen[bytes]:
+    """Start an agent as a person does, with a shorter patience for its idle child."""
     file = site.folder / "agent.toml"
     file.write_text(
         f'name = "one"\nfleet = "{FLEET}"\nidle_seconds = {IDLE_SECONDS}\nstore = "{site.folder / "one"}"\n'
@@ -119,22 +168,37 @@ def row(what: str, samples: list[Sample]) -> None:
     )
 
 
+def highest(samples: list[Sample]) -> float:
+    return max(each.alone for each in samples)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", choices=list(SHAPES), default="cnn")
     parser.add_argument("--samples", type=int, default=1000)
     arguments = parser.parse_args()
-    model = CompiledModel("cnn", SHAPE)
+    large, shape = arguments.model == "resnet18", SHAPES[arguments.model]
+    model = CompiledModel(NAMES[arguments.model], shape)
+    training = Training(epochs=1, batch=BATCH, lr=RATE) if large else Training(epochs=8)
     print(f"MB{'':32}{'processes':>10}{'PSS median':>12}{'PSS max':>10}{'alone median':>14}{'max':>10}")
     with tempfile.TemporaryDirectory() as name, MeasuredSite(Path(name)) as site:
-        process = agent(site, arguments.samples)
+        file = data(site, shape, arguments.samples)
+        if large:
+            bare = bare_loop(site, model, file)
+            row("the bare loop", bare)
+        process = agent(site)
         try:
             time.sleep(2)
             with MemoryWatch(process.pid) as idle:
                 time.sleep(2)
             row("connected, before any visit", idle)
-            with MemoryWatch(process.pid) as training:
-                site.lead(model, model.initial, ["one"], training=Training(epochs=8), threads=None)()
-            row("during a visit", [each for each in training if each.processes > 1])
+            with MemoryWatch(process.pid) as visit:
+                site.lead(model, model.initial, ["one"], training=training, threads=1 if large else None)()
+            busy = [each for each in visit if each.processes > 1]
+            row("during a visit", busy)
+            if large:
+                print(f"during a visit / the bare loop: {highest(busy) / highest(bare):.2f} of the highest, alone")
+                return
             with MemoryWatch(process.pid) as warm:
                 time.sleep(1)
             row("after it, the child still waits", [each for each in warm if each.processes > 1])

@@ -10,7 +10,7 @@ from onnx import compose, numpy_helper
 from onnxscript import optimizer
 
 from sojourn.errors import ModelError
-from sojourn.model.frozen import predict_graph
+from sojourn.model.frozen import whole
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,10 +39,10 @@ def bake(kit: Kit, vector: NDArray[np.float32]) -> bytes:
 
 def _whole(kit: Kit) -> onnx.ModelProto:
     """The prediction graph from samples to logits: behind its trunk, if the model was cut."""
-    behind = onnx.load_from_string(predict_graph(kit))
+    behind = onnx.load_from_string(whole(kit, "predict"))
     if not kit.trunk:
         return behind
-    trunk = onnx.load_from_string(kit.trunk.graph)
+    trunk = onnx.load_from_string(whole(kit, "trunk"))
     return compose.merge_models(
         compose.add_prefix(trunk, "trunk/", rename_inputs=False, rename_outputs=False),
         behind,

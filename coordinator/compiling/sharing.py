@@ -10,21 +10,21 @@ import onnx
 import torch
 from onnx import helper, numpy_helper
 
-from sojourn.model.frozen import PREFIX
-from sojourn.protocol.spec import FrozenTensor
+from sojourn.model.frozen import PREFIX, graph_in
+from sojourn.protocol.spec import FrozenTensor, Trunk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from torch import nn
 
+    from sojourn.model.frozen import Use
     from sojourn.protocol.spec import Kit
 
     Content = tuple[tuple[int, ...], bytes]
 
 PLANE = 2
-GRAPHS = ("train", "predict")
-"""The fields of a kit that hold graphs."""
+GRAPHS: tuple[Use, ...] = ("train", "predict", "trunk")
 
 
 def with_shared_weights(kit: Kit, module: nn.Module) -> Kit:
@@ -40,15 +40,16 @@ def with_shared_weights(kit: Kit, module: nn.Module) -> Kit:
     for name, tensor in tensors.items():
         if tensor.ndim == PLANE:
             names.setdefault(_content(np.ascontiguousarray(tensor.T)), (name, True))
-    graphs, used = {}, {name: list[str]() for name in tensors}
-    for each in GRAPHS:
-        graphs[each], taken = _without(getattr(kit, each), names)
+    graphs, used = dict[str, bytes](), {name: list[str]() for name in tensors}
+    for each in GRAPHS if kit.trunk else GRAPHS[:2]:
+        graphs[each], taken = _without(graph_in(kit, each), names)
         for name in taken:
             used[name].append(each)
     frozen = tuple(
         FrozenTensor(name, tensor.shape, tensor.tobytes(), tuple(used[name])) for name, tensor in tensors.items()
     )
-    return msgspec.structs.replace(kit, **graphs, frozen=frozen)
+    trunk = Trunk(graphs["trunk"], kit.trunk.shape) if kit.trunk else msgspec.UNSET
+    return msgspec.structs.replace(kit, train=graphs["train"], predict=graphs["predict"], trunk=trunk, frozen=frozen)
 
 
 def _frozen(module: nn.Module, trained: set[str]) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from sojourn.model.frozen import train_graph
+from sojourn.model.frozen import whole as whole_graph
 from sojourn.model.graphs import graph_session
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def side_by_side(kit: Kit, copies: int) -> bytes | None:
     import onnx  # noqa: PLC0415  # it takes a third of a second, and most simulations do not need it
     from onnx import TensorProto, helper, numpy_helper  # noqa: PLC0415
 
-    model = onnx.load_from_string(train_graph(kit))
+    model = onnx.load_from_string(whole_graph(kit, "train"))
     graph = model.graph
     if copies * len(graph.node) > MOST_NODES or any(_has_graphs(node) for node in graph.node):
         return None

@@ -1,17 +1,24 @@
 """The weights of a kit that are not trained: they stand in it once, and every graph that uses them is given them here.
 
-A graph is completed by writing the tensors into it as ONNX initializers, in protobuf's own form. What comes of it is
-inspected like any other graph (`sojourn.model.inspection`), since the kit came from elsewhere.
+Where a graph is run, onnxruntime is handed the kit's own bytes: `with_references` writes into the graph that there are
+such tensors, and of what shape, but not their numbers, which would be there several times by then. Where somebody needs
+a plain ONNX file, `whole` writes the numbers too. The graph is inspected before (`sojourn.model.inspection`), with the
+names that are given to it: the kit came from elsewhere.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from sojourn.errors import GraphRefused
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from sojourn.protocol.spec import FrozenTensor, Kit
+
+    Use = Literal["train", "predict", "trunk"]
+    """The graphs of a kit, as `FrozenTensor.graphs` calls them."""
 
 PREFIX = "frozen/"
 """Before a tensor's name in a graph, so that it is no other value's."""
@@ -19,23 +26,44 @@ _GRAPH = 7 << 3 | 2
 """The field of a model that holds its graph."""
 _INITIALIZER = 5 << 3 | 2
 _DIMS, _DATA_TYPE, _NAME, _RAW_DATA = 1 << 3 | 2, 2 << 3, 8 << 3 | 2, 9 << 3 | 2
+_EXTERNAL_DATA, _DATA_LOCATION = 13 << 3 | 2, 14 << 3
+_ELSEWHERE = 1
+"""A data location: not in the graph."""
 _FLOAT = 1
+_KEY, _VALUE = 1 << 3 | 2, 2 << 3 | 2
 _LONGEST_VARINT = 10
 _VARINT, _BYTES = 0, 2
 
 
-def train_graph(kit: Kit) -> bytes:
-    """The training graph, whole."""
-    return _completed(kit.train, kit, "train")
+def graph_in(kit: Kit, use: Use) -> bytes:
+    """One of the kit's graphs as it stands there, without the frozen weights that it uses."""
+    if use == "trunk":
+        return kit.trunk.graph if kit.trunk else b""
+    return kit.train if use == "train" else kit.predict
 
 
-def predict_graph(kit: Kit) -> bytes:
-    """The prediction graph, whole."""
-    return _completed(kit.predict, kit, "predict")
+def given_to(kit: Kit, use: Use) -> tuple[FrozenTensor, ...]:
+    """The frozen tensors that one of the kit's graphs uses."""
+    return tuple(tensor for tensor in kit.frozen if use in tensor.graphs)
 
 
-def _completed(graph: bytes, kit: Kit, name: str) -> bytes:
-    tensors = [_initializer(tensor) for tensor in kit.frozen if name in tensor.graphs]
+def names_of(tensors: Iterable[FrozenTensor]) -> frozenset[str]:
+    """What tensors are called in graphs."""
+    return frozenset(f"{PREFIX}{tensor.name}" for tensor in tensors)
+
+
+def whole(kit: Kit, use: Use) -> bytes:
+    """One of the kit's graphs as a plain ONNX file, with the frozen weights inside."""
+    tensors = given_to(kit, use)
+    return _with_initializers(graph_in(kit, use), [_initializer(tensor, _numbers(tensor)) for tensor in tensors])
+
+
+def with_references(graph: bytes, tensors: Sequence[FrozenTensor]) -> bytes:
+    """The graph with these tensors' names and shapes; whoever loads it hands their numbers over."""
+    return _with_initializers(graph, [_initializer(tensor, _reference(tensor)) for tensor in tensors])
+
+
+def _with_initializers(graph: bytes, tensors: Sequence[bytes]) -> bytes:
     if not tensors:
         return graph
     begin, start, end = _graph_field(graph)
@@ -43,15 +71,30 @@ def _completed(graph: bytes, kit: Kit, name: str) -> bytes:
     return b"".join((graph[:begin], bytes([_GRAPH]), _varint(size), graph[start:end], *tensors, graph[end:]))
 
 
-def _initializer(tensor: FrozenTensor) -> bytes:
+def _initializer(tensor: FrozenTensor, content: Sequence[bytes]) -> bytes:
     dims = b"".join(map(_varint, tensor.shape))
     parts = (
-        bytes([_DIMS]), _varint(len(dims)), dims,
+        *_field(_DIMS, dims),
         bytes([_DATA_TYPE, _FLOAT]),
-        bytes([_NAME]), _varint(len(name := f"{PREFIX}{tensor.name}".encode())), name,
-        bytes([_RAW_DATA]), _varint(len(tensor.data)), tensor.data,
-    )  # fmt: skip
+        *_field(_NAME, f"{PREFIX}{tensor.name}".encode()),
+        *content,
+    )
     return b"".join((bytes([_INITIALIZER]), _varint(sum(map(len, parts))), *parts))
+
+
+def _numbers(tensor: FrozenTensor) -> Sequence[bytes]:
+    return _field(_RAW_DATA, tensor.data)
+
+
+def _reference(tensor: FrozenTensor) -> Sequence[bytes]:
+    """In the form of a tensor whose numbers are in another file, which nobody reads: they are handed over by name."""
+    entries = {"location": PREFIX.rstrip("/"), "length": str(len(tensor.data))}
+    pairs = (b"".join((*_field(_KEY, key.encode()), *_field(_VALUE, text.encode()))) for key, text in entries.items())
+    return (*(part for pair in pairs for part in _field(_EXTERNAL_DATA, pair)), bytes([_DATA_LOCATION, _ELSEWHERE]))
+
+
+def _field(key: int, content: bytes) -> tuple[bytes, bytes, bytes]:
+    return bytes([key]), _varint(len(content)), content
 
 
 def _graph_field(model: bytes) -> tuple[int, int, int]:

@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 
 from sojourn.errors import DataError, GraphRefused, ModelError
-from sojourn.model.frozen import predict_graph, train_graph
+from sojourn.model.frozen import given_to, graph_in
 from sojourn.model.kit_rules import STATE_TOLD, check_kit, check_predict, check_train, check_trunk
 from sojourn.model.session import REFUSED, open_session, session_options
 from sojourn.randomness import noise as draw_noise
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from sojourn.protocol.spec import Kit
+    from sojourn.model.frozen import Use
+    from sojourn.protocol.spec import FrozenTensor, Kit
 
 LOSS_TOLERANCE = 1e-4
 GRADIENT_TOLERANCE = 1e-3
@@ -106,19 +107,21 @@ class Graphs:
 
     @cached_property
     def _trunk(self) -> onnxruntime.InferenceSession:
-        assert self._kit.trunk  # noqa: S101  # asked before
-        check_trunk(self._kit, self._kit.trunk)
-        return graph_session(self._kit.trunk.graph, self._threads, "the trunk")
+        check_trunk(self._kit)
+        return self._session("trunk", "the trunk")
 
     @cached_property
     def _train(self) -> onnxruntime.InferenceSession:
         check_train(self._kit)
-        return graph_session(train_graph(self._kit), self._threads, "the training graph")
+        return self._session("train", "the training graph")
 
     @cached_property
     def _predict(self) -> onnxruntime.InferenceSession:
         check_predict(self._kit)
-        return graph_session(predict_graph(self._kit), self._threads, "the prediction graph")
+        return self._session("predict", "the prediction graph")
+
+    def _session(self, use: Use, name: str) -> onnxruntime.InferenceSession:
+        return graph_session(graph_in(self._kit, use), self._threads, name, given_to(self._kit, use))
 
 
 def check_probe(kit: Kit, graphs: Graphs) -> str | None:
@@ -200,7 +203,9 @@ def _check_shape(name: str, found: NDArray[np.generic], shape: tuple[int, ...]) 
         raise GraphRefused(f"the graph gives a {name} of {found.dtype}{found.shape} instead of float32{shape}")
 
 
-def graph_session(graph: bytes, threads: int, name: str) -> onnxruntime.InferenceSession:
+def graph_session(
+    graph: bytes, threads: int, name: str, frozen: Sequence[FrozenTensor] = ()
+) -> onnxruntime.InferenceSession:
     """A session of a kit's graph, with the options that every training and prediction runs with."""
     # Threads that wait actively are a fifth faster on a device that does nothing else, slower beside other work (an
     # owner then allows one thread less).
@@ -209,4 +214,4 @@ def graph_session(graph: bytes, threads: int, name: str) -> onnxruntime.Inferenc
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     # The pattern would hold a whole step at once for every batch size; the arena alone is fast and lean.
     options.enable_mem_pattern = False
-    return open_session(graph, options, name)
+    return open_session(graph, options, name, frozen)

@@ -21,7 +21,7 @@ from sojourn.model.protobuf import Message, WireReader
 from sojourn.model.tensors import TYPES, check_tensor, whole_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 LARGEST = 512 << 20
 """Bytes of a graph, with its weights."""
@@ -69,13 +69,17 @@ class Signature:
     outputs: dict[str, Declared]
 
 
-def inspected(graph: bytes, name: str = "the graph") -> Signature:
-    """What a graph takes and gives, if it keeps to the rules; a graph that was looked at before is not read again."""
-    digest = hashlib.sha256(graph).digest()
+def inspected(graph: bytes, name: str = "the graph", given: Collection[str] = ()) -> Signature:
+    """What a graph takes and gives, if it keeps to the rules; a graph that was looked at before is not read again.
+
+    given: names of float32 tensors that the graph is handed when it is loaded; it may give none of them itself.
+    """
+    names = sorted(each.encode() for each in given)
+    digest = hashlib.sha256(b"".join((hashlib.sha256(graph).digest(), *(b"/" + each for each in names)))).digest()
     if known := _inspected.get(digest):
         return known
     try:
-        signature = _Inspection(graph).signature()
+        signature = _Inspection(graph).signature(names)
     except GraphRefused as error:
         raise GraphRefused(f"{name} is refused: {error}") from None
     for oldest in list(_inspected)[: len(_inspected) + 1 - _REMEMBERED]:
@@ -123,8 +127,9 @@ class _Inspection:
             raise GraphRefused("it is in onnxruntime's own format: save it as plain ONNX")
         self._reader = WireReader(data)
         self._runs = 0
+        self._unused: set[bytes] = set()
 
-    def signature(self) -> Signature:
+    def signature(self, given: Collection[bytes] = ()) -> Signature:
         """Look at everything."""
         try:
             model = self._reader.message(0, len(self._reader.data), form.MODEL)
@@ -144,7 +149,11 @@ class _Inspection:
         self._check_opsets(model)
         if "graph" not in model:
             raise GraphRefused("it has no graph")
-        return self._graph(model.message("graph", form.GRAPH), _Scope(), 1, 0)
+        self._unused = set(given)
+        signature = self._graph(model.message("graph", form.GRAPH), _Scope(names=set(given)), 1, 0)
+        if self._unused:
+            raise GraphRefused(f"it is given {_shown(min(self._unused))} and does not use it")
+        return signature
 
     def _check_opsets(self, model: Message) -> None:
         own = [
@@ -210,7 +219,9 @@ class _Inspection:
         self._runs += times
         if self._runs > MOST_RUNS:
             raise GraphRefused(f"{where}: with its loops the graph runs more than {MOST_RUNS:,} nodes")
-        inputs = [scope.known(name) for name in node.texts("input", _NAME)]
+        taken = node.texts("input", _NAME)
+        self._unused.difference_update(taken)
+        inputs = [scope.known(name) for name in taken]
         graphs = self._attributes(node, operator, scope, where)
         check_growth(operator, inputs, where)
         if operator in CONTROL_FLOW:

@@ -6,14 +6,15 @@ from math import isfinite, prod
 from typing import TYPE_CHECKING
 
 from sojourn.errors import GraphRefused
-from sojourn.model.frozen import predict_graph, train_graph
+from sojourn.model.frozen import given_to, graph_in, names_of
 from sojourn.model.inspection import LARGEST, Declared, inspected
 from sojourn.model.tensors import FLOAT, INT64
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sojourn.protocol.spec import InputSpec, Kit, Trunk
+    from sojourn.model.frozen import Use
+    from sojourn.protocol.spec import InputSpec, Kit
 
 LARGEST_MODEL = 1 << 28
 """Numbers of a model."""
@@ -49,27 +50,28 @@ def check_train(kit: Kit) -> None:
     learnt, size = kit.model.learnt, kit.model.size
     outputs = {"loss": Declared(FLOAT, ()), "gradient": Declared(FLOAT, (learnt,))}
     outputs |= {"state": Declared(FLOAT, (size - learnt,))} if kit.model.state else {}
-    _compare(train_graph(kit), "the training graph", inputs, outputs)
+    _compare(kit, "train", "the training graph", inputs, outputs)
 
 
 def check_predict(kit: Kit) -> None:
     """Refuse a prediction graph that does not take and give exactly what the kit says."""
     inputs = {"vector": Declared(FLOAT, (kit.model.size,)), "x": _declared(kit.taken)}
-    _compare(predict_graph(kit), "the prediction graph", inputs, {"logits": Declared(FLOAT, (None, len(kit.classes)))})
+    outputs = {"logits": Declared(FLOAT, (None, len(kit.classes)))}
+    _compare(kit, "predict", "the prediction graph", inputs, outputs)
 
 
-def check_trunk(kit: Kit, trunk: Trunk) -> None:
+def check_trunk(kit: Kit) -> None:
     """Refuse a trunk that does not make the features that the kit says of its samples."""
-    outputs = {"features": Declared(FLOAT, (None, *trunk.shape))}
-    _compare(trunk.graph, "the trunk", {"x": _declared(kit.input)}, outputs)
+    outputs = {"features": Declared(FLOAT, (None, *kit.taken.shape))}
+    _compare(kit, "trunk", "the trunk", {"x": _declared(kit.input)}, outputs)
 
 
 def _declared(spec: InputSpec) -> Declared:
     return Declared(_TYPES[spec.dtype], (None, *spec.shape))
 
 
-def _compare(graph: bytes, name: str, inputs: dict[str, Declared], outputs: dict[str, Declared]) -> None:
-    signature = inspected(graph, name)
+def _compare(kit: Kit, use: Use, name: str, inputs: dict[str, Declared], outputs: dict[str, Declared]) -> None:
+    signature = inspected(graph_in(kit, use), name, names_of(given_to(kit, use)))
     for does, found, wanted in (("takes", signature.inputs, inputs), ("gives", signature.outputs, outputs)):
         if found.keys() != wanted.keys():
             raise GraphRefused(f"{name} {does} {_names(found)} instead of {_names(wanted)}")

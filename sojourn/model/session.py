@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as refusals
 
 from sojourn.errors import ModelError
+from sojourn.model.frozen import PREFIX, names_of, with_references
 from sojourn.model.inspection import inspected
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sojourn.protocol.spec import FrozenTensor
 
 REFUSED = (
     refusals.Fail,
@@ -41,15 +50,31 @@ def session_options(threads: int = 1, *, spin: bool = False) -> onnxruntime.Sess
 
 
 def open_session(
-    graph: bytes, options: onnxruntime.SessionOptions | None = None, name: str = "the graph"
+    graph: bytes,
+    options: onnxruntime.SessionOptions | None = None,
+    name: str = "the graph",
+    frozen: Sequence[FrozenTensor] = (),
 ) -> onnxruntime.InferenceSession:
-    """A graph, loaded; ModelError says why it is not. onnxruntime sees only what the rules for graphs allow."""
-    inspected(graph, name)
+    """A graph, loaded; ModelError says why it is not. onnxruntime sees only what the rules for graphs allow.
+
+    frozen: tensors that the graph uses and does not hold; their bytes must stay for as long as the session does.
+    """
+    inspected(graph, name, names_of(frozen))
+    options = options or session_options()
+    if frozen:
+        options.add_external_initializers(
+            [f"{PREFIX}{each.name}" for each in frozen], [_value(each) for each in frozen]
+        )
     try:
-        return onnxruntime.InferenceSession(graph, options or session_options(), providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(with_references(graph, frozen), options, providers=["CPUExecutionProvider"])
     except (*REFUSED, *_LOADER) as error:
         version = onnxruntime.__version__
         raise ModelError(f"onnxruntime does not load {name} (version {version}): {first_line(error)}") from error
+
+
+def _value(tensor: FrozenTensor) -> onnxruntime.OrtValue:
+    """A tensor's numbers where they are, without a copy."""
+    return onnxruntime.OrtValue.ortvalue_from_numpy(np.frombuffer(tensor.data, "<f4").reshape(tensor.shape))
 
 
 def first_line(error: Exception) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 import onnxruntime
 
 from sojourn.errors import MachineError
-from sojourn.model.frozen import train_graph
+from sojourn.model.frozen import given_to
 from sojourn.model.graphs import Graphs, check_probe, probe_vector
 from sojourn.model.session import open_session, session_options
 from sojourn.protocol.envelope import unpack_blob
@@ -87,7 +87,7 @@ def counted_cost(kit: Kit) -> float:
     (activations, pooling, the optimiser) is not counted: a machine's `flops` is measured on the same terms.
     """
     with tempfile.TemporaryDirectory(prefix="sojourn-count-") as folder:
-        session = open_session(train_graph(kit), _counting(folder), "the training graph")
+        session = open_session(kit.train, _counting(folder), "the training graph", given_to(kit, "train"))
         x, y = _samples(kit, COUNTED)
         drawn = noise(kit.probe.noise_seed, 0, COUNTED, kit.noise)
         feeds: dict[str, NDArray[np.generic]] = {"vector": _probe_vector(kit), "y": y}

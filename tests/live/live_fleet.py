@@ -76,7 +76,7 @@ def compile_here(text: str) -> None:
 
     Not one of a user's own, which every coordinator compiles itself.
     """
-    if ":" not in read_job(text, "job").model.name:
+    if not read_job(text, "job").model.own:
         prepare(PrepareJob("job", text), MemoryBlobs(), KitCache())
 
 

@@ -77,7 +77,7 @@ class CommandFleet:
 
     def __init__(self, folder: Path, trees: Mapping[str, Path] | None = None) -> None:
         self.folder = folder
-        self._trees = trees or {}
+        self._trees = dict(trees or {})
         self._logs = folder / "logs"
         self._logs.mkdir()
         self._processes: dict[str, Forked | OtherVersion] = {}
@@ -110,6 +110,12 @@ class CommandFleet:
             self._processes[node].terminate()
         for node in nodes:
             assert self._processes[node].wait(PATIENCE) == 0, self.log(node)
+
+    def upgrade(self, node: str) -> None:
+        """Stop a node of another version and start it as one of today, on the same store."""
+        self.end(node)
+        self._trees.pop(node)
+        self.start(node)
 
     def ask(self, *arguments: str) -> str:
         """What an operator is told; his commands are of the coordinator's version."""

@@ -15,7 +15,7 @@ from coordinator.compiling import Compiled, compile_kit
 from coordinator.compiling.baking import bake
 from coordinator.compiling.sharing import with_shared_weights
 from sojourn.errors import GraphRefused
-from sojourn.model.frozen import predict_graph, train_graph
+from sojourn.model.frozen import whole
 from sojourn.model.graphs import Graphs, check_probe
 from sojourn.model.predictor import Predictor
 from sojourn.protocol.envelope import pack_blob, unpack_blob
@@ -39,7 +39,7 @@ class Net(nn.Module):
 
 
 @cache
-def made() -> tuple[nn.Module, Compiled, Kit]:
+def made(*, cut: bool = False) -> tuple[nn.Module, Compiled, Kit]:
     torch.manual_seed(3)
     module = Net()
     norm = module.trunk[1]
@@ -51,7 +51,7 @@ def made() -> tuple[nn.Module, Compiled, Kit]:
     nn.init.uniform_(norm.running_mean, -1.0, 1.0)
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(name.startswith(("middle", "head")))
-    compiled = compile_kit(module, InputSpec((3, 10, 10)), tuple("abcd"), mean=None, std=None, seed=1, whole=True)
+    compiled = compile_kit(module, InputSpec((3, 10, 10)), tuple("abcd"), mean=None, std=None, seed=1, whole=not cut)
     return module, compiled, with_shared_weights(compiled.kit, module)
 
 
@@ -94,9 +94,30 @@ def test_the_graphs_compute_the_same_bits() -> None:
     np.testing.assert_allclose(logits, by_torch, atol=1e-5)
 
 
+def test_behind_a_trunk_they_stand_in_the_kit_once_too() -> None:
+    _, compiled, kit = made(cut=True)
+    assert kit.trunk
+    used = {each.name: each.graphs for each in kit.frozen}
+    assert used["trunk.0.weight"] == ("trunk",)
+    assert used["fixed.weight"] == ("train", "predict")
+    assert len(pack_blob(kit)) < len(pack_blob(compiled.kit))
+    assert check_probe(kit, Graphs(kit)) is None
+    before, after = Graphs(compiled.kit), Graphs(kit)
+    x = np.random.default_rng(1).standard_normal((5, 3, 10, 10)).astype(np.float32)
+    features = after.features(x)
+    np.testing.assert_array_equal(features, before.features(x))
+    for one, other in zip(
+        before.loss_and_gradient(compiled.initial, features, np.arange(5) % 4),
+        after.loss_and_gradient(compiled.initial, features, np.arange(5) % 4),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one, other)
+    wanted = after.logits(compiled.initial, features)
+    np.testing.assert_allclose(Predictor(bake(kit, compiled.initial)).logits(x), wanted, atol=1e-5)
+
+
 def test_a_whole_graph_is_a_plain_onnx_file() -> None:
-    _, _, kit = made()
-    for graph in (train_graph(kit), predict_graph(kit)):
+    for graph in (whole(made()[2], "train"), whole(made()[2], "predict"), whole(made(cut=True)[2], "trunk")):
         onnx.checker.check_model(onnx.load_from_string(graph), full_check=True)
 
 
@@ -134,12 +155,15 @@ def test_lies_about_frozen_tensors_are_refused() -> None:
     for words, frozen in lies.items():
         with pytest.raises(GraphRefused, match=words):
             Graphs(msgspec.structs.replace(kit, frozen=frozen))
-    twice = msgspec.structs.replace(compiled.kit, frozen=(msgspec.structs.replace(first, name="x"),))
-    assert Graphs(twice).logits(compiled.initial, np.zeros((1, 3, 10, 10), np.float32)).shape == (1, 4)
+    idle = msgspec.structs.replace(compiled.kit, frozen=(first,))
+    with pytest.raises(GraphRefused, match="does not use it"):
+        Graphs(idle).logits(compiled.initial, np.zeros((1, 3, 10, 10), np.float32))
+    unused = msgspec.structs.replace(compiled.kit, frozen=(msgspec.structs.replace(first, graphs=()),))
+    assert Graphs(unused).logits(compiled.initial, np.zeros((1, 3, 10, 10), np.float32)).shape == (1, 4)
 
 
 @pytest.mark.parametrize("graph", [b"", b"\x08", b"\x08\x09", b"\x3a\xff\xff\xff\x7f12", b"\x0b", b"\xff" * 20])
 def test_a_graph_that_is_none_is_refused(graph: bytes) -> None:
     _, _, kit = made()
     with pytest.raises(GraphRefused, match="the graph is refused"):
-        train_graph(msgspec.structs.replace(kit, train=graph))
+        whole(msgspec.structs.replace(kit, train=graph), "train")

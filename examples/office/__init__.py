@@ -1,0 +1,1 @@
+"""A MobileNet fine-tuned on photographs by domain: `python -m examples.office`."""
