@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
+from sojourn.protocol.task import TaskSpec
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -161,6 +163,8 @@ class Kit(msgspec.Struct, frozen=True):
     """What is not trained, where a job says what is: in no visit's vector, and here once for all graphs."""
     trunk: Trunk | msgspec.UnsetType = msgspec.UNSET
     """What samples go through before both graphs, if the model was cut; the probe's x are samples all the same."""
+    task: TaskSpec | msgspec.UnsetType = msgspec.UNSET
+    """What is learnt, where it is no plain classification."""
 
     @property
     def taken(self) -> InputSpec:

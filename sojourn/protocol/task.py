@@ -65,3 +65,8 @@ class TaskSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """The mean loss of answers that know nothing: what a loss is held against."""
     window: Window | None = None
     """Of a forecast."""
+    normal: tuple[str, ...] = ()
+    """Of a reconstruction: the labels of samples that are as they should be; if there are none, all labels are."""
+    ranges: tuple[tuple[float, float], ...] = ()
+    """The least and the largest value of each quantity in the job's own samples, in the order of the last axis of a
+    target: a device with others by far has them in another unit."""
