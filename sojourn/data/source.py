@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from sojourn.data.samples import Content, Samples
     from sojourn.protocol.spec import InputSpec
+    from sojourn.protocol.task import TaskSpec
 
 Format = Literal["npz", "images", "csv"]
 Purpose = Literal["train", "test"]
@@ -39,6 +40,10 @@ class Form(Protocol):
     @property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes, in their order."""
+
+    @property
+    def task(self) -> TaskSpec | msgspec.UnsetType:
+        """What is learnt, where it is no plain classification."""
 
 
 class DataSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -101,20 +106,26 @@ def describe(settings: DataSettings) -> str:
         return f"no data: {error}"
 
 
-def load_data(settings: DataSettings, form: Form) -> Samples:
+def load_data(settings: DataSettings, form: Form, part: Purpose = "train") -> Samples:
     """Read the samples that fit a job or a release."""
     from sojourn.data.samples import fit  # noqa: PLC0415  # numpy comes with it
 
-    return fit(read_content(settings, "train", form.input, form.classes), form)
+    return fit(read_content(settings, part, form.input, form.classes, form.task or None), form, part)
 
 
 def read_content(
-    settings: DataSettings, part: Purpose, wanted: InputSpec | None = None, classes: tuple[str, ...] | None = None
+    settings: DataSettings,
+    part: Purpose,
+    wanted: InputSpec | None = None,
+    classes: tuple[str, ...] | None = None,
+    task: TaskSpec | None = None,
 ) -> Content:
     """Read what the data holds; images are brought to the size that is `wanted`, or else must all have one size.
 
     Of an image folder only the listed classes are read, so that what a job does not need costs no time.
+    task: which columns are read as what; without it, as for a classifier.
     """
+    del task
     content = _read(settings, part, wanted, classes)
     return replace(content, x=on_scale(content.x, settings)) if settings.scale else content
 

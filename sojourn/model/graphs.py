@@ -108,10 +108,16 @@ class Graphs:
         """The mean loss of a batch as the model predicts it."""
         return float(self.losses(vector, x, y).mean())
 
-    def losses(self, vector: NDArray[np.float32], x: NDArray[np.generic], y: NDArray[np.generic]) -> Losses:
+    def losses(
+        self,
+        vector: NDArray[np.float32],
+        x: NDArray[np.generic],
+        y: NDArray[np.generic],
+        beside: Sequence[NDArray[np.float32]] = (),
+    ) -> Losses:
         """The loss of each sample as the model predicts it."""
         if self.task:
-            found: NDArray[np.float32] = self._score.run(["losses"], self._feeds(vector, x, y))[0]
+            found: NDArray[np.float32] = self._score.run(["losses"], self._feeds(vector, x, y, beside))[0]
             _check_shape("losses", found, (len(x),))
             return found.astype(np.float64)
         logits = self.outputs(vector, x).astype(np.float64)
