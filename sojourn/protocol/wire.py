@@ -33,6 +33,7 @@ from sojourn.protocol.limits import (
     Text,
     check_figures,
 )
+from sojourn.protocol.task import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -215,6 +216,9 @@ class RoundReport(msgspec.Struct, frozen=True):
     failures: tuple[LongText, ...] = ()
     ended: Moment | msgspec.UnsetType = msgspec.UNSET
     """When; unset before 0.4.0, and where nobody knows the date."""
+    figures: Annotated[dict[MetricName, Measure], msgspec.Meta(max_length=64)] | msgspec.UnsetType = msgspec.UNSET
+    """How good the model is besides accuracy and loss, by name (`sojourn.model.metrics`); unset where that was not
+    measured, and before 0.7.0. What a task has no accuracy of is NaN there."""
 
     def __post_init__(self) -> None:
         check_figures(self)
@@ -268,6 +272,10 @@ class JobView(msgspec.Struct, frozen=True):
     """Unset before 0.4.0."""
     news: JobNews | msgspec.UnsetType = msgspec.UNSET
     """Unset in lists, and before 0.4.0."""
+    task: Kind | msgspec.UnsetType = msgspec.UNSET
+    """What is learnt; unset for a classification."""
+    figures: Annotated[dict[MetricName, Measure], msgspec.Meta(max_length=64)] | msgspec.UnsetType = msgspec.UNSET
+    """Those of the round, besides accuracy; unset where they were not measured."""
 
     @property
     def notes(self) -> tuple[str, ...]:
