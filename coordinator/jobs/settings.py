@@ -238,7 +238,7 @@ def read_job(text: str, where: str, folder: Path | None = None) -> JobSettings:
         raise ConfigError(f"{where}: model.start names the job itself; to give it more rounds, continue it")
     if job.model.path is not None and not job.model.own and not job.task.own_loss:
         raise ConfigError(
-            f"{where}: model.path is where a class or a loss of one's own is: name that class as module:Class"
+            f"{where}: model.path is where a class of one's own is, or a loss: name that class as module:Class"
         )
     if job.model.new_head and job.model.start is None:
         raise ConfigError(f"{where}: model.new_head is about weights to start from: name them in model.start")
