@@ -13,9 +13,8 @@ from coordinator.jobs.settings import DIGITS
 from sojourn.data.doubts import doubts_of
 from sojourn.data.labels import classes_of
 from sojourn.data.samples import SampleForm, content_of, fit, natural_shape
-from sojourn.data.scale_check import scale_doubt
+from sojourn.data.scale_check import range_of, scale_doubt
 from sojourn.data.source import read_content
-from sojourn.data.summary import range_of
 from sojourn.errors import DataError
 from sojourn.model.exemplars import Exemplars
 from sojourn.protocol.limits import MOST_FIGURE

@@ -88,7 +88,8 @@ def columns_of(head: list[str], settings: DataSettings, asked: Asked | None = No
     if not left:
         raise DataError(f"{settings.path}: no column is left to be read, all {len(names)} are left out")
     found, by_name = _found(names, left, settings, asked)
-    features = tuple(at for at in left if at != found.at and at not in found.targets)
+    rest = (at for at in left if at != found.at and at not in found.targets)
+    features = () if asked.images else tuple(rest)
     if not features and not asked.images:
         raise DataError(f"{settings.path}: no column is left for the values of a sample, of {len(names)} columns")
     numbers = sum(is_number(names[at]) for at in features)

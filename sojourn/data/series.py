@@ -29,7 +29,7 @@ class Series:
     """How the rows of a content follow each other.
 
     pieces: where each unbroken stretch begins and where it ends, a row for each; machine: which of `machines` it is of.
-    gaps: jumps in time; missing: rows that cannot be used.
+    gaps: jumps in time; missing: rows that cannot be used; timed: whether rows say when they were.
     """
 
     pieces: NDArray[np.int64]
@@ -38,6 +38,7 @@ class Series:
     channels: tuple[str, ...] = ()
     gaps: int = 0
     missing: int = 0
+    timed: bool = False
 
     @property
     def longest(self) -> int:
@@ -154,7 +155,8 @@ def _series(
     whole = np.isfinite(x).all(axis=1) if x.dtype.kind == "f" else np.ones(len(x), np.bool_)
     before, after = np.r_[False, whole[:-1]] & ~broken, np.r_[whole[1:], False] & ~np.r_[broken[1:], True]
     pieces = np.stack([np.flatnonzero(whole & ~before), np.flatnonzero(whole & ~after) + 1], axis=1).astype(np.int64)
-    return Series(pieces, machine[pieces[:, 0]], machines, channels, gaps, int(np.count_nonzero(~whole)))
+    missing = int(np.count_nonzero(~whole))
+    return Series(pieces, machine[pieces[:, 0]], machines, channels, gaps, missing, timed=time is not None)
 
 
 def _breaks(machine: NDArray[np.int64], time: NDArray[np.float64] | None) -> tuple[NDArray[np.bool_], int]:

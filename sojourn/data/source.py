@@ -174,7 +174,7 @@ def _read(
         case "images":
             from sojourn.data.images import common_input, read_images  # noqa: PLC0415
 
-            return read_images(settings, wanted or common_input(settings), classes)
+            return read_images(settings, wanted or common_input(settings, task), classes, task)
         case "text":
             from sojourn.data.tokens import read_text  # noqa: PLC0415
 

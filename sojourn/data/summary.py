@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sojourn.data.data_survey import DataSurvey
-from sojourn.data.doubts import counts_of, doubts_of
+from sojourn.data.doubts import counts_of, doubts_of, is_quantity
 from sojourn.data.labels import by_number
+from sojourn.data.scale_check import range_of
 from sojourn.data.source import format_of, on_scale, read_content
+from sojourn.data.tokens import UNLABELLED
 from sojourn.errors import DataError
-from sojourn.protocol.data_summary import CLASSES, WARNINGS, DataSummary
+from sojourn.protocol.data_summary import CLASSES, SERIES, TARGETS, TEXT, WARNINGS, DataSummary, Quantity
 from sojourn.protocol.limits import MOST_FIGURE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from sojourn.data.samples import Content, Doubt
     from sojourn.data.source import DataSettings
 
 _NAME, _SENTENCE = 80, 300
-_BLOCK = 1024
 
 
 def survey(settings: DataSettings) -> DataSurvey:
@@ -49,18 +48,8 @@ def survey(settings: DataSettings) -> DataSurvey:
     doubts = doubts_of(content)
     warnings = [f"{each.what} ({each.detail}); to do: {each.remedy}" for each in doubts]
     warnings += [f"left out: {text}" for text in content.skipped]
-    return DataSurvey(_summary(content, shape, values, doubts), tuple(warnings), tuple(_names(content)))
-
-
-def range_of(x: NDArray[np.generic]) -> tuple[float, float] | None:
-    """The least and the largest finite value, if there is one."""
-    low, high = np.inf, -np.inf
-    for at in range(0, len(x) if x.dtype.kind in "buif" else 0, _BLOCK):
-        block = x[at : at + _BLOCK]
-        block = block[np.isfinite(block)] if block.dtype.kind == "f" else block
-        if block.size:
-            low, high = min(low, float(block.min())), max(high, float(block.max()))
-    return (low, high) if low <= high else None
+    names = () if is_quantity(content) else tuple(_names(content))
+    return DataSurvey(_summary(content, shape, values, doubts), tuple(warnings), names)
 
 
 def _on_scale(values: tuple[float, float] | None, settings: DataSettings) -> tuple[float, float] | None:
@@ -73,23 +62,51 @@ def _on_scale(values: tuple[float, float] | None, settings: DataSettings) -> tup
 def _summary(
     content: Content, shape: tuple[int, ...], values: tuple[float, float] | None, doubts: Sequence[Doubt]
 ) -> DataSummary:
-    named = sorted(zip(_names(content), counts_of(content).tolist(), strict=True), key=lambda each: by_number(each[0]))
+    counts = [] if is_quantity(content) else zip(_names(content), counts_of(content).tolist(), strict=True)
+    named, quantities = sorted(counts, key=lambda each: by_number(each[0])), _quantities(content)
     warnings = [f"{doubt.what}; to do: {doubt.remedy}" for doubt in doubts]
     if content.skipped:
         warnings.append("some of it cannot be read and is left out; to do: see the device's log")
     low, high = values or (None, None)
     return DataSummary(
         samples=len(content.which),
-        shape=shape,
+        shape=shape[:8],
         dtype=content.x.dtype.name[:_NAME],
-        low=None if low is None else max(low, -MOST_FIGURE),
-        high=None if high is None else min(high, MOST_FIGURE),
+        low=_told(low),
+        high=_told(high),
         classes=tuple(name[:_NAME] for name, _ in named[:CLASSES]),
         counts=tuple(count for _, count in named[:CLASSES]),
         class_count=len(named),
         labels=content.labelled_by[:_SENTENCE],
         warnings=tuple(text[:_SENTENCE] for text in warnings[:WARNINGS]),
+        targets=quantities[:TARGETS],
+        target_count=len(quantities),
+        **_of_series(content),
     )
+
+
+def _of_series(content: Content) -> dict[str, Any]:
+    series = content.series
+    if series is None:
+        return {}
+    count = len(np.unique(series.machine))
+    kind = TEXT if content.labelled_by == UNLABELLED else SERIES
+    return {"kind": kind, "series": count, "longest": series.longest, "gaps": series.gaps}
+
+
+def _quantities(content: Content) -> tuple[Quantity, ...]:
+    """What may be predicted of the data, each with its range."""
+    targets = content.targets
+    if targets is None or not is_quantity(content) or targets.dtype.kind not in "buif":
+        return ()
+    columns = targets.reshape(len(targets), -1)
+    names = content.target_names if len(content.target_names) == columns.shape[1] else [""] * columns.shape[1]
+    ranges = (range_of(columns[:, at]) or (None, None) for at in range(columns.shape[1]))
+    return tuple(Quantity(name[:_NAME], *map(_told, each)) for name, each in zip(names, ranges, strict=True))
+
+
+def _told(value: float | None) -> float | None:
+    return None if value is None else min(max(value, -MOST_FIGURE), MOST_FIGURE)
 
 
 def _names(content: Content) -> list[str]:

@@ -76,7 +76,7 @@ def test_a_window_holds_many_times_less_memory_than_its_copies() -> None:
     form = form_of("forecast", (1000, 4), (1, 4), window=Window(1000, 1))
     samples = fit(content_of(series, None, (), "f"), form)
     assert len(samples) == 99_000
-    assert np.shares_memory(series, samples.x._steps)  # type: ignore[attr-defined]
+    assert np.shares_memory(series, samples.x.steps)  # type: ignore[attr-defined]
     assert samples.batch(np.arange(2), "float32")[0].nbytes == 2 * 16_000
 
 
