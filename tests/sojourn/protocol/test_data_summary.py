@@ -81,7 +81,7 @@ def test_what_a_peer_says_only_in_part_is_shown_all_the_same() -> None:
 
 
 def test_what_is_not_there_is_not_sent() -> None:
-    old = {"samples": 5, "shape": [2], "dtype": "float32", "labels": "the array y"}
+    old = {"samples": 5, "shape": (2,), "dtype": "float32", "labels": "the array y"}
     assert msgspec.to_builtins(DataSummary(samples=5, shape=(2,), dtype="float32", labels="the array y")) == old
 
 
