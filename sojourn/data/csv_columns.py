@@ -114,6 +114,13 @@ def columns_of(head: list[str], settings: DataSettings, asked: Asked | None = No
     )
 
 
+def columns_left(head: list[str], settings: DataSettings) -> tuple[int, ...]:
+    """The columns that the owner does not leave out."""
+    names = [name.strip() for name in head]
+    apart = _apart(names, settings, Asked()).all if names else frozenset[int]()
+    return tuple(at for at in range(len(names)) if at not in apart)
+
+
 def is_headed(head: list[str], settings: DataSettings) -> bool:
     """Whether the first row of a file without labels is a header."""
     return settings.header if settings.header is not None else not all(map(is_number, head))

@@ -19,14 +19,17 @@ if TYPE_CHECKING:
 
     from sojourn.data.samples import Content
     from sojourn.data.source import DataSettings
+    from sojourn.protocol.task import TaskSpec
 
 _OPENED = 64
 """Images that are opened, from everywhere among them: enough to see their sizes and values."""
 
 
-def survey_images(settings: DataSettings) -> tuple[Content, tuple[int, ...], tuple[float, float] | None]:
+def survey_images(
+    settings: DataSettings, task: TaskSpec | None = None
+) -> tuple[Content, tuple[int, ...], tuple[float, float] | None]:
     """The images of a folder without their pixels; the shape of one, if all have one; and the range of values."""
-    found, root = list_images(settings), Path(settings.path)
+    found, root = list_images(settings, task=task), Path(settings.path)
     opened = found.paths[:: max(1, len(found.paths) // _OPENED)]
     shapes, values, broken = _opened(opened)
     doubts = [*found.content.doubts]

@@ -142,6 +142,21 @@ def forecast_windows(content: Content, wanted: InputSpec, task: TaskSpec) -> Cut
     )
 
 
+def latest_windows(content: Content, wanted: InputSpec, steps: int) -> NDArray[np.generic]:
+    """The last steps of each series, from which it goes on; those since its last gap must be enough."""
+    found = content if content.series else series_in(content)
+    series, channels = found.series, found.x.shape[1]
+    if series is None or prod(wanted.shape) != steps * channels:
+        raise DataError(f"{content.source} has {channels} channels, the model expects the shape {wanted.shape}")
+    ends = {int(machine): stop for machine, (_, stop) in zip(series.machine, series.pieces.tolist(), strict=True)}
+    begins = {int(machine): start for machine, (start, _) in zip(series.machine, series.pieces.tolist(), strict=True)}
+    short = next((machine for machine in ends if ends[machine] - begins[machine] < steps), None)
+    if short is not None or not ends:
+        there = ends[short] - begins[short] if short is not None else 0
+        raise DataError(f"{content.source}: {there} steps are there since the last gap, the model needs {steps}")
+    return np.stack([found.x[stop - steps : stop] for stop in ends.values()]).reshape(-1, *wanted.shape)
+
+
 def _series(
     x: NDArray[np.generic],
     machine: NDArray[np.int64],

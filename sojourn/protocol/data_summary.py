@@ -42,6 +42,15 @@ class Quantity(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{clean(self.name)} {known}".strip()
 
 
+class SeriesSummary(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Data that is no samples: `series` or `text`; how many, steps of the longest stretch without a gap, and gaps."""
+
+    kind: ClassName = SERIES
+    count: Number = 0
+    longest: Number = 0
+    gaps: Number = 0
+
+
 class DataSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a device understood of its data; what is not known, or not shared, has its default.
 
@@ -51,8 +60,9 @@ class DataSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     labels: where the labels come from, and why they were taken from there.
     fault: why the data cannot be read; warnings: what looks odd about it, each with what to do.
     targets: some of the quantities that samples are compared with; target_count says how many there are.
-    kind: `series` or `text` where it is no samples but rows of series, or bytes of texts, counted as samples; then
-    series says how many there are, longest how many steps the longest without a gap has, gaps how many there are.
+    series: where the data is no samples but rows of series or bytes of texts, which are then counted as samples.
+
+    It stays below 16 fields: with more msgspec begins the map in another way, and old bytes would be others.
     """
 
     samples: Samples = 0
@@ -68,18 +78,15 @@ class DataSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     warnings: Annotated[tuple[Sentence, ...], msgspec.Meta(max_length=WARNINGS)] = ()
     targets: Annotated[tuple[Quantity, ...], msgspec.Meta(max_length=TARGETS)] = ()
     target_count: Number = 0
-    kind: ClassName = ""
-    series: Number = 0
-    longest: Number = 0
-    gaps: Number = 0
+    series: SeriesSummary | None = None
 
     def lines(self) -> list[str]:
         """All of it for people, a line for each thing; text of a peer is made safe for a terminal."""
         if self.fault:
             return [f"no data: {clean(self.fault)}"]
-        found = [self._series_line() if self.kind in (SERIES, TEXT) else self._samples_line()]
+        found = [self._series_line(self.series) if self.series else self._samples_line()]
         found += [line for line in (self._names_line(), self._targets_line()) if line]
-        if self.labels and self.kind not in (SERIES, TEXT):
+        if self.labels and not self.series:
             whose = "targets" if self.target_count else "labels"
             found.append(f"{whose}: {clean(self.labels)}")
         return [*found, *(f"warning: {clean(text)}" for text in self.warnings)]
@@ -110,16 +117,16 @@ class DataSummary(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
             words += f", values {self.low:g} to {self.high:g}"
         return words
 
-    def _series_line(self) -> str:
-        if self.kind == TEXT:
-            return f"{self.samples:,} bytes of text" + (f" in {self.series:,} files" if self.series > 1 else "")
+    def _series_line(self, series: SeriesSummary) -> str:
+        if series.kind == TEXT:
+            return f"{self.samples:,} bytes of text" + (f" in {series.count:,} files" if series.count > 1 else "")
         channels = self.shape[0] if self.shape else 1
         words = f"{self.samples:,} steps of {channels:,} channel{'s' * (channels != 1)}"
-        words += f" in {self.series:,} series" if self.series > 1 else ""
+        words += f" in {series.count:,} series" if series.count > 1 else ""
         words += f", {clean(self.dtype)}" if self.dtype else ""
         if self.low is not None and self.high is not None:
             words += f", values {self.low:g} to {self.high:g}"
-        return f"{words}; {self.gaps:,} gaps, the longest stretch without one has {self.longest:,} steps"
+        return f"{words}; {series.gaps:,} gaps, the longest stretch without one has {series.longest:,} steps"
 
     def _targets_line(self) -> str:
         if not self.target_count:

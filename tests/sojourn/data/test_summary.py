@@ -10,6 +10,8 @@ from PIL import Image
 
 from sojourn.data.source import DataSettings
 from sojourn.data.summary import survey
+from sojourn.protocol.task import Window
+from tests.sojourn.data.tasks import form_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -251,3 +253,21 @@ def test_data_without_labels_is_no_fault(tmp_path: Path) -> None:
         "2 samples of shape 1 x 3 x 4, uint8, values 0 to 1",
         "2 classes: 3 (1), 5 (1)",
     ]
+
+
+def test_data_is_looked_at_for_a_task_where_one_is_known(tmp_path: Path) -> None:
+    path = csv(tmp_path, [[at % 7, at % 5, at % 3] for at in range(20)], ["a", "b", "load"])
+    settings = DataSettings(path=path)
+    whole = survey(settings, form_of("regression", (2,), names=("load",)).task or None)
+    assert whole.facts[1] == "1 quantity: load 0 to 2"
+    assert whole.classes == ()
+    assert (
+        "no column 'heat'" in survey(settings, form_of("regression", (2,), names=("heat",)).task or None).summary.fault
+    )
+    window = form_of("forecast", (4, 3), window=Window(4, 1)).task or None
+    assert survey(settings, window).facts[0].startswith("20 steps of 3 channels, float32, values 0 to 6; 0 gaps")
+    beyond = form_of("forecast", (40, 3), window=Window(40, 1)).task or None
+    assert "a window needs 40 that are seen" in survey(settings, beyond).summary.fault
+    whole_numbers = npz(tmp_path, x=NUMBERS, y=np.arange(30))
+    found = survey(DataSettings(path=whole_numbers), form_of("regression", (2,)).task or None)
+    assert (found.facts[1], found.warnings) == ("1 quantity: 0 to 29", ())

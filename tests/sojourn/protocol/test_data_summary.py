@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from sojourn.protocol.data_summary import DataSummary, Quantity
+from sojourn.protocol.data_summary import DataSummary, Quantity, SeriesSummary
 from sojourn.protocol.wire import Offer
 
 WHOLE = DataSummary(
@@ -74,10 +74,10 @@ def test_text_of_a_peer_is_safe_for_a_terminal() -> None:
 def test_what_a_peer_says_only_in_part_is_shown_all_the_same() -> None:
     odd = DataSummary(samples=3, targets=(Quantity("a", low=1.0), Quantity("\x1b[2Jb", 1.0, 2.0)), target_count=9)
     assert odd.lines() == ["3 samples", "9 quantities: a, b 1 to 2 and 7 more"]
-    assert DataSummary(samples=3, kind="series").lines() == [
+    assert DataSummary(samples=3, series=SeriesSummary()).lines() == [
         "3 steps of 1 channel; 0 gaps, the longest stretch without one has 0 steps"
     ]
-    assert DataSummary(samples=3, kind="later").lines() == ["3 samples"]
+    assert len(msgspec.structs.fields(DataSummary)) < 16
 
 
 def test_what_is_not_there_is_not_sent() -> None:
@@ -90,7 +90,9 @@ def test_an_older_coordinator_reads_what_a_newer_agent_tells() -> None:
         samples: int = 0
         labels: str = ""
 
-    told = DataSummary(samples=5, labels="x", targets=(Quantity("a", 0.0, 1.0),), target_count=1, kind="series")
+    told = DataSummary(
+        samples=5, labels="x", targets=(Quantity("a", 0.0, 1.0),), target_count=1, series=SeriesSummary()
+    )
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(told), type=Older) == Older(5, "x")
 
 
@@ -109,8 +111,8 @@ def test_an_older_coordinator_reads_what_a_newer_agent_tells() -> None:
         {"targets": [{"name": "a" * 81}]},
         {"targets": [{"low": 1e39}]},
         {"target_count": -1},
-        {"kind": "a" * 81},
-        {"gaps": 1 << 60},
+        {"series": {"kind": "a" * 81}},
+        {"series": {"gaps": 1 << 60}},
     ],
 )
 def test_a_peer_cannot_say_too_much(wrong: dict[str, object]) -> None:
