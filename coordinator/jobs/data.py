@@ -79,7 +79,7 @@ def _public_task(job: JobSettings, tested: Content | None, shown: Content | None
     odd = tuple(
         f"{each.source}: {doubt.what} ({doubt.detail}); to do: {doubt.remedy}"
         for each in files
-        for doubt in doubts_of(each)
+        for doubt in doubts_of(each, found.task)
     )
     shown_packed = packed(found.exemplars, found.task, data.dtype, test=False) if found.exemplars else None
     test_packed = packed(found.test, found.task, data.dtype, test=True) if found.test else None

@@ -99,7 +99,8 @@ def columns_of(head: list[str], settings: DataSettings, asked: Asked | None = No
     why = f"column {names[at][:40]!r}, {found.why}" if found.guessed and headed and at is not None and names[at] else ""
     doubts = () if settings.header is not None or by_name else _doubts(names, numbers, headed=headed)
     known = tuple(names) if headed else tuple(f"column {at + 1}" for at in range(len(names)))
-    target_names = found.target_names or tuple(known[at] for at in found.targets)
+    # Columns without a header have no name that another file could know them by.
+    target_names = found.target_names or (tuple(names[at] for at in found.targets) if headed else ())
     return replace(
         found,
         why=why or found.why,

@@ -158,7 +158,7 @@ def _is_cut(content: Content, wanted: InputSpec, task: TaskSpec) -> bool:
     if content.targets is None or content.series is not None or task.target is None:
         return False
     found = content.x.shape[1:]
-    same = found == wanted.shape or (*found, 1) == wanted.shape
+    same = wanted.shape in (found, (*found, 1))
     return same and prod(content.targets.shape[1:]) == prod(task.target.shape)
 
 

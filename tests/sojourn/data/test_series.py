@@ -182,3 +182,11 @@ def test_times(cell: str, seconds: float) -> None:
 def test_what_is_no_time(cell: str) -> None:
     with pytest.raises(ValueError, match="is no time"):
         time_of(cell)
+
+
+def test_windows_that_somebody_has_cut_are_taken_as_they_are() -> None:
+    x, y = np.arange(8.0).reshape(4, 2, 1), np.array([2.0, 4, np.nan, 8]).reshape(4, 1, 1)
+    samples = fit(content_of(x, y, (), "f"), THREE)
+    assert samples.x.tolist() == x[[0, 1, 3]].tolist()
+    assert samples.y.tolist() == [[[2]], [[4]], [[8]]]
+    assert samples.skipped == ("1 samples whose target is missing, NaN or infinite",)
