@@ -269,7 +269,8 @@ def _all_numbers(names: Sequence[str]) -> bool:
 
 def _absent(wanted: str | int, names: list[str], settings: DataSettings, key: str) -> DataError:
     headed = not _all_numbers(names[:-1])  # one that is no header may hold what nobody else should read
-    shown = f"the header {', '.join(names[:20])}{' ...' if len(names) > 20 else ''}" if headed else "no header"
+    some = ", ".join(name[:40] for name in names[:20])
+    shown = f"the header {some}{' ...' if len(names) > 20 else ''}" if headed else "no header"
     return DataError(
         f"{settings.path} has no column {wanted!r}, but {len(names)} columns and {shown}: {key} takes a name "
         f'in the header, "first", "last", or a number from 1 to {len(names)}'
@@ -284,7 +285,7 @@ def _named(names: list[str], left: list[int]) -> int | None:
 
 
 def _place(wanted: str, last: int) -> int | None:
-    if wanted in ("first", "last"):
+    if wanted in ("first", "last") and last >= 0:
         return 0 if wanted == "first" else last
     return int(wanted) - 1 if wanted.isdecimal() and len(wanted) < 10 and 1 <= int(wanted) <= last + 1 else None
 
