@@ -6,6 +6,7 @@ import gc
 import heapq
 from collections import deque
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from sojourn.links.link import Listener
@@ -44,6 +45,18 @@ def rare_collections() -> Iterator[None]:
         gc.set_threshold(*usual)
 
 
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Let Python look for no cycles: while something large is written down, nothing becomes one."""
+    usual = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if usual:
+            gc.enable()
+
+
 class World:
     """A virtual clock, and what happens on it; at the same time, in the order in which it was asked for."""
 
@@ -72,21 +85,19 @@ class World:
     def run(self, until: Callable[[], bool], limit: float = 1e6) -> bool:
         """Let things happen until a condition holds; False when nothing more happens or time runs out first."""
         with rare_collections():
+            queue, (at_once, soon) = self._queue, self._soon
             while not until():
-                following = self._next(limit)
-                if following is None:
+                first = at_once if at_once and not (soon and soon[0] < at_once[0]) else soon
+                if queue and not (first and first[0] < queue[0]):
+                    if queue[0][0] > limit:
+                        return False
+                    self.now, _, action = heapq.heappop(queue)
+                elif first and first[0][0] <= limit:
+                    self.now, _, action = first.popleft()
+                else:
                     return False
-                self.now, _, action = following
                 action()
         return True
-
-    def _next(self, limit: float) -> Happening | None:
-        """What happens next; None when nothing does before the limit."""
-        queue, (at_once, soon) = self._queue, self._soon
-        first = at_once if at_once and not (soon and soon[0] < at_once[0]) else soon
-        if queue and not (first and first[0] < queue[0]):
-            return heapq.heappop(queue) if queue[0][0] <= limit else None
-        return first.popleft() if first and first[0][0] <= limit else None
 
 
 class Doorbell(Listener, Protocol):
@@ -183,7 +194,7 @@ class SimulatedNode:
     def report(self, event: Event) -> None:
         """A worker reports: the node hears it in this instant, after what was due before."""
         self._reports += 1
-        self.world.later(0.0, lambda: self._inject(event))
+        self.world.later(0.0, partial(self._inject, event))
 
     def _inject(self, event: Event) -> None:
         self._reports -= 1
