@@ -59,7 +59,7 @@ def _noted(name: str, values: NDArray[np.float32], places: Mapping[bytes, str]) 
 
 def read_exported(path: Path) -> dict[str, Tensor]:
     """The tensors of a model by name; ModelError for an ONNX file from elsewhere, whose tensors have other names."""
-    import torch  # noqa: PLC0415  # seconds and 150 MB: who only writes such a file needs none of it
+    import torch  # noqa: PLC0415  # takes seconds and 280 MB: who only writes such a file needs none of it
 
     try:
         model = onnx.load_from_string(path.read_bytes())
