@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from edge_agent.visit_table import DEVICE_VISIT, DeviceVisitState
 from sojourn.node.machine import Send
@@ -21,7 +21,7 @@ PROGRESS_PAUSE = 1.0
 """Seconds between two signs of life, where the lease does not ask for more of them."""
 
 
-@dataclass
+@dataclass(slots=True)
 class ActiveVisit:
     """A visit that is fetched, waits or is trained."""
 
@@ -51,7 +51,7 @@ class ActiveVisit:
 
     def step(self, event: DeviceVisitEvent) -> DeviceVisitState:
         """Go to the state that follows."""
-        self.state = DeviceVisitState(DEVICE_VISIT.step(self.state, event))
+        self.state = cast("DeviceVisitState", DEVICE_VISIT.step(self.state, event))  # the table has no others
         return self.state
 
     def sign_of_life(self, now: float) -> list[Effect]:

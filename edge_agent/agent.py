@@ -128,11 +128,13 @@ class Agent:
     def handle(self, event: Event, now: float) -> list[Effect]:
         """What is to be done about an event."""
         effects = self._react(event, now)
-        if not self._releases.trying:
+        if self._visits.waits and not self._releases.trying:
             effects += self._visits.train_if_unblocked(now)
-        if self._busy:
+        if busy := self._busy:
             self._warming = None
-        return [*effects, *self._releases.go_on(self.state, busy=self._busy)]
+        if self._releases.waits:
+            effects += self._releases.go_on(self.state, busy=busy)
+        return effects
 
     @property
     def idle(self) -> bool:

@@ -91,12 +91,18 @@ class VisitMachine:
         """Whether the visit under way waits for this blob."""
         return self.active is not None and digest in self.active.lacking
 
+    @property
+    def waits(self) -> bool:
+        """Whether a visit is fetched and not trained yet."""
+        return self.active is not None and self.active.state == DeviceVisitState.WAITING
+
     def wake_at(self, *, trying: bool) -> float | None:
         """The next resend or sign of life; what waits for the trial of a release goes on when that ends."""
-        active = self.active
-        waits = active is not None and active.state == DeviceVisitState.WAITING and not trying
-        patience = active.patience if active and waits else None
-        return soonest(self._outbox.wake_at(), active.next_progress if active else None, patience)
+        active, resend = self.active, self._outbox.wake_at()
+        if active is None:
+            return resend
+        patience = active.patience if self.waits and not trying else None
+        return soonest(resend, active.next_progress, patience)
 
     def start(self, now: float) -> list[Effect]:
         """Offer finished results again; begin an interrupted visit again, with the same randomness."""

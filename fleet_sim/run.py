@@ -75,7 +75,7 @@ class SimulationRun:
         before = checkpoint.load(folder) if resume else checkpoint.Resumed()
         prepared = prepare_training(simulation, self.results, train=train)
         self.engine, self.why, self.samples = prepared.engine, prepared.why, prepared.samples
-        with roles_log(folder / LOG, lambda: before.clock):
+        with roles_log(folder / LOG, lambda: before.clock), rare_collections():
             self.fleet = self._build_fleet(devices, before, job.seed)
         if resume:
             self.results.back_to(before.clock)

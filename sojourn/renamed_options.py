@@ -1,4 +1,4 @@
-"""Options that had another name before: the old one is understood for one version more, with a word of warning."""
+"""Options that had another name before: the old one is understood for a few versions more, with a word of warning."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ RENAMED: dict[tuple[str, ...], dict[str, str]] = {
     ("plan",): {"--profile": "--board"},
 }
 """By command: each old name with the one that all commands have for the thing."""
-UNTIL = "0.6.0"
+UNTIL = "0.9.0"
 
 
 def with_new_names(arguments: list[str]) -> tuple[list[str], list[str]]:

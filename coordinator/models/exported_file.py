@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import numpy as np
 import onnx
-import torch
 from onnx import numpy_helper
 
 from sojourn.errors import ModelError
@@ -60,6 +59,8 @@ def _noted(name: str, values: NDArray[np.float32], places: Mapping[bytes, str]) 
 
 def read_exported(path: Path) -> dict[str, Tensor]:
     """The tensors of a model by name; ModelError for an ONNX file from elsewhere, whose tensors have other names."""
+    import torch  # noqa: PLC0415  # takes seconds and 280 MB: who only writes such a file needs none of it
+
     try:
         model = onnx.load_from_string(path.read_bytes())
         note = next((each.value for each in model.metadata_props if each.key == NOTE), None)

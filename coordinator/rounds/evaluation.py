@@ -12,7 +12,7 @@ from coordinator.records import RoundMeasured
 from hierarchy.edge.exemplar_view import ExemplarView
 from sojourn.errors import Fault
 from sojourn.model import vectors
-from sojourn.model.exemplars import Exemplars, signature_of
+from sojourn.model.exemplars import ViewedExemplars, signature_of
 from sojourn.model.graphs import Graphs
 from sojourn.model.scoring import ScoredSamples, Scores, scores_of
 from sojourn.model.vectors import CORES
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from coordinator.state import JobState
     from hierarchy.edge.exemplar_view import ExemplarViews
+    from sojourn.model.exemplars import Exemplars
     from sojourn.store.blobs import BlobStore
 
 
@@ -158,4 +159,4 @@ class Evaluator:
         return scores_of(opened.graphs, vector, opened.tests[test.digest], cores=CORES)
 
     def _read(self, ref: Ref) -> Exemplars:
-        return unpack_blob(self._blobs.read(ref.digest), Exemplars)
+        return unpack_blob(self._blobs.read(ref.digest), ViewedExemplars)

@@ -53,7 +53,12 @@ class ReleaseMachine:
     @property
     def trying(self) -> bool:
         """Whether a release is being tried."""
-        return any(task.tries for task in self._working.values())
+        return bool(self._working) and any(task.tries for task in self._working.values())
+
+    @property
+    def waits(self) -> bool:
+        """Whether something is to be done as soon as it may be."""
+        return bool(self._waiting)
 
     def start(self, state: AgentState) -> list[Effect]:
         """Take up what was ordered and did not end, and make sure of what is served where that is not certain."""

@@ -10,12 +10,14 @@ import msgspec
 from coordinator.machine.coordinator import Coordinator
 from coordinator.records import ENDED
 from fleet_sim.world.memory_fleet import CLOUD
+from fleet_sim.world.world import no_collections
 from sojourn.errors import ConfigError
-from sojourn.store.files import write_atomically
+from sojourn.store.files import written_beside
 from sojourn.store.journal import MemoryStore
 from sojourn.store.memory_blobs import MemoryBlobs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from fleet_sim.world.virtual_fleet import VirtualFleet
@@ -25,6 +27,8 @@ PAUSE = 2.0
 """Seconds of real time between two checkpoints of a small fleet: so much work is lost at most."""
 BYTES_PER_SECOND = 10 << 20
 """A large checkpoint is written more rarely, by this speed, so that writing takes a small share of the time."""
+FIXMAP, MAP_32, BIN_32 = 0x80, b"\xdf", b"\xc6"
+"""How msgpack begins a short map, a long one and a long string of bytes."""
 
 
 class NodeKept(msgspec.Struct, frozen=True, array_like=True):
@@ -45,9 +49,14 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 def save(fleet: VirtualFleet, folder: Path) -> None:
     """Write all nodes down, unless that was done just now; the checkpoint of before stays until this one is whole."""
-    if not (_ended(fleet) or _is_due(folder / FILE)):
-        return
-    nodes, blobs = {}, {}
+    if _ended(fleet) or _is_due(folder / FILE):
+        with no_collections(), written_beside(folder / FILE) as file:
+            file.writelines(_pieces(_gathered(fleet)))
+
+
+def _gathered(fleet: VirtualFleet) -> Checkpoint:
+    """All nodes as they are now."""
+    nodes, blobs = dict[str, NodeKept](), dict[bytes, bytes]()
     for name, simulated in fleet.nodes.items():
         machine, store = simulated.node.machine, fleet.stores[name]
         held = sorted(digest for digest in machine.live() if store.blobs.has(digest))
@@ -57,10 +66,24 @@ def save(fleet: VirtualFleet, folder: Path) -> None:
                 blobs[digest] = store.blobs.read(digest)
     for name, sleeper in fleet.sleepers or ():
         if sleeper.rest.snapshot:
-            nodes[name] = NodeKept(sleeper.rest.snapshot, [digest for digest, held in sleeper.blobs if held])
-            blobs.update({digest: held.data for digest, held in sleeper.blobs if held and digest not in blobs})
-    data = msgspec.msgpack.encode(Checkpoint(fleet.world.now, nodes, blobs, fleet.worker_starts.times))
-    write_atomically(folder / FILE, data)
+            kept = []
+            for digest, content in sleeper.blobs:
+                if content:
+                    kept.append(digest)
+                    if digest not in blobs:
+                        blobs[digest] = content.data
+            nodes[name] = NodeKept(sleeper.rest.snapshot, kept)
+    return Checkpoint(fleet.world.now, nodes, blobs, fleet.worker_starts.times)
+
+
+def _pieces(kept: Checkpoint) -> Iterator[bytes]:
+    """What msgpack makes of a checkpoint, a blob at a time: as one piece, test set and models would be there twice."""
+    encode, blobs = msgspec.msgpack.Encoder().encode, kept.blobs
+    rest = {"clock": kept.clock, "nodes": kept.nodes, "warm": kept.worker_times}
+    yield bytes([FIXMAP + len(rest) + 1]) + encode(rest)[1:] + encode("blobs") + MAP_32 + len(blobs).to_bytes(4, "big")
+    for digest, content in blobs.items():
+        yield encode(digest) + BIN_32 + len(content).to_bytes(4, "big")
+        yield content
 
 
 class Resumed(msgspec.Struct, frozen=True):

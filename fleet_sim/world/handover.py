@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fleet_sim.world.transfer_cost import transfer_cost
@@ -38,7 +39,7 @@ class HandOver:
             return
         into = taker.node.links[packet.sender.role]
         assert isinstance(into, MemoryLink)  # noqa: S101
-        link.hand(into, packet.size, lambda: taker.take(into, packet))
+        link.hand(into, packet.size, partial(taker.take, into, packet))
 
     def hand_over(self, ref: Ref, source: Address, to: Address, arrived: Callable[[float], None]) -> bool:
         """Have a blob change hands, after the time that it would have been on the way."""

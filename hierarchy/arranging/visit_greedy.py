@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
 
     from hierarchy.arranging.reservations import Reservations
 
+    Mask = NDArray[np.bool_]
     Rows = NDArray[np.int64]
     Table = NDArray[np.float64]
 
@@ -29,8 +31,8 @@ class Search(Protocol):
 
     signatures: Table
 
-    def closest(self, total: Table, allowed: Rows) -> int:
-        """The allowed device whose signature brings the set's sum closest to the virtual target's direction."""
+    def closest(self, total: Table, allowed: Rows, site: int) -> int:
+        """The device, allowed at a site, whose signature brings the set's sum closest to the target's direction."""
 
 
 class LiteralSearch:
@@ -42,7 +44,7 @@ class LiteralSearch:
     def __init__(self, signatures: Table) -> None:
         self.signatures = signatures
 
-    def closest(self, total: Table, allowed: Rows) -> int:
+    def closest(self, total: Table, allowed: Rows, site: int) -> int:  # noqa: ARG002  # all sites are alike
         """The lowest of the best."""
         sums = self.signatures[allowed] + total
         lengths = np.sqrt(np.einsum("nc,nc->n", sums, sums))
@@ -50,29 +52,56 @@ class LiteralSearch:
         return _first_of_the_best(scores, allowed)
 
 
+@dataclass(frozen=True, eq=False)
+class _SiteTable:
+    """Devices that a site was allowed, side by side: they are looked at for each of its places."""
+
+    devices: Rows
+    signatures: Table
+    squares: Table
+    sums: Table
+
+
 class QuickSearch:
     """The same by |t + v|^2 = |t|^2 + 2 t·v + |v|^2: one product over the fleet instead of all sums."""
 
     def __init__(self, signatures: Table) -> None:
         self.signatures = signatures
-        self._sums = signatures.sum(axis=1)
-        self._squares = np.einsum("nc,nc->n", signatures, signatures)
-        self._least = SHORT * self._squares.max(initial=0.0) or 1.0
+        squares = np.einsum("nc,nc->n", signatures, signatures)
+        self._everybody = _SiteTable(np.arange(len(signatures)), signatures, squares, signatures.sum(axis=1))
+        self._least = SHORT * squares.max(initial=0.0) or 1.0
+        self._sites: dict[int, _SiteTable] = {}
+        self._marked = np.zeros(len(signatures), bool)
 
-    def closest(self, total: Table, allowed: Rows) -> int:
+    def closest(self, total: Table, allowed: Rows, site: int) -> int:
         """The lowest of the best."""
-        if FEW * len(allowed) < len(self._sums):
-            scores = self._scores(total, self.signatures[allowed], self._squares[allowed], self._sums[allowed])
+        if FEW * len(allowed) < len(self.signatures):
+            table, allowed_there = self._at(site, allowed)
+            scores = self._scores(total, table)[allowed_there]
         else:
-            scores = self._scores(total, self.signatures, self._squares, self._sums)[allowed]
+            scores = self._scores(total, self._everybody)[allowed]
         return _first_of_the_best(scores, allowed)
 
-    def _scores(self, total: Table, signatures: Table, squares: Table, sums: Table) -> Table:
-        lengths = signatures @ (2 * total)
-        lengths += squares
+    def _at(self, site: int, allowed: Rows) -> tuple[_SiteTable, Mask]:
+        """A table with those who are allowed at a site, and which of its rows they are: they become fewer and fewer."""
+        known = self._sites.get(site)
+        if known is not None and len(known.devices) <= FEW * len(allowed):
+            self._marked[allowed] = True
+            rows: Mask = self._marked[known.devices]
+            self._marked[allowed] = False
+            if np.count_nonzero(rows) == len(allowed):
+                return known, rows
+        everybody = self._everybody
+        table = _SiteTable(allowed, self.signatures[allowed], everybody.squares[allowed], everybody.sums[allowed])
+        self._sites[site] = table
+        return table, np.ones(len(allowed), bool)
+
+    def _scores(self, total: Table, table: _SiteTable) -> Table:
+        lengths = table.signatures @ (2 * total)
+        lengths += table.squares
         lengths += total @ total
         np.sqrt(np.maximum(lengths, self._least, out=lengths), out=lengths)
-        scores: Table = sums + total.sum()
+        scores: Table = table.sums + total.sum()
         scores /= lengths
         return scores
 
@@ -87,7 +116,7 @@ def gather(search: Search, reservations: Reservations, site: int, size: int, sta
     reservations.take(site, members[0])
     total = search.signatures[members[0]].copy()
     while len(members) < size:
-        newcomer = search.closest(total, reservations.candidates(site))
+        newcomer = search.closest(total, reservations.candidates(site), site)
         reservations.take(site, newcomer)
         members.append(newcomer)
         total += search.signatures[newcomer]

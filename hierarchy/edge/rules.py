@@ -93,6 +93,8 @@ def not_finite(vector: Vector, name: str = "") -> str | None:
 
 def unsound_state(vector: Vector, spec: ModelSpec) -> str | None:
     """What no running statistics can be: not finite, enormous, or a negative variance; None if all are sound."""
+    if not spec.state:
+        return None
     state = vector[spec.learnt :]
     if fault := not_finite(state, "the state"):
         return fault

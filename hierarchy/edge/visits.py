@@ -220,7 +220,7 @@ class Visits:
             device.name,
             hop,
             "done",
-            "; ".join(filter(None, (passed.note, f"{DATA_NOTE}{result.note}" if result.note else "")))[:TEXT],
+            _note(passed, result) if passed.note or result.note else "",
             samples,
             passed.norm,
             self._measured(where, passed),
@@ -343,6 +343,11 @@ class Visits:
         if visit.past_deadline(now):
             return self.lose(where, "deadline over", f"over its deadline of {visit.deadline:g} s", now)
         return self.lose(where, "lease over", f"no sign of life for {visit.lease:g} s", now)
+
+
+def _note(passed: Passed, result: Visited) -> str:
+    """What people should know of a visit, by the gate and by the device."""
+    return "; ".join(filter(None, (passed.note, f"{DATA_NOTE}{result.note}" if result.note else "")))[:TEXT]
 
 
 def _lasted(began: float, now: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sojourn.links.link import PORTABLE_PAYLOAD
@@ -208,7 +209,7 @@ class MemoryLink:
     def _pass_on(self, into: MemoryLink | None, size: int, deliver: Callable[[], None]) -> None:
         self.broker.payload += size
         if into is not None:
-            self.broker.later(self.broker.faults.delay, lambda: into.take(size, deliver))
+            self.broker.later(self.broker.faults.delay, partial(into.take, size, deliver))
 
     def take(self, size: int, deliver: Callable[[], None]) -> None:
         """The broker sends so many bytes to us: `deliver` is called when they are here, if anybody still listens."""

@@ -103,6 +103,12 @@ class Exemplars(msgspec.Struct, frozen=True):
         return x.astype(np.int64 if self.dtype == "int64" else np.float32)
 
 
+class ViewedExemplars(Exemplars, frozen=True):
+    """Exemplars whose samples stay where they are, in the blob that is read: a test set is large."""
+
+    x: memoryview  # type: ignore[assignment]  # msgspec copies bytes, and makes a view of the blob of this
+
+
 def signature(graphs: Graphs, vector: NDArray[np.float32], exemplars: Exemplars, classes: int) -> tuple[float, ...]:
     """VISIT's v_c: the mean of softmax(f(x))_c over the exemplars x of class c; 0 for a class without exemplars."""
     return signature_of(graphs, vector, ScoredSamples(exemplars, graphs), classes)

@@ -220,7 +220,8 @@ class Node:
 
     def wake_at(self) -> float | None:
         """When to tick at the latest."""
-        return soonest(self.machine.wake_at(), self._exchange.wake_at())
+        wake, pulling = self.machine.wake_at(), self._exchange.wake_at()
+        return wake if pulling is None else soonest(wake, pulling)
 
     def close(self) -> None:
         """Stop in good order: say goodbye, keep a snapshot so that the next start is quick."""
@@ -334,7 +335,8 @@ class Node:
     def _run(self, now: float) -> None:
         while self._events:
             self._perform(self.machine.handle(self._events.popleft(), now), now)
-        if self._since_snapshot >= RECORDS_PER_SNAPSHOT or (self._since_snapshot and self.store.crowded()):
+        since = self._since_snapshot
+        if since and (since >= RECORDS_PER_SNAPSHOT or self.store.crowded()):
             self._since_snapshot = 0
             self._snapshot()
 
@@ -442,8 +444,8 @@ class Node:
         else:
             self._number += 1
             size = packed_size(self._number, self._epoch_size, message)
-            for content in along.values() if along else ():
-                size += inlined_size(content)
+            if along:
+                size += sum(map(inlined_size, along.values()))
             packet = LocalPacket(self.address, self.epoch, message, size, along or {})
             self._neighbours.send(self.links[to.role], to, packet)
         self.traffic += size

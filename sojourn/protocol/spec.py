@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -41,35 +42,38 @@ class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
         return prod(self.shape)
 
 
-class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The tensors of a model, in the order in which they stand in its vector: those that are trained, then state."""
+class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
+    """The tensors of a model, in the order in which they stand in its vector: those that are trained, then state.
+
+    What is worked out of them is kept (`dict`): every check of a result asks for it.
+    """
 
     tensors: tuple[TensorSpec, ...]
     state: Annotated[int, msgspec.Meta(ge=0)] = 0
     """How many of the last tensors are state: training replaces them, and no gradient moves them. BatchNorm's running
     statistics are."""
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The length of the model's vector."""
         return sum(tensor.size for tensor in self.tensors)
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         """The length of each tensor within the vector."""
         return tuple(tensor.size for tensor in self.tensors)
 
-    @property
+    @cached_property
     def learnt(self) -> int:
         """How many numbers of the vector are trained; what follows them is state."""
         return sum(tensor.size for tensor in self.tensors[: self._trained])
 
-    @property
+    @cached_property
     def learnt_sizes(self) -> tuple[int, ...]:
         """The length of each tensor that is trained."""
         return self.sizes[: self._trained]
 
-    @property
+    @cached_property
     def variances(self) -> tuple[slice, ...]:
         """Where in the vector those numbers of the state stand that cannot be negative."""
         found, at = [], self.learnt
@@ -79,7 +83,7 @@ class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             at += tensor.size
         return tuple(found)
 
-    @property
+    @cached_property
     def _trained(self) -> int:
         return max(0, len(self.tensors) - self.state)
 

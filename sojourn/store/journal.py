@@ -81,7 +81,9 @@ class MemoryStore:
         self.blobs: BlobStore = MemoryBlobs()
         self._boots = boots
         self._snapshot: Entry | None = None
-        self._records: list[Entry] = []
+        self._entries: list[Entry] = []
+        self._fresh: list[bytes] = []
+        """The newest records, which nobody has asked for yet: most are never asked for, and need no checksum."""
         self._aside: list[AsideEntry] = []
         self.incomplete = False
         self._seq = 0
@@ -117,15 +119,25 @@ class MemoryStore:
         """All that was set aside."""
         return list(self._aside)
 
+    @property
+    def _records(self) -> list[Entry]:
+        """All records since the snapshot."""
+        for record in self._fresh:
+            self._seq += 1
+            self._entries.append(Entry(self._seq, record, checksum(self._seq, record)))
+        self._fresh.clear()
+        return self._entries
+
     def append(self, record: bytes, *, sync: bool) -> None:  # noqa: ARG002  # memory is never synced
         """Keep one record."""
-        self._seq += 1
-        self._records.append(Entry(self._seq, record, checksum(self._seq, record)))
+        self._fresh.append(record)
         self._room -= len(record)
 
     def snapshot(self, state: bytes) -> None:
         """Let a snapshot take the place of all records so far: of thousands of stores, one generation is enough."""
-        self._snapshot, self._records = Entry(self._seq, state, checksum(self._seq, state), is_snapshot=True), []
+        self._seq += len(self._fresh)
+        self._snapshot = Entry(self._seq, state, checksum(self._seq, state), is_snapshot=True)
+        self._entries, self._fresh = [], []
         self.incomplete = False
         self._room = max(ROOM, len(state))
 

@@ -93,11 +93,14 @@ class CommandFleet:
         A version in a Python of its own takes longer than that to start, at times, on a machine that does much else.
         """
         for nodes in (DEVICES, (SITE,), (CLOUD,)):
-            told = {node: len(self.log(node)) for node in nodes}
-            for node in nodes:
-                self._spawn(node, ROLES[node], "run", f"{node}.toml", "--broker", self._address)
-            for node, earlier in told.items():
-                self._wait_for_more(node, earlier, ": connected")
+            self._start(*nodes)
+
+    def _start(self, *nodes: str) -> None:
+        told = {node: len(self.log(node)) for node in nodes}
+        for node in nodes:
+            self._spawn(node, ROLES[node], "run", f"{node}.toml", "--broker", self._address)
+        for node, earlier in told.items():
+            self._wait_for_more(node, earlier, ": connected")
 
     def kill(self, *nodes: str) -> None:
         """The end that nobody is told of."""
@@ -115,7 +118,7 @@ class CommandFleet:
         """Stop a node of another version and start it as one of today, on the same store."""
         self.end(node)
         self._trees.pop(node)
-        self.start(node)
+        self._start(node)
 
     def ask(self, *arguments: str) -> str:
         """What an operator is told; his commands are of the coordinator's version."""

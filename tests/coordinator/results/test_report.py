@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coordinator.results.folder import COLUMNS, ROUNDS, VISITS, ResultFolder, write_table
-from coordinator.results.plots import accuracy_figure
+from coordinator.results.plots import NAMED, accuracy_figure, participation_figure
 from coordinator.results.report import MEANING, draw, summary_html, what_was_run
 from coordinator.results.tallies import DEVICE_COLUMNS, DEVICES, SITE_COLUMNS, SITES
 from hierarchy.arranging.measures import quality
@@ -107,6 +107,16 @@ def test_the_page_has_percent_megabytes_and_what_measures_mean(results: ResultFo
     assert all(MEANING[name] in text for name in ("vts", "intra_cs", "inter_cs"))
     assert MEANING["cpd"] not in text
     assert "http" not in page
+
+
+@pytest.mark.parametrize(("devices", "drawn"), [(NAMED, 2 * NAMED), (NAMED + 1, 2), (5000, 2)])
+def test_many_devices_are_one_outline_of_their_visits(devices: int, drawn: int) -> None:
+    names = [f"device-{number}" for number in range(devices)]
+    visits = [{"device": names[0], "status": status} for status in ("done", "done", "lost")]
+    (axis,) = participation_figure(visits, names).axes
+    assert len(axis.patches) == drawn
+    assert (axis.dataLim.ymin, axis.dataLim.ymax) == (0, 3)
+    assert axis.get_xlim() == (0.5, devices + 0.5)
 
 
 def test_a_page_without_visits_and_pictures(results: ResultFolder) -> None:

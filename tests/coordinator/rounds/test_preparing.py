@@ -118,6 +118,13 @@ def test_with_a_known_kit_torch_is_not_even_loaded() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
+def test_to_export_a_model_torch_is_not_loaded() -> None:
+    modules = "coordinator.compiling.baking, coordinator.models.exported_file"
+    code = f"import sys, {modules}; print('onnx' in sys.modules, 'torch' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told == "True False\n"
+
+
 def test_a_test_set_that_is_a_single_array_is_said_so(tmp_path) -> None:
     path = tmp_path / "test.npz"
     with path.open("wb") as file:

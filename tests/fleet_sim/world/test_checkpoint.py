@@ -6,6 +6,7 @@ import math
 import os
 import time
 
+import msgspec
 import pytest
 
 from fleet_sim.run import SimulationRun
@@ -74,3 +75,13 @@ def test_a_large_one_is_written_more_rarely(tmp_path, size, age, old) -> None:
 
 def test_one_that_is_not_there_is_to_be_written(tmp_path) -> None:
     assert checkpoint._is_due(tmp_path / "checkpoint.bin")
+
+
+def test_it_is_written_in_pieces_as_msgpack_would_in_one() -> None:
+    nodes = {"cloud": checkpoint.NodeKept(b"state" * 20, [b"1" * 32]), "device-1": checkpoint.NodeKept(b"", [])}
+    kept = checkpoint.Checkpoint(2.5, nodes, {b"1" * 32: b"model" * 20_000, b"2" * 32: b""}, {"device-1": (1.0, 2.0)})
+    pieces = list(checkpoint._pieces(kept))
+    assert kept.blobs[b"1" * 32] in pieces
+    assert msgspec.msgpack.decode(b"".join(pieces), type=checkpoint.Checkpoint) == kept
+    none = checkpoint.Checkpoint(0.0, {}, {}, {})
+    assert msgspec.msgpack.decode(b"".join(checkpoint._pieces(none)), type=checkpoint.Checkpoint) == none

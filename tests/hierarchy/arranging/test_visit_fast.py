@@ -62,6 +62,15 @@ def test_so_does_a_larger_one() -> None:
     assert visit_sets(FAST, 120, signatures, reach, 5) == visit_sets(EXACT, 120, signatures, reach, 5)
 
 
+def test_so_does_one_of_many_sites_that_share_devices_or_do_not() -> None:
+    signatures, draw = skewed(600, 10, 0.1, 2), np.random.default_rng(2)
+    shared, apart = draw.random((600, 12)) < 0.15, np.arange(600)[:, None] % 12 == np.arange(12)
+    for reach in (shared, apart):
+        fast = visit_sets(FAST, 150, signatures, reach, 5)
+        assert fast == visit_sets(EXACT, 150, signatures, reach, 5)
+        assert {site for site, _ in fast} == set(range(12))
+
+
 @pytest.mark.usefixtures("small_blocks")
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(reaches(), st.integers(1, 9), SEEDS)

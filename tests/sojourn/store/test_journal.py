@@ -157,3 +157,20 @@ def test_a_store_in_memory_is_crowded_when_its_records_outgrow_its_state(tmp_pat
     store.append(b"x", sync=False)
     assert store.crowded()
     folder.close()
+
+
+def test_numbers_and_checksums_in_memory_are_those_of_the_records_whenever_they_are_asked_for() -> None:
+    early, late = MemoryStore(), MemoryStore()
+    for number in range(4):
+        for store in (early, late):
+            store.append(b"record %d" % number, sync=False)
+        assert [entry.seq for entry in early.entries()[1]] == list(range(1, number + 2))
+    assert early.entries() == late.entries()
+    assert all(entry.whole for entry in late.entries()[1])
+    for store in (early, late):
+        store.append(b"one more", sync=False)
+        store.snapshot(b"state")
+        store.append(b"after", sync=False)
+    (snapshot,), (after,) = late.entries()
+    assert (snapshot.seq, after.seq) == (5, 6)
+    assert early.entries() == late.entries()
