@@ -117,6 +117,12 @@ class JobData(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Brings the values of these files to another scale. Example: `"0..255 to 0..1"`."""
     class_names: tuple[str, ...] = ()
     """What integer labels in these files mean, if they do not say it themselves. Example: `["cat", "dog"]`."""
+    ignore: tuple[str | int, ...] = ()
+    """Columns of these CSV files that are not read, as in a device's `[data]`. Example: `["id"]`."""
+    time: str | int | None = None
+    """The column of these CSV files with the time of each row of a series. Example: `"time"`."""
+    series: str | int | None = None
+    """The column of these CSV files that tells several series apart. Example: `"machine"`."""
     range: tuple[float, float] | None = None
     """The least and the largest value that devices may have; one with others declines. Example: `[0, 16]`."""
 
@@ -129,7 +135,14 @@ class JobData(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     def files(self, path: str) -> DataSettings:
         """How one of the job's files is read."""
         return DataSettings(
-            path=path, label=self.label, header=self.header, scale=self.scale, class_names=self.class_names
+            path=path,
+            label=self.label,
+            header=self.header,
+            scale=self.scale,
+            class_names=self.class_names,
+            ignore=self.ignore,
+            time=self.time,
+            series=self.series,
         )
 
 
