@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import nn
 
-    from coordinator.jobs.settings import JobSettings
     from coordinator.compiling.learning import Learning
     from coordinator.jobs.data import PublicData
+    from coordinator.jobs.settings import JobSettings
     from sojourn.protocol.spec import InputSpec, Kit, Shape
 
 

@@ -109,9 +109,10 @@ class OperatorRequests:
                 f"there are to be in all, more than {done}"
             )
         if done and job.goal is not None and state.history and job.goal.reached(state.history[-1]):
+            better = DIRECTIONS[job.goal.figure]
             return (
-                f"job {state.name!r} has reached its target {job.goal}: give it a {DIRECTIONS[job.goal.figure]} one with "
-                "--target, or none with --target 0"
+                f"job {state.name!r} has reached its target {job.goal}: give it a {better} one with --target, or none "
+                "with --target 0"
             )
         return None
 

@@ -117,7 +117,7 @@ def descend(
     optimiser = optimisers.begin(training)
     per_epoch = steps_of(samples, training)
     losses: list[tuple[int, float]] = []
-    beside = {"beside": (start.copy(),)} if kit.learns.beside else {}
+    beside: dict[str, Any] = {"beside": (start.copy(),)} if kit.learns.beside else {}
     progress(0, per_epoch * training.epochs)
     for step, index in enumerate(batches(seed, len(samples), training.batch, training.epochs)):
         x, y = samples.batch(index, kit.input.dtype)

@@ -166,8 +166,8 @@ def test_a_mean_over_a_batch_is_the_mean_of_its_samples() -> None:
     w = compiled("mse")[0].initial
     ours, theirs = (Graphs(kit).losses(w, x, y) for kit in kits)
     np.testing.assert_allclose(ours, theirs, rtol=1e-5)
-    gradients = [Graphs(kit).loss_and_gradient(w, x, y)[1] for kit in kits]
-    np.testing.assert_allclose(*gradients, rtol=1e-4, atol=1e-6)
+    mine, other = (Graphs(kit).loss_and_gradient(w, x, y)[1] for kit in kits)
+    np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("function", [weighed, pinball])
@@ -186,8 +186,8 @@ def test_a_loss_sees_layers_and_the_model_with_which_a_visit_began() -> None:
     alone = graphs.losses(w, x, y)  # beside itself, a model is where it began
     np.testing.assert_allclose(alone, graphs.losses(w, x, y, [w]))
     assert (graphs.losses(w, x, y, [w * 0.5]) > alone).all()
-    slopes = [graphs.loss_and_gradient(w, x, y, beside=[start])[1] for start in (w, w * 0.5)]
-    assert not np.allclose(*slopes)
+    here, there = (graphs.loss_and_gradient(w, x, y, beside=[start])[1] for start in (w, w * 0.5))
+    assert not np.allclose(here, there)
 
 
 def test_a_layer_that_is_not_there_is_named() -> None:
