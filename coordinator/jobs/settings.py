@@ -40,8 +40,8 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Which model, what it starts from, and which of its tensors are trained."""
 
     name: str = "mlp"
-    """`mlp`, `cnn`, `resnet8`, `gru`, `autoencoder`, one of torchvision's such as `torchvision:mobilenet_v3_small`, or a
-    class of one's own as `package.module:Class`."""
+    """`mlp`, `cnn`, `resnet8`, `gru`, `autoencoder`, one of torchvision's such as `torchvision:mobilenet_v3_small`, or
+    a class of one's own as `package.module:Class`."""
     options: dict[str, Any] = {}
     """What the model is made with, by name. Example: `{ hidden = [128, 64] }`."""
     path: str | None = None
