@@ -262,6 +262,12 @@ def read_job(text: str, where: str, folder: Path | None = None) -> JobSettings:
         raise ConfigError(
             f"{where}: the strategy {job.strategy!r} needs exemplars: name a file in data.exemplars or data.test"
         )
+    shown = job.data.test or job.data.exemplars
+    if strategy.estimator.by_class and job.task.kind not in ("classification", "multilabel") and not shown:
+        raise ConfigError(
+            f"{where}: the strategy {job.strategy!r} knows devices by strata, which are found in exemplars: name a file "
+            "in data.exemplars or data.test"
+        )
     if job.target is not None:
         goal_of(job.target, job.task.kind, where)
     if wrong := [*objections_to_task(job.task, job.data)]:
