@@ -84,7 +84,8 @@ def prepare_training(simulation: Simulation, results: ResultFolder, *, train: bo
 
 def _write_test_set(data: DataSet, folder: Path) -> Path:
     path = (folder / "test.npz").resolve()
-    np.savez(path, x=data.x_test, y=data.y_test, classes=np.array(data.classes))
+    names = {"classes": np.array(data.classes)} if data.classes else {}
+    np.savez(path, x=data.x_test, y=data.y_test, **names)
     return path
 
 

@@ -265,8 +265,8 @@ def read_job(text: str, where: str, folder: Path | None = None) -> JobSettings:
     shown = job.data.test or job.data.exemplars
     if strategy.estimator.by_class and job.task.kind not in ("classification", "multilabel") and not shown:
         raise ConfigError(
-            f"{where}: the strategy {job.strategy!r} knows devices by strata, which are found in exemplars: name a file "
-            "in data.exemplars or data.test"
+            f"{where}: the strategy {job.strategy!r} knows devices by strata, which are found in exemplars: name a "
+            "file in data.exemplars or data.test"
         )
     if job.target is not None:
         goal_of(job.target, job.task.kind, where)
