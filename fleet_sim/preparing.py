@@ -84,8 +84,7 @@ def prepare_training(simulation: Simulation, results: ResultFolder, *, train: bo
 
 def _write_test_set(data: DataSet, folder: Path) -> Path:
     path = (folder / "test.npz").resolve()
-    names = {"classes": np.array(data.classes)} if data.classes else {}
-    np.savez(path, x=data.x_test, y=data.y_test, **names)
+    np.savez(path, x=data.x_test, y=data.y_test, classes=np.array(data.classes))
     return path
 
 
