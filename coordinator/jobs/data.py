@@ -75,7 +75,9 @@ def _public_task(job: JobSettings, tested: Content | None, shown: Content | None
     data, files = job.data, [content for content in (tested, shown) if content is not None]
     found = task_data(job.task, data, job.seed, tested, shown)
     values = _values(data, [samples for samples in (found.exemplars, found.test) if samples])
-    left = tuple(text for samples in (found.test, found.exemplars if shown else None) if samples for text in samples.skipped)
+    left = tuple(
+        text for samples in (found.test, found.exemplars if shown else None) if samples for text in samples.skipped
+    )
     odd = tuple(
         f"{each.source}: {doubt.what} ({doubt.detail}); to do: {doubt.remedy}"
         for each in files

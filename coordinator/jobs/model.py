@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import nn
 
-    from coordinator.jobs.settings import JobSettings
     from coordinator.compiling.learning import Learning
     from coordinator.jobs.data import PublicData
+    from coordinator.jobs.settings import JobSettings
     from sojourn.protocol.spec import InputSpec, Kit, Shape
 
 
@@ -79,11 +79,11 @@ def job_learning(job: JobSettings, data: PublicData) -> Learning | None:
     if data.task is None:
         return None
     from coordinator.compiling.learning import learning_of  # noqa: PLC0415  # see above
-    from coordinator.compiling.own_losses import by_each_sample, own_loss  # noqa: PLC0415
+    from coordinator.compiling.own_losses import OwnLoss, own_loss  # noqa: PLC0415
 
     mean, std = (shaped_scale(each, data.output) for each in data.scaling) if data.scaling else (None, None)
     if not job.task.own_loss:
         return learning_of(data.task, mean, std)
     name = data.task.loss
-    loss = by_each_sample(own_loss(name, job.model.path), name)
+    loss = OwnLoss(own_loss(name, job.model.path), name)
     return learning_of(data.task, mean, std, loss=loss, own=name, features=job.task.features)

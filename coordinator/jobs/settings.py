@@ -40,8 +40,8 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Which model, what it starts from, and which of its tensors are trained."""
 
     name: str = "mlp"
-    """`mlp`, `cnn`, `resnet8`, `gru`, `autoencoder`, one of torchvision's such as `torchvision:mobilenet_v3_small`, or a class of one's own
-    as `package.module:Class`."""
+    """`mlp`, `cnn`, `resnet8`, `gru`, `autoencoder`, one of torchvision's such as `torchvision:mobilenet_v3_small`, or
+    a class of one's own as `package.module:Class`."""
     options: dict[str, Any] = {}
     """What the model is made with, by name. Example: `{ hidden = [128, 64] }`."""
     path: str | None = None
@@ -261,6 +261,12 @@ def read_job(text: str, where: str, folder: Path | None = None) -> JobSettings:
     if strategy.estimator.exemplars and not (job.data.test or job.data.exemplars):
         raise ConfigError(
             f"{where}: the strategy {job.strategy!r} needs exemplars: name a file in data.exemplars or data.test"
+        )
+    shown = job.data.test or job.data.exemplars
+    if strategy.estimator.by_class and job.task.kind not in ("classification", "multilabel") and not shown:
+        raise ConfigError(
+            f"{where}: the strategy {job.strategy!r} knows devices by strata, which are found in exemplars: name a "
+            "file in data.exemplars or data.test"
         )
     if job.target is not None:
         goal_of(job.target, job.task.kind, where)
