@@ -7,17 +7,18 @@ and a prediction are in their own units.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sojourn.protocol.task import TaskSpec, classes_as_strata
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -91,6 +92,23 @@ class Learning:
         return outputs if self.mean is None else outputs + self.mean
 
 
+@contextmanager
+def watched(module: nn.Module, layers: Iterable[str]) -> Iterator[dict[str, Tensor]]:
+    """What these layers of a normalised module give while it runs."""
+    seen: dict[str, Tensor] = {}
+    hooks = [
+        module.get_submodule(f"module.{name}").register_forward_hook(
+            lambda _layer, _inputs, output, name=name: seen.update({name: output})
+        )
+        for name in layers
+    ]
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
 def classifying(classes: int) -> Learning:
     """One class of several by cross-entropy."""
     return Learning(classes_as_strata(classes), cross_entropy, plain=True)
@@ -108,7 +126,8 @@ def learning_of(task: TaskSpec, mean: Scale = None, std: Scale = None, **own: ob
 
 def cross_entropy(outputs: Tensor, targets: Tensor, _context: object = None) -> Tensor:
     """Of class numbers, or of the token at each place, over the last axis of the outputs."""
-    hot = (targets.unsqueeze(-1) == torch.arange(outputs.shape[-1])).to(outputs.dtype)
+    numbers = torch.arange(outputs.shape[-1], device=outputs.device)
+    hot = (targets.unsqueeze(-1) == numbers).to(outputs.dtype)
     return by_sample(-(torch.log_softmax(outputs, -1) * hot).sum(-1))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vmap
@@ -24,8 +25,10 @@ from sojourn.randomness import derive
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from coordinator.compiling.learning import Learning
     from coordinator.compiling.samples import ProbeSamples
     from coordinator.compiling.tracing import Trainee
+    from sojourn.model.exemplars import Exemplars
 
     Function = Callable[..., Any]
 
@@ -74,6 +77,21 @@ def by_each_sample(function: Function, name: str) -> Callable[[Tensor, Tensor, L
         return by_sample(found)
 
     return losses
+
+
+def blind_loss(learning: Learning, exemplars: Exemplars) -> float:
+    """The mean loss of outputs that are all zero; 1 where that is no loss to compare with."""
+    x, _ = exemplars.arrays()
+    inputs, y = torch.from_numpy(np.array(x)), torch.from_numpy(np.array(exemplars.compared()))
+    zeros = torch.zeros((len(y), *learning.task.output))
+    passed = Passed(zeros)
+    try:
+        with torch.no_grad():
+            beside = dict.fromkeys(learning.task.beside, passed)
+            found = float(learning.losses(passed, inputs, y, beside).mean())
+    except KeyError:  # it looks at features, of which there are none here
+        return 1.0
+    return found if 0 < found < float("inf") else 1.0
 
 
 def check_loss(trainee: Trainee, samples: ProbeSamples, seed: int) -> None:

@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from coordinator.compiling.batchnorm import layers_with_state
-from coordinator.compiling.learning import Passed
+from coordinator.compiling.learning import Passed, watched
 from sojourn.errors import ModelError
 
 if TYPE_CHECKING:
@@ -93,19 +93,8 @@ class Trainee:
 
     def _pass(self, tensors: Sequence[Tensor], x: Tensor) -> Passed:
         """The outputs, and those of the layers that the loss asks for."""
-        if not self.learning.features:
-            return Passed(self._call(tensors, x))
-        seen: dict[str, Tensor] = {}
-        layers = [(name, self.module.get_submodule(f"module.{name}")) for name in self.learning.features]
-        hooks = [
-            layer.register_forward_hook(lambda _layer, _inputs, output, name=name: seen.update({name: output}))
-            for name, layer in layers
-        ]
-        try:
+        with watched(self.module, self.learning.features) as seen:
             return Passed(self._call(tensors, x), seen)
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     def _state_after(self, before: Sequence[Tensor]) -> list[Tensor]:
         """The state that the last pass left; that of a layer which it did not run stays as it was."""

@@ -6,6 +6,7 @@ import io
 import zipfile
 import zlib
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,8 @@ NEEDED = "an NPZ with arrays x and y is needed"
 _PAIRS: dict[Purpose, tuple[Pair, ...]] = {"train": (TRAIN, WHOLE, TEST), "test": (TEST, WHOLE, TRAIN)}
 _ROWS = ("x", "x_test", "x_train")
 _NAMES = ("classes", "class_names")
+_QUANTITIES = ("target_names", "channels")
+"""Arrays that say what the columns of targets, or the channels of series, are called."""
 _ADVICE = f"{NEEDED}; a device's settings `x` and `y` may name others"
 _PACKED = "strips need their ends and their shape"
 _DAMAGED = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError)
@@ -100,7 +103,9 @@ def content_in(file: Arrays, source: str, pair: Pair, names: tuple[str, ...] = (
     x, y = _samples(file, source, pair[0]), file.get(pair[1])
     own = next((texts(file[key], source) for key in _NAMES if key in file), ())
     absent = f"no array {pair[1]!r}, only {names_of(file)}; {_ADVICE}"
-    return content_of(x, y, names or own, source, absent if y is None else f"the array {pair[1]}")
+    content = content_of(x, y, names or own, source, absent if y is None else f"the array {pair[1]}")
+    quantities = next((texts(file[key], source) for key in _QUANTITIES if key in file), ())
+    return replace(content, target_names=quantities) if quantities else content
 
 
 def array_of(path: str | Path, file: Arrays, name: str, advice: str = NEEDED) -> NDArray[np.generic]:

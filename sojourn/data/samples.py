@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from sojourn.data.labels import distinct, shorten
+from sojourn.data.series import forecast_windows, series_in
 from sojourn.data.targets import Targets, class_numbers, faults, label_flags, quantities
 from sojourn.errors import DataError
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from sojourn.data.labels import Labels
+    from sojourn.data.series import Series
     from sojourn.data.source import Form, Purpose
     from sojourn.protocol.spec import InputSpec
     from sojourn.protocol.task import TaskSpec
@@ -53,7 +55,8 @@ class Content:
 
     labels are its distinct labels, `which` says which of them each sample has, and `names` what integer labels mean;
     where there are no labels `which` is -1. targets are the numbers that samples are compared with, a row for each, and
-    target_names what their columns are called; labels that are numbers are targets as well.
+    target_names what their columns are called; labels that are numbers are targets as well. Where x are the steps of
+    series, `series` says how they follow each other.
     labelled_by says where the labels or targets come from and why, or what the source has instead ("no array 'y'");
     guessed, that neither the file nor its owner said so.
     """
@@ -69,6 +72,7 @@ class Content:
     doubts: tuple[Doubt, ...] = ()
     targets: NDArray[np.generic] | None = None
     target_names: tuple[str, ...] = ()
+    series: Series | None = None
 
 
 @dataclass(frozen=True)
@@ -77,13 +81,16 @@ class Samples:
 
     y is class numbers (N,), or targets in the task's shape: float32, or int64 of tokens. A reconstruction has no
     targets, and y is 1 where a label says that the sample is faulty, else 0.
-    kept says of each sample of the content whether it is here.
+    kept says of each sample of the content whether it is here. Where samples are cut out of several series, machine
+    says which of `machines` each is of.
     """
 
     x: NDArray[np.generic]
     y: NDArray[Any]
     skipped: tuple[str, ...]
     kept: NDArray[np.bool_]
+    machine: NDArray[np.int64] | None = None
+    machines: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """How many samples there are."""
@@ -103,15 +110,20 @@ def content_of(
 ) -> Content:
     """Samples and their labels or targets, a row each, or without any; labels may also stand in a column."""
     if y is None:
-        return Content(source, x, (), np.full(len(x), -1), names, labelled_by=labelled_by)
+        return Content(source, x, (), no_labels(len(x) if x.ndim else 0), names, labelled_by=labelled_by)
     y = y.reshape(len(y)) if y.ndim == 2 and y.shape[1] == 1 else y
     several = y.ndim > 1 and y.dtype.kind in "buif"
     if x.ndim < 1 or len(x) != len(y if y.ndim else ()) or (y.ndim != 1 and not several):
         raise DataError(f"{source}: x has the shape {x.shape} and y {y.shape}, not one label for each sample")
     fractions = y.dtype.kind == "f" and not np.array_equal(y, np.floor(y))
-    labels, which = ((), np.full(len(y), -1)) if several or fractions else distinct(y, source)
+    labels, which = ((), no_labels(len(y))) if several or fractions else distinct(y, source)
     targets = y if y.dtype.kind in "buif" else None
     return Content(source, x, labels, which, names, labelled_by=labelled_by, targets=targets)
+
+
+def no_labels(samples: int) -> NDArray[np.int64]:
+    """Which label each of so many samples has: none; it takes no memory, however many they are."""
+    return np.broadcast_to(np.int64(-1), samples)
 
 
 def fit(content: Content, form: Form, part: Purpose = "train") -> Samples:
@@ -125,6 +137,8 @@ def fit(content: Content, form: Form, part: Purpose = "train") -> Samples:
     source = content.source
     if not len(content.which) and not content.skipped:
         raise DataError(f"{source}: there are no samples in it")
+    if form.task and form.task.kind in ("forecast", "tokens"):
+        return _cut(content, form.input, form.task)
     targets = _targets(content, form, part)
     listed, skipped = targets.keep, [*content.skipped, *targets.skipped]
     if not listed.any():
@@ -137,6 +151,19 @@ def fit(content: Content, form: Form, part: Purpose = "train") -> Samples:
     if not keep.any():
         raise _nothing(content, form, skipped)
     return Samples(x if keep.all() else x[keep], targets.y[keep], tuple(skipped), keep)
+
+
+def _cut(content: Content, wanted: InputSpec, task: TaskSpec) -> Samples:
+    """Samples that overlap in series, or lie end to end in sequences of tokens."""
+    if task.kind == "tokens":
+        from sojourn.data.tokens import token_windows  # noqa: PLC0415  # which knows what a content is
+
+        found, skipped = token_windows(content, wanted, task), content.skipped
+    else:
+        known = content if content.series else series_in(content)
+        known = replace(known, x=numeric(known.x, wanted, content.source))
+        found, skipped = forecast_windows(known, wanted, task), known.skipped
+    return Samples(found.x, found.y, skipped, np.ones(len(found.x), np.bool_), found.machine, found.machines)
 
 
 def _targets(content: Content, form: Form, part: Purpose) -> Targets:

@@ -54,6 +54,8 @@ def quantities(content: Content, task: TaskSpec) -> Targets:
     """The numbers that are to be predicted, as float32 in the task's shape."""
     found = _numbers(content, task)
     found = found.reshape(len(found), 1) if found.ndim == 1 else found
+    if found.ndim == 2 and found.shape[1] == len(content.target_names) and set(task.names) <= set(content.target_names):
+        found = found[:, [content.target_names.index(name) for name in task.names]] if task.names else found
     wanted = task.target.shape if task.target else found.shape[1:]
     if prod(found.shape[1:]) != prod(wanted):
         raise DataError(
@@ -94,7 +96,7 @@ def faults(content: Content, task: TaskSpec, part: Purpose) -> Targets:
     keep = np.ones(len(y), np.bool_)
     if not content.labels or not task.normal:
         return Targets(y, keep)
-    normal = {word.casefold() for word in task.normal}
+    normal = {"", *(word.casefold() for word in task.normal)}  # nobody has said that what has no label is faulty
     names = [_name(label, content.names) for label in content.labels]
     faulty = np.array([name.casefold() not in normal for name in names])[content.which]
     y[faulty] = 1

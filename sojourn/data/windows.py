@@ -58,5 +58,6 @@ def starts_in(pieces: NDArray[np.int64], length: int, stride: int) -> NDArray[np
 
     pieces: where each unbroken stretch begins and where it ends, a row for each.
     """
-    each = [np.arange(start, stop - length + 1, stride, dtype=np.int64) for start, stop in pieces.tolist()]
-    return np.concatenate(each) if each else np.empty(0, np.int64)
+    counts = np.maximum(0, (pieces[:, 1] - pieces[:, 0] - length) // stride + 1)
+    first = np.cumsum(counts) - counts  # the number of each piece's first window
+    return np.asarray(np.repeat(pieces[:, 0] - first * stride, counts) + stride * np.arange(counts.sum()), np.int64)
