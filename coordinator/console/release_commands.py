@@ -46,8 +46,14 @@ def create(
     ] = None,
     int8: Annotated[bool, typer.Option("--int8", help="Quantise it: a third of the size, at some accuracy.")] = False,
     max_loss: Annotated[
-        float, typer.Option(metavar="SHARE", min=0, max=1, help="What int8 may cost: 0.05 is five points.")
+        float, typer.Option(metavar="SHARE", min=0, max=1, help="What int8 may cost: 0.05 is five points, or 5 % of another figure.")
     ] = 0.05,
+    quantile: Annotated[
+        float,
+        typer.Option(
+            metavar="SHARE", min=0.5, max=0.9999, help="Of anomalies: how many of a device's samples are normal."
+        ),
+    ] = 0.99,
     number: Round = None,
     best: Best = False,
     notes: Annotated[str, typer.Option(help="What people should know of it.")] = "",
@@ -75,7 +81,7 @@ def create(
     check_name(line, "--line")
     _check_notes(notes)
     which = which_round(number, best=best)
-    wanted = Wanted(line, version or 0, "int8" if int8 else "float32", notes, max_loss)
+    wanted = Wanted(line, version or 0, "int8" if int8 else "float32", notes, max_loss, quantile)
     given, console = read_as(str(samples), label=label, scale=scale) if samples else None, Console()
     with waiting(console, f"making a release of {file or job}: checked, measured, with its card"):
         release = (

@@ -99,8 +99,8 @@ def test_a_line_of_the_table_is_of_all_seeds() -> None:
 
 
 def test_a_target_that_not_all_reached() -> None:
-    assert rounds_to(rows(0.1, 0.5, 0.4), 0.5) == 2
-    assert rounds_to(rows(0.1), 0.5) is None
+    assert rounds_to(rows(0.1, 0.5, 0.4), Goal("accuracy", 0.5)) == 2
+    assert rounds_to(rows(0.1), Goal("accuracy", 0.5)) is None
     assert row("a", [rows(0.6), rows(0.1)], 0.5)["round of 50 %"] == "1 (1 of 2 runs)"
     assert row("a", [rows(0.1)], 0.5)["round of 50 %"] == "not reached"
 
