@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from coordinator.results.folder import ROUNDS, ResultFolder
 from coordinator.jobs.goal import Goal
+from coordinator.results.folder import ROUNDS, ResultFolder
 from coordinator.results.task_figures import TaskFigures
 from fleet_sim.console.comparison_report import rounds_to, row
 
@@ -55,8 +55,8 @@ def show(paper: str, methods: dict[str, list[Rows]]) -> None:
     print("|" + "---|" * len(lines[0]))
     for line in lines:
         print("| " + " | ".join(line.values()) + " |")
-    if paper in TARGETS:
-        first = {name: [rounds_to(rows, Goal("accuracy", TARGETS[paper])) for rows in runs] for name, runs in methods.items()}
+    if reach is not None:
+        first = {name: [rounds_to(rows, reach) for rows in runs] for name, runs in methods.items()}
         print(f"\nfirst round of {TARGETS[paper]:.0%}, by seed: {first}")
 
 

@@ -11,8 +11,8 @@ from rich.text import Text
 from coordinator.console.dates import date_of, short_date
 from coordinator.console.watching import STATUS_STYLES
 from coordinator.records import ENDED
-from coordinator.state import as_ranges
 from coordinator.results.task_figures import figure_of_view, task_of
+from coordinator.state import as_ranges
 from sojourn.figures import clock_of
 from sojourn.protocol.figure_names import called
 from sojourn.protocol.wire import JobTimes

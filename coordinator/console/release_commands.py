@@ -46,7 +46,10 @@ def create(
     ] = None,
     int8: Annotated[bool, typer.Option("--int8", help="Quantise it: a third of the size, at some accuracy.")] = False,
     max_loss: Annotated[
-        float, typer.Option(metavar="SHARE", min=0, max=1, help="What int8 may cost: 0.05 is five points, or 5 % of another figure.")
+        float,
+        typer.Option(
+            metavar="SHARE", min=0, max=1, help="What int8 may cost: 0.05 is five points, or 5 % of a figure."
+        ),
     ] = 0.05,
     quantile: Annotated[
         float,

@@ -31,6 +31,11 @@ class Goal(NamedTuple):
         """Whether a value of the figure is as good."""
         return found >= self.value if DIRECTIONS[self.figure] == "higher" else found <= self.value
 
+    @property
+    def text(self) -> str:
+        """The goal as a job file says it."""
+        return f"{self.figure} {_SIGNS[DIRECTIONS[self.figure]]} {self.value!r}"
+
     def __str__(self) -> str:
         if self.figure == "accuracy":
             return f"accuracy {self.value:.2%}"

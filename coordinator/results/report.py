@@ -123,7 +123,7 @@ def _pictures(results: ResultFolder, rows: Rows, name: str, devices: Sequence[st
     """Draw what there is to be seen, and show it."""
     folder, visits, main = results.path, results.rows(VISITS), results.task.main
     course_plot({name: [rows]}, folder / f"{main}.png", main)
-    parts = [picture(f"{main}.png", f"{_capital(called(main))} by round, by the fleet's clock, by bytes")]
+    parts = [picture(f"{main}.png", f"{capital(called(main))} by round, by the fleet's clock, by bytes")]
     if (folder / ANSWERS_TABLE).exists() and (words := answers_plot(results.rows(ANSWERS_TABLE), folder / ANSWERS)):
         parts.append(picture(ANSWERS, words))
     if quality_plot(rows, folder / QUALITY):
@@ -160,9 +160,9 @@ def what_was_run(config: Mapping[str, Any]) -> str:
     """The settings that matter most, in two sentences."""
     model = config.get("model", {}).get("name", "mlp")
     kind = task_in(config).kind
-    task = "" if kind == "classification" else f"{_capital(kind)}: "
+    task = "" if kind == "classification" else f"{capital(kind)}: "
     text = f"{task}strategy {config.get('strategy', 'visit')}, model {model}, seed {config.get('seed', 0)}."
-    text = text if task else _capital(text)
+    text = text if task else capital(text)
     if fleet := config.get("simulation"):
         named = fleet.get("board", fleet.get("profile", ""))  # before 0.5.0 it was called profile
         boards = named if isinstance(named, str) else ", ".join(named)
@@ -198,7 +198,8 @@ def meanings(rows: Rows) -> str:
     return f"<dl>{''.join(told)}</dl>"
 
 
-def _capital(text: str) -> str:
+def capital(text: str) -> str:
+    """The text as it stands at the beginning of a sentence."""
     return text[:1].upper() + text[1:]
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from coordinator.results.folder import Rows
     from sojourn.protocol.wire import JobView
 
+KINDS: tuple[Kind, ...] = get_args(Kind)
 PLAIN = ("accuracy", "loss")
 """What every table of rounds has."""
 
@@ -106,19 +107,14 @@ def figure_of_view(view: JobView) -> str:
 def task_in(config: Mapping[str, Any]) -> TaskFigures:
     """What a job file says that is learnt."""
     task = config.get("task", {})
-    kind = task if isinstance(task, str) else task.get("kind", "classification")
-    return TaskFigures(kind if kind in get_args(Kind) else "classification")
+    said = task if isinstance(task, str) else task.get("kind")
+    return TaskFigures(next((kind for kind in KINDS if kind == said), "classification"))
 
 
 def axis_words(name: str) -> str:
     """What stands beside the axis of a picture."""
     better_by = "" if name in SHARES else f" ({DIRECTIONS[name]} is better)"
     return f"{called(name)} on the test set{better_by}"
-
-
-def heading(name: str) -> str:
-    """What stands above a column."""
-    return called(name)
 
 
 def of_rows(rows: Rows, name: str) -> list[float]:

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.results.folder import CONFIG, ROUNDS, ResultFolder, write_table
 from coordinator.results.plots import course_plot
-from coordinator.results.report import REPORT, html_table, links, picture, readable, section, what_was_run, write_page
+from coordinator.results.report import (
+    REPORT,
+    capital,
+    html_table,
+    links,
+    picture,
+    readable,
+    section,
+    what_was_run,
+    write_page,
+)
 from coordinator.results.task_figures import figure_in, figure_shown, spread_shown, task_in
 from sojourn.figures import clock_of
 from sojourn.protocol.figure_names import called
@@ -118,7 +128,7 @@ def write_report(folder: Path, runs: Sequence[FinishedRun], table: Rows, trainin
     parts = [
         f"<p class='lead'>{html.escape(fleet)}</p>",
         section("Side by side", html_table(table) + (_TRAINING if training else "")),
-        picture(PICTURE, f"{called(main).capitalize() if main == 'accuracy' else called(main)} by round, by the fleet's clock, by bytes"),
+        picture(PICTURE, f"{capital(called(main))} by round, by the fleet's clock, by bytes"),
         section("Every run", _every_run(lines, main)),
         *_settings({it.group: it.config for it in runs}),
         section("Files", links({CSV: "every run, a line each", PICTURE: "the picture"})),
