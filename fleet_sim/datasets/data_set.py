@@ -1,8 +1,8 @@
-"""A labelled data set in memory, and how what a file holds becomes one."""
+"""A data set in memory, and how what a file holds becomes one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from sojourn.data.samples import Content, Samples
+    from sojourn.protocol.task import Kind, Window
 
 TEST_SHARE = 0.2
 """What is cut off for testing where a source has no test part."""
@@ -25,22 +26,43 @@ TEST_SHARE = 0.2
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """Samples as a graph takes them: uint8, float32 or int64 (tokens), channels first; labels are class numbers.
+    """Samples as a graph takes them: uint8, float32 or int64 (tokens), channels first.
 
-    users, domains: the natural user (writer) and the domain of each training sample, where they are known.
-    skipped: what was left out of the source, and why; odd: what looks odd about it, and what to do.
+    y is what a sample is compared with, by the kind of task: class numbers of a classification; 0 or 1 for each label;
+    quantities, of a forecast for each hour to come; the next tokens; of a reconstruction 0, or 1 where a test sample is
+    known to be faulty. users, domains: the natural user (writer) and the domain of each training sample, where they are
+    known. skipped: what was left out of the source, and why; odd: what looks odd about it, and what to do. names: the
+    quantities of a target. window: how series were cut.
     """
 
     name: str
     x_train: NDArray[np.generic]
-    y_train: NDArray[np.int64]
+    y_train: NDArray[np.generic]
     x_test: NDArray[np.generic]
-    y_test: NDArray[np.int64]
+    y_test: NDArray[np.generic]
     classes: tuple[str, ...]
     users: NDArray[np.int64] | None = None
     domains: NDArray[np.int64] | None = None
     skipped: tuple[str, ...] = ()
     odd: tuple[str, ...] = ()
+    kind: Kind = "classification"
+    names: tuple[str, ...] = ()
+    window: Window | None = None
+
+
+def every_fifth(data: DataSet) -> DataSet:
+    """The set with every fifth of its training samples for testing: a cut that does not depend on any seed."""
+    tested = np.arange(len(data.y_train)) % 5 == 0
+    users, domains = (None if groups is None else groups[~tested] for groups in (data.users, data.domains))
+    return replace(
+        data,
+        x_train=data.x_train[~tested],
+        y_train=data.y_train[~tested],
+        x_test=data.x_train[tested],
+        y_test=data.y_train[tested],
+        users=users,
+        domains=domains,
+    )
 
 
 @dataclass(frozen=True, eq=False)
