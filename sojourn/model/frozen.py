@@ -34,6 +34,11 @@ def predict_graph(kit: Kit) -> bytes:
     return _completed(kit.predict, kit, "predict")
 
 
+def score_graph(kit: Kit) -> bytes:
+    """The graph of each sample's loss, whole."""
+    return _completed(kit.score or b"", kit, "score")
+
+
 def _completed(graph: bytes, kit: Kit, name: str) -> bytes:
     tensors = [_initializer(tensor) for tensor in kit.frozen if name in tensor.graphs]
     if not tensors:

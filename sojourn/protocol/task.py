@@ -5,15 +5,20 @@ A kit without a task is a classifier, as all kits were before 0.7.0.
 
 from __future__ import annotations
 
-from typing import Literal
+from math import log
+from typing import Annotated, Literal
 
 import msgspec
+
+Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
+Shape = Annotated[tuple[Size, ...], msgspec.Meta(max_length=8)]
 
 Kind = Literal["classification", "multilabel", "regression", "reconstruction", "forecast", "tokens"]
 """classification: one class of several. multilabel: any number of classes. regression: one or several quantities.
 reconstruction: the sample itself, so that what is unlike the others shows (anomalies). forecast: the next values of a
 series. tokens: the next token at each place of a sequence."""
-Shape = tuple[int, ...]
+Beside = Literal["start"]
+"""A further model that a loss is given: the one with which the visit began."""
 
 
 class Target(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -34,7 +39,7 @@ class Strata(msgspec.Struct, frozen=True, omit_defaults=True):
     sample are depends on the task (`sojourn.model.strata`).
     """
 
-    count: int
+    count: Size
     edges: tuple[float, ...] = ()
     centres: tuple[tuple[float, ...], ...] = ()
     scale: tuple[float, ...] = ()
@@ -43,9 +48,9 @@ class Strata(msgspec.Struct, frozen=True, omit_defaults=True):
 class Window(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a series is cut: `steps` values that are seen, then `horizon` that are to come; a window each `stride`."""
 
-    steps: int
-    horizon: int
-    stride: int = 1
+    steps: Size
+    horizon: Size
+    stride: Size = 1
 
 
 class TaskSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -65,3 +70,17 @@ class TaskSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """The mean loss of answers that know nothing: what a loss is held against."""
     window: Window | None = None
     """Of a forecast."""
+    beside: tuple[Beside, ...] = ()
+    """Further models that the loss looks at: inputs `beside_0`, ... of the training and the scoring graph."""
+
+    @property
+    def answers(self) -> str:
+        """What the prediction graph calls its result."""
+        return "logits" if self.kind == "classification" else "outputs"
+
+
+def classes_as_strata(classes: int) -> TaskSpec:
+    """What a kit without a task learns, said as one: a class of several by cross-entropy."""
+    return TaskSpec(
+        "classification", (max(1, classes),), Target((), "int64"), Strata(max(1, classes)), blind=log(max(2, classes))
+    )
