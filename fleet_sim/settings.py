@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from coordinator.jobs.settings import JobData, read_job
+from fleet_sim.datasets.loading import made_set
 from fleet_sim.datasets.partition import Split
 from fleet_sim.profiles.boards import PROFILES
 from fleet_sim.world.availability import Availability
@@ -157,6 +158,7 @@ def read_simulation(text: str, where: str, changes: dict[str, Any] | None = None
     if data.get("test"):
         raise ConfigError(f"{where}: a simulation takes its test set from simulation.data: leave data.test out")
     tables.setdefault("name", "simulation")
+    _as_the_set_needs(tables, fleet.data)
     simulation = Simulation(tables, fleet, split, there)
     job = read_job(simulation.job_text("digits"), where)
     if job.model.start != job.model.start_file:
@@ -166,6 +168,18 @@ def read_simulation(text: str, where: str, changes: dict[str, Any] | None = None
     if job.fleet.devices > fleet.devices:
         raise ConfigError(f"{where}: fleet.devices = {job.fleet.devices}, and {fleet.devices} are simulated")
     return simulation
+
+
+def _as_the_set_needs(tables: dict[str, Any], name: str) -> None:
+    """Add what a set by name is for, where the job does not say otherwise: the kind of task and how its data is."""
+    made = made_set(name)
+    if made is None:
+        return
+    for table, usual in (("task", {"kind": made.kind, **made.task}), ("data", made.data)):
+        given = tables.get(table, {})
+        other = table == "task" and isinstance(given, dict) and given.get("kind", made.kind) != made.kind
+        if isinstance(given, dict) and not other and usual:
+            tables[table] = {**usual, **given}
 
 
 def read_simulation_file(file: Path, changes: dict[str, Any] | None = None) -> Simulation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -36,10 +36,10 @@ class DataSet:
     """
 
     name: str
-    x_train: NDArray[np.generic]
-    y_train: NDArray[np.generic]
-    x_test: NDArray[np.generic]
-    y_test: NDArray[np.generic]
+    x_train: NDArray[Any]
+    y_train: NDArray[Any]
+    x_test: NDArray[Any]
+    y_test: NDArray[Any]
     classes: tuple[str, ...]
     users: NDArray[np.int64] | None = None
     domains: NDArray[np.int64] | None = None

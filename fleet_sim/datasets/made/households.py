@@ -38,9 +38,7 @@ def make_households(seed: int = 0, window: Window = USUAL) -> DataSet:
     seen, tested = (_windows(part, window) for part in (series[:, :-TESTED], series[:, -TESTED:]))
     users = np.repeat(np.arange(HOUSEHOLDS), len(seen[0]) // HOUSEHOLDS)
     ways = users % len(WAYS)
-    return DataSet(
-        "households", *seen, *tested, (), users, ways, kind="forecast", names=("load",), window=window
-    )
+    return DataSet("households", *seen, *tested, (), users, ways, kind="forecast", names=("load",), window=window)
 
 
 def load_series(seed: int) -> np.ndarray:

@@ -42,4 +42,4 @@ def make_houses(seed: int = 0) -> DataSet:
 
 def _squares(where: np.ndarray, cities: np.ndarray) -> np.ndarray:
     """The squares of the distances to each city."""
-    return np.square(where[:, None] - cities[None]).sum(axis=2)
+    return np.asarray(np.square(where[:, None] - cities[None]).sum(axis=2))

@@ -43,7 +43,7 @@ def _healthy(speed: np.ndarray, overtone: np.ndarray, draw: np.random.Generator)
     phases = draw.random((2, len(speed), 1))
     wave = np.sin(2 * np.pi * (turns + phases[0]))
     wave += overtone[:, None] * np.sin(2 * np.pi * (2 * turns + phases[1]))
-    return (strength * wave + draw.normal(0.0, 0.1, wave.shape)).astype(np.float32)
+    return np.asarray(strength * wave + draw.normal(0.0, 0.1, wave.shape), np.float32)
 
 
 def _spoilt(healthy: np.ndarray, speed: np.ndarray, draw: np.random.Generator) -> np.ndarray:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fleet_sim.datasets.made.dialects import make_dialects
 from fleet_sim.datasets.made.diabetes import make_diabetes
+from fleet_sim.datasets.made.dialects import make_dialects
 from fleet_sim.datasets.made.digit_attributes import make_digit_attributes
 from fleet_sim.datasets.made.households import USUAL, make_households
 from fleet_sim.datasets.made.houses import make_houses
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class MadeSet:
     """A set, what it is for, and what it is in a sentence.
 
-    make: takes a seed, and of a forecast the window too. task, data: what a job says of such data in its tables `[task]`
-    and `[data]`, unless it says otherwise.
+    make: takes a seed, and of a forecast the window too. task, data: what a job says of such data in its tables
+    `[task]` and `[data]`, unless it says otherwise.
     """
 
     kind: Kind
