@@ -29,8 +29,8 @@ class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     by: `iid`, everybody the same mix and number; `dirichlet`, every label by shares from Dir(alpha), or one class for
         each device at alpha = 0; `shards`, samples sorted by label, cut, and some pieces dealt to each device;
         `quantity`, everybody the same mix and numbers by shares from Dir(alpha); `range`, samples sorted by their
-        target and cut into as many ranges as there are devices; `user` and `domain`, by who wrote a sample or where it comes
-        from. Samples without classes have strata instead: quantiles of their targets, or clusters.
+        target and cut into as many ranges as there are devices; `user` and `domain`, by who wrote a sample or where it
+        comes from. Samples without classes have strata instead: quantiles of their targets, or clusters.
     alpha: for `dirichlet` and `quantity`: small is uneven.
     overlap: for `range`: how far ranges reach into each other, in widths of a range; 0 not at all, 100 is nearly `iid`.
     shards: for `shards`: how many pieces each device gets.

@@ -173,5 +173,5 @@ def test_samples_may_be_reconstructed_whatever_they_are_for() -> None:
     data = load("houses", task=TaskSettings(kind="reconstruction"))
     assert data.kind == "reconstruction"
     assert data.y_train.tolist() == [0] * 4800
-    with pytest.raises(ConfigError, match="houses is for regression, and task.kind is 'tokens'"):
+    with pytest.raises(ConfigError, match=r"houses is for regression, and task\.kind is 'tokens'"):
         load("houses", task=TaskSettings(kind="tokens"))
