@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.jobs.data import public_data
-from coordinator.jobs.model import job_model
+from coordinator.jobs.model import job_learning, job_model
 from coordinator.jobs.settings import read_job
 from fleet_sim import engines
 from fleet_sim.datasets import load
@@ -91,6 +91,10 @@ def _write_test_set(data: DataSet, folder: Path) -> Path:
 def _with_few_tests(data: DataSet, job: JobSettings) -> DataSet:
     """The data with as many test samples as exemplars are cut from, and one of each class to test on."""
     each = job.data.exemplars_per_class + 1
+    if job.task.kind != "classification":
+        most = min(len(data.y_test), each * job.task.strata)
+        some = np.linspace(0, len(data.y_test) - 1, most).astype(np.int64)
+        return replace(data, x_test=data.x_test[some], y_test=data.y_test[some])
     rows = np.concatenate([np.flatnonzero(data.y_test == label)[:each] for label in np.unique(data.y_test)])
     return replace(data, x_test=data.x_test[rows], y_test=data.y_test[rows])
 
@@ -111,5 +115,5 @@ def _network(job_text: str) -> engines.Network:
     """The torch module that the job's kit is compiled from."""
     job = read_job(job_text, "the simulation")
     data = public_data(job)
-    module = job_model(job, data.input, len(data.classes))
-    return engines.Network(module, data.mean, data.std, job.model.batchnorm)
+    module = job_model(job, data.input, data.output)
+    return engines.Network(module, data.mean, data.std, job.model.batchnorm, job_learning(job, data))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Content = tuple[tuple[int, ...], bytes]
 
 PLANE = 2
-GRAPHS = ("train", "predict")
+GRAPHS = ("train", "predict", "score")
 """The fields of a kit that hold graphs."""
 
 
@@ -41,7 +41,7 @@ def with_shared_weights(kit: Kit, module: nn.Module) -> Kit:
         if tensor.ndim == PLANE:
             names.setdefault(_content(np.ascontiguousarray(tensor.T)), (name, True))
     graphs, used = {}, {name: list[str]() for name in tensors}
-    for each in GRAPHS:
+    for each in (name for name in GRAPHS if getattr(kit, name)):
         graphs[each], taken = _without(getattr(kit, each), names)
         for name in taken:
             used[name].append(each)

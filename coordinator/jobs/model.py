@@ -1,4 +1,4 @@
-"""A job's model in torch: built by its name, with the weights that it starts from, and with what it does not train."""
+"""A job's model in torch: built by its name, with what it starts from, what it does not train, and what it learns."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coordinator.jobs.task_data import shaped_scale
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -14,7 +16,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from coordinator.jobs.settings import JobSettings
-    from sojourn.protocol.spec import InputSpec, Kit
+    from coordinator.compiling.learning import Learning
+    from coordinator.jobs.data import PublicData
+    from sojourn.protocol.spec import InputSpec, Kit, Shape
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ def exported_model(kit: Kit, vector: NDArray[np.float32]) -> bytes:
 def job_model(
     job: JobSettings,
     input: InputSpec,  # noqa: A002
-    classes: int,
+    output: int | Shape,
     earlier: EarlierWeights | None = None,
 ) -> nn.Module:
     """The model as the job's first round finds it; `earlier` are the weights of the job that it starts from, if any."""
@@ -51,7 +55,7 @@ def job_model(
     from coordinator.models.start_weights import StartWeights, put_in  # noqa: PLC0415
     from coordinator.models.weights_file import read_weights  # noqa: PLC0415
 
-    module = unstarted_model(job, input, classes)
+    module = unstarted_model(job, input, output)
     if job.model.start_file:
         put_in(module, read_weights(job.model.start_file), job.model.new_head)
     elif earlier is not None:
@@ -60,11 +64,26 @@ def job_model(
     return module
 
 
-def unstarted_model(job: JobSettings, input: InputSpec, classes: int) -> nn.Module:  # noqa: A002
+def unstarted_model(job: JobSettings, input: InputSpec, output: int | Shape) -> nn.Module:  # noqa: A002
     """The same model with random weights, for whoever has others to put in."""
     from coordinator.models import build  # noqa: PLC0415  # see above
     from coordinator.models.freezing import freeze  # noqa: PLC0415
 
-    module = build(job.model.name, input, classes, job.model.options, job.seed, job.model.path)
+    module = build(job.model.name, input, output, job.model.options, job.seed, job.model.path)
     freeze(module, job.model.trains)
     return module
+
+
+def job_learning(job: JobSettings, data: PublicData) -> Learning | None:
+    """What the job's model is trained for, in torch; None where it is simply one class of several."""
+    if data.task is None:
+        return None
+    from coordinator.compiling.learning import learning_of  # noqa: PLC0415  # see above
+    from coordinator.compiling.own_losses import by_each_sample, own_loss  # noqa: PLC0415
+
+    mean, std = (shaped_scale(each, data.output) for each in data.scaling) if data.scaling else (None, None)
+    if not job.task.own_loss:
+        return learning_of(data.task, mean, std)
+    name = data.task.loss
+    loss = by_each_sample(own_loss(name, job.model.path), name)
+    return learning_of(data.task, mean, std, loss=loss, own=name, features=job.task.features)

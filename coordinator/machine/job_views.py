@@ -38,7 +38,13 @@ def short_view(state: JobState, devices: int, detail: str, date: float) -> JobVi
         state.phase,
         state.accuracy(told),
         devices,
-        times=JobTimes(_moment(state.submitted), _moment(state.ended), _took(state, date)),
+        times=JobTimes(
+            _moment(state.submitted),
+            _moment(state.ended),
+            _took(state, date),
+            job.task.kind if job.task.kind != "classification" else msgspec.UNSET,
+            state.history[told - 1].figures if 0 < told <= len(state.history) else msgspec.UNSET,
+        ),
     )
 
 

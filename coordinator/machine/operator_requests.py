@@ -107,10 +107,10 @@ class OperatorRequests:
                 f"job {state.name!r} has done {done} rounds of {state.settings.all_rounds}: say with --rounds how many "
                 f"there are to be in all, more than {done}"
             )
-        if done and job.target is not None and state.history[-1].accuracy >= job.target:
+        if done and job.goal is not None and state.history and job.goal.reached(state.history[-1]):
             return (
-                f"job {state.name!r} has reached its target accuracy {job.target:.2%}: give it a higher one with "
-                "--target, or none with --target 0"
+                f"job {state.name!r} has reached its target {job.goal}: give it a better one with --target, or none "
+                "with --target 0"
             )
         return None
 

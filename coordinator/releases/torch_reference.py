@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from coordinator.compiling.learning import classifying
 from coordinator.compiling.preprocessing import normalised
 from coordinator.compiling.samples import like
 from coordinator.jobs.data import normalisation
@@ -44,7 +45,7 @@ class TorchReference:
     def made_up(self, rows: int) -> NDArray[np.generic]:
         """Rows that look like the job's input, for a job that has no samples."""
         mean, std = self._normalisation()
-        drawn = like(self._kit.input, self._module, len(self._kit.classes), (), mean, std)
+        drawn = like(self._kit.input, self._module, classifying(len(self._kit.classes)), (), mean, std)
         return drawn.batch(rows, self._job.seed).x
 
     def _normalisation(self) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:

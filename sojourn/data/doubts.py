@@ -32,13 +32,17 @@ def doubts_of(content: Content) -> list[Doubt]:
     """All that looks odd, the worst first."""
     if not len(content.which):
         return list(content.doubts)
-    labels = list(_of_labels(content))
-    classes = [] if labels else _of_classes(content)  # of what are no labels there are no classes to speak of
+    labels = list(_of_labels(content)) if content.labels else []
+    classes = (
+        [] if labels or not content.labels else _of_classes(content)
+    )  # of what are no labels there are no classes to speak of
     return [*labels, *content.doubts, *_of_values(content), *classes]
 
 
 def counts_of(content: Content) -> NDArray[np.int64]:
-    """How many samples each label has."""
+    """How many samples each label has; nothing where there are no labels."""
+    if not content.labels:
+        return np.zeros(0, np.int64)
     return np.bincount(content.which, minlength=len(content.labels))
 
 

@@ -19,8 +19,8 @@ Labels = tuple[str | int, ...]
 NAMED = 10
 """How many names or skipped things are written out before the rest is only counted."""
 CLASSIFIES = (
-    "Sojourn trains classifiers: to predict a quantity (regression), put it into bins and give each bin a name, such "
-    "as low and high"
+    'This is for a classifier: a job that predicts the quantity itself says [task] kind = "regression"; or put it into '
+    "bins and give each bin a name, such as low and high"
 )
 """What to tell who wants another kind of answer than a class."""
 

@@ -11,6 +11,7 @@ import onnxruntime
 from sojourn.errors import DataError, GraphRefused, ModelError
 from sojourn.model.frozen import predict_graph, score_graph, train_graph
 from sojourn.model.kit_rules import STATE_TOLD, check_kit, check_predict, check_score, check_train, check_trunk
+from sojourn.model.metrics import cross_entropies
 from sojourn.model.session import REFUSED, open_session, session_options
 from sojourn.randomness import noise as draw_noise
 
@@ -108,16 +109,19 @@ class Graphs:
         """The mean loss of a batch as the model predicts it."""
         return float(self.losses(vector, x, y).mean())
 
-    def losses(self, vector: NDArray[np.float32], x: NDArray[np.generic], y: NDArray[np.generic]) -> Losses:
+    def losses(
+        self,
+        vector: NDArray[np.float32],
+        x: NDArray[np.generic],
+        y: NDArray[np.generic],
+        beside: Sequence[NDArray[np.float32]] = (),
+    ) -> Losses:
         """The loss of each sample as the model predicts it."""
         if self.task:
-            found: NDArray[np.float32] = self._score.run(["losses"], self._feeds(vector, x, y))[0]
+            found: NDArray[np.float32] = self._score.run(["losses"], self._feeds(vector, x, y, beside))[0]
             _check_shape("losses", found, (len(x),))
             return found.astype(np.float64)
-        logits = self.outputs(vector, x).astype(np.float64)
-        shifted = logits - logits.max(axis=1, keepdims=True)
-        cross_entropy: Losses = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(y)), y.astype(np.int64)]
-        return cross_entropy
+        return cross_entropies(self.outputs(vector, x), y.astype(np.int64))
 
     def outputs(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
         """The model's answers for a batch, in the task's own terms: values, or logits."""

@@ -134,6 +134,13 @@ def figures(kind: Kind, tally: Mapping[str, Numbers]) -> dict[str, float]:
     return {name: found[name] for name in FIGURES[kind] if name in found}
 
 
+def cross_entropies(logits: NDArray[np.floating], y: NDArray[np.integer]) -> Numbers:
+    """The cross-entropy of each sample with its class."""
+    wide = logits.astype(np.float64)
+    shifted = wide - wide.max(axis=1, keepdims=True)
+    return np.asarray(np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(y)), y])
+
+
 def _of_classes(logits: Numbers, y: NDArray[np.int64]) -> Tally:
     classes, guess = logits.shape[1], logits.argmax(axis=1)
     found = {

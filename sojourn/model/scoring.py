@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
-from typing import TYPE_CHECKING
+from math import nan
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from sojourn.model.metrics import added, figures, tallied
+from sojourn.model.metrics import added, cross_entropies, figures, tallied
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,21 +54,19 @@ class ScoredSamples:
         return self.taken(rows), self.compared[rows]
 
 
-def accuracy_and_loss(
-    graphs: Graphs, vector: NDArray[np.float32], samples: ScoredSamples, *, cores: int = 1
-) -> tuple[float, float]:
-    """The share of right answers and the mean cross-entropy; the same numbers on however many cores."""
-    y = samples.y
+class Scores(NamedTuple):
+    """How good a model is: the share of right answers (NaN where a task has none), the mean loss, other figures."""
 
-    def score(at: int) -> tuple[int, float]:
-        labels = y[at : at + BATCH]
-        logits = graphs.logits(vector, samples.taken(slice(at, at + BATCH))).astype(np.float64)
-        shifted = logits - logits.max(axis=1, keepdims=True)
-        loss = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(labels)), labels]
-        return int((logits.argmax(axis=1) == labels).sum()), float(loss.sum())
+    accuracy: float
+    loss: float
+    figures: dict[str, float]
 
-    scores = _each(score, range(0, len(y), BATCH), cores)
-    return sum(right for right, _ in scores) / len(y), sum(loss for _, loss in scores) / len(y)
+
+def scores_of(graphs: Graphs, vector: NDArray[np.float32], samples: ScoredSamples, *, cores: int = 1) -> Scores:
+    """All that is told of a model; the same numbers on however many cores."""
+    found = figures_of(graphs, vector, samples, cores=cores)
+    accuracy, loss = found.pop("accuracy", nan), found.pop("loss", nan)
+    return Scores(accuracy, loss, found)
 
 
 def figures_of(
@@ -80,7 +79,7 @@ def figures_of(
         rows = slice(at, at + BATCH)
         x, y = samples.batch(rows)
         outputs, faulty = graphs.outputs(vector, x), samples.faulty
-        losses = graphs.losses(vector, x, y)
+        losses = graphs.losses(vector, x, y) if graphs.task else cross_entropies(outputs, samples.y[rows])
         compared = x if kind == "reconstruction" else y
         return tallied(kind, outputs, compared, losses, None if faulty is None else faulty[rows])
 

@@ -33,12 +33,15 @@ def objections_to_task(task: TaskSpec, input: InputSpec, classes: int) -> Iterat
         yield f"a task with answers of {sizes[0]:,} numbers and targets of {sizes[1]:,}"
     if wrong := _misfit(task, input, classes):
         yield f"a task of kind {task.kind} with {wrong}"
-    if len(task.names) > MOST_NAMES or max(map(len, (*task.names, task.loss))) > LONGEST_NAME:
-        yield f"a task with {len(task.names)} names, or one that is too long"
+    words = (*task.names, *task.normal)
+    if len(words) > MOST_NAMES or max(map(len, (*words, task.loss))) > LONGEST_NAME:
+        yield f"a task with {len(words)} names, or one that is too long"
     if not (isfinite(task.blind) and task.blind > 0):
         yield f"a task whose blind loss is {task.blind}"
     if len(task.beside) > 1:
         yield f"a task with {len(task.beside)} models beside"
+    if len(task.ranges) > MOST_NAMES or not all(low <= high and isfinite(high - low) for low, high in task.ranges):
+        yield f"a task with {len(task.ranges)} ranges, or one that is none"
     yield from _objections_to_strata(task.strata)
     told, there = {*map(len, task.strata.centres), *([1] if task.strata.edges else [])}, width(task, input)
     if told and told != {there}:

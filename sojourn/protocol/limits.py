@@ -112,6 +112,8 @@ def check_figures(it: msgspec.Struct) -> None:
     """Refuse a structure whose figures that may be unknown are out of their range: its `__post_init__` calls this."""
     for name, known, by_name in _figures(type(it)):
         value: Any = getattr(it, name)
+        if value is msgspec.UNSET:
+            continue
         for each in value.values() if by_name else (value,):
             if not known.holds(each):
                 raise ValueError(f"Expected {name} from {known.least:g} to {known.most:g}, or NaN")
@@ -123,8 +125,9 @@ def _figures(form: type) -> tuple[tuple[str, Known, bool], ...]:
     info = msgspec.inspect.type_info(form)
     found = []
     for field in info.fields if isinstance(info, msgspec.inspect.StructType) else ():
-        by_name = isinstance(field.type, msgspec.inspect.DictType)
-        known = known_range(field.type.value_type if isinstance(field.type, msgspec.inspect.DictType) else field.type)
+        form = field.type
+        by_name = isinstance(form, msgspec.inspect.DictType)
+        known = known_range(form.value_type if isinstance(form, msgspec.inspect.DictType) else form)
         if known:
             found.append((field.name, known, by_name))
     return tuple(found)

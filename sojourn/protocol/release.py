@@ -28,6 +28,7 @@ from sojourn.protocol.limits import (
     check_figures,
 )
 from sojourn.protocol.spec import InputSpec
+from sojourn.protocol.task import TaskSpec
 
 if TYPE_CHECKING:
     from sojourn.protocol.signing import Signer
@@ -93,6 +94,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     checked: Text = ""
     """What the graph was compared with, and how far it was from it."""
     notes: Text = ""
+    task: TaskSpec | msgspec.UnsetType = msgspec.UNSET
+    """What was learnt, where it is no plain classification."""
 
     def __post_init__(self) -> None:
         check_figures(self)

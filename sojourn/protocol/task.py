@@ -72,6 +72,11 @@ class TaskSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of a forecast."""
     beside: tuple[Beside, ...] = ()
     """Further models that the loss looks at: inputs `beside_0`, ... of the training and the scoring graph."""
+    normal: tuple[str, ...] = ()
+    """Of a reconstruction: the labels of samples that are as they should be; if there are none, all labels are."""
+    ranges: tuple[tuple[float, float], ...] = ()
+    """The least and the largest value of each quantity in the job's own samples, in the order of the last axis of a
+    target: a device with others by far has them in another unit."""
 
     @property
     def answers(self) -> str:

@@ -25,7 +25,8 @@ IN_THE_WORKER = {
     "edge_agent.releases.loading", "edge_agent.inference.serving", "edge_agent.inference.model",
     "edge_agent.inference.inputs", "edge_agent.inference.http_api", "edge_agent.inference.endpoint",
     "sojourn.data.csv", "sojourn.data.csv_columns", "sojourn.data.doubts", "sojourn.data.image_survey",
-    "sojourn.data.scale_check", "sojourn.data.summary",
+    "sojourn.data.scale_check", "sojourn.data.series", "sojourn.data.summary", "sojourn.data.targets",
+    "sojourn.data.tokens", "sojourn.data.windows",
     "sojourn.data.images", "sojourn.data.npz", "sojourn.data.labels", "sojourn.data.samples",
 }  # fmt: skip
 """The modules that only the training worker, the trial of a release, or a program that predicts loads."""
