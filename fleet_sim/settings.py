@@ -171,14 +171,17 @@ def read_simulation(text: str, where: str, changes: dict[str, Any] | None = None
 
 
 def _as_the_set_needs(tables: dict[str, Any], name: str) -> None:
-    """Add what a set by name is for, where the job does not say otherwise: the kind of task and how its data is."""
+    """Add what a set by name is for, where the job says nothing else: the kind of task, how its data is, a model."""
     made = made_set(name)
-    if made is None:
+    task = tables.get("task", {})
+    kind = task.get("kind") if isinstance(task, dict) else task
+    if made is None or kind not in (None, made.kind):
         return
-    for table, usual in (("task", {"kind": made.kind, **made.task}), ("data", made.data)):
+    for table, usual in made.tables.items():
         given = tables.get(table, {})
-        other = table == "task" and isinstance(given, dict) and given.get("kind", made.kind) != made.kind
-        if isinstance(given, dict) and not other and usual:
+        if table == "task" and isinstance(given, str):
+            tables[table] = usual
+        elif isinstance(given, dict) and usual and not (table == "model" and "name" in given):
             tables[table] = {**usual, **given}
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from coordinator.jobs.data import digits_split
 from coordinator.jobs.settings import DIGITS
+from coordinator.jobs.task_data import asked_task
 from fleet_sim.datasets import idx
 from fleet_sim.datasets.data_set import DataSet, Found, in_order
 from fleet_sim.datasets.domains import read_domains
@@ -28,9 +29,11 @@ from sojourn.protocol.task import Window
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from coordinator.jobs.settings import JobData
     from coordinator.jobs.task_settings import TaskSettings
     from fleet_sim.datasets.made.registry import MadeSet
     from sojourn.protocol.spec import InputSpec
+    from sojourn.protocol.task import TaskSpec
 
 FOLDER = "SOJOURN_DATA"
 """The environment variable that names the folder of data sets."""
@@ -88,18 +91,20 @@ def load(
     how: Callable[[str], DataSettings] = _as_it_is,
     wanted: InputSpec | None = None,
     task: TaskSettings | None = None,
+    data: JobData | None = None,
 ) -> DataSet:
     """A data set by its name, or by the path of an NPZ or CSV file, an image folder, or a folder of IDX files.
 
     Names are looked for in `folder`; without it, in the folder that SOJOURN_DATA names, or in ./data. `seed` decides
     which fifth of the samples is for testing where a set has no test part. `how` says for a path how a device would
-    read it, and `wanted` in which size images are read; unless given, all must have one. `task` is what is learnt;
-    unless given, what a set by name is for, and else a class.
+    read it, and `wanted` in which size images are read; unless given, all must have one. `task` is what is learnt,
+    and `data` what a job says of samples; unless given, what a set by name is for, and else a class.
     """
     if (made := made_set(name)) is not None:
         return _made(made, seed, task)
-    own, found = _find(name, folder, how, wanted)
-    return in_order(own, _scaled(found, how(name)), seed)
+    learnt = None if task is None or task.plain else asked_task(task)
+    own, found = _find(name, folder, how, wanted, learnt)
+    return in_order(own, _scaled(found, how(name)), seed, task, data)
 
 
 def made_set(name: str) -> MadeSet | None:
@@ -120,16 +125,20 @@ def _made(made: MadeSet, seed: int, task: TaskSettings | None) -> DataSet:
 
 
 def _find(
-    name: str, folder: Path | None, how: Callable[[str], DataSettings], wanted: InputSpec | None
+    name: str,
+    folder: Path | None,
+    how: Callable[[str], DataSettings],
+    wanted: InputSpec | None,
+    task: TaskSpec | None = None,
 ) -> tuple[str, Found]:
     """The set's own name, and what its source holds."""
     if _plain(name) == DIGITS:
         source = "scikit-learn's digits"
         train, test = (content_of(*digits_split(train=train), _DIGITS, source) for train in (True, False))
         return DIGITS, Found(train, test)
-    if name.endswith((".npz", ".csv")) or os.sep in name:
+    if name.endswith((".npz", ".csv", ".txt")) or os.sep in name:
         path = Path(name).expanduser()
-        return path.stem, _by_path(path, how(str(path)), wanted)
+        return path.stem, _by_path(path, how(str(path)), wanted, task)
     where = folder or Path(os.environ.get(FOLDER) or _USUAL).expanduser()
     own = next((known for known in _KNOWN if _plain(name) in _names(known)), name)
     for place in _places(own, where):
@@ -144,17 +153,19 @@ def _scaled(found: Found, settings: DataSettings) -> Found:
     return replace(found, train=replace(found.train, x=on_scale(found.train.x, settings)), test=test)
 
 
-def _by_path(path: Path, settings: DataSettings, wanted: InputSpec | None) -> Found:
-    if path.is_dir():
+def _by_path(path: Path, settings: DataSettings, wanted: InputSpec | None, task: TaskSpec | None) -> Found:
+    text = path.suffix == ".txt" or (task is not None and task.kind == "tokens" and path.is_dir())
+    if path.is_dir() and not text:
         if idx.is_there(path):
             return idx.read_folder(path, settings.class_names)
         if not any(each.is_dir() for each in path.iterdir()):
             raise DataError(f"{path} is a folder without the four IDX files and without folders of images")
         if domains := domains_of(path):
             return read_domains(path, list(domains), settings, wanted)
-    if path.is_dir() or path.suffix.lower() == ".csv":
+    if path.is_dir() or path.suffix.lower() == ".csv" or text:
         unscaled = msgspec.structs.replace(settings, scale=None)  # that is done for all sources in one place
-        return Found(read_content(unscaled, "train", wanted))
+        unscaled = msgspec.structs.replace(unscaled, format="text") if text else unscaled
+        return Found(read_content(unscaled, "train", wanted, task=task))
     return read_npz(path, settings.class_names)
 
 

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
+from coordinator.jobs.stratifying import strata_in
 from sojourn.errors import DataError
-from sojourn.model.strata import numbers, places
+from sojourn.model.strata import numbers, strata_of
 from sojourn.protocol.task import Strata, Target, TaskSpec
 
 if TYPE_CHECKING:
@@ -39,14 +41,10 @@ def groups_of(data: DataSet) -> Groups:
         kinds, which = np.unique(data.y_train > 0.5, axis=0, return_inverse=True)
         names = ["+".join(name for name, there in zip(data.classes, row, strict=True) if there) for row in kinds]
         return Groups(which.reshape(-1).astype(np.int64), tuple(name or "none" for name in names))
-    found = numbers_of(data)
-    strata = _found(found, STRATA)
-    return Groups(places(strata, found), _names(strata))
-
-
-def numbers_of(data: DataSet) -> NDArray[np.float64]:
-    """The numbers by which training samples fall into strata, a row for each."""
-    return numbers(task_of(data), data.x_train, data.y_train)
+    task = task_of(data)
+    strata = strata_in(task, data.x_train, data.y_train, STRATA, 0)
+    found = strata_of(msgspec.structs.replace(task, strata=strata), data.x_train, data.y_train)
+    return Groups(found, _names(strata))
 
 
 def quantity_of(data: DataSet) -> NDArray[np.float64]:
@@ -56,7 +54,7 @@ def quantity_of(data: DataSet) -> NDArray[np.float64]:
             f"{data.name} has no quantity as its target but is for {data.kind}: a split by range needs one; split it "
             "by dirichlet or shards, or by user or domain where these are known"
         )
-    return numbers_of(data)[:, 0]
+    return np.asarray(numbers(task_of(data), data.x_train, data.y_train)[:, 0])
 
 
 def task_of(data: DataSet) -> TaskSpec:
@@ -68,19 +66,6 @@ def task_of(data: DataSet) -> TaskSpec:
     return TaskSpec(
         data.kind, output, Target(shape, "int64" if data.kind == "tokens" else "float32"), Strata(STRATA), data.names
     )
-
-
-def _found(rows: NDArray[np.float64], count: int) -> Strata:
-    """Quantiles of one number, or clusters of several."""
-    if rows.shape[1] == 1:
-        edges = np.unique(np.quantile(rows[:, 0], np.arange(1, count) / count))
-        return Strata(len(edges) + 1, tuple(edges.tolist()))
-    from sklearn.cluster import KMeans  # noqa: PLC0415  # two seconds, for those alone who need it
-
-    scale = np.where(rows.std(axis=0) > 0, rows.std(axis=0), 1.0)
-    found = KMeans(min(count, len(np.unique(rows, axis=0))), n_init=4, random_state=0).fit(rows / scale)
-    centres = found.cluster_centers_ * scale
-    return Strata(len(centres), centres=tuple(map(tuple, centres.tolist())), scale=tuple(scale.tolist()))
 
 
 def _names(strata: Strata) -> tuple[str, ...]:
