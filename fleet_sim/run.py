@@ -92,7 +92,12 @@ class SimulationRun:
         if (job.all_rounds, job.target) == (begun.all_rounds, begun.target):
             return
         rounds = job.all_rounds if job.all_rounds != begun.all_rounds else UNSET
-        if reason := self.fleet.go_on(Continue(f"extend-{secrets.token_hex(4)}", self.name, rounds, job.target or 0.0)):
+        asked = Continue(f"extend-{secrets.token_hex(4)}", self.name, rounds, 0.0)
+        if job.goal is not None and job.goal.figure == "accuracy":
+            asked = msgspec.structs.replace(asked, target=job.goal.value)
+        elif job.goal is not None:
+            asked = msgspec.structs.replace(asked, goal=job.goal.text)
+        if reason := self.fleet.go_on(asked):
             raise ConfigError(f"{self.results.path}: {reason}")
         self.results.settings(self.simulation.text)
 
@@ -174,7 +179,7 @@ class SimulationRun:
 
     def _known(self, report: RoundReport) -> RoundReport:
         """A round as it is shown: without training, how good its model is means nothing."""
-        return report if self._train else msgspec.structs.replace(report, accuracy=math.nan, loss=math.nan)
+        return report if self._train else msgspec.structs.replace(report, accuracy=math.nan, loss=math.nan, figures=UNSET)
 
     @property
     def _ended(self) -> bool:

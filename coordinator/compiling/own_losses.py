@@ -87,7 +87,7 @@ def blind_loss(learning: Learning, exemplars: Exemplars) -> float:
     passed = Passed(zeros)
     try:
         with torch.no_grad():
-            beside = dict.fromkeys(learning.task.beside, passed)
+            beside: dict[str, Passed] = {name: passed for name in learning.task.beside}
             found = float(learning.losses(passed, inputs, y, beside).mean())
     except KeyError:  # it looks at features, of which there are none here
         return 1.0

@@ -28,6 +28,11 @@ class Goal(NamedTuple):
         found = figure_of(report, self.figure)
         return found >= self.value if DIRECTIONS[self.figure] == "higher" else found <= self.value
 
+    @property
+    def text(self) -> str:
+        """The goal as a job file says it."""
+        return f"{self.figure} {_SIGNS[DIRECTIONS[self.figure]]} {self.value!r}"
+
     def __str__(self) -> str:
         if self.figure == "accuracy":
             return f"accuracy {self.value:.2%}"

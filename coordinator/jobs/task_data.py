@@ -161,8 +161,13 @@ def _shape(settings: TaskSettings, data: JobData, first: Content | None) -> tupl
         raise DataError("data.input is not given, and there is no file to take it from")
     found = tuple(int(size) for size in first.x.shape[1:]) or (1,)
     if settings.kind == "forecast" and settings.steps:
-        return (settings.steps, found[-1])
-    if settings.kind in ("reconstruction", "tokens") and len(found) <= 2:
+        cut = first.targets is not None and found == (settings.steps,)  # windows of one channel
+        return (settings.steps, 1 if cut else found[-1])
+    if settings.kind == "tokens":
+        if len(first.x.shape) != 2:
+            raise DataError("data.input is not given: how many tokens the model sees at once, such as [64]")
+        return found if first.targets is not None else (max(1, found[0] - 1),)
+    if settings.kind == "reconstruction" and len(found) <= 2:
         return found
     return natural_shape(first.x, data.dtype)
 

@@ -88,7 +88,7 @@ class OperatorRequests:
         if state is None or state.continued == message.ticket:  # unknown, or asked again
             return [self._view_for(operator, message.ticket, message.job, now)]
         try:
-            target = None if message.target is UNSET else message.target
+            target = message.goal or (None if message.target is UNSET else message.target)
             text = continued(state.text, message.rounds or None, target)
         except SojournError as error:
             return [Send(operator, Refused(message.ticket, str(error)))]

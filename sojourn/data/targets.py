@@ -69,6 +69,16 @@ def quantities(content: Content, task: TaskSpec) -> Targets:
     return Targets(y, whole, (f"{missing} samples whose target is missing, NaN or infinite",) if missing else ())
 
 
+def next_tokens(content: Content, task: TaskSpec) -> Targets:
+    """The token that comes next at each place, where somebody has cut the sequences already."""
+    found = np.asarray(content.targets)
+    size = task.output[-1]
+    for tokens in (found, content.x):
+        if tokens.dtype.kind not in "iu" or tokens.min() < 0 or tokens.max() >= size:
+            raise DataError(f"{content.source} has tokens that are no whole numbers from 0 to {size - 1}")
+    return Targets(found.astype(np.int64), np.ones(len(found), np.bool_))
+
+
 def label_flags(content: Content, classes: tuple[str, ...]) -> Targets:
     """For each of the job's labels whether a sample has it, as 0 or 1."""
     keep = np.ones(len(content.x), np.bool_)

@@ -148,7 +148,7 @@ def _signature_by_strata(
 
 
 def _hot(y: NDArray[np.int64], task: TaskSpec) -> NDArray[np.bool_]:
-    return y[:, np.newaxis] == np.arange(task.strata.count)
+    return np.asarray(y[:, np.newaxis] == np.arange(task.strata.count))
 
 
 def _packed(targets: NDArray[np.generic]) -> Targets:

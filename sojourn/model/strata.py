@@ -31,8 +31,8 @@ def members(task: TaskSpec, x: NDArray[np.generic], y: NDArray[np.generic]) -> N
     """For each sample and each stratum, whether it is in it; one with several labels is in several."""
     count = task.strata.count
     if task.kind == "multilabel":
-        return np.asarray(y) > 0.5
-    return strata_of(task, x, y)[:, np.newaxis] == np.arange(count)
+        return np.asarray(np.asarray(y, np.float32) > 0.5)
+    return np.asarray(strata_of(task, x, y)[:, np.newaxis] == np.arange(count))
 
 
 def strata_of(task: TaskSpec, x: NDArray[np.generic], y: NDArray[np.generic]) -> NDArray[np.int64]:
@@ -40,7 +40,7 @@ def strata_of(task: TaskSpec, x: NDArray[np.generic], y: NDArray[np.generic]) ->
     if task.kind == "classification":
         return np.asarray(y, np.int64)
     if task.kind == "multilabel":
-        return np.asarray(y > 0.5).argmax(axis=1).astype(np.int64)
+        return np.asarray(members(task, x, y).argmax(axis=1), np.int64)
     blocks = [slice(at, at + BLOCK) for at in range(0, len(x), BLOCK)]
     found = [places(task.strata, numbers(task, x[rows], y[rows])) for rows in blocks]
     return np.concatenate([np.zeros(0, np.int64), *found])
@@ -49,7 +49,7 @@ def strata_of(task: TaskSpec, x: NDArray[np.generic], y: NDArray[np.generic]) ->
 def counts_by_stratum(task: TaskSpec, x: NDArray[np.generic], y: NDArray[np.generic]) -> NDArray[np.int64]:
     """How many samples there are in each stratum."""
     if task.kind == "multilabel":
-        return members(task, x, y).sum(axis=0).astype(np.int64)
+        return np.asarray(members(task, x, y).sum(axis=0), np.int64)
     return np.bincount(strata_of(task, x, y), minlength=task.strata.count)
 
 
@@ -64,7 +64,8 @@ def numbers(task: TaskSpec, x: NDArray[np.generic], y: NDArray[np.generic]) -> N
             ranges = np.asarray(x, np.int64).reshape(len(x), -1) * PARTS // task.output[-1]
             return np.stack([(ranges == part).mean(axis=1) for part in range(PARTS)], axis=1)
         case "forecast":
-            return np.asarray(y, np.float64).reshape(len(y), *task.output).mean(axis=1).reshape(len(y), -1)
+            series = np.asarray(y, np.float64).reshape(len(y), *task.output)
+            return np.asarray(series.mean(axis=1).reshape(len(y), -1))
         case _:
             return np.asarray(y, np.float64).reshape(len(y), -1)
 
@@ -93,4 +94,4 @@ def places(strata: Strata, found: Numbers) -> NDArray[np.int64]:
     scale = np.array(strata.scale or (1.0,))
     rows, centres = found / scale, np.array(strata.centres) / scale
     apart = np.square(rows[:, np.newaxis] - centres[np.newaxis]).sum(axis=2)
-    return apart.argmin(axis=1).astype(np.int64)
+    return np.asarray(apart.argmin(axis=1), np.int64)

@@ -125,9 +125,8 @@ def _figures(form: type) -> tuple[tuple[str, Known, bool], ...]:
     info = msgspec.inspect.type_info(form)
     found = []
     for field in info.fields if isinstance(info, msgspec.inspect.StructType) else ():
-        form = field.type
-        by_name = isinstance(form, msgspec.inspect.DictType)
-        known = known_range(form.value_type if isinstance(form, msgspec.inspect.DictType) else form)
+        by_name = isinstance(field.type, msgspec.inspect.DictType)
+        known = known_range(field.type.value_type if isinstance(field.type, msgspec.inspect.DictType) else field.type)
         if known:
             found.append((field.name, known, by_name))
     return tuple(found)
