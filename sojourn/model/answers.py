@@ -88,6 +88,11 @@ def scores_of(answer: Answer) -> Floats:
     return answer.scores
 
 
+def threshold_in(scores: NDArray[np.floating], quantile: float) -> float:
+    """The score that this share of all does not exceed."""
+    return float(np.quantile(scores.astype(np.float64), quantile, method="higher"))
+
+
 def _surprise(outputs: Floats, y: NDArray[np.generic]) -> NDArray[np.float64]:
     """The mean cross-entropy over the places of each sequence."""
     chances = np.take_along_axis(shares(outputs), y.astype(np.int64)[..., np.newaxis], axis=-1)

@@ -33,6 +33,7 @@ from sojourn.protocol.limits import (
 )
 from sojourn.protocol.spec import InputSpec
 from sojourn.protocol.task import TaskSpec, classes_as_strata
+from sojourn.protocol.wire import Figures
 
 if TYPE_CHECKING:
     from sojourn.protocol.signing import Signer
@@ -50,9 +51,9 @@ FELT = 100.0
 """Microseconds: a release that takes no longer than this more is not slower, whatever the factor. Of so short a time
 the scheduler decides more than the graph, and nobody notices it."""
 
-Figures = Annotated[dict[MetricName, Measure], msgspec.Meta(max_length=64)]
 Version = Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Quantile = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 ReleaseState = Literal["fetching", "checking", "serving", "refused", "failed", "fell-back", "withdrawn"]
 """Where a device is with an order: the last five are where it ends, and only `serving` and `withdrawn` are good."""
 ENDS: frozenset[ReleaseState] = frozenset({"serving", "refused", "failed", "fell-back", "withdrawn"})
@@ -88,7 +89,7 @@ class AnomalyRule(msgspec.Struct, frozen=True):
     takes `threshold`: the same of the `samples` that the release was made with.
     """
 
-    quantile: Annotated[float, msgspec.Meta(gt=0, lt=1)]
+    quantile: Quantile
     threshold: Figure
     samples: Number
 
@@ -252,9 +253,10 @@ class HealthRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     failures: the share of a stage's devices that may be unhealthy. latency: how many times as long as before the 95th
     percentile may take. accuracy: how far it may fall, in shares (0.02 is two points). worse: by which share of what
     it was another main figure may become worse (0.1: an error may grow by a tenth). drift: how far the mix of predicted
-    classes may move, or of what stands for them. errors: how many errors programs may report on one device. soak: how many seconds all
-    devices of a stage must have been well. patience: how many seconds to wait for devices that do not answer. quorum:
-    how many devices must complain before the fleet turns back, or all where it has fewer; 1 takes each device's word.
+    classes, or of what stands for them, may move. errors: how many errors programs may report on one device. soak: how
+    many seconds all devices of a stage must have been well. patience: how many seconds to wait for devices that do not
+    answer. quorum: how many devices must complain before the fleet turns back, or all where it has fewer; 1 takes each
+    device's word.
     """
 
     failures: Share = 0.0
