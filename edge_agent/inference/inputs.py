@@ -27,11 +27,10 @@ _MOST_PIXELS = 16_000_000
 def read_inputs(settings: DataSettings, form: Form) -> tuple[NDArray[np.generic], bool]:
     """The rows in a file, in the model's shape and on the scale that is asked for, and whether it is one image."""
     path, one = settings.path, False
+    found: NDArray[np.generic]
     match Path(path).suffix.lower():
         case ".csv":
-            from sojourn.data.csv import read_features  # noqa: PLC0415
-
-            found: NDArray[np.generic] = read_features(settings, prod(form.input.shape))
+            found = _of_csv_file(settings, form)
         case ".npz":
             found = read_rows(path)
         case ".npy":
@@ -43,7 +42,7 @@ def read_inputs(settings: DataSettings, form: Form) -> tuple[NDArray[np.generic]
             from sojourn.data.images import read_image  # noqa: PLC0415  # Pillow comes with it
 
             found, one = read_image(Path(path), form, path), True
-    rows, single = rows_in(found, form.input.shape, path)
+    rows, single = _rows_in(found, form, path)
     return on_scale(rows, settings), one or single
 
 
@@ -60,7 +59,40 @@ def rows_of(x: object, form: Form, source: str) -> tuple[NDArray[np.generic], bo
         given = np.asarray(x)
     except (ValueError, TypeError, OverflowError) as error:
         raise DataError(f"this is no array of numbers: {error}") from error
-    return rows_in(given, form.input.shape, source)
+    return _rows_in(given, form, source)
+
+
+def _rows_in(found: NDArray[np.generic], form: Form, source: str) -> tuple[NDArray[np.generic], bool]:
+    """Rows in the model's shape, and whether it is one sample: of a series that is longer its newest part is one."""
+    shape, kind = form.input.shape, form.task.kind if form.task else "classification"
+    if kind == "forecast" and found.ndim and found.ndim <= 2 and found.shape != shape:
+        series = found.reshape(len(found), -1)
+        if series.shape[1] == prod(shape[1:]):
+            if len(series) < shape[0]:
+                raise DataError(f"{source} has {len(series)} steps: the model looks at the newest {shape[0]}")
+            return series[-shape[0] :].reshape(1, *shape), True
+    if kind == "tokens" and found.ndim == 1 and len(found) > prod(shape):
+        return found[-prod(shape) :].reshape(1, *shape), True
+    return rows_in(found, shape, source)
+
+
+def _of_csv_file(settings: DataSettings, form: Form) -> NDArray[np.generic]:
+    """The rows of a CSV file: with a label or without, or else as the agent reads its own data for the task."""
+    from sojourn.data.csv import read_features  # noqa: PLC0415
+    from sojourn.data.source import read_content  # noqa: PLC0415
+
+    if form.task and form.task.kind == "forecast":
+        return read_content(settings, "test", form.input, form.classes, form.task).x
+    try:
+        return read_features(settings, prod(form.input.shape))
+    except DataError:
+        if not form.task:
+            raise
+        try:
+            return read_content(settings, "test", form.input, form.classes, form.task).x
+        except DataError:
+            pass
+        raise
 
 
 def of_npy(data: bytes, source: str) -> NDArray[np.generic]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from edge_agent.releases.folder import ReleaseFolder, ServedFiles
+from edge_agent.releases.folder import ReleaseFolder, ServedFiles, Threshold
 from edge_agent.releases.work import Install, Installed, Withdraw, Withdrawn
 from edge_agent.training.child import FOLDER, emptied, environment
 from sojourn.data.source import DataSettings
@@ -42,6 +42,8 @@ class Tried(msgspec.Struct, frozen=True):
 
     objection: str | None
     health: Health
+    threshold: Threshold | None = None
+    """Of a release that finds anomalies: measured here."""
 
 
 class Installer:
@@ -120,6 +122,8 @@ class Installer:
             raise
         with self._lock:
             self._check_newest(served, turn)
+            if tried.threshold is not None:
+                folder.keep_threshold(served, tried.threshold)
             folder.make_current(served)
         return tried.health
 
