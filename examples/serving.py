@@ -93,7 +93,9 @@ def release_of(example: Example) -> ReleaseFile:
 def served(example: Example, release: ReleaseFile, device: int = 0) -> Model:
     """The release as a device serves it that has its share of the data, after its agent has tried it there."""
     data = example.data
-    rows = split(example.simulation.split, data, example.simulation.fleet.devices, example.simulation.read().seed)[device]
+    rows = split(example.simulation.split, data, example.simulation.fleet.devices, example.simulation.read().seed)[
+        device
+    ]
     store, own = example.folder / "device", example.folder / "device.npz"
     np.savez(own, x=data.x_train[rows], y=data.y_train[rows])
     blobs = FolderBlobs(store / "blobs")

@@ -179,7 +179,9 @@ class SimulationRun:
 
     def _known(self, report: RoundReport) -> RoundReport:
         """A round as it is shown: without training, how good its model is means nothing."""
-        return report if self._train else msgspec.structs.replace(report, accuracy=math.nan, loss=math.nan, figures=UNSET)
+        return (
+            report if self._train else msgspec.structs.replace(report, accuracy=math.nan, loss=math.nan, figures=UNSET)
+        )
 
     @property
     def _ended(self) -> bool:

@@ -33,7 +33,10 @@ def main(arguments: list[str] | None = None) -> None:
 def auc(scores: NDArray[np.float64], faulty: NDArray[np.bool_]) -> float:
     """The share of pairs of a healthy and a faulty sample that the scores put in the right order."""
     healthy = np.sort(scores[~faulty])
-    below = np.searchsorted(healthy, scores[faulty], side="left"), np.searchsorted(healthy, scores[faulty], side="right")
+    below = (
+        np.searchsorted(healthy, scores[faulty], side="left"),
+        np.searchsorted(healthy, scores[faulty], side="right"),
+    )
     return float(np.mean((below[0] + below[1]) / 2 / len(healthy)))
 
 

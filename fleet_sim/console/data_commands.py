@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sojourn import options
 from sojourn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from coordinator.jobs.task_settings import TaskSettings
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Data sets by name, and how they are split over devices."
@@ -65,6 +68,21 @@ def show(
     shards: Annotated[int, typer.Option(help="For shards: how many each device gets.")] = 2,
     samples: Annotated[int, typer.Option(help="Cut every device to this many samples; 0: as the split gives.")] = 0,
     seed: Annotated[int, typer.Option(help="Another seed, another split.", min=0)] = 0,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="What is learnt of a file: multilabel, regression, reconstruction, forecast, tokens, classification.",
+            show_default="what a set by name is for, else classification",
+        ),
+    ] = None,
+    targets: Annotated[
+        list[str] | None, typer.Option("--target", metavar="NAME", help="A quantity of a file. Repeatable.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Of a forecast: how much of a series is seen. Of tokens: how long.")
+    ] = None,
+    horizon: Annotated[int, typer.Option(min=1, help="Of a forecast: how many steps are to come.")] = 1,
     label: options.Label = None,
     header: options.Header = None,
     scale: options.Scale = None,
@@ -81,6 +99,7 @@ def show(
     from sojourn.settings import validated
 
     extras.need("cloud", "a split")
+    from coordinator.jobs.settings import JobData
     from fleet_sim.console.dealt_data import dealt_data
     from fleet_sim.console.split_view import draw, write_csv
     from fleet_sim.datasets import load
@@ -92,13 +111,15 @@ def show(
     settings = validated(values, Split, "the command line")
     how = partial(read_as, label=label, header=header, scale=scale)
     # Counts do not depend on the size of images: any will do.
-    found, console = load(data, folder, how=how, wanted=InputSpec((3, 8, 8))), Console()
+    learnt = _learnt(data, task, targets, steps, horizon)
+    given = JobData(input=(steps,), dtype="int64") if task == "tokens" and steps else None
+    found, console = load(data, folder, how=how, wanted=InputSpec((3, 8, 8)), task=learnt, data=given), Console()
     parts = split(settings, found, devices, seed)
     dealt = dealt_data(found, parts)
-    given = int(dealt.samples.sum())
-    rest = f", {len(found.y_train) - given:,} left out" if given < len(found.y_train) else ""
+    dealt_out = int(dealt.samples.sum())
+    rest = f", {len(found.y_train) - dealt_out:,} left out" if dealt_out < len(found.y_train) else ""
     of = f" of {len(dealt.names)} {dealt.word}" if dealt.word in ("classes", "labels") else f" for {found.kind}"
-    title = f"{found.name}: {given:,} training samples{of} over {devices:,} devices{rest}"
+    title = f"{found.name}: {dealt_out:,} training samples{of} over {devices:,} devices{rest}"
     console.print(title, style="bold", markup=False, highlight=False)
     for text in (*(f"odd: {text}" for text in found.odd), *(f"left out: {text}" for text in found.skipped)):
         console.print(text, markup=False, highlight=False)
@@ -109,3 +130,28 @@ def show(
         except OSError as error:
             raise ConfigError(f"--csv {table}: {error.strerror or error}") from error
         console.print(f"All devices are in {table}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _learnt(
+    data: str, kind: str | None, targets: list[str] | None, steps: int | None, horizon: int
+) -> TaskSettings | None:
+    """What the command line says is learnt; None where it says nothing."""
+    from coordinator.jobs.settings import JobData
+    from coordinator.jobs.task_settings import TaskSettings, objections_to_task
+    from fleet_sim.datasets.loading import made_set
+    from sojourn.settings import validated
+
+    made = made_set(data)
+    kind = kind or (made.kind if made else None)
+    if kind is None:
+        if targets or steps:
+            raise ConfigError("--target and --steps say how a file is read for a task: name its kind with --task")
+        return None
+    table: dict[str, Any] = {**(made.task if made and made.kind == kind else {}), "kind": kind}
+    table |= {"targets": tuple(targets)} if targets else {}
+    if kind == "forecast" and steps:
+        table |= {"steps": steps, "horizon": horizon}
+    found = validated(table, TaskSettings, "the command line")
+    if wrong := [*objections_to_task(found, JobData())]:
+        raise ConfigError(f"the command line: {'; '.join(wrong)}")
+    return found

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fleet_sim.datasets.strata import RANGED, groups_of, quantity_of
+from fleet_sim.datasets.strata import RANGED, brief, groups_of, quantity_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,4 +63,5 @@ def _words(data: DataSet) -> tuple[str, Callable[[NDArray[np.int64]], str]]:
 
 
 def _range(values: NDArray[np.float64]) -> str:
-    return f"{values.min():.3g} to {values.max():.3g}, median {np.median(values):.3g}"
+    low, high, middle = (brief(float(each)) for each in (values.min(), values.max(), np.median(values)))
+    return f"{low} to {high}, median {middle}"

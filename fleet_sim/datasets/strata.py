@@ -68,10 +68,15 @@ def task_of(data: DataSet) -> TaskSpec:
     )
 
 
+def brief(value: float) -> str:
+    """A value in few digits: 0.00123, 12.3, 1,234."""
+    return f"{value:,.0f}" if 1e3 <= abs(value) < 1e7 else f"{value:.3g}"
+
+
 def _names(strata: Strata) -> tuple[str, ...]:
     """What each stratum is, for people."""
     if not strata.edges:
         return tuple(f"cluster {at}" for at in range(strata.count))
-    ends = [f"{edge:.3g}" for edge in strata.edges]
+    ends = [brief(edge) for edge in strata.edges]
     between = [f"{low} to {high}" for low, high in pairwise(ends)]
     return (f"up to {ends[0]}", *between, f"above {ends[-1]}")
