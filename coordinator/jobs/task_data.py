@@ -68,7 +68,7 @@ def task_data(  # what a job says, and what its files hold
 ) -> TaskData:
     """The public side of a task in what the files hold."""
     files = [content for content in (tested, shown) if content is not None]
-    form = _form(settings, data, files)
+    form = task_form(settings, data, files)
     assert form.task  # noqa: S101  # made above
     test = None if tested is None else fit(tested, form, "test")
     exemplars = None if shown is None else fit(shown, form)
@@ -138,7 +138,7 @@ def shaped_scale(values: Numbers, shape: tuple[int, ...]) -> NDArray[np.float32]
     return found.reshape(-1, 1, 1) if len(shape) == 3 else found
 
 
-def _form(settings: TaskSettings, data: JobData, files: list[Content]) -> SampleForm:
+def task_form(settings: TaskSettings, data: JobData, files: list[Content]) -> SampleForm:
     """What samples must be like: their shape, and that of targets."""
     task = asked_task(settings)
     first = files[0] if files else None

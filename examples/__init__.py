@@ -1,0 +1,1 @@
+"""Examples that run with one command."""
