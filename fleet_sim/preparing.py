@@ -14,6 +14,7 @@ from coordinator.jobs.settings import read_job
 from fleet_sim import engines
 from fleet_sim.datasets import load
 from fleet_sim.datasets.partition import split
+from fleet_sim.datasets.saved_part import as_arrays
 from fleet_sim.engines.untrained import UntrainedEngine
 from fleet_sim.profiles.lookup import find_link, find_profile
 from sojourn.protocol.spec import InputSpec
@@ -70,7 +71,7 @@ def prepare_training(simulation: Simulation, results: ResultFolder, *, train: bo
     """
     job = simulation.read()
     size = InputSpec(job.data.input, job.data.dtype) if job.data.input else None
-    data = load(simulation.fleet.data, how=job.data.files, wanted=size)
+    data = load(simulation.fleet.data, how=job.data.files, wanted=size, task=job.task, data=job.data)
     for text in (*data.odd, *(f"left out: {text}" for text in data.skipped)):
         log.warning("%s: %s", data.name, text)
     parts = split(simulation.split, data, simulation.fleet.devices, job.seed)
@@ -84,7 +85,7 @@ def prepare_training(simulation: Simulation, results: ResultFolder, *, train: bo
 
 def _write_test_set(data: DataSet, folder: Path) -> Path:
     path = (folder / "test.npz").resolve()
-    np.savez(path, x=data.x_test, y=data.y_test, classes=np.array(data.classes))
+    np.savez(path, allow_pickle=False, **as_arrays(data))
     return path
 
 

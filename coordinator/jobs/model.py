@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from coordinator.jobs.data import PublicData
     from coordinator.jobs.settings import JobSettings
     from sojourn.protocol.spec import InputSpec, Kit, Shape
+    from sojourn.protocol.task import TaskSpec
+
+    Scaling = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 @dataclass(frozen=True)
@@ -76,14 +79,17 @@ def unstarted_model(job: JobSettings, input: InputSpec, output: int | Shape) -> 
 
 def job_learning(job: JobSettings, data: PublicData) -> Learning | None:
     """What the job's model is trained for, in torch; None where it is simply one class of several."""
-    if data.task is None:
-        return None
+    return None if data.task is None else learning_in(job, data.task, data.scaling)
+
+
+def learning_in(job: JobSettings, task: TaskSpec, scaling: Scaling | None) -> Learning:
+    """The same of a task with the mean and deviation of targets."""
     from coordinator.compiling.learning import learning_of  # noqa: PLC0415  # see above
     from coordinator.compiling.own_losses import OwnLoss, own_loss  # noqa: PLC0415
 
-    mean, std = (shaped_scale(each, data.output) for each in data.scaling) if data.scaling else (None, None)
+    mean, std = (shaped_scale(each, task.output) for each in scaling) if scaling else (None, None)
     if not job.task.own_loss:
-        return learning_of(data.task, mean, std)
-    name = data.task.loss
+        return learning_of(task, mean, std)
+    name = task.loss
     loss = OwnLoss(own_loss(name, job.model.path), name)
-    return learning_of(data.task, mean, std, loss=loss, own=name, features=job.task.features)
+    return learning_of(task, mean, std, loss=loss, own=name, features=job.task.features)

@@ -12,7 +12,7 @@ import numpy as np
 from coordinator.jobs.stratifying import strata_in
 from coordinator.jobs.task_settings import LOSSES
 from sojourn.data.labels import classes_of
-from sojourn.data.samples import SampleForm, fit, natural_shape
+from sojourn.data.samples import SampleForm, Samples, fit, natural_shape
 from sojourn.data.targets import label_names
 from sojourn.errors import DataError
 from sojourn.model.exemplars import Exemplars
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from coordinator.jobs.settings import JobData
     from coordinator.jobs.task_settings import TaskSettings
-    from sojourn.data.samples import Content, Samples
+    from sojourn.data.samples import Content
 
     Numbers = tuple[float, ...]
 
@@ -68,7 +68,7 @@ def task_data(  # what a job says, and what its files hold
 ) -> TaskData:
     """The public side of a task in what the files hold."""
     files = [content for content in (tested, shown) if content is not None]
-    form = _form(settings, data, files)
+    form = task_form(settings, data, files)
     assert form.task  # noqa: S101  # made above
     test = None if tested is None else fit(tested, form, "test")
     exemplars = None if shown is None else fit(shown, form)
@@ -78,11 +78,25 @@ def task_data(  # what a job says, and what its files hold
         task = _with_strata(task, settings, public, seed, len(form.classes))
     if exemplars is None and test is not None and tested is not None:
         test, exemplars = _cut(test, task, data.exemplars_per_class, seed, tested.source)
-    mean, std = (data.mean, data.std) if data.mean or data.std else _scale_of_samples(exemplars, form.input)
-    scaling = _scaling(task, exemplars, form.input, mean, std)
+    mean, std, scaling = scales_in(task, data, exemplars, form.input)
     if exemplars is not None:
         task = msgspec.structs.replace(task, blind=blind(task, exemplars, scaling))
     return TaskData(form.input, form.classes, task, test, exemplars, mean, std, scaling)
+
+
+def scales_in(
+    task: TaskSpec, data: JobData, exemplars: Samples | None, spec: InputSpec
+) -> tuple[Numbers | None, Numbers | None, tuple[Numbers, Numbers] | None]:
+    """Mean and deviation of samples, and both of targets."""
+    mean, std = (data.mean, data.std) if data.mean or data.std else _scale_of_samples(exemplars, spec)
+    return mean, std, _scaling(task, exemplars, spec, mean, std)
+
+
+def unpacked(exemplars: Exemplars, task: TaskSpec) -> Samples:
+    """Exemplars as they were before they were packed; no faulty ones are among them."""
+    x, y = exemplars.packed()
+    compared = np.zeros(len(y), np.int64) if task.kind == "reconstruction" else exemplars.compared()
+    return Samples(x, compared, (), np.ones(len(y), np.bool_))
 
 
 def packed(samples: Samples, task: TaskSpec, dtype: str, *, test: bool) -> Exemplars:
@@ -124,7 +138,7 @@ def shaped_scale(values: Numbers, shape: tuple[int, ...]) -> NDArray[np.float32]
     return found.reshape(-1, 1, 1) if len(shape) == 3 else found
 
 
-def _form(settings: TaskSettings, data: JobData, files: list[Content]) -> SampleForm:
+def task_form(settings: TaskSettings, data: JobData, files: list[Content]) -> SampleForm:
     """What samples must be like: their shape, and that of targets."""
     task = asked_task(settings)
     first = files[0] if files else None

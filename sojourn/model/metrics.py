@@ -6,9 +6,11 @@ at once. Areas under curves (AUC) are read from fixed histograms, so they are ex
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from sojourn.protocol.figure_names import DIRECTIONS, FIGURES, MAIN, SHARES, Direction, better
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,54 +21,25 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.float64]
 
-Direction = Literal["higher", "lower"]
+__all__ = [
+    "DIRECTIONS",
+    "FIGURES",
+    "MAIN",
+    "SHARES",
+    "Direction",
+    "Tally",
+    "added",
+    "better",
+    "figures",
+    "tallied",
+]
+
 BINS = 4096
 """Of the histogram of scores from which an AUC is read."""
 OCTAVES = 32
 """Scores of anomalies are told apart from 2 to the power of minus this to 2 to the power of this: by about 1 %."""
-MAIN: dict[Kind, str] = {
-    "classification": "accuracy",
-    "multilabel": "macro_f1",
-    "regression": "rmse",
-    "reconstruction": "loss",
-    "forecast": "rmse",
-    "tokens": "perplexity",
-}
-"""The figure that stands for a model of each kind, where only one is told."""
-DIRECTIONS: dict[str, Direction] = {
-    "accuracy": "higher",
-    "macro_f1": "higher",
-    "auc": "higher",
-    "r2": "higher",
-    "anomaly_auc": "higher",
-    "loss": "lower",
-    "mae": "lower",
-    "rmse": "lower",
-    "perplexity": "lower",
-}
-"""Whether more of a figure is better."""
-FIGURES: dict[Kind, tuple[str, ...]] = {
-    "classification": ("accuracy", "loss", "macro_f1", "auc"),
-    "multilabel": ("macro_f1", "loss", "auc", "accuracy"),
-    "regression": ("rmse", "mae", "r2", "loss"),
-    "reconstruction": ("loss", "rmse", "anomaly_auc"),
-    "forecast": ("rmse", "mae", "r2", "loss"),
-    "tokens": ("perplexity", "accuracy", "loss"),
-}
-"""The figures of each kind, the main one first. `auc` of a classification only where there are two classes;
-`anomaly_auc` only where a test set says which of its samples are faulty."""
-SHARES = frozenset({"accuracy", "macro_f1", "auc", "anomaly_auc"})
-"""Figures from 0 to 1, which people read as percentages."""
-
 Tally = dict[str, "Numbers"]
 """Sums by name."""
-
-
-def better(name: str, figure: float, than: float) -> bool:
-    """Whether one value of a figure is better than another; NaN is worse than everything."""
-    if np.isnan(than):
-        return not np.isnan(figure)
-    return figure > than if DIRECTIONS[name] == "higher" else figure < than
 
 
 def added(one: Mapping[str, Numbers], other: Mapping[str, Numbers]) -> Tally:

@@ -62,6 +62,7 @@ STRUCTURES: dict[str, type] = {
     **{form.__name__: form for form in (fleet_messages.FleetChange, fleet_messages.VisitNote)},
     **{form.__name__: form for form in (release.SignedOrder, release.Order, release.Goods, release.Parcel)},
     **{form.__name__: form for form in (release.Card, release.ProbeCheck, release.Health, release.Pace)},
+    **{form.__name__: form for form in (release.ProbeScores, release.AnomalyRule, release.TaskHealth)},
     **{form.__name__: form for form in (release.HealthRules, release.LineView, release.DeviceView)},
     **{f"Objective `{form.__struct_config__.tag}`": form for form in get_args(parts.Objective)},
     **{f"Estimator `{form.__struct_config__.tag}`": form for form in get_args(parts.Estimator)},
