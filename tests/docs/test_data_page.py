@@ -14,7 +14,7 @@ from sojourn.protocol.task import Window
 from tests.sojourn.data.tasks import form_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
-FILES = re.findall(r"```csv\n(.*?)```", PAGE, re.DOTALL)
+FILES = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
 
 
 def file_with(word: str) -> str:
