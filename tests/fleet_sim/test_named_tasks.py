@@ -46,7 +46,7 @@ def test_what_was_run_can_be_run_again() -> None:
     first = simulation("households", "[task]\nsteps = 12\n")
     again = read_simulation(first.text, "again")
     assert again.text == first.text
-    assert again.read() == first.read()
+    assert again.read().task == first.read().task
 
 
 def test_a_table_that_is_none_is_refused() -> None:
