@@ -47,7 +47,7 @@ suppress_warnings = ["myst.header"]  # the protocol's messages skip a level on p
 CONTENTS = {
     "README": {
         "Use it": (
-            "Data <docs/data>", "docs/strategies", "docs/models", "Settings <docs/reference>", "docs/simulation",
+            "Data <docs/data>", "docs/strategies", "docs/models", "docs/tasks", "Settings <docs/reference>", "docs/simulation",
             "Profiles <docs/profiles>", "Systems <docs/systems>", "docs/upgrading",
         ),
         "A real fleet": (

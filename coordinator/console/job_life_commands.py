@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
 Round = Annotated[int | None, typer.Option("--round", min=1, help="The model of this round.", show_default="newest")]
-Best = Annotated[bool, typer.Option("--best", help="The most accurate model.")]
+Best = Annotated[bool, typer.Option("--best", help="The best model.")]
 
 
 @asking
@@ -64,7 +65,8 @@ def export(
     except OSError as error:
         raise MachineError(f"{path} cannot be written: {error.strerror}") from error
     of = "" if made.round is None else f"round {made.round}, "
-    typer.echo(f"{path}: {of}{len(made.model):,} bytes, accuracy {percent(made.accuracy)}")
+    good = "" if isnan(made.accuracy) else f", accuracy {percent(made.accuracy)}"
+    typer.echo(f"{path}: {of}{len(made.model):,} bytes{good}")
 
 
 @asking
@@ -88,10 +90,10 @@ def remove(
     operator: Any, job: Job, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False
 ) -> None:
     """Forget a job that is over, and delete its models."""
-    from sojourn.figures import percent
+    from coordinator.console.job_tables import figure_words
 
     view: JobView = operator.job(job)
-    what = f"job {view.job} ({view.status}, {view.round} rounds, accuracy {percent(view.accuracy)})"
+    what = f"job {view.job} ({view.status}, {view.round} rounds, {figure_words(view)})"
     if not yes and not typer.confirm(f"Remove {what} with all its models? There is no way back"):
         typer.echo(f"{view.job} stays")
         raise typer.Exit(1)

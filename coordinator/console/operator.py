@@ -112,11 +112,13 @@ class Operator:
     def make_release(self, job: str, wanted: Wanted, which: int | Literal["best"] | None = None) -> ReleaseFile:
         """A release of a job's model after a round, the newest unless told, as the coordinator makes it."""
         from coordinator.releases.file import put_together  # noqa: PLC0415  # only who makes one needs it
+        from coordinator.releases.making import QUANTILE  # noqa: PLC0415
 
         number = self._round(job, which)
         question = MakeRelease(
-            _ticket(), job, wanted.line, wanted.version, wanted.encoding, wanted.notes, wanted.max_loss, number
-        )
+            _ticket(), job, wanted.line, wanted.version, wanted.encoding, wanted.notes, wanted.max_loss, number,
+            UNSET if wanted.quantile == QUANTILE else wanted.quantile,
+        )  # fmt: skip
         answer = self._client.ask(question, ReleaseMade, RELEASE_PATIENCE)
         card, graph = self._client.fetch(answer.card), self._client.fetch(answer.graph)
         return put_together(card, graph, f"the release of {job}")

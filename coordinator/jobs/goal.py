@@ -25,7 +25,10 @@ class Goal(NamedTuple):
 
     def reached(self, report: RoundReport) -> bool:
         """Whether the model of a round is as good; what was not measured is not."""
-        found = figure_of(report, self.figure)
+        return self.met(figure_of(report, self.figure))
+
+    def met(self, found: float) -> bool:
+        """Whether a value of the figure is as good."""
         return found >= self.value if DIRECTIONS[self.figure] == "higher" else found <= self.value
 
     @property
@@ -49,6 +52,14 @@ def goal_of(target: float | str, kind: Kind, where: str) -> Goal:
         allowed = "above 0 and at most 1" if figure in SHARES else "a number"
         raise ConfigError(f"{where}: target: {figure} must be {allowed}, not {value:g}")
     return Goal(figure, value)
+
+
+def target_of(text: str | None) -> float | str | None:
+    """What a person typed as a target: a number, or a figure with a number."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
 
 
 def figure_of(report: RoundReport, name: str) -> float:

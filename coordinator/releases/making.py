@@ -142,6 +142,7 @@ def make(
     if wanted.encoding == "int8":
         expected, tolerances = material.predictor(encoded.graph).answer(rows), (INT8_TOLERANCE, INT8_SCORE_TOLERANCE)
         checked += f"; {distance(material.learns, here, expected)}"
+    worse = msgspec.UNSET if wanted.encoding == "float32" else within(encoded.lost, LOSS)
     plain, rule = material.learns.kind == "classification", _rule(material, encoded.graph, wanted.quantile, rows)
     card = Card(
         line=wanted.line, version=wanted.version, notes=wanted.notes, encoding=wanted.encoding,
@@ -150,7 +151,7 @@ def make(
         accuracy=encoded.figures.get("accuracy", nan) if plain else nan, accuracy_lost=encoded.lost if plain else 0.0,
         tested=encoded.tested, checked=checked, task=material.task or msgspec.UNSET,
         figures={name: within(each, LOSS) for name, each in encoded.figures.items()} or msgspec.UNSET,
-        worse=msgspec.UNSET if plain or wanted.encoding == "float32" else within(encoded.lost, LOSS), anomaly=rule or msgspec.UNSET, **about,
+        worse=msgspec.UNSET if plain else worse, anomaly=rule or msgspec.UNSET, **about,
     )  # fmt: skip
     return release_of(card, encoded.graph)
 

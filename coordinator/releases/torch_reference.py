@@ -60,7 +60,7 @@ class TorchReference:
         if learning.task.kind != "reconstruction":
             return learning.answers(passed.outputs), torch.zeros(0)
         # A served model has no other beside it: its score looks at itself there, as when it is tested.
-        beside = dict[str, Passed].fromkeys(learning.task.beside, passed)
+        beside: dict[str, Passed] = dict.fromkeys(learning.task.beside, passed)
         return learning.answers(passed.outputs), learning.losses(passed, x, x, beside)
 
 

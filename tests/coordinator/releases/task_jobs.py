@@ -6,20 +6,17 @@ import json
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tests.coordinator.releases.release_material import Trained, compiled
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 KINDS = ("regression", "multilabel", "reconstruction", "forecast", "tokens")
 ROWS, STEPS, TOKENS = 160, 6, 5
 
 
-def data_of(kind: str) -> dict[str, NDArray[np.generic]]:
+def data_of(kind: str) -> dict[str, Any]:
     """Samples with a rule that a small model finds."""
     draw = np.random.default_rng(7)
     x = draw.standard_normal((ROWS, 4)).astype(np.float32)
@@ -62,7 +59,7 @@ def of_kind(kind: str) -> Trained:
     if kind == "tokens":
         (folder() / "tokens_model.py").write_text(OWN)
         model = {"model.name": "tokens_model:Next", "model.path": str(folder())}
-    lines = {"name": "job", "strategy": "fedavg", "task.kind": kind, "data.test": str(path)}
+    lines: dict[str, Any] = {"name": "job", "strategy": "fedavg", "task.kind": kind, "data.test": str(path)}
     lines |= {"data.exemplars_per_class": 4, **model, **SETTINGS[kind]}
     return compiled("\n".join(f"{key} = {json.dumps(value)}" for key, value in lines.items()))
 

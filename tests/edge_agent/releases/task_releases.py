@@ -63,8 +63,8 @@ def reconstruction(version: int = 1, scale: float = 1.0, **more: Any) -> dict[st
         helper.make_node("ReduceMean", ["square", "axes"], ["mean"], keepdims=0),
         helper.make_node("Mul", ["mean", "scale"], ["score"]),
     ]
-    fixed = [numpy_helper.from_array(np.float32(0), "nothing"), numpy_helper.from_array(np.array([1]), "axes"),
-             numpy_helper.from_array(np.float32(scale), "scale")]  # fmt: skip
+    fixed = [numpy_helper.from_array(np.zeros((), np.float32), "nothing"),
+             numpy_helper.from_array(np.array([1]), "axes"), numpy_helper.from_array(np.array(scale, np.float32), "scale")]  # fmt: skip
     x = np.diag([1.0, 2.0, 3.0]).astype("<f4")
     scores = ProbeScores((np.square(x).mean(axis=1) * scale).astype("<f4").tobytes(), 1e-4)
     probe = ProbeCheck(3, x.tobytes(), np.zeros((3, 3), "<f4").tobytes(), 1e-4, scores)
