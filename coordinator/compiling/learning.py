@@ -1,8 +1,8 @@
 """What a model is trained for, as torch computes it: its loss, and the scaling of what it is compared with.
 
 A loss is one number for each sample, of a batch their mean. Where targets are quantities, a model answers on a scale on
-which the exemplars' have the mean 0 and the deviation 1; the scaling is a part of the graphs, so that a device's targets
-and a prediction are in their own units.
+which the exemplars' have the mean 0 and the deviation 1; the scaling is a part of the graphs, so that targets and
+predictions on a device are in their own units.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,6 +19,7 @@ from sojourn.protocol.task import TaskSpec, classes_as_strata
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     Scale = Sequence[float] | NDArray[np.float32] | None

@@ -8,6 +8,8 @@ of a batch is always the mean of its samples', so that losses add up over batche
 from __future__ import annotations
 
 import inspect
+from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,29 +56,35 @@ def own_loss(name: str, folder: str | None) -> Function:
     return function
 
 
-def by_each_sample(function: Function, name: str) -> Callable[[Tensor, Tensor, LossContext], Tensor]:
-    """The function as a loss of each sample."""
-    context = _arguments(function) >= WITH_CONTEXT
+class OwnLoss:
+    """A function as a loss of each sample."""
 
-    def called(outputs: Tensor, targets: Tensor, more: LossContext) -> Tensor:
-        found = function(outputs, targets, more) if context else function(outputs, targets)
-        if not isinstance(found, Tensor) or not found.is_floating_point():
-            kind = f"a tensor of {found.dtype}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
-            raise ModelError(f"the loss {name} returns {kind}: it must return a tensor of floats, one for each sample")
-        return found
+    def __init__(self, function: Function, name: str) -> None:
+        self._function, self._name = function, name
+        self._with_context = _arguments(function) >= WITH_CONTEXT
 
-    def alone(outputs: Tensor, targets: Tensor, more: LossContext) -> Tensor:
-        parts = tree_map(lambda each: each.unsqueeze(0), (outputs, targets, _taken_apart(more)))
-        return called(parts[0], parts[1], _put_together(parts[2]))
-
-    def losses(outputs: Tensor, targets: Tensor, more: LossContext) -> Tensor:
-        found = called(outputs, targets, more)
+    def __call__(self, outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
+        """The loss of each sample."""
+        found = self.returned(outputs, targets, context)
         if found.dim() == 0:
-            each = vmap(lambda one, other, rest: alone(one, other, _put_together(rest)))
-            found = each(outputs, targets, _taken_apart(more))
+            found = vmap(self._alone)(outputs, targets, _taken_apart(context))
         return by_sample(found)
 
-    return losses
+    def returned(self, outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
+        """What the function itself returns."""
+        more = (context,) if self._with_context else ()
+        found = self._function(outputs, targets, *more)
+        if not isinstance(found, Tensor) or not found.is_floating_point():
+            kind = f"a tensor of {found.dtype}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+            raise ModelError(
+                f"the loss {self._name} returns {kind}: it must return a tensor of floats, one for each sample"
+            )
+        return found
+
+    def _alone(self, outputs: Tensor, targets: Tensor, parts: Any) -> Tensor:
+        """Of a batch of one sample."""
+        one = tree_map(lambda each: each.unsqueeze(0), (outputs, targets, parts))
+        return self.returned(one[0], one[1], _put_together(one[2]))
 
 
 def blind_loss(learning: Learning, exemplars: Exemplars) -> float:
@@ -87,7 +95,7 @@ def blind_loss(learning: Learning, exemplars: Exemplars) -> float:
     passed = Passed(zeros)
     try:
         with torch.no_grad():
-            beside: dict[str, Passed] = {name: passed for name in learning.task.beside}
+            beside = dict.fromkeys(map(str, learning.task.beside), passed)
             found = float(learning.losses(passed, inputs, y, beside).mean())
     except KeyError:  # it looks at features, of which there are none here
         return 1.0
@@ -112,6 +120,7 @@ def check_loss(trainee: Trainee, samples: ProbeSamples, seed: int) -> None:
             again = losses(torch.arange(TRIED))
             turned = losses(torch.arange(TRIED).flip(0)).flip(0)
             parts = torch.cat([losses(torch.arange(first, last)) for first, last in ((0, 1), (1, 3), (3, TRIED))])
+            told = _returned(trainee, x, y, beside)
         slope = _slope(trainee, x, y, beside)
     except ModelError:
         raise
@@ -121,6 +130,13 @@ def check_loss(trainee: Trainee, samples: ProbeSamples, seed: int) -> None:
             f"the loss {name} fails on made-up samples: {why}. It is given outputs and targets of any number of "
             "samples, and must not use a tensor from elsewhere that has a row for each of them"
         ) from error
+    mean = float(whole.mean())
+    if told.dim() == 0 and not abs(float(told) - mean) <= SAME * max(1.0, abs(mean)):
+        raise ModelError(
+            f"the loss {name} looks at a batch as a whole: it is {float(told):.6g} for {TRIED} samples, and the mean "
+            f"of each by itself is {mean:.6g}. It must return a number for each sample, so that losses add up over "
+            "batches and devices"
+        )
     if wrong := _objection(whole, again, turned, parts, slope, seen):
         raise ModelError(f"the loss {name} {wrong}")
 
@@ -152,6 +168,22 @@ def _objection(
     if not torch.isfinite(slope).all():
         return "has a gradient that is not finite on made-up samples: look at its divisions, logarithms and roots"
     return None if slope.abs().max() > 0 else "has a gradient of 0 by all outputs on made-up samples: nothing is learnt"
+
+
+def _returned(trainee: Trainee, x: Tensor, y: Tensor, beside: Any) -> Tensor:
+    """What the function itself returns for a batch."""
+    found: list[Tensor] = []
+    own = trainee.learning.loss
+    assert isinstance(own, OwnLoss)  # noqa: S101  # only such are checked
+
+    def watching(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
+        found.append(own.returned(outputs, targets, context))
+        return outputs
+
+    other = copy(trainee)
+    other.learning = replace(trainee.learning, loss=watching)
+    other.losses(trainee.split(trainee.initial), x, y, beside)
+    return found[0]
 
 
 def _slope(trainee: Trainee, x: Tensor, y: Tensor, beside: Any) -> Tensor | None:
@@ -192,7 +224,5 @@ def _taken_apart(context: LossContext) -> tuple[Tensor, dict[str, Tensor], dict[
 
 
 def _put_together(parts: Any) -> LossContext:
-    if isinstance(parts, LossContext):
-        return parts
     inputs, features, beside = parts
     return LossContext(inputs, features, {name: Passed(*each) for name, each in beside.items()})

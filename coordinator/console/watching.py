@@ -38,6 +38,8 @@ WORTH_TELLING = 10.0
 BARS = "▁▂▃▄▅▆▇█"
 _SECONDS = re.compile(r", \d+ s$")
 CLASSES = TaskFigures()
+ROOM, NARROWEST = 20, 6
+"""Columns of a terminal for figures in the table of rounds, and how many a number takes at least."""
 BEFORE = ("queued", "compiling", "waiting")
 STATUS_STYLES = {"running": "cyan", "done": "green", "stopped": "yellow", "refused": "red"}
 
@@ -124,10 +126,17 @@ def round_line(report: RoundReport, rounds: int, task: TaskFigures = CLASSES) ->
 
 
 def _told(task: TaskFigures, history: Iterable[RoundReport]) -> list[str]:
-    """The figures that a line or a table tells, the main one first: three at most, and always those of a classifier."""
+    """The figures that a line or a table tells, the main one first: as many as 80 columns have room for.
+
+    Those of a classifier are always the same two.
+    """
     if task.kind == "classification":
         return list(PLAIN)
-    return (task.measured(history) or list(task.names))[:3]
+    found, room = [], ROOM
+    for name in task.measured(history) or task.names:
+        room -= max(NARROWEST, len(called(name)))
+        found += [name] if room >= 0 else []
+    return found
 
 
 def status_line(view: JobView) -> str:

@@ -14,9 +14,8 @@ from coordinator.jobs.task_data import asked_task, packed, task_data
 from sojourn.data.doubts import doubts_of
 from sojourn.data.labels import classes_of
 from sojourn.data.samples import SampleForm, content_of, fit, natural_shape
-from sojourn.data.scale_check import scale_doubt
+from sojourn.data.scale_check import range_of, scale_doubt
 from sojourn.data.source import read_content
-from sojourn.data.summary import range_of
 from sojourn.errors import DataError
 from sojourn.model.exemplars import Exemplars
 from sojourn.protocol.limits import MOST_FIGURE
@@ -76,11 +75,13 @@ def _public_task(job: JobSettings, tested: Content | None, shown: Content | None
     data, files = job.data, [content for content in (tested, shown) if content is not None]
     found = task_data(job.task, data, job.seed, tested, shown)
     values = _values(data, [samples for samples in (found.exemplars, found.test) if samples])
-    left = tuple(text for samples in (found.test, found.exemplars if shown else None) if samples for text in samples.skipped)
+    left = tuple(
+        text for samples in (found.test, found.exemplars if shown else None) if samples for text in samples.skipped
+    )
     odd = tuple(
         f"{each.source}: {doubt.what} ({doubt.detail}); to do: {doubt.remedy}"
         for each in files
-        for doubt in doubts_of(each)
+        for doubt in doubts_of(each, found.task)
     )
     shown_packed = packed(found.exemplars, found.task, data.dtype, test=False) if found.exemplars else None
     test_packed = packed(found.test, found.task, data.dtype, test=True) if found.test else None

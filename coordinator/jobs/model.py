@@ -85,11 +85,11 @@ def job_learning(job: JobSettings, data: PublicData) -> Learning | None:
 def learning_in(job: JobSettings, task: TaskSpec, scaling: Scaling | None) -> Learning:
     """The same of a task with the mean and deviation of targets."""
     from coordinator.compiling.learning import learning_of  # noqa: PLC0415  # see above
-    from coordinator.compiling.own_losses import by_each_sample, own_loss  # noqa: PLC0415
+    from coordinator.compiling.own_losses import OwnLoss, own_loss  # noqa: PLC0415
 
     mean, std = (shaped_scale(each, task.output) for each in scaling) if scaling else (None, None)
     if not job.task.own_loss:
         return learning_of(task, mean, std)
     name = task.loss
-    loss = by_each_sample(own_loss(name, job.model.path), name)
+    loss = OwnLoss(own_loss(name, job.model.path), name)
     return learning_of(task, mean, std, loss=loss, own=name, features=job.task.features)

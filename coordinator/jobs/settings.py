@@ -40,8 +40,8 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Which model, what it starts from, and which of its tensors are trained."""
 
     name: str = "mlp"
-    """`mlp`, `cnn`, `resnet8`, `gru`, `autoencoder`, one of torchvision's such as `torchvision:mobilenet_v3_small`, or a class of one's own
-    as `package.module:Class`."""
+    """`mlp`, `cnn`, `resnet8`, `gru`, `autoencoder`, one of torchvision's such as `torchvision:mobilenet_v3_small`, or
+    a class of one's own as `package.module:Class`."""
     options: dict[str, Any] = {}
     """What the model is made with, by name. Example: `{ hidden = [128, 64] }`."""
     path: str | None = None
@@ -117,6 +117,12 @@ class JobData(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Brings the values of these files to another scale. Example: `"0..255 to 0..1"`."""
     class_names: tuple[str, ...] = ()
     """What integer labels in these files mean, if they do not say it themselves. Example: `["cat", "dog"]`."""
+    ignore: tuple[str | int, ...] = ()
+    """Columns of these CSV files that are not read, as in a device's `[data]`. Example: `["id"]`."""
+    time: str | int | None = None
+    """The column of these CSV files with the time of each row of a series. Example: `"time"`."""
+    series: str | int | None = None
+    """The column of these CSV files that tells several series apart. Example: `"machine"`."""
     range: tuple[float, float] | None = None
     """The least and the largest value that devices may have; one with others declines. Example: `[0, 16]`."""
 
@@ -129,7 +135,14 @@ class JobData(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     def files(self, path: str) -> DataSettings:
         """How one of the job's files is read."""
         return DataSettings(
-            path=path, label=self.label, header=self.header, scale=self.scale, class_names=self.class_names
+            path=path,
+            label=self.label,
+            header=self.header,
+            scale=self.scale,
+            class_names=self.class_names,
+            ignore=self.ignore,
+            time=self.time,
+            series=self.series,
         )
 
 
@@ -248,6 +261,12 @@ def read_job(text: str, where: str, folder: Path | None = None) -> JobSettings:
     if strategy.estimator.exemplars and not (job.data.test or job.data.exemplars):
         raise ConfigError(
             f"{where}: the strategy {job.strategy!r} needs exemplars: name a file in data.exemplars or data.test"
+        )
+    shown = job.data.test or job.data.exemplars
+    if strategy.estimator.by_class and job.task.kind not in ("classification", "multilabel") and not shown:
+        raise ConfigError(
+            f"{where}: the strategy {job.strategy!r} knows devices by strata, which are found in exemplars: name a "
+            "file in data.exemplars or data.test"
         )
     if job.target is not None:
         goal_of(job.target, job.task.kind, where)

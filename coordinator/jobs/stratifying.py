@@ -44,6 +44,8 @@ def _ranges(values: Numbers, wanted: int) -> Strata:
     """Ranges that hold equally many; where many values are the same, there are fewer."""
     edges = np.unique(np.quantile(values, np.arange(1, wanted) / wanted))
     edges = edges[edges < values.max()]  # above the last edge there is something, too
+    if not len(edges) and values.min() < values.max():  # nearly all are the largest
+        edges = values[values < values.max()].max(keepdims=True)
     return Strata(len(edges) + 1, edges=tuple(float(edge) for edge in edges))
 
 

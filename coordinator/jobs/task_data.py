@@ -195,7 +195,8 @@ def _quantities(first: Content | None) -> int:
 def _vocabulary(files: list[Content]) -> int:
     if not files:
         raise DataError("task.vocabulary is not given, and there is no file to take it from")
-    return 1 + max(int(np.asarray(each.x).max(initial=0)) for each in files)
+    # Bytes may be any, also those that the job's own texts happen not to have.
+    return max(256 if each.x.dtype == np.uint8 else 1 + int(np.asarray(each.x).max(initial=0)) for each in files)
 
 
 def _normal(samples: Samples, task: TaskSpec) -> Samples:

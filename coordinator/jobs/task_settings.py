@@ -71,12 +71,28 @@ class TaskSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 def objections_to_task(task: TaskSettings, data: JobData) -> Iterator[str]:
     """What speaks against the table `[task]`, each as a sentence."""
+    yield from _objections_to_loss(task)
+    yield from _objections_to_kind(task)
+    if data.classes and task.kind not in ("classification", "multilabel"):
+        yield f"data.classes are of a classification, and task.kind is {task.kind!r}: leave them out"
+    if data.dtype == "int64" and task.kind == "reconstruction":
+        yield 'whole numbers cannot be reconstructed: leave data.dtype out, or set task.kind = "tokens"'
+
+
+def _objections_to_loss(task: TaskSettings) -> Iterator[str]:
     if task.loss is not None and not task.own_loss and task.loss not in LOSSES[task.kind]:
         known = " or ".join(repr(each) for each in LOSSES[task.kind])
         yield (
             f"task.loss = {task.loss!r} is no loss of the kind {task.kind!r}: take {known}, or name a function of your "
             'own as "package.module:function"'
         )
+    if (task.features or task.beside) and not task.own_loss:
+        yield "task.features and task.beside are for a loss of your own: name it in task.loss"
+    if len(set(task.beside)) < len(task.beside):
+        yield "task.beside names a model twice"
+
+
+def _objections_to_kind(task: TaskSettings) -> Iterator[str]:
     if task.kind == "forecast" and task.steps is None:
         yield "a forecast needs task.steps: how many values of the series the model sees"
     if task.kind != "forecast" and task.steps is not None:
@@ -87,14 +103,6 @@ def objections_to_task(task: TaskSettings, data: JobData) -> Iterator[str]:
         yield f"task.targets are quantities, and task.kind = {task.kind!r} has none"
     if len(set(task.targets)) < len(task.targets):
         yield "task.targets names a quantity twice"
-    if (task.features or task.beside) and not task.own_loss:
-        yield "task.features and task.beside are for a loss of your own: name it in task.loss"
-    if len(set(task.beside)) < len(task.beside):
-        yield "task.beside names a model twice"
-    if data.classes and task.kind not in ("classification", "multilabel"):
-        yield f"data.classes are of a classification, and task.kind is {task.kind!r}: leave them out"
-    if data.dtype == "int64" and task.kind == "reconstruction":
-        yield 'whole numbers cannot be reconstructed: leave data.dtype out, or set task.kind = "tokens"'
 
 
 def lacking_without_test(task: TaskSettings, data: JobData) -> str | None:

@@ -15,6 +15,7 @@ from coordinator.records import ENDED, JobSubmitted
 from coordinator.rounds.starting import objection_to_start, waits_for
 from sojourn import __version__
 from sojourn.errors import SojournError
+from sojourn.model.metrics import DIRECTIONS
 from sojourn.node.machine import Do, Say, Send
 from sojourn.protocol.job_messages import JobText, Removed
 from sojourn.protocol.limits import MOST_BYTES, sum_within
@@ -108,8 +109,9 @@ class OperatorRequests:
                 f"there are to be in all, more than {done}"
             )
         if done and job.goal is not None and state.history and job.goal.reached(state.history[-1]):
+            better = DIRECTIONS[job.goal.figure]
             return (
-                f"job {state.name!r} has reached its target {job.goal}: give it a better one with --target, or none "
+                f"job {state.name!r} has reached its target {job.goal}: give it a {better} one with --target, or none "
                 "with --target 0"
             )
         return None

@@ -81,7 +81,7 @@ def spread_shown(name: str, values: Sequence[float]) -> str:
     mean, apart = fmean(known), stdev(known)
     if name in SHARES:
         return f"{100 * mean:.1f} ± {100 * apart:.1f} %"
-    return f"{significant(mean)} ± {apart:.2g}"
+    return f"{mean:.3g} ± {apart:.1g}"
 
 
 def figure_in(row: Mapping[str, str] | RoundReport, name: str) -> float:

@@ -13,7 +13,7 @@ _AT_ONCE = 64
 
 def predict(
     line: Annotated[str, typer.Argument(metavar="LINE", help="The model line.")],
-    file: Annotated[str, typer.Argument(metavar="FILE", help="An image, or an NPZ, NPY or CSV file.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="An image, or an NPZ, NPY, CSV or text file.")],
     store: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="The agent's store.", show_default="the one that serves LINE")
     ] = None,
@@ -23,6 +23,9 @@ def predict(
     label: options.Label = None,
     header: options.Header = None,
     scale: options.Scale = None,
+    ignore: options.Ignore = None,
+    time: options.Time = None,
+    series: options.Series = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Predict with the release of a model line that this device serves: what it says of every row, by its task."""
@@ -33,7 +36,7 @@ def predict(
     from edge_agent.inference.plain_answers import line_of
     from sojourn.data.source import read_as
 
-    settings = read_as(file, label=label, header=header, scale=scale)
+    settings = read_as(file, label=label, header=header, scale=scale, ignore=ignore, time=time, series=series)
     with Model(line, store, fleet=fleet or "sojourn", agent=name) as model:
         (rows, _), version, kind = read_inputs(settings, model.card), model.version, model.card.learns.kind
         found = []

@@ -60,12 +60,13 @@ class ServedFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Threshold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """From which score on a sample is an anomaly on this device: what `quantile` of `samples` of its own stay below.
 
-    samples: 0 where it has none, and the card's threshold holds.
+    samples: 0 where it has none, and the card's threshold holds. data: changes when they do.
     """
 
     value: float
     quantile: Quantile
     samples: Number
+    data: str = ""
 
 
 class ReleaseFolder:

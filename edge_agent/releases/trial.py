@@ -77,6 +77,8 @@ def tried(trial: Trial) -> Tried:
         threshold = threshold_for(predictor, samples)
     except (ModelError, InvalidBlob) as error:
         return Tried(str(error), Health())
+    if trial.only_threshold:
+        return Tried(None, Health(), threshold)
     before = _before(folder, trial, predictor.card)
     return Tried(None, measured(predictor, before, inputs_for(predictor.card, samples), threshold), threshold)
 

@@ -117,13 +117,13 @@ def descend(
     optimiser = optimisers.begin(training)
     per_epoch = steps_of(samples, training)
     losses: list[tuple[int, float]] = []
-    beside = (start.copy(),) if kit.learns.beside else ()
+    beside: dict[str, Any] = {"beside": (start.copy(),)} if kit.learns.beside else {}
     progress(0, per_epoch * training.epochs)
     for step, index in enumerate(batches(seed, len(samples), training.batch, training.epochs)):
         x, y = samples.batch(index, kit.input.dtype)
         drawn = noise(seed, step, len(index), kit.noise)
-        batch = partial(prepared.graphs.loss_and_gradient, x=x, y=y, noise=drawn, beside=beside)
-        stateful = BatchWithState(prepared.graphs, w, learnt, x, y, drawn, beside) if kit.model.state else None
+        batch = partial(prepared.graphs.loss_and_gradient, x=x, y=y, noise=drawn, **beside)
+        stateful = BatchWithState(prepared.graphs, w, learnt, x, y, drawn, **beside) if kit.model.state else None
         with np.errstate(over="ignore", invalid="ignore"):  # the gate stops a model that diverges
             loss, direction = objective.direction(learnt, stateful or batch)
             optimiser.move(learnt, direction)

@@ -19,9 +19,8 @@ from edge_agent.training.reasons import RuntimeDiffers, Unsupported, reason_of
 from edge_agent.training.work import Train, Trained, Warm, Warmed
 from sojourn.data.doubts import doubts_of
 from sojourn.data.samples import Samples, fit
-from sojourn.data.scale_check import scale_doubt
+from sojourn.data.scale_check import range_of, scale_doubt
 from sojourn.data.source import read_content
-from sojourn.data.summary import range_of
 from sojourn.errors import DataError, SojournError
 from sojourn.model import vectors
 from sojourn.model.graphs import Graphs, check_probe
@@ -127,7 +126,7 @@ def prepare(kit: Kit, data: DataSettings, threads: int) -> Prepared:
     """Load the data, build the graphs and compare them with the kit's probe."""
     found = read_content(data, "train", kit.input, kit.classes, kit.task or None)
     samples = fit(found, kit)
-    doubts = [*_check_scale(samples.x, kit), *doubts_of(found)]
+    doubts = [*_check_scale(samples.x, kit), *doubts_of(found, kit.task or None)]
     graphs = Graphs(kit, threads)
     if objection := check_probe(kit, graphs):
         raise RuntimeDiffers(objection)

@@ -24,7 +24,7 @@ from coordinator.results.report import (
 )
 from coordinator.results.task_figures import figure_in, figure_shown, spread_shown, task_in
 from sojourn.figures import clock_of
-from sojourn.protocol.figure_names import called
+from sojourn.protocol.figure_names import MAIN, SHARES, called, significant
 from sojourn.settings import parse
 
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ def rounds_to(rows: Rows, reach: Goal) -> int | None:
 
 
 def _words(reach: Goal) -> str:
-    return f"{100 * reach.value:g} %" if reach.figure == "accuracy" else str(reach)
+    value = f"{100 * reach.value:g} %" if reach.figure in SHARES else significant(reach.value)
+    return value if reach.figure in MAIN.values() else f"{called(reach.figure)} {value}"
 
 
 def different(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:

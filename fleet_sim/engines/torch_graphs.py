@@ -53,7 +53,8 @@ class TorchGraphs(Graphs):
             raise ModelError(f"torch needs the loss of the kit's task {kit.task.kind!r}, which a graph does not tell")
         if kit.learns.beside:
             raise ModelError(
-                "a loss that looks at a further model (task.beside) is trained by onnxruntime alone: set trainer = 'onnx'"
+                "a loss that looks at a further model (task.beside) is trained by onnxruntime alone: set trainer = "
+                "'onnx'"
             )
         self._sizes, self._tensors = list(kit.model.sizes), kit.model.tensors
         fed, self._feed = with_fed_dropout(network.module)

@@ -6,12 +6,13 @@ import csv
 from array import array
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
-from sojourn.data.csv_columns import Asked, columns_of, is_headed, is_number
+from sojourn.data.csv_columns import Asked, columns_left, columns_of, is_headed, is_number
 from sojourn.data.labels import NAMED
 from sojourn.data.samples import Content, no_labels
 from sojourn.data.series import Timeline, in_time, time_of
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from sojourn.data.csv_columns import CsvColumns
     from sojourn.data.labels import Labels
-    from sojourn.data.source import DataSettings
+    from sojourn.data.source import DataSettings, Form
 
 _DELIMITERS = ",;\t"
 _LOOKED_AT = 50
@@ -33,9 +34,13 @@ _MAY_BE_EMPTY = ("multilabel", "reconstruction")
 """Kinds of tasks in which a sample without a label means something: that it has none of them."""
 
 
-def read_csv(settings: DataSettings, asked: Asked | None = None) -> Content:
-    """What a CSV file holds; rows that are ragged or hold no number where one is due are left out and said."""
-    return read_table(settings, asked or Asked())[0]
+def read_csv(settings: DataSettings, asked: Asked | None = None, text: TextIO | None = None) -> Content:
+    """What a CSV file holds; rows that are ragged or hold no number where one is due are left out and said.
+
+    text: what is read instead of the file.
+    """
+    with _rows(settings.path, text) as rows:
+        return _read(rows, settings, asked or Asked())[0]
 
 
 def read_table(settings: DataSettings, asked: Asked) -> tuple[Content, list[str]]:
@@ -44,26 +49,36 @@ def read_table(settings: DataSettings, asked: Asked) -> tuple[Content, list[str]
         return _read(rows, settings, asked)
 
 
-def read_features(settings: DataSettings, features: int, text: TextIO | None = None) -> NDArray[np.float32]:
-    """The numbers of every row, to predict from; in a file with one column more that one is the label, and left out.
+def read_features(settings: DataSettings, form: Form, text: TextIO | None = None) -> NDArray[np.float32]:
+    """The numbers of every row, to predict from; labels and targets, where a file has them, are left out.
 
     text: what is read instead of the file.
     """
+    wanted = prod(form.input.shape)
     with _rows(settings.path, text) as rows:
         head = next(rows, [])
-        if len(head) not in (features, features + 1):
-            raise DataError(
-                f"{settings.path} has {len(head)} columns, the model expects {features} numbers, or these and a label"
-            )
-        columns = columns_of(head, settings) if len(head) > features else None
-        at, headed = (columns.at, columns.headed) if columns else (None, is_headed(head, settings))
+        places, headed = _places(head, settings, form, wanted)
         values = array("f")
         for line, row in enumerate(_from(head, rows, headed), start=2 if headed else 1):
-            cells = [cell for place, cell in enumerate(row) if place != at]
-            if row and (len(row) != len(head) or not all(map(is_number, cells))):
-                raise DataError(f"{settings.path}, line {line}: {features} numbers are expected")
+            cells = [row[place] for place in places] if len(row) == len(head) else []
+            if row and not (cells and all(map(is_number, cells))):
+                raise DataError(f"{settings.path}, line {line}: {wanted} numbers are expected")
             values.extend(map(float, cells))
-    return np.frombuffer(values, dtype=np.float32).reshape(-1, features)
+    return np.frombuffer(values, dtype=np.float32).reshape(-1, wanted)
+
+
+def _places(head: list[str], settings: DataSettings, form: Form, wanted: int) -> tuple[tuple[int, ...], bool]:
+    """The columns with the numbers of a sample, and whether the first row names them."""
+    left = columns_left(head, settings)
+    if len(left) == wanted:
+        return left, is_headed([head[at] for at in left], settings)
+    columns = columns_of(head, settings, Asked(form.task or None, form.classes, form.input)) if len(left) > 1 else None
+    if columns is None or len(columns.features) != wanted:
+        also = "a label" if not form.task else "what is predicted"
+        raise DataError(
+            f"{settings.path} has {len(head)} columns, the model expects {wanted} numbers, or these and {also}"
+        )
+    return columns.features, columns.headed
 
 
 @contextmanager
@@ -204,9 +219,9 @@ def _check_text(faulty: list[list[str]], columns: CsvColumns, settings: DataSett
     names = ", ".join(repr(columns.names[at][:40]) for at in texts[:NAMED])
     ignore = ", ".join(f'"{columns.names[at][:40]}"' if columns.headed else str(at + 1) for at in texts[:NAMED])
     raise DataError(
-        f"{settings.path}: {names} {'holds' if len(texts) == 1 else 'hold'} text such as {rows[0][texts[0]][:40]!r} "
-        f"where numbers are needed: leave it out with data.ignore = [{ignore}], or make numbers of it; what tells "
-        "when a row was is data.time, what tells machines apart data.series"
+        f"{settings.path}: {names} {'holds' if len(texts) == 1 else 'hold'} text where numbers are needed: leave it "
+        f"out with data.ignore = [{ignore}], or make numbers of it; what tells when a row was is data.time, what tells "
+        "machines apart data.series"
     )
 
 

@@ -88,7 +88,8 @@ def columns_of(head: list[str], settings: DataSettings, asked: Asked | None = No
     if not left:
         raise DataError(f"{settings.path}: no column is left to be read, all {len(names)} are left out")
     found, by_name = _found(names, left, settings, asked)
-    features = tuple(at for at in left if at != found.at and at not in found.targets)
+    rest = (at for at in left if at != found.at and at not in found.targets)
+    features = () if asked.images else tuple(rest)
     if not features and not asked.images:
         raise DataError(f"{settings.path}: no column is left for the values of a sample, of {len(names)} columns")
     numbers = sum(is_number(names[at]) for at in features)
@@ -98,7 +99,8 @@ def columns_of(head: list[str], settings: DataSettings, asked: Asked | None = No
     why = f"column {names[at][:40]!r}, {found.why}" if found.guessed and headed and at is not None and names[at] else ""
     doubts = () if settings.header is not None or by_name else _doubts(names, numbers, headed=headed)
     known = tuple(names) if headed else tuple(f"column {at + 1}" for at in range(len(names)))
-    target_names = found.target_names or tuple(known[at] for at in found.targets)
+    # Columns without a header have no name that another file could know them by.
+    target_names = found.target_names or (tuple(names[at] for at in found.targets) if headed else ())
     return replace(
         found,
         why=why or found.why,
@@ -111,6 +113,13 @@ def columns_of(head: list[str], settings: DataSettings, asked: Asked | None = No
         file=apart.file,
         features=features,
     )
+
+
+def columns_left(head: list[str], settings: DataSettings) -> tuple[int, ...]:
+    """The columns that the owner does not leave out."""
+    names = [name.strip() for name in head]
+    apart = _apart(names, settings, Asked()).all if names else frozenset[int]()
+    return tuple(at for at in range(len(names)) if at not in apart)
 
 
 def is_headed(head: list[str], settings: DataSettings) -> bool:
@@ -260,7 +269,8 @@ def _all_numbers(names: Sequence[str]) -> bool:
 
 def _absent(wanted: str | int, names: list[str], settings: DataSettings, key: str) -> DataError:
     headed = not _all_numbers(names[:-1])  # one that is no header may hold what nobody else should read
-    shown = f"the header {', '.join(names[:20])}{' ...' if len(names) > 20 else ''}" if headed else "no header"
+    some = ", ".join(name[:40] for name in names[:20])
+    shown = f"the header {some}{' ...' if len(names) > 20 else ''}" if headed else "no header"
     return DataError(
         f"{settings.path} has no column {wanted!r}, but {len(names)} columns and {shown}: {key} takes a name "
         f'in the header, "first", "last", or a number from 1 to {len(names)}'
@@ -275,7 +285,7 @@ def _named(names: list[str], left: list[int]) -> int | None:
 
 
 def _place(wanted: str, last: int) -> int | None:
-    if wanted in ("first", "last"):
+    if wanted in ("first", "last") and last >= 0:
         return 0 if wanted == "first" else last
     return int(wanted) - 1 if wanted.isdecimal() and len(wanted) < 10 and 1 <= int(wanted) <= last + 1 else None
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from sojourn.data.labels import distinct, shorten
+from sojourn.data.labels import distinct, is_whole, shorten
 from sojourn.data.series import forecast_windows, series_in
 from sojourn.data.targets import Targets, class_numbers, faults, label_flags, next_tokens, quantities
 from sojourn.errors import DataError
@@ -109,13 +109,14 @@ def content_of(
     labelled_by: str = "",
 ) -> Content:
     """Samples and their labels or targets, a row each, or without any; labels may also stand in a column."""
-    if y is None:
-        return Content(source, x, (), no_labels(len(x) if x.ndim else 0), names, labelled_by=labelled_by)
+    if y is None and x.ndim:
+        return Content(source, x, (), no_labels(len(x)), names, labelled_by=labelled_by)
+    y = np.array(None) if y is None else y
     y = y.reshape(len(y)) if y.ndim == 2 and y.shape[1] == 1 else y
     several = y.ndim > 1 and y.dtype.kind in "buif"
     if x.ndim < 1 or len(x) != len(y if y.ndim else ()) or (y.ndim != 1 and not several):
         raise DataError(f"{source}: x has the shape {x.shape} and y {y.shape}, not one label for each sample")
-    fractions = y.dtype.kind == "f" and not np.array_equal(y, np.floor(y))
+    fractions = y.dtype.kind == "f" and not is_whole(y)
     labels, which = ((), no_labels(len(y))) if several or fractions else distinct(y, source)
     targets = y if y.dtype.kind in "buif" else None
     return Content(source, x, labels, which, names, labelled_by=labelled_by, targets=targets)
@@ -135,8 +136,9 @@ def fit(content: Content, form: Form, part: Purpose = "train") -> Samples:
     part: what the samples are for; only a test set keeps those that are labelled as faulty.
     """
     source = content.source
-    if not len(content.which) and not content.skipped:
-        raise DataError(f"{source}: there are no samples in it")
+    if not len(content.which):
+        nothing = _nothing(content, form, content.skipped)
+        raise nothing if content.skipped else DataError(f"{source}: there are no samples in it")
     if form.task and form.task.kind in ("forecast", "tokens") and not _is_cut(content, form.input, form.task):
         return _cut(content, form.input, form.task)
     targets = _targets(content, form, part)
@@ -158,7 +160,7 @@ def _is_cut(content: Content, wanted: InputSpec, task: TaskSpec) -> bool:
     if content.targets is None or content.series is not None or task.target is None:
         return False
     found = content.x.shape[1:]
-    same = found == wanted.shape or (*found, 1) == wanted.shape
+    same = wanted.shape in (found, (*found, 1))
     return same and prod(content.targets.shape[1:]) == prod(task.target.shape)
 
 

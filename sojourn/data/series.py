@@ -29,7 +29,7 @@ class Series:
     """How the rows of a content follow each other.
 
     pieces: where each unbroken stretch begins and where it ends, a row for each; machine: which of `machines` it is of.
-    gaps: jumps in time; missing: rows that cannot be used.
+    gaps: jumps in time; missing: rows that cannot be used; timed: whether rows say when they were.
     """
 
     pieces: NDArray[np.int64]
@@ -38,6 +38,7 @@ class Series:
     channels: tuple[str, ...] = ()
     gaps: int = 0
     missing: int = 0
+    timed: bool = False
 
     @property
     def longest(self) -> int:
@@ -141,6 +142,21 @@ def forecast_windows(content: Content, wanted: InputSpec, task: TaskSpec) -> Cut
     )
 
 
+def latest_windows(content: Content, wanted: InputSpec, steps: int) -> NDArray[np.generic]:
+    """The last steps of each series, from which it goes on; those since its last gap must be enough."""
+    found = content if content.series else series_in(content)
+    series, channels = found.series, found.x.shape[1]
+    if series is None or prod(wanted.shape) != steps * channels:
+        raise DataError(f"{content.source} has {channels} channels, the model expects the shape {wanted.shape}")
+    ends = {int(machine): stop for machine, (_, stop) in zip(series.machine, series.pieces.tolist(), strict=True)}
+    begins = {int(machine): start for machine, (start, _) in zip(series.machine, series.pieces.tolist(), strict=True)}
+    short = next((machine for machine in ends if ends[machine] - begins[machine] < steps), None)
+    if short is not None or not ends:
+        there = ends[short] - begins[short] if short is not None else 0
+        raise DataError(f"{content.source}: {there} steps are there since the last gap, the model needs {steps}")
+    return np.stack([found.x[stop - steps : stop] for stop in ends.values()]).reshape(-1, *wanted.shape)
+
+
 def _series(
     x: NDArray[np.generic],
     machine: NDArray[np.int64],
@@ -154,7 +170,8 @@ def _series(
     whole = np.isfinite(x).all(axis=1) if x.dtype.kind == "f" else np.ones(len(x), np.bool_)
     before, after = np.r_[False, whole[:-1]] & ~broken, np.r_[whole[1:], False] & ~np.r_[broken[1:], True]
     pieces = np.stack([np.flatnonzero(whole & ~before), np.flatnonzero(whole & ~after) + 1], axis=1).astype(np.int64)
-    return Series(pieces, machine[pieces[:, 0]], machines, channels, gaps, int(np.count_nonzero(~whole)))
+    missing = int(np.count_nonzero(~whole))
+    return Series(pieces, machine[pieces[:, 0]], machines, channels, gaps, missing, timed=time is not None)
 
 
 def _breaks(machine: NDArray[np.int64], time: NDArray[np.float64] | None) -> tuple[NDArray[np.bool_], int]:

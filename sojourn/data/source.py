@@ -174,8 +174,10 @@ def _read(
         case "images":
             from sojourn.data.images import common_input, read_images  # noqa: PLC0415
 
-            return read_images(settings, wanted or common_input(settings), classes)
+            return read_images(settings, wanted or common_input(settings, task), classes, task)
         case "text":
+            if task.kind != "tokens" if task else wanted is not None:
+                raise DataError(f'{settings.path} is text, which only a job with [task] kind = "tokens" learns')
             from sojourn.data.tokens import read_text  # noqa: PLC0415
 
             return read_text(settings)

@@ -57,7 +57,7 @@ def quantities(content: Content, task: TaskSpec) -> Targets:
     if found.ndim == 2 and found.shape[1] == len(content.target_names) and set(task.names) <= set(content.target_names):
         found = found[:, [content.target_names.index(name) for name in task.names]] if task.names else found
     wanted = task.target.shape if task.target else found.shape[1:]
-    if prod(found.shape[1:]) != prod(wanted):
+    if prod(found.shape[1:]) != prod(wanted) or not prod(wanted):
         raise DataError(
             f"{content.source} has targets of {prod(found.shape[1:])} numbers ({_whence(content)}), and the job "
             f"predicts {_wanted(task, prod(wanted))}: name these with data.targets, in that order"

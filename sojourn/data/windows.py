@@ -21,7 +21,7 @@ class Windows:
         self, steps: NDArray[Any], starts: NDArray[np.int64], length: int, shape: tuple[int, ...], dtype: DTypeLike
     ) -> None:
         """Cut from `steps`, whose first axis is time; each row gets this shape and type."""
-        self._steps, self._starts, self._length = steps, starts, length
+        self.steps, self._starts, self._length = steps, starts, length
         self.shape = (len(starts), *shape)
         self.ndim = len(self.shape)
         self.dtype = np.dtype(dtype)
@@ -33,7 +33,7 @@ class Windows:
     def __getitem__(self, index: Any) -> NDArray[Any]:
         """The windows with these numbers: one, a slice, or an array of numbers or of truths."""
         starts = np.asarray(self._starts[index])
-        rows = self._steps[starts[..., np.newaxis] + np.arange(self._length)]
+        rows = self.steps[starts[..., np.newaxis] + np.arange(self._length)]
         return rows.reshape(*starts.shape, *self.shape[1:]).astype(self.dtype, copy=False)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:

@@ -34,7 +34,7 @@ FIGURES: dict[Kind, tuple[str, ...]] = {
     "classification": ("accuracy", "loss", "macro_f1", "auc"),
     "multilabel": ("macro_f1", "loss", "auc", "accuracy"),
     "regression": ("rmse", "mae", "r2", "loss"),
-    "reconstruction": ("loss", "rmse", "anomaly_auc"),
+    "reconstruction": ("loss", "anomaly_auc", "rmse"),
     "forecast": ("rmse", "mae", "r2", "loss"),
     "tokens": ("perplexity", "accuracy", "loss"),
 }
@@ -45,7 +45,7 @@ SHARES = frozenset({"accuracy", "macro_f1", "auc", "anomaly_auc"})
 _WORDS = {
     "macro_f1": "macro F1",
     "auc": "AUC",
-    "anomaly_auc": "AUC of faults",
+    "anomaly_auc": "fault AUC",
     "rmse": "RMSE",
     "mae": "MAE",
     "r2": "R2",

@@ -201,7 +201,7 @@ class Pace(msgspec.Struct, frozen=True, array_like=True):
     p95: Microseconds
 
 
-class TaskHealth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TaskHealth(msgspec.Struct, frozen=True, array_like=True):
     """How a release of another task than a classification does on the device's own data."""
 
     measure: MetricName

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 _FOLDER = TemporaryDirectory(prefix="sojourn-tasks-")
 DEVICES = tuple(f"dev-{number}" for number in range(6))
 SITES = {"site-a": DEVICES[:3], "site-b": DEVICES[3:]}
-MODELS = {
+MODELS: dict[str, dict[str, Any]] = {
     "regression": {"model.name": "mlp", "model.options.hidden": [8]},
     "reconstruction": {"model.name": "autoencoder", "model.options.hidden": [6, 3]},
     "forecast": {"model.name": "mlp", "model.options.hidden": [8], "task.steps": 8, "task.horizon": 2},
     "multilabel": {"model.name": "mlp", "model.options.hidden": [8]},
     "tokens": {"model.name": "gru", "model.options.hidden": 6, "data.input": [6], "data.dtype": "int64"},
 }
-PLAIN = {"threads": 1, "rounds": 3, "data.exemplars_per_class": 2, "task.strata": 4, "fleet.devices": 6}
+PLAIN: dict[str, Any] = {"threads": 1, "rounds": 3, "data.exemplars_per_class": 2, "task.strata": 4, "fleet.devices": 6}
 TRAINING = {"training.epochs": 1, "training.batch": 16, "training.lr": 0.05}
 
 
@@ -77,6 +77,7 @@ def _save(name: str, **arrays: Any) -> str:
 @cache
 def files(kind: str) -> tuple[dict[str, str], str]:
     """Each device's file, and the test set."""
+    mine: dict[str, dict[str, Any]]
     if kind == "regression":
         x, y = quantities(240, 1)
         parts = np.array_split(np.argsort(y[:, 0]), len(DEVICES))  # by range of the first quantity

@@ -24,7 +24,7 @@ from sojourn.protocol.wire import Offer
 from tests.fleet_sim.task_fleet import DEVICES, SITES, files, kit_of, model_of, run_task, task_fleet, task_job
 
 MAIN = {"regression": "rmse", "reconstruction": "rmse", "forecast": "rmse", "multilabel": "macro_f1"}
-VISIT = {"strategy": "visit", "estimator__epochs": 1, "arranger__sets": 2, "arranger__size": 3}
+VISIT: dict[str, Any] = {"strategy": "visit", "estimator__epochs": 1, "arranger__sets": 2, "arranger__size": 3}
 
 
 @pytest.mark.parametrize("kind", ["regression", "reconstruction", "forecast", "multilabel", "tokens"])
@@ -68,7 +68,9 @@ def test_devices_and_server_come_to_the_same_rows() -> None:
 
 
 def test_samples_are_counted_by_stratum() -> None:
-    state, _, fleet = run_task(task_job("regression", strategy="naive-gsp-icg", arranger__sets=3, rounds=1), "regression")
+    state, _, fleet = run_task(
+        task_job("regression", strategy="naive-gsp-icg", arranger__sets=3, rounds=1), "regression"
+    )
     assert state.status == "done", state.detail
     assert {sum(row) for row in state.signatures.values()} == {40.0}
     assert all(len(row) == kit_of(state, fleet).learns.strata.count for row in state.signatures.values())

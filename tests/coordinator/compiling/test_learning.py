@@ -14,7 +14,7 @@ from torch.nn import functional
 from coordinator.compiling import compile_kit
 from coordinator.compiling.kits import Compiled
 from coordinator.compiling.learning import LossContext, learning_of
-from coordinator.compiling.own_losses import by_each_sample, own_loss
+from coordinator.compiling.own_losses import OwnLoss, own_loss
 from sojourn.errors import ModelError
 from sojourn.model.graphs import Graphs, check_probe
 from sojourn.protocol.spec import InputSpec
@@ -137,6 +137,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "captured": (lambda o, _t: (o - OUTSIDE).square(), "must not use a tensor from elsewhere"),
     "aligned": (lambda o, _t: (o - ALIGNED[: len(o)]).square(), "data from outside of its arguments"),
     "of a batch": (lambda o, t: (o - o.mean(0)).square() + (o - t).square(), "depends on the other samples"),
+    "a whole batch": (
+        lambda o, t: (o - t).square().mean() + o.var(0, correction=0).sum(),
+        "looks at a batch as a whole",
+    ),
     "random": (lambda o, t: (o - t + torch.randn_like(o)).square(), "random numbers"),
     "remembers": (remembers, "asked again"),
     "nothing": (lambda _o, _t: None, "returns a NoneType"),
@@ -148,7 +152,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 def own(function: Any, **changes: Any) -> Compiled:
     task = msgspec.structs.replace(QUANTITIES, loss="nets:own", beside=changes.pop("beside", ()))
-    learning = learning_of(task, MEAN, STD, loss=by_each_sample(function, "nets:own"), own="nets:own", **changes)
+    learning = learning_of(task, MEAN, STD, loss=OwnLoss(function, "nets:own"), own="nets:own", **changes)
     return compile_kit(net(4, (2,)), ROW, (), mean=None, std=None, seed=1, learning=learning)
 
 
@@ -166,8 +170,8 @@ def test_a_mean_over_a_batch_is_the_mean_of_its_samples() -> None:
     w = compiled("mse")[0].initial
     ours, theirs = (Graphs(kit).losses(w, x, y) for kit in kits)
     np.testing.assert_allclose(ours, theirs, rtol=1e-5)
-    gradients = [Graphs(kit).loss_and_gradient(w, x, y)[1] for kit in kits]
-    np.testing.assert_allclose(*gradients, rtol=1e-4, atol=1e-6)
+    mine, other = (Graphs(kit).loss_and_gradient(w, x, y)[1] for kit in kits)
+    np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("function", [weighed, pinball])
@@ -186,8 +190,8 @@ def test_a_loss_sees_layers_and_the_model_with_which_a_visit_began() -> None:
     alone = graphs.losses(w, x, y)  # beside itself, a model is where it began
     np.testing.assert_allclose(alone, graphs.losses(w, x, y, [w]))
     assert (graphs.losses(w, x, y, [w * 0.5]) > alone).all()
-    slopes = [graphs.loss_and_gradient(w, x, y, beside=[start])[1] for start in (w, w * 0.5)]
-    assert not np.allclose(*slopes)
+    here, there = (graphs.loss_and_gradient(w, x, y, beside=[start])[1] for start in (w, w * 0.5))
+    assert not np.allclose(here, there)
 
 
 def test_a_layer_that_is_not_there_is_named() -> None:

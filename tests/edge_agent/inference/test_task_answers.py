@@ -69,7 +69,7 @@ def test_a_forecast_looks_at_the_newest_steps_of_a_series(shop: Shop, tmp_path: 
         assert model.answers(np.arange(6, dtype=np.float32).reshape(2, 3, 1)) == [
             {"values": {"load": [2.0, 2.0]}}, {"values": {"load": [5.0, 5.0]}}
         ]  # fmt: skip
-        with pytest.raises(DataError, match="has 2 steps: the model looks at the newest 3"):
+        with pytest.raises(DataError, match="2 steps are there since the last gap, the model needs 3"):
             model.answers([1, 2])
     (tmp_path / "series.csv").write_text("load\n" + "\n".join(map(str, range(10))) + "\n")
     assert printed(shop, tmp_path / "series.csv") == "     0  load 9 9\n"

@@ -63,14 +63,14 @@ def reconstruction(version: int = 1, scale: float = 1.0, **more: Any) -> dict[st
         helper.make_node("ReduceMean", ["square", "axes"], ["mean"], keepdims=0),
         helper.make_node("Mul", ["mean", "scale"], ["score"]),
     ]
-    fixed = [numpy_helper.from_array(np.zeros((), np.float32), "nothing"),
-             numpy_helper.from_array(np.array([1]), "axes"), numpy_helper.from_array(np.array(scale, np.float32), "scale")]  # fmt: skip
+    given = {"nothing": np.zeros((), np.float32), "axes": np.array([1]), "scale": np.array(scale, np.float32)}
+    fixed = [numpy_helper.from_array(values, name) for name, values in given.items()]
     x = np.diag([1.0, 2.0, 3.0]).astype("<f4")
     scores = ProbeScores((np.square(x).mean(axis=1) * scale).astype("<f4").tobytes(), 1e-4)
     probe = ProbeCheck(3, x.tobytes(), np.zeros((3, 3), "<f4").tobytes(), 1e-4, scores)
     rule = AnomalyRule(0.9, 7.0, 12)
-    given: dict[str, Any] = {"task": ANOMALIES, "classes": (), "probe": probe, "anomaly": rule} | more
-    card: Card = card_of(version, **given)
+    told: dict[str, Any] = {"task": ANOMALIES, "classes": (), "probe": probe, "anomaly": rule} | more
+    card: Card = card_of(version, **told)
     return {"graph": _graph(nodes, (3,), {"outputs": (3,), "score": ()}, fixed), "card": card}
 
 

@@ -133,3 +133,27 @@ def test_what_is_installed_keeps_its_threshold_until_it_goes(shop: Shop, tmp_pat
     kept = [shop.folder.threshold(each) for each in (current, previous)]
     assert [each.value for each in kept if each] == [pytest.approx(273.0), pytest.approx(182.0)]
     assert len(list((shop.store / "release" / LINE).glob("*.threshold"))) == 2
+
+
+def test_other_data_gives_another_threshold_and_the_same_data_no_work(shop: Shop, tmp_path: Path) -> None:
+    x = np.sqrt(3 * np.arange(1, 101))[:, None] * np.eye(3)[0]
+    data = saved(tmp_path, x=x.astype(np.float32))
+    installer = Installer(shop.store, shop.store / "blobs", data)
+    installer(shop.install(1, **reconstruction()))
+    served = shop.folder.current()
+    assert served
+    was, at = shop.folder.threshold(served), shop.folder.identity()
+    installer.refresh_thresholds()
+    assert shop.folder.identity() == at
+    saved(tmp_path, x=(2 * x[:50]).astype(np.float32))
+    installer.refresh_thresholds()
+    now = shop.folder.threshold(served)
+    assert was
+    assert now
+    assert now.samples == 50
+    assert now.value == pytest.approx(4 * 46.0)
+    assert now.data != was.data
+    assert shop.folder.identity() != at  # programs look again
+    (tmp_path / "data.npz").unlink()
+    installer.refresh_thresholds()
+    assert shop.folder.threshold(served) == now  # what was known of this device still holds

@@ -76,7 +76,7 @@ def test_a_window_holds_many_times_less_memory_than_its_copies() -> None:
     form = form_of("forecast", (1000, 4), (1, 4), window=Window(1000, 1))
     samples = fit(content_of(series, None, (), "f"), form)
     assert len(samples) == 99_000
-    assert np.shares_memory(series, samples.x._steps)  # type: ignore[attr-defined]
+    assert np.shares_memory(series, samples.x.steps)  # type: ignore[attr-defined]
     assert samples.batch(np.arange(2), "float32")[0].nbytes == 2 * 16_000
 
 
@@ -145,7 +145,7 @@ def test_a_row_that_cannot_be_read_is_missing_from_its_place(tmp_path: Path) -> 
         ("t,v\n0,1\n1,2\n9,3\n10,4\n", {"time": "t"}, "longest series without a gap has 2 steps"),
         ("a,b\n1,2\n3,4\n5,6\n", {}, r"2 channels \('a', 'b'\), so 2 steps of them are 4 numbers; the model expects"),
         ("t,v\nx,1\ny,2\n", {"time": "t"}, "'x' is no time|longest series"),
-        ("when,v\nmon,1\ntue,2\n", {}, "'when' holds text such as 'mon' where numbers are needed: leave it out with"),
+        ("when,v\nmon,1\ntue,2\n", {}, "'when' holds text where numbers are needed: leave it out with"),
         ("v\n1\n", {"time": "t"}, "no column 't'"),
         ("v\n1\n", {"ignore": ("v",)}, "no column is left to be read, all 1 are left out"),
         ("", {}, "is empty"),
@@ -182,3 +182,11 @@ def test_times(cell: str, seconds: float) -> None:
 def test_what_is_no_time(cell: str) -> None:
     with pytest.raises(ValueError, match="is no time"):
         time_of(cell)
+
+
+def test_windows_that_somebody_has_cut_are_taken_as_they_are() -> None:
+    x, y = np.arange(8.0).reshape(4, 2, 1), np.array([2.0, 4, np.nan, 8]).reshape(4, 1, 1)
+    samples = fit(content_of(x, y, (), "f"), THREE)
+    assert samples.x.tolist() == x[[0, 1, 3]].tolist()
+    assert samples.y.tolist() == [[[2]], [[4]], [[8]]]
+    assert samples.skipped == ("1 samples whose target is missing, NaN or infinite",)

@@ -87,3 +87,10 @@ def test_a_csv_file_of_tokens(tmp_path: Path) -> None:
     path = tmp_path / "ids.csv"
     path.write_text("1,2,3,4\n5,6,7,8\n", encoding="utf-8")
     assert both(load_data(DataSettings(path=str(path)), FORM)) == [[[1, 2, 3], [2, 3, 4]], [[5, 6, 7], [6, 7, 8]]]
+
+
+def test_sequences_that_somebody_has_cut_are_taken_as_they_are() -> None:
+    x, y = np.array([[1, 2, 3], [4, 5, 6]]), np.array([[2, 3, 9], [5, 6, 0]])
+    assert both(fit(content_of(x, y, (), "f"), FORM)) == [[[1, 2, 3], [2, 3, 9]], [[4, 5, 6], [5, 6, 0]]]
+    with pytest.raises(DataError, match="no whole numbers from 0 to 9"):
+        fit(content_of(x, y + 5, (), "f"), FORM)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
@@ -88,7 +90,7 @@ def test_ranges_hold_equally_many_and_clusters_are_found_again() -> None:
         ({"output": (1 << 30,), "target": Target((1 << 30,))}, "1,073,741,824 numbers"),
     ],
 )
-def test_a_task_of_a_peer_that_makes_no_sense_is_refused(changes: dict, reason: str) -> None:
+def test_a_task_of_a_peer_that_makes_no_sense_is_refused(changes: dict[str, Any], reason: str) -> None:
     spec = InputSpec((3,))
     assert not [*objections_to_task(ONE, spec, 0)]
     assert any(reason in text for text in objections_to_task(msgspec.structs.replace(ONE, **changes), spec, 0))

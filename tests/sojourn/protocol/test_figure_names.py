@@ -37,4 +37,4 @@ def test_only_shares_are_percentages() -> None:
     assert figure_text("mae", 123456.7) == "123,457"
     assert figure_text("perplexity", 1.5e12) == "1.500e+12"
     assert figure_text("rmse", nan) == "-"
-    assert (called("rmse"), called("anomaly_auc"), called("own")) == ("RMSE", "AUC of faults", "own")
+    assert (called("rmse"), called("anomaly_auc"), called("own")) == ("RMSE", "fault AUC", "own")
