@@ -16,6 +16,7 @@ from coordinator.releases.adopting import ROWS, adopt, made_up
 from coordinator.releases.making import COMPARED, Material, make
 from sojourn.data.labels import classes_of
 from sojourn.data.source import DataSettings, read_content
+from sojourn.data.targets import NO_LABELS
 from sojourn.errors import ConfigError, DataError
 from sojourn.protocol.task import Strata, Target, TaskSpec
 
@@ -100,6 +101,8 @@ def _read(
     if len(classes) != adopted.classes:
         raise DataError(f"{path} has {len(classes)} classes, and the model {adopted.classes}: give --class-names")
     samples, present = len(content.which), len(content.labels)
+    if samples and not present:
+        raise DataError(f"{path} has {content.labelled_by or NO_LABELS}: a test needs a class for each sample")
     if samples < 2 * present or not present:
         raise DataError(f"{path} has {samples} samples of {present} classes: two of each are needed")
     data = JobData(
