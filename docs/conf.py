@@ -40,7 +40,7 @@ highlight_language = "none"
 extensions = ["myst_parser"]
 myst_heading_anchors = 5
 root_doc = "README"
-include_patterns = ["*.md", "docs/**.md", "deploy/*.md", "firmware_notes/*.md", "benchmarks/**.md"]
+include_patterns = ["*.md", "docs/**.md", "deploy/*.md", "firmware_notes/*.md", "benchmarks/**.md", "examples/**.md"]
 exclude_patterns = ["docs/vectors/**", "**/.*", "**/node_modules"]
 suppress_warnings = ["myst.header"]  # the protocol's messages skip a level on purpose
 
@@ -48,7 +48,8 @@ CONTENTS = {
     "README": {
         "Use it": (
             "Data <docs/data>", "docs/strategies", "docs/models", "docs/tasks", "Settings <docs/reference>",
-            "docs/simulation", "Profiles <docs/profiles>", "Systems <docs/systems>", "docs/upgrading",
+            "docs/simulation", "Examples <examples/README>", "Strata <docs/strata-study>", "Profiles <docs/profiles>",
+            "Systems <docs/systems>", "docs/upgrading",
         ),
         "A real fleet": (
             "Installing <deploy/README>", "docs/coordinator", "docs/jobs", "docs/fleet",
@@ -63,6 +64,9 @@ CONTENTS = {
     },
     "docs/decisions/README": {"": ("/docs/decisions/[0-9]*",)},
     "firmware_notes/README": {"": ("raspberry*", "jetson*", "generic*", "provisioning")},
+    "examples/README": {
+        "": ("Forecast <forecast/README>", "Regression <regression/README>", "Anomalies <anomaly/README>"),
+    },
     "benchmarks/README": {"": ("RESULTS", "On a GPU <gpu>", "Papers <papers/README>")},
 }  # fmt: skip
 """The navigation: under each page that has others below it, their headings and pages. A page in none is an error."""
