@@ -51,14 +51,14 @@ SETTINGS = (
     ),
 )
 SIZE = 4
-"""Devices of a tour; all devices are in one, so that every strategy makes as many visits in a round."""
+"""Devices of a tour. Unless told, all devices are in one; every strategy makes as many visits in a round."""
 
 
-def strategies(sets: int) -> dict[str, dict[str, Any]]:
+def strategies(setting: Setting) -> dict[str, dict[str, Any]]:
     """By name, the tables that differ."""
-    shape = {"sets": sets, "size": SIZE}
+    shape = {"sets": setting.sets, "size": SIZE}
     return {
-        "fedavg": {"strategy": "fedavg"},
+        "fedavg": {"strategy": "fedavg", "arranger": {"fraction": setting.sets * SIZE / setting.devices}},
         "visit": {"strategy": "visit", "arranger": shape},
         "random": {"strategy": "visit", "estimator": {"name": "none"}, "arranger": {"name": "random", **shape}},
     }
@@ -94,8 +94,8 @@ def reached(found: list[float], goal: float) -> int | None:
 
 def study(setting: Setting, seeds: tuple[int, ...], rounds: int) -> None:
     """Find FedAvg's best rate, let all train with it, and print a line for each run and one for all seeds."""
-    ways = strategies(setting.sets)
-    print(f"\n{setting.name}: {setting.data}, {setting.devices} devices, tours of {SIZE}", flush=True)
+    ways = strategies(setting)
+    print(f"\n{setting.name}: {setting.data}, {setting.devices} devices, {setting.sets} tours of {SIZE}", flush=True)
     tried = {rate: losses(setting, ways["fedavg"], rate, seeds[0], rounds)[0][-1] for rate in setting.rates}
     rate = min(tried, key=lambda each: tried[each])
     print(f"FedAvg's loss after {rounds} rounds by rate: {', '.join(f'{k:g}: {v:.4f}' for k, v in tried.items())}")
@@ -119,12 +119,14 @@ def main() -> None:
     options.add_argument("--data", action="append", help="only this set; repeatable")
     options.add_argument("--seeds", type=int, default=len(SEEDS))
     options.add_argument("--rounds", type=int, default=ROUNDS)
+    options.add_argument("--sets", type=int, help="tours of a round, in which not all devices are then")
     options.add_argument("--gate", action="store_true", help="with the gate as it is by default")
     given = options.parse_args()
     logging.basicConfig(level=logging.ERROR)
     for setting in SETTINGS:
         if not given.data or setting.data in given.data:
-            study(replace(setting, gate=given.gate), SEEDS[: given.seeds], given.rounds)
+            chosen = replace(setting, gate=given.gate, sets=given.sets or setting.sets)
+            study(chosen, SEEDS[: given.seeds], given.rounds)
 
 
 if __name__ == "__main__":

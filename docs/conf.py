@@ -48,6 +48,7 @@ CONTENTS = {
     "README": {
         "Use it": (
             "Data <docs/data>", "docs/strategies", "docs/models", "docs/tasks", "Settings <docs/reference>",
+            "Data <docs/data>", "docs/strategies", "docs/models", "docs/tasks", "Settings <docs/reference>",
             "docs/simulation", "Examples <examples/README>",
             "Profiles <docs/profiles>", "Systems <docs/systems>", "docs/upgrading",
         ),
@@ -64,7 +65,9 @@ CONTENTS = {
     },
     "docs/decisions/README": {"": ("/docs/decisions/[0-9]*",)},
     "firmware_notes/README": {"": ("raspberry*", "jetson*", "generic*", "provisioning")},
-    "examples/README": {"": ("Photographs by domain <office/README>",)},
+            "Data <docs/data>", "docs/strategies", "docs/models", "docs/tasks", "Settings <docs/reference>",
+            "docs/simulation", "Examples <examples/README>",
+            "Profiles <docs/profiles>", "Systems <docs/systems>", "docs/upgrading",
     "benchmarks/README": {"": ("RESULTS", "On a GPU <gpu>", "Papers <papers/README>")},
 }  # fmt: skip
 """The navigation: under each page that has others below it, their headings and pages. A page in none is an error."""
