@@ -83,6 +83,11 @@ def show(
         int | None, typer.Option(min=1, help="Of a forecast: how much of a series is seen. Of tokens: how long.")
     ] = None,
     horizon: Annotated[int, typer.Option(min=1, help="Of a forecast: how many steps are to come.")] = 1,
+    ignore: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="A column of a CSV file that is not read. Repeatable.")
+    ] = None,
+    time: Annotated[str | None, typer.Option(metavar="COLUMN", help="When each row of a series was.")] = None,
+    series: Annotated[str | None, typer.Option(metavar="COLUMN", help="Which series each row is of.")] = None,
     label: options.Label = None,
     header: options.Header = None,
     scale: options.Scale = None,
@@ -109,7 +114,7 @@ def show(
 
     values: dict[str, Any] = {"by": by, "alpha": alpha, "overlap": overlap, "shards": shards, "samples": samples}
     settings = validated(values, Split, "the command line")
-    how = partial(read_as, label=label, header=header, scale=scale)
+    how = partial(read_as, label=label, header=header, scale=scale, ignore=ignore, time=time, series=series)
     # Counts do not depend on the size of images: any will do.
     learnt = _learnt(data, task, targets, steps, horizon)
     given = JobData(input=(steps,), dtype="int64") if task == "tokens" and steps else None

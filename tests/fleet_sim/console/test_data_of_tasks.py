@@ -103,3 +103,13 @@ def test_a_device_without_samples_has_no_range(narrow: CliRunner, tmp_path: Path
     np.savez(tmp_path / "few.npz", x=np.arange(5.0)[:, None], y=np.arange(5.0) + 0.5)
     lines = shown(narrow, "show", "--data", str(tmp_path / "few.npz"), "--task", "regression", "--alpha", "0.01")
     assert any("no samples" in line for line in lines)
+
+
+def test_columns_of_a_series_are_named(narrow: CliRunner, tmp_path: Path) -> None:
+    rows = "".join(f"{hour},{pump},{hour + 100 * pump},x\n" for pump in (1, 2) for hour in range(50))
+    (tmp_path / "log.csv").write_text(f"hour,pump,level,note\n{rows}", encoding="utf-8")
+    told = ("--task", "forecast", "--steps", "4", "--time", "hour", "--series", "pump", "--ignore", "note")
+    lines = shown(narrow, "show", "--data", str(tmp_path / "log.csv"), *told, "--split", "user", "--devices", "2")
+    assert lines[0] == "log: 66 training samples for forecast over 2 devices"
+    values = sorted(line.split("  ")[-1] for line in lines[2:4])
+    assert values == ["104 to 136, median 120", "204 to 236, median 220"]
