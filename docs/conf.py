@@ -48,8 +48,7 @@ CONTENTS = {
     "README": {
         "Use it": (
             "Data <docs/data>", "docs/strategies", "docs/models", "docs/tasks", "Settings <docs/reference>",
-            "Data <docs/data>", "docs/strategies", "docs/models", "docs/tasks", "Settings <docs/reference>",
-            "docs/simulation", "Examples <examples/README>",
+            "docs/simulation", "Examples <examples/README>", "Strata <docs/strata-study>",
             "Profiles <docs/profiles>", "Systems <docs/systems>", "docs/upgrading",
         ),
         "A real fleet": (
@@ -65,9 +64,12 @@ CONTENTS = {
     },
     "docs/decisions/README": {"": ("/docs/decisions/[0-9]*",)},
     "firmware_notes/README": {"": ("raspberry*", "jetson*", "generic*", "provisioning")},
-            "Data <docs/data>", "docs/strategies", "docs/models", "docs/tasks", "Settings <docs/reference>",
-            "docs/simulation", "Examples <examples/README>",
-            "Profiles <docs/profiles>", "Systems <docs/systems>", "docs/upgrading",
+    "examples/README": {
+        "": (
+            "Photographs by domain <office/README>", "Forecast <forecast/README>", "Regression <regression/README>",
+            "Anomalies <anomaly/README>",
+        ),
+    },
     "benchmarks/README": {"": ("RESULTS", "On a GPU <gpu>", "Papers <papers/README>")},
 }  # fmt: skip
 """The navigation: under each page that has others below it, their headings and pages. A page in none is an error."""
