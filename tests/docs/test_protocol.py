@@ -35,7 +35,7 @@ from sojourn.model.exemplars import Exemplars
 from sojourn.model.graphs import GRADIENT_TOLERANCE, LOSS_TOLERANCE, probe_vector
 from sojourn.node import exchange, node, outbox
 from sojourn.protocol import envelope, fleet_messages, limits, messages, release, signing, spec, topics, wire
-from sojourn.protocol.data_summary import DataSummary
+from sojourn.protocol.data_summary import DataSummary, Quantity, SeriesSummary
 from sojourn.protocol.envelope import bounded, kind, pack, pack_blob, unpack, unpack_blob, unpack_presence
 from sojourn.protocol.messages import BETWEEN, Message, Presence
 from sojourn.protocol.topics import Address
@@ -54,12 +54,15 @@ STRUCTURES: dict[str, type] = {
     **{form.__name__: form for form in (spec.InputSpec, spec.Probe, Exemplars, wire.Epoch, wire.Ref)},
     **{form.__name__: form for form in (wire.TourId, wire.VisitId, wire.Task, wire.Offer, Member)},
     "DataSummary": DataSummary,
+    "Quantity": Quantity,
+    "SeriesSummary": SeriesSummary,
     **{form.__name__: form for form in (VisitReport, wire.TourView, wire.RoundReport, wire.JobView)},
     **{form.__name__: form for form in (wire.JobModels, wire.JobTimes, wire.JobNews)},
     **{form.__name__: form for form in (fleet_messages.FleetDevice, fleet_messages.LastVisit)},
     **{form.__name__: form for form in (fleet_messages.FleetChange, fleet_messages.VisitNote)},
     **{form.__name__: form for form in (release.SignedOrder, release.Order, release.Goods, release.Parcel)},
     **{form.__name__: form for form in (release.Card, release.ProbeCheck, release.Health, release.Pace)},
+    **{form.__name__: form for form in (release.ProbeScores, release.AnomalyRule, release.TaskHealth)},
     **{form.__name__: form for form in (release.HealthRules, release.LineView, release.DeviceView)},
     **{f"Objective `{form.__struct_config__.tag}`": form for form in get_args(parts.Objective)},
     **{f"Estimator `{form.__struct_config__.tag}`": form for form in get_args(parts.Estimator)},
