@@ -27,8 +27,6 @@ PAUSE = 2.0
 """Seconds of real time between two checkpoints of a small fleet: so much work is lost at most."""
 BYTES_PER_SECOND = 10 << 20
 """A large checkpoint is written more rarely, by this speed, so that writing takes a small share of the time."""
-FIXMAP, MAP_32, BIN_32 = 0x80, b"\xdf", b"\xc6"
-"""How msgpack begins a short map, a long one and a long string of bytes."""
 
 
 class NodeKept(msgspec.Struct, frozen=True, array_like=True):
@@ -79,11 +77,27 @@ def _gathered(fleet: VirtualFleet) -> Checkpoint:
 def _pieces(kept: Checkpoint) -> Iterator[bytes]:
     """What msgpack makes of a checkpoint, a blob at a time: as one piece, test set and models would be there twice."""
     encode, blobs = msgspec.msgpack.Encoder().encode, kept.blobs
-    rest = {"clock": kept.clock, "nodes": kept.nodes, "warm": kept.worker_times}
-    yield bytes([FIXMAP + len(rest) + 1]) + encode(rest)[1:] + encode("blobs") + MAP_32 + len(blobs).to_bytes(4, "big")
+    yield _map_of(len(Checkpoint.__struct_fields__))
+    yield encode("clock") + encode(kept.clock) + encode("nodes") + encode(kept.nodes)
+    yield encode("blobs") + _map_of(len(blobs))
     for digest, content in blobs.items():
-        yield encode(digest) + BIN_32 + len(content).to_bytes(4, "big")
+        yield encode(digest) + _bytes_of(len(content))
         yield content
+    yield encode("warm") + encode(kept.worker_times)
+
+
+def _map_of(entries: int) -> bytes:
+    """How msgpack begins a map, in its shortest form."""
+    if entries < 1 << 4:
+        return bytes([0x80 | entries])
+    return b"\xde" + entries.to_bytes(2, "big") if entries < 1 << 16 else b"\xdf" + entries.to_bytes(4, "big")
+
+
+def _bytes_of(size: int) -> bytes:
+    """How msgpack begins bytes, in its shortest form."""
+    if size < 1 << 8:
+        return b"\xc4" + size.to_bytes(1, "big")
+    return b"\xc5" + size.to_bytes(2, "big") if size < 1 << 16 else b"\xc6" + size.to_bytes(4, "big")
 
 
 class Resumed(msgspec.Struct, frozen=True):

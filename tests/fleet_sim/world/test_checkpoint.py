@@ -77,11 +77,9 @@ def test_one_that_is_not_there_is_to_be_written(tmp_path) -> None:
     assert checkpoint._is_due(tmp_path / "checkpoint.bin")
 
 
-def test_it_is_written_in_pieces_as_msgpack_would_in_one() -> None:
-    nodes = {"cloud": checkpoint.NodeKept(b"state" * 20, [b"1" * 32]), "device-1": checkpoint.NodeKept(b"", [])}
-    kept = checkpoint.Checkpoint(2.5, nodes, {b"1" * 32: b"model" * 20_000, b"2" * 32: b""}, {"device-1": (1.0, 2.0)})
-    pieces = list(checkpoint._pieces(kept))
-    assert kept.blobs[b"1" * 32] in pieces
-    assert msgspec.msgpack.decode(b"".join(pieces), type=checkpoint.Checkpoint) == kept
-    none = checkpoint.Checkpoint(0.0, {}, {}, {})
-    assert msgspec.msgpack.decode(b"".join(checkpoint._pieces(none)), type=checkpoint.Checkpoint) == none
+@pytest.mark.parametrize("size", [0, 255, 256, 65_535, 65_536])
+@pytest.mark.parametrize("count", [0, 15, 16, 65_536])
+def test_it_is_written_in_pieces_as_msgpack_would_in_one(size: int, count: int) -> None:
+    blobs = {number.to_bytes(32, "big"): b"" for number in range(count)} | ({b"x" * 32: b"y" * size} if size else {})
+    kept = checkpoint.Checkpoint(1.5, {"cloud": checkpoint.NodeKept(b"s", list(blobs)[:2])}, blobs, {"d": (0.0, 1.0)})
+    assert b"".join(checkpoint._pieces(kept)) == msgspec.msgpack.encode(kept)
