@@ -28,6 +28,7 @@ from sojourn.model.classifier import classifier_weights
 from sojourn.parts import ClassifierEstimator
 from sojourn.protocol.abilities import asked_by
 from sojourn.protocol.envelope import pack_blob, unpack_blob
+from sojourn.protocol.mandate_messages import Normalisation
 from sojourn.protocol.spec import Kit
 from sojourn.protocol.wire import Ref
 from sojourn.store.blobs import ref_of
@@ -101,7 +102,7 @@ def prepare(
     earlier = earlier_weights(job, work.start, blobs) if work.start else None
     recipe = recipe_of(job, data) if earlier is None else ""
     found = _recalled(work.known.get(recipe), blobs) or (kits.find(recipe) if kits and recipe else None)
-    kit, initial = found or (apart() if apart and recipe else _compiled(job, data, say, earlier))
+    kit, initial = found or (apart() if apart and recipe else compiled_here(job, data, say, earlier))
     if kits and recipe and not found:
         kits.keep(recipe, kit, initial)
     kit = msgspec.structs.replace(kit, values=data.values)  # not of the model: one that was kept may be of other data
@@ -121,6 +122,7 @@ def prepare(
         len(kit.classes),
         within_room(notices, work.name) or msgspec.UNSET,
         asked_by(kit) or msgspec.UNSET,
+        Normalisation(data.mean, data.std),
     )
 
 
@@ -158,9 +160,10 @@ def _digest(name: str) -> str:
         raise JobError(f"model.start: {name} cannot be read on this machine: {error.strerror or error}") from error
 
 
-def _compiled(
+def compiled_here(
     job: JobSettings, data: PublicData, say: Callable[[str], None], earlier: EarlierWeights | None = None
 ) -> Compiled:
+    """Compile a job's model in this process."""
     say("loading torch")
     from coordinator.compiling import compile_kit  # noqa: PLC0415  # torch takes seconds and 280 MB
     from coordinator.compiling.sharing import with_shared_weights  # noqa: PLC0415

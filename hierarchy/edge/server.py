@@ -14,8 +14,8 @@ import msgspec
 
 from hierarchy.edge.gate import Failed, Passed, Wrapped
 from hierarchy.edge.merge import Merged
-from hierarchy.edge.records import EdgeState, Record
 from hierarchy.edge.recalls import Recalls
+from hierarchy.edge.records import EdgeState, Record
 from hierarchy.edge.roster import SiteRoster
 from hierarchy.edge.shipping import Shipping
 from hierarchy.edge.site import Site
@@ -156,13 +156,21 @@ class EdgeServer:
                 return self._visits.progress(sender, message, now)
             case Declined():
                 return self._visits.declined(sender, message, now)
+            case _:
+                return self._hand_on(sender, message, now)
+        return []
+
+    def _hand_on(self, sender: Address, message: Message, now: float) -> list[Effect]:
+        """What concerns releases and withdrawals is handed to devices, or up."""
+        match message:
             case Recall():
                 return self._recalls.take(message, self.roster.members)
             case Ship():
                 return self._shipping.take(message, self.roster.members)
             case ReleaseReport():
                 return self._shipping.reported(sender, message, self.roster.members, now)
-        return []
+            case _:
+                return []
 
     def _born(self, device: str, now: float) -> list[Effect]:
         """A device is here again: it may have forgotten what it was asked, and not heard what was withdrawn."""

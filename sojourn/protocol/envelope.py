@@ -145,6 +145,19 @@ def _unpack_checked(data: bytes, kinds: Mapping[str, type[Message | Presence]], 
         raise InvalidMessage(f"{name!r}: {error}") from error
 
 
+def unpack_inner(data: bytes) -> Message:
+    """A message that another one carries as bytes: a msgpack map with its kind, within the limits of a packet."""
+    fields = bounded(data)
+    name = fields.get("kind") if isinstance(fields, dict) else None
+    form = _MESSAGES.get(name) if isinstance(name, str) else None
+    if form is None:
+        raise InvalidMessage(f"unknown kind {str(name)[:64]!r}")
+    try:
+        return msgspec.convert(fields, form, builtin_types=(bytes,))
+    except msgspec.ValidationError as error:
+        raise InvalidMessage(f"{name!r}: {error}") from error
+
+
 def _converted(fields: dict[str, Any], form: type[Message | Presence], *, mend: bool) -> Message | Presence:
     try:
         return msgspec.convert(fields, form, builtin_types=(bytes,))

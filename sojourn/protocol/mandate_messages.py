@@ -41,6 +41,8 @@ class KitTold(msgspec.Struct, frozen=True, tag="kit-told", tag_field="kind"):
     """None where an earlier version compiled the job."""
     compilers: Annotated[tuple[Label, ...], msgspec.Meta(max_length=16)] = ()
     """The versions of what made it, in words."""
+    serial: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)] = 0
+    """The highest number of a mandate or a withdrawal that the job had; 0 for none."""
 
 
 class SignJob(msgspec.Struct, frozen=True, tag="sign-job", tag_field="kind"):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from sojourn.parts import Gate, TourBounds, TourPolicy, Weighting
+from sojourn.protocol.audit import Audit, InspectAudit
 from sojourn.protocol.fleet_messages import Fleet, InspectFleet
 from sojourn.protocol.job_messages import Continue, JobFileText, JobText, ReadJob, Remove, Removed
 from sojourn.protocol.limits import (
@@ -32,6 +33,7 @@ from sojourn.protocol.limits import (
 )
 from sojourn.protocol.mandate import SignedMandate
 from sojourn.protocol.mandate_messages import KitTold, ReadKit, Recall, SignJob, WithdrawJob
+from sojourn.protocol.operators import SignedRequest
 from sojourn.protocol.release_messages import (
     DeviceReport,
     InspectReleases,
@@ -329,6 +331,7 @@ Message = (
     | MakeRelease | ReleaseMade | Rollout | Steer | InspectReleases | Releases
     | Ship | Release | ReleaseReport | DeviceReport
     | ReadKit | KitTold | SignJob | WithdrawJob | Recall
+    | SignedRequest | InspectAudit | Audit
 )  # fmt: skip
 
 BETWEEN: dict[type, frozenset[tuple[str, str]]] = {
@@ -345,7 +348,9 @@ BETWEEN: dict[type, frozenset[tuple[str, str]]] = {
     **dict.fromkeys((Submit, Inspect, Stop, Export, Jobs, Exported, Refused), frozenset({("cloud", "cloud")})),
     **dict.fromkeys((Continue, Remove, Removed, ReadJob, JobText), frozenset({("cloud", "cloud")})),
     **dict.fromkeys((InspectFleet, Fleet), frozenset({("cloud", "cloud")})),
-    **dict.fromkeys((ReadKit, KitTold, SignJob, WithdrawJob), frozenset({("cloud", "cloud")})),
+    **dict.fromkeys(
+        (ReadKit, KitTold, SignJob, WithdrawJob, SignedRequest, InspectAudit, Audit), frozenset({("cloud", "cloud")})
+    ),
     Recall: frozenset({("cloud", "edge"), ("edge", "device")}),
     **dict.fromkeys(
         (MakeRelease, ReleaseMade, Rollout, Steer, InspectReleases, Releases), frozenset({("cloud", "cloud")})
