@@ -29,9 +29,10 @@ class AuditLog(msgspec.Struct):
         if len(self.entries) > KEPT:
             del self.entries[: len(self.entries) - KEPT]
 
-    def has(self, who: str, ticket: str) -> bool:
-        """Whether an operator's request was answered before."""
-        return any(it.ticket == ticket and it.who == who for it in self.entries[-RECENT:])
+    def find(self, who: str, ticket: str, what: str) -> AuditEntry | None:
+        """The entry of an operator's request, if that was answered before."""
+        asked = (ticket, who, what)
+        return next((it for it in reversed(self.entries[-RECENT:]) if (it.ticket, it.who, it.what) == asked), None)
 
     @property
     def next_number(self) -> int:

@@ -76,7 +76,7 @@ class Mandates:
             known = state.mandates.held.get(mandate.job)
             if order.id.round > mandate.rounds:
                 found = f"it ends with round {mandate.rounds}"
-            elif known is None and state.mandates.is_full:
+            elif known is None and state.mandates.is_full(self.now(state)):
                 found = f"this device keeps {MANDATES_KEPT} mandates already"
             elif known and known.serial == mandate.serial and known.visits >= mandate.visits:
                 found = f"{known.visits} results were given under it, and {mandate.visits} may be"
@@ -191,7 +191,7 @@ class Mandates:
         held = state.mandates.held.get(it.job)
         if held and (held.serial > it.serial or (held.serial == it.serial and held.ended)):
             return "", []
-        if it.ends <= self.now(state) or (held is None and state.mandates.is_full):
+        if it.ends <= self.now(state) or (held is None and state.mandates.is_full(self.now(state))):
             return "", []
         key = signed.signer(self.keys)
         if key is None:

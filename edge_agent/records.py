@@ -135,20 +135,19 @@ class MandateBook(msgspec.Struct):
                 if known is None or known.serial < record.serial:
                     known = self.held[record.job] = HeldMandate(record.serial, record.until)
                 known.ended, known.ended_at = record.why, record.at
+                self.seen = max(self.seen, record.at)
                 self._make_room()
 
-    @property
-    def is_full(self) -> bool:
+    def is_full(self, now: float) -> bool:
         """Whether no mandate of another job can be kept."""
-        return len(self.held) >= MANDATES_KEPT and not self._past
+        return len(self.held) >= MANDATES_KEPT and not self._past(now)
 
-    @property
-    def _past(self) -> list[str]:
+    def _past(self, now: float) -> list[str]:
         """The jobs whose mandates would have ended by now in any case: forgotten, they are refused all the same."""
-        return [job for job, it in self.held.items() if it.ended and it.until <= self.seen]
+        return [job for job, it in self.held.items() if it.ended and it.until <= now]
 
     def _make_room(self) -> None:
-        for job in self._past[: max(0, len(self.held) - MANDATES_KEPT)]:
+        for job in self._past(self.seen)[: max(0, len(self.held) - MANDATES_KEPT)]:
             del self.held[job]
 
 

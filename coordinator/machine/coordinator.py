@@ -15,6 +15,7 @@ import msgspec
 
 from coordinator import lost_pieces
 from coordinator.jobs.settings import read_job
+from coordinator.machine.acts import NEEDED
 from coordinator.machine.fleet_requests import FleetRequests
 from coordinator.machine.fleet_watch import FleetWatch
 from coordinator.machine.job_queue import JobQueue
@@ -45,12 +46,24 @@ from sojourn.node.machine import (
     soonest,
 )
 from sojourn.node.outbox import Outbox
-from sojourn.protocol.audit import InspectAudit
+from sojourn.protocol.audit import REFUSED, InspectAudit
 from sojourn.protocol.fleet_messages import InspectFleet
 from sojourn.protocol.job_messages import Continue, ReadJob, Remove
 from sojourn.protocol.mandate_messages import ReadKit, SignJob, WithdrawJob
 from sojourn.protocol.mending import read_record
-from sojourn.protocol.messages import Birth, Export, Inspect, Roster, RosterAsk, Stop, Submit, Toured, TourProgress
+from sojourn.protocol.messages import (
+    Birth,
+    Export,
+    Inspect,
+    Refused,
+    Roster,
+    RosterAsk,
+    Stop,
+    Submit,
+    Toured,
+    TourProgress,
+)
+from sojourn.protocol.operators import SignedRequest
 from sojourn.protocol.release_messages import DeviceReport, InspectReleases, MakeRelease, Rollout, Steer
 from sojourn.protocol.topics import Address
 
@@ -60,6 +73,7 @@ if TYPE_CHECKING:
 
     from coordinator.machine.kept_rounds import KeepSettings
     from sojourn.node.machine import Effect, Event
+    from sojourn.protocol.audit import AuditEntry
     from sojourn.protocol.messages import Message
     from sojourn.protocol.operators import OperatorEntry
     from sojourn.protocol.topics import Role
@@ -205,17 +219,21 @@ class Coordinator:
 
     def _asked(self, sender: Address, message: Message, now: float) -> list[Effect]:
         """An operator asks: do it if that is allowed, once."""
+        if type(message) not in NEEDED and not isinstance(message, SignedRequest):
+            return []
         date = self._queue.date(now)
         asked = self._desk.admitted(sender, message, date)
         if isinstance(asked, str):
             return self._desk.refuse(self.state, sender, message, asked, date)
-        if self._desk.is_repeated(self.state.audit, asked):
-            return self._again(sender, asked.message, now)
+        if earlier := self._desk.earlier(self.state.audit, asked):
+            return self._again(sender, asked.message, earlier, now)
         self._desk.expect(asked)
         return self._of_jobs(sender, asked.message, now)
 
-    def _again(self, sender: Address, message: Message, now: float) -> list[Effect]:
-        """An act that was done comes again: say how things are, and do nothing."""
+    def _again(self, sender: Address, message: Message, earlier: AuditEntry, now: float) -> list[Effect]:
+        """An act that was answered comes again: say how things are, and do nothing."""
+        if earlier.outcome == REFUSED:
+            return [Send(sender, Refused(earlier.ticket, earlier.detail))]
         match message:
             case Submit():
                 name = read_job(message.job, "the job").name

@@ -44,7 +44,7 @@ NO_KEY = "this coordinator takes only what an operator signed: name your key wit
 
 
 @dataclass(frozen=True)
-class _Asked:
+class AskedRequest:
     """A request as it was made: by whom, what, and what proves it."""
 
     who: str
@@ -54,6 +54,7 @@ class _Asked:
 
     @property
     def what(self) -> str:
+        """The request in a few words."""
         return what_of(self.message)
 
 
@@ -62,12 +63,12 @@ class OperatorDesk:
 
     def __init__(self, fleet: str, cloud: str, operators: Callable[[], Mapping[str, OperatorEntry]] | None) -> None:
         self._fleet, self._cloud, self._operators = fleet, cloud, operators
-        self._pending: dict[str, _Asked] = {}
+        self._pending: dict[str, AskedRequest] = {}
         """Acts that were let in and are not answered yet, by ticket."""
         self._rate = SpeakingRate()
         self._unlisted = 0
 
-    def admitted(self, sender: Address, message: Message, date: float) -> _Asked | str:
+    def admitted(self, sender: Address, message: Message, date: float) -> AskedRequest | str:
         """The request, if it may be made; else why not."""
         asked = self._read(sender, message)
         if isinstance(asked, str) or self._operators is None:
@@ -84,9 +85,9 @@ class OperatorDesk:
             return f"{asked.what.split()[0]!r} needs the role {' or '.join(roles)}, and {asked.who} is {entry.role}"
         return asked
 
-    def _read(self, sender: Address, message: Message) -> _Asked | str:
+    def _read(self, sender: Address, message: Message) -> AskedRequest | str:
         if not isinstance(message, SignedRequest):
-            return _Asked(sender.name, message, getattr(message, "ticket", ""))
+            return AskedRequest(sender.name, message, getattr(message, "ticket", ""))
         try:
             inner = unpack_inner(message.message)
         except InvalidMessage as error:
@@ -94,12 +95,12 @@ class OperatorDesk:
         request = message.proof.read()
         if type(inner) not in NEEDED or request is None:
             return "the request is none that an operator makes"
-        asked = _Asked(request.operator, inner, message.ticket, message.proof if self._operators else None)
+        asked = AskedRequest(request.operator, inner, message.ticket, message.proof if self._operators else None)
         same = hashlib.sha256(message.message).digest() == request.digest
         known = request.what == asked.what and request.ticket == message.ticket == getattr(inner, "ticket", "")
         return asked if same and known else "the request is not what was signed"
 
-    def _misused(self, asked: _Asked, date: float) -> str | None:
+    def _misused(self, asked: AskedRequest, date: float) -> str | None:
         """Whether a signature is for another coordinator, or of another time."""
         request = asked.proof.read() if asked.proof else None
         if request is None or (request.fleet, request.cloud) != (self._fleet, self._cloud):
@@ -110,11 +111,15 @@ class OperatorDesk:
             )
         return None
 
-    def is_repeated(self, log: AuditLog, asked: _Asked) -> bool:
-        """Whether an act was answered before: it is not done again."""
-        return type(asked.message) in ACTS and log.has(asked.who, asked.ticket)
+    def earlier(self, log: AuditLog, asked: AskedRequest) -> AuditEntry | None:
+        """What was written down of an act that was answered before: it is not done again."""
+        if type(asked.message) not in ACTS:
+            return None
+        entry = log.find(asked.who, asked.ticket, asked.what)
+        # Without signatures a ticket proves nothing: what was refused may be asked again.
+        return None if entry and entry.outcome == REFUSED and asked.proof is None else entry
 
-    def expect(self, asked: _Asked) -> None:
+    def expect(self, asked: AskedRequest) -> None:
         """An act was let in: its end is written down."""
         if type(asked.message) not in ACTS:
             return
@@ -147,13 +152,13 @@ class OperatorDesk:
         read = self._read(sender, message)
         ticket = getattr(message, "ticket", "")
         # What cannot be proven is told as what it is: somebody's word.
-        asked = read if isinstance(read, _Asked) else _Asked(sender.name, message, ticket)
+        asked = read if isinstance(read, AskedRequest) else AskedRequest(sender.name, message, ticket)
         asked = replace(asked, proof=None)
         return [*self._logged(durable, asked, reason, date), Send(sender, Refused(ticket, reason))]
 
-    def _logged(self, durable: CoordinatorState, asked: _Asked, refused: str | None, date: float) -> list[Effect]:
+    def _logged(self, durable: CoordinatorState, asked: AskedRequest, refused: str | None, date: float) -> list[Effect]:
         detail = refused or ""
-        if refused is not None:
+        if refused is not None and asked.proof is None:  # anybody can have as many of these as they like
             if not self._rate.allows("refused", REFUSALS, date):
                 self._unlisted += 1
                 return []

@@ -102,7 +102,7 @@ def prepare(
     earlier = earlier_weights(job, work.start, blobs) if work.start else None
     recipe = recipe_of(job, data) if earlier is None else ""
     found = _recalled(work.known.get(recipe), blobs) or (kits.find(recipe) if kits and recipe else None)
-    kit, initial = found or (apart() if apart and recipe else compiled_here(job, data, say, earlier))
+    kit, initial = found or (apart() if apart and recipe else _compiled(job, data, say, earlier))
     if kits and recipe and not found:
         kits.keep(recipe, kit, initial)
     kit = msgspec.structs.replace(kit, values=data.values)  # not of the model: one that was kept may be of other data
@@ -160,10 +160,9 @@ def _digest(name: str) -> str:
         raise JobError(f"model.start: {name} cannot be read on this machine: {error.strerror or error}") from error
 
 
-def compiled_here(
+def _compiled(
     job: JobSettings, data: PublicData, say: Callable[[str], None], earlier: EarlierWeights | None = None
 ) -> Compiled:
-    """Compile a job's model in this process."""
     say("loading torch")
     from coordinator.compiling import compile_kit  # noqa: PLC0415  # torch takes seconds and 280 MB
     from coordinator.compiling.sharing import with_shared_weights  # noqa: PLC0415
@@ -183,6 +182,12 @@ def compiled_here(
     )
     kit = with_shared_weights(compiled.kit, module) if job.model.names_frozen else compiled.kit
     return kit, compiled.initial
+
+
+def compiled_here(job: JobSettings, data: PublicData, say: Callable[[str], None]) -> Kit:
+    """What a job compiles to in this process, whatever was compiled before."""
+    kit, _ = _compiled(job, data, say)
+    return kit
 
 
 def _recalled(known: Recipe | None, blobs: BlobStore) -> Compiled | None:

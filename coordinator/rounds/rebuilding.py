@@ -55,8 +55,7 @@ def check_kit(
     if (start := job.model.start) and not job.model.start_file and (job.model.trains or job.model.new_head):
         raise JobError(f"the kit has weights of {start!r} in it, which only the coordinator has. {TRUST}")
     data = PublicData(kit.input, kit.classes, normalisation.mean, normalisation.std, None, None, values=kit.values)
-    made, _ = compiled_here(job, data, say)
-    made = msgspec.structs.replace(made, values=kit.values)
+    made = msgspec.structs.replace(compiled_here(job, data, say), values=kit.values)
     if differs := differences(made, kit):
         versions = (
             f"it was made with {', '.join(compilers)}, and here are {', '.join(own)}: sign with the same versions. "

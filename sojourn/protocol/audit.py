@@ -35,7 +35,7 @@ class AuditEntry(msgspec.Struct, frozen=True, array_like=True):
     outcome: Label
     """`done` or `refused`."""
     detail: Text
-    ticket: Name
+    ticket: Label
     proof: RequestSignature | None
     before: Hash
     """The hash of the entry before; empty for the first."""
