@@ -29,10 +29,14 @@ class AuditLog(msgspec.Struct):
         if len(self.entries) > KEPT:
             del self.entries[: len(self.entries) - KEPT]
 
-    def find(self, who: str, ticket: str, what: str) -> AuditEntry | None:
-        """The entry of an operator's request, if that was answered before."""
-        asked = (ticket, who, what)
-        return next((it for it in reversed(self.entries[-RECENT:]) if (it.ticket, it.who, it.what) == asked), None)
+    def find(self, who: str, ticket: str, what: str, *, proven: bool) -> AuditEntry | None:
+        """The entry of an operator's request, if that was answered before.
+
+        Of a request that is proven only what was proven counts: anybody can have another's name refused.
+        """
+        asked = (ticket, who, what, proven)
+        recent = reversed(self.entries[-RECENT:])
+        return next((it for it in recent if (it.ticket, it.who, it.what, it.proof is not None) == asked), None)
 
     @property
     def next_number(self) -> int:

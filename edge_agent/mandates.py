@@ -80,7 +80,7 @@ class Mandates:
                 found = f"this device keeps {MANDATES_KEPT} mandates already"
             elif known and known.serial == mandate.serial and known.visits >= mandate.visits:
                 found = f"{known.visits} results were given under it, and {mandate.visits} may be"
-        return ("mandate", f"mandate: {found}") if found else None
+        return ("mandate", f"not covered: {found}") if found else None
 
     def allows(self, state: AgentState, edge: str, message: Prepare) -> bool:
         """Whether the worker may be made ready: that loads a graph."""
@@ -137,9 +137,9 @@ class Mandates:
             return None
         mandate = self.in_force(state, job)
         if mandate is None:
-            return "mandate: it has ended"
+            return "not covered: the mandate has ended"
         found = beyond(mandate, outcome.vectors, len(outcome.signature or ()))
-        return f"mandate: {found}" if found else None
+        return f"not covered: {found}" if found else None
 
     # --- what is kept
 
@@ -226,10 +226,10 @@ def whose_word(keys: Mapping[str, str]) -> str:
 
 def _over(mandate: Mandate, known: HeldMandate | None, now: float) -> str | None:
     """Why a mandate does not hold any more, if it does not."""
+    if known and mandate.serial <= known.serial and known.ended:
+        return known.ended
     if known and mandate.serial < known.serial:
         return f"the mandate {known.serial} has taken its place"
-    if known and mandate.serial == known.serial and known.ended:
-        return known.ended
     if mandate.ends <= now:
         return "its time is over"
     return None

@@ -132,8 +132,9 @@ class MandateBook(msgspec.Struct):
                 self._make_room()
             case MandateEnded():
                 known = self.held.get(record.job)
-                if known is None or known.serial < record.serial:
+                if known is None:
                     known = self.held[record.job] = HeldMandate(record.serial, record.until)
+                known.serial, known.until = max(known.serial, record.serial), max(known.until, record.until)
                 known.ended, known.ended_at = record.why, record.at
                 self.seen = max(self.seen, record.at)
                 self._make_room()

@@ -111,7 +111,9 @@ class VisitMachine:
             if objection := unsupported(held.order.task, self.offer):  # the owner has changed the terms since
                 effects += self._decline(DeviceVisitEvent.UNSUPPORTED, "unsupported", objection, now)
             elif self.mandates.demanded and not self.mandates.in_force(self.state, held.order.id.job):
-                effects += self._decline(DeviceVisitEvent.MANDATE_OVER, "mandate", "mandate: none holds now", now)
+                effects += self._decline(
+                    DeviceVisitEvent.MANDATE_OVER, "mandate", "not covered: no mandate holds now", now
+                )
             else:
                 effects += begun
         return effects
@@ -233,7 +235,7 @@ class VisitMachine:
         effects: list[Effect] = []
         for key in [key for key, held in self.state.held.items() if held.order.id.job == job]:
             if self.active and self.active.key == key:
-                text = "mandate: it has ended"
+                text = "not covered: the mandate has ended"
                 effects += self._decline(DeviceVisitEvent.MANDATE_OVER, "mandate", text, now)
             else:
                 effects += self._end(key, DeviceVisitEvent.MANDATE_OVER)

@@ -115,7 +115,7 @@ class OperatorDesk:
         """What was written down of an act that was answered before: it is not done again."""
         if type(asked.message) not in ACTS:
             return None
-        entry = log.find(asked.who, asked.ticket, asked.what)
+        entry = log.find(asked.who, asked.ticket, asked.what, proven=asked.proof is not None)
         # Without signatures a ticket proves nothing: what was refused may be asked again.
         return None if entry and entry.outcome == REFUSED and asked.proof is None else entry
 
