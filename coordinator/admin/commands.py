@@ -43,6 +43,12 @@ def run(
     release_key: Annotated[
         str | None, typer.Option(metavar="FILE", help="The public key of those who sign releases.")
     ] = None,
+    operators_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Operators' keys and roles: take only what they signed.")
+    ] = None,
+    mandate_keys: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Let jobs wait until one of these operators signed them.")
+    ] = None,
     store: options.Store = None,
     verbose: options.Verbose = False,
 ) -> None:
@@ -58,6 +64,8 @@ def run(
         "broker": broker_flags(broker, username, password_file),
         "operators": operator or None,
         "release_key_file": release_key,
+        "operators_file": operators_file,
+        "mandate_keys_file": mandate_keys,
         "store": store,
     }
     settings = read_settings(file, flags, CoordinatorSettings)
