@@ -3,8 +3,8 @@
 python -m benchmarks.idle_agent [--minutes 10] [--mandate]
 
 It is connected to a Mosquitto with an edge server on it, has limits to look at, trusts a release key and serves a
-release, so that all its parts are there; it has done one visit. With --mandate it has operators' keys, and the visit was
-of a job that was signed. Processor time is that of the process and all it started, from /proc.
+release, so that all its parts are there; it has done one visit. With --mandate it has operators' keys, and the visit
+was of a job that was signed. Processor time is that of the process and all it started, from /proc.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class Coordinator:
 
     def role_of(self, sender: str) -> Role | None:
         """Operators are known by name and speak as the cloud does; everybody else who may write here is an edge."""
-        return "cloud" if sender in self._operators else "edge"
+        return "cloud" if sender in self._operators or self._desk.knows(sender) else "edge"
 
     def restore(self, snapshot: bytes) -> None:
         """Take the durable state from a snapshot."""

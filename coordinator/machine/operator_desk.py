@@ -76,6 +76,8 @@ class OperatorDesk:
         entry = self._operators().get(asked.who)
         if asked.proof is None:
             return NO_KEY
+        if asked.who != sender.name:  # the answer would go to somebody else
+            return f"{asked.who!r} signed the request, and {sender.name!r} sent it: give your name with --operator"
         if entry is None or not asked.proof.signed_by(entry.key):
             return f"{asked.who!r} is not an operator of this coordinator, or has another key here"
         if why := self._misused(asked, date):
@@ -84,6 +86,10 @@ class OperatorDesk:
         if entry.role not in roles:
             return f"{asked.what.split()[0]!r} needs the role {' or '.join(roles)}, and {asked.who} is {entry.role}"
         return asked
+
+    def knows(self, name: str) -> bool:
+        """Whether this is the name of an operator with a key."""
+        return self._operators is not None and name in self._operators()
 
     def _read(self, sender: Address, message: Message) -> AskedRequest | str:
         if not isinstance(message, SignedRequest):

@@ -18,12 +18,16 @@ from sojourn.protocol.job_messages import Continue, Remove
 from sojourn.protocol.messages import Export, Inspect, Jobs, Refused, Stop, Submit
 from sojourn.protocol.operators import OperatorEntry, Request, SignedRequest, sign_request
 from sojourn.protocol.release_messages import InspectReleases, Steer
+from sojourn.protocol.topics import Address
 from tests.coordinator.machine.cloud_bench import BOOT, OPERATOR, Bench, text
 from tests.sojourn.protocol.mandates import NOW, key_of
 from tests.sojourn.store.replays import replayed, sends
 
 ROLES = {"vera": "viewer", "sue": "submitter", "rob": "releaser", "otto": "owner"}
 PEOPLE = {name: OperatorEntry(key=key_of(name).public, role=role) for name, role in ROLES.items()}  # type: ignore[arg-type]
+
+
+SUE = Address("cloud", "sue")
 
 
 class Desk(Bench):
@@ -42,7 +46,7 @@ class Desk(Bench):
 
     def by(self, who: str, message: Any, now=0.0, **how) -> Any:
         """What is answered to a signed request."""
-        (answer,) = sends(self.hear(OPERATOR, request(who, message, **how), now))
+        (answer,) = sends(self.hear(Address("cloud", who), request(who, message, **how), now))
         return answer
 
     @property
@@ -132,6 +136,13 @@ def test_no_signature_serves_for_anything_else(how, why) -> None:
     assert [outcome for _, _, outcome in desk.log] == ["refused"]
 
 
+def test_a_request_that_somebody_else_sends_is_not_answered_there() -> None:
+    desk = Desk()
+    (answer,) = sends(desk.hear(Address("cloud", "vera"), request("sue", Inspect("i"))))
+    assert "'sue' signed the request, and 'vera' sent it" in answer.reason
+    assert (desk.cloud.role_of("sue"), desk.cloud.role_of("nobody")) == ("cloud", "edge")
+
+
 def test_what_is_inside_is_read_as_carefully_as_what_is_outside() -> None:
     desk = Desk()
     for data in (b"", b"\x80", b"\xc1", msgspec.msgpack.encode({"kind": "visit"}), bytes(70_000)):
@@ -144,28 +155,28 @@ def test_an_act_is_done_once_however_often_its_message_comes_also_after_a_restar
     desk = Desk()
     desk.by("sue", Submit("t", text()))
     stop = request("sue", Stop("s", "job"))
-    desk.hear(OPERATOR, stop)
+    desk.hear(SUE, stop)
     desk.by("sue", Continue("c", "job", 5))
     state = desk.cloud.state.jobs["job"]
     assert state.status == "compiling"
     before = len(desk.records)
-    assert isinstance(sends(desk.hear(OPERATOR, stop, 60.0))[0], Jobs)  # a thief plays it again
+    assert isinstance(sends(desk.hear(SUE, stop, 60.0))[0], Jobs)  # a thief plays it again
     desk.cloud = desk.replayed()
     desk.note(desk.cloud.start(60.0))
-    assert isinstance(sends(desk.hear(OPERATOR, stop, 70.0))[0], Jobs)
+    assert isinstance(sends(desk.hear(SUE, stop, 70.0))[0], Jobs)
     assert desk.cloud.state.jobs["job"].status == "compiling"
     assert len(desk.records) == before
-    late = sends(desk.hear(OPERATOR, stop, WINDOW + 1))[0]
+    late = sends(desk.hear(SUE, stop, WINDOW + 1))[0]
     assert "ago by the clock here" in late.reason
 
 
 def test_a_job_that_was_removed_does_not_come_back_with_its_old_message() -> None:
     desk = Desk()
     submit = request("sue", Submit("t", text()))
-    desk.hear(OPERATOR, submit)
+    desk.hear(SUE, submit)
     desk.by("sue", Stop("s", "job"))
     desk.by("sue", Remove("r", "job"))
-    (answer,) = sends(desk.hear(OPERATOR, submit, 9.0))
+    (answer,) = sends(desk.hear(SUE, submit, 9.0))
     assert "there is no job 'job'" in answer.reason
     assert desk.cloud.state.jobs == {}
 
@@ -173,10 +184,10 @@ def test_a_job_that_was_removed_does_not_come_back_with_its_old_message() -> Non
 def test_what_was_refused_stays_refused_though_it_would_do_now() -> None:
     desk = Desk()
     stop = request("sue", Remove("r", "job"))
-    (first,) = sends(desk.hear(OPERATOR, stop))
+    (first,) = sends(desk.hear(SUE, stop))
     desk.by("sue", Submit("t", text()))
     desk.by("sue", Stop("s", "job"))
-    assert sends(desk.hear(OPERATOR, stop)) == [first]
+    assert sends(desk.hear(SUE, stop)) == [first]
     assert "job" in desk.cloud.state.jobs
 
 
@@ -235,4 +246,4 @@ def test_the_oldest_entries_go_and_the_chain_goes_on() -> None:
 
 
 def _received(message):
-    return Received(OPERATOR, BOOT, message)
+    return Received(SUE, BOOT, message)
