@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from edge_agent.inference.commands import predict
-from edge_agent.mandate_commands import mandates
+from edge_agent.owner.commands import mandates
 from edge_agent.setup.commands import init, preflight
 from sojourn import options
 from sojourn.settings import broker_flags

@@ -38,7 +38,7 @@ def what_of(message: Message) -> str:
 def _subject(message: Message) -> str:
     match message:
         case Submit():
-            return _name_in(message.job)
+            return job_name(message.job)
         case SignJob():
             mandate = message.mandate.read()
             return f"{mandate.job} {mandate.serial}" if mandate else "?"
@@ -56,7 +56,8 @@ def _subject(message: Message) -> str:
             return str(getattr(message, "job", None) or "")
 
 
-def _name_in(text: str) -> str:
+def job_name(text: str) -> str:
+    """The name in a job file's text; `?` where there is none."""
     try:
         name = tomllib.loads(text).get("name", "?")
     except (tomllib.TOMLDecodeError, RecursionError):

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from coordinator import lost_pieces
-from coordinator.jobs.settings import read_job
-from coordinator.machine.acts import NEEDED
+from coordinator.machine.acts import NEEDED, job_name
 from coordinator.machine.fleet_requests import FleetRequests
 from coordinator.machine.fleet_watch import FleetWatch
 from coordinator.machine.job_queue import JobQueue
@@ -236,8 +235,7 @@ class Coordinator:
             return [Send(sender, Refused(earlier.ticket, earlier.detail))]
         match message:
             case Submit():
-                name = read_job(message.job, "the job").name
-                return [Send(sender, self._requests.inspect(Inspect(message.ticket, name), now))]
+                return [Send(sender, self._requests.inspect(Inspect(message.ticket, job_name(message.job)), now))]
             case Stop() | Continue():
                 return [Send(sender, self._requests.inspect(Inspect(message.ticket, message.job), now))]
             case Steer():

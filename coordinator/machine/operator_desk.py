@@ -118,12 +118,13 @@ class OperatorDesk:
         return None
 
     def earlier(self, log: AuditLog, asked: AskedRequest) -> AuditEntry | None:
-        """What was written down of an act that was answered before: it is not done again."""
-        if type(asked.message) not in ACTS:
+        """What was written down of a signed act that was answered before: it is not done again.
+
+        Without signatures a ticket proves nothing, and whoever handles the request looks at it as ever.
+        """
+        if asked.proof is None or type(asked.message) not in ACTS:
             return None
-        entry = log.find(asked.who, asked.ticket, asked.what, proven=asked.proof is not None)
-        # Without signatures a ticket proves nothing: what was refused may be asked again.
-        return None if entry and entry.outcome == REFUSED and asked.proof is None else entry
+        return log.find(asked.who, asked.ticket, asked.what, proven=True)
 
     def expect(self, asked: AskedRequest) -> None:
         """An act was let in: its end is written down."""
@@ -172,6 +173,9 @@ class OperatorDesk:
                 detail = f"{detail} (before it, {self._unlisted} more were refused)"
                 self._unlisted = 0
         log = durable.audit
+        known = log.find(asked.who, asked.ticket, asked.what, proven=asked.proof is not None)
+        if refused is None and known and known.outcome == DONE:  # it was only asked again
+            return []
         entry = AuditEntry(
             log.next_number,
             date,

@@ -9,7 +9,7 @@ import typer
 from sojourn import options
 
 if TYPE_CHECKING:
-    from edge_agent.mandate_view import MandateLine
+    from edge_agent.owner.mandate_view import MandateLine
 
 
 def mandates(
@@ -26,7 +26,7 @@ def mandates(
     """Tell who may do what with the data of this device, and until when: what operators signed, and what ended."""
     import msgspec
 
-    from edge_agent.mandate_view import correct_clock, place_of, read_mandates, words_of
+    from edge_agent.owner.mandate_view import correct_clock, place_of, read_mandates, words_of
 
     place = place_of(file, {"name": name, "fleet": fleet, "store": store})
     if reset_clock:
