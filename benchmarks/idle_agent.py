@@ -82,7 +82,8 @@ def main() -> None:
         (folder / "release.pub").write_text(signer.public)
         key = folder / "release.pub"
         flags = ("--mandate-keys", str(key)) if asked.mandate else ()
-        fleet = LiveFleet(folder, {"edge-1": []}, own_brokers=False, cloud_flags=flags)
+        fleet = LiveFleet(folder, {"edge-1": ["one"]}, own_brokers=False, cloud_flags=flags)
+        fleet.kill("one")  # the broker knows its name; the agent that is measured is the unit's own
         process = start(folder, fleet, key, mandate=asked.mandate)
         try:
             with fleet.operator() as operator:
