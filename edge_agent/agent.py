@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from edge_agent.mandate_records import MandateEnded
 from edge_agent.mandates import Mandates
-from edge_agent.records import AgentState, MandateEnded, Record
+from edge_agent.records import AgentState, Record
 from edge_agent.releases.machine import ReleaseMachine
 from edge_agent.releases.work import Usage
 from edge_agent.training.work import Trained, Warm

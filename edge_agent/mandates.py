@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from edge_agent.records import MANDATES_KEPT, ClockSeen, MandateEnded, MandateTaken
+from edge_agent.mandate_records import MANDATES_KEPT, ClockSeen, MandateEnded, MandateTaken
 from sojourn.node.machine import Append, Say
 from sojourn.protocol.mandate import beyond, unlike
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from edge_agent.records import AgentState, HeldMandate
+    from edge_agent.mandate_records import HeldMandate
+    from edge_agent.records import AgentState
     from edge_agent.training.work import Trained
     from sojourn.node.machine import Effect
     from sojourn.protocol.mandate import Mandate, SignedMandate, SignedWithdrawal
@@ -71,7 +72,7 @@ class Mandates:
             return None
         if isinstance(order.mandate, msgspec.UnsetType):
             return "unsupported", UNSIGNED  # an edge server that passes no mandate on knows no other word
-        found = self._objection(state, edge, order.mandate, order)
+        found = self._objection(state, edge, order.id.job, order.mandate, order)
         if found is None and (mandate := order.mandate.read()):
             known = state.mandates.held.get(mandate.job)
             if order.id.round > mandate.rounds:
@@ -87,15 +88,18 @@ class Mandates:
         if not self.demanded:
             return True
         mandate = message.mandate
-        return not isinstance(mandate, msgspec.UnsetType) and not self._objection(state, edge, mandate, message)
+        return not isinstance(mandate, msgspec.UnsetType) and not self._objection(
+            state, edge, message.job, mandate, message
+        )
 
-    def _objection(self, state: AgentState, edge: str, signed: SignedMandate, asked: Visit | Prepare) -> str | None:
+    def _objection(
+        self, state: AgentState, edge: str, job: str, signed: SignedMandate, asked: Visit | Prepare
+    ) -> str | None:
         mandate = signed.read()
         if mandate is None:
             return "it cannot be read: a newer version made it, or it is damaged"
         if self._signer(signed) is None:
             return "it is not signed with a key of an operator whom this device trusts"
-        job = asked.job if hasattr(asked, "job") else asked.id.job
         return (
             (f"it is for the fleet {mandate.fleet!r}" if mandate.fleet != self.fleet else None)
             or _over(mandate, state.mandates.held.get(mandate.job), self.now(state))

@@ -63,8 +63,8 @@ class OperatorDesk:
 
     def __init__(self, fleet: str, cloud: str, operators: Callable[[], Mapping[str, OperatorEntry]] | None) -> None:
         self._fleet, self._cloud, self._operators = fleet, cloud, operators
-        self._pending: dict[str, AskedRequest] = {}
-        """Acts that were let in and are not answered yet, by ticket."""
+        self._pending: dict[tuple[str, str], AskedRequest] = {}
+        """Acts that were let in and are not answered yet, by operator and ticket."""
         self._rate = SpeakingRate()
         self._unlisted = 0
 
@@ -101,7 +101,9 @@ class OperatorDesk:
         request = message.proof.read()
         if type(inner) not in NEEDED or request is None:
             return "the request is none that an operator makes"
-        asked = AskedRequest(request.operator, inner, message.ticket, message.proof if self._operators else None)
+        asked = AskedRequest(sender.name, inner, message.ticket)  # without keys it proves nothing
+        if self._operators is not None:
+            asked = AskedRequest(request.operator, inner, message.ticket, message.proof)
         same = hashlib.sha256(message.message).digest() == request.digest
         known = request.what == asked.what and request.ticket == message.ticket == getattr(inner, "ticket", "")
         return asked if same and known else "the request is not what was signed"
@@ -130,8 +132,9 @@ class OperatorDesk:
         """An act was let in: its end is written down."""
         if type(asked.message) not in ACTS:
             return
-        self._pending.pop(asked.ticket, None)
-        self._pending[asked.ticket] = asked
+        key = asked.who, asked.ticket
+        self._pending.pop(key, None)
+        self._pending[key] = asked
         while len(self._pending) > PENDING:
             del self._pending[next(iter(self._pending))]
 
@@ -144,8 +147,10 @@ class OperatorDesk:
         """The same effects, with an entry of the log before each answer to an act."""
         done: list[Effect] = []
         for effect in effects:
-            answer = effect.message if isinstance(effect, Send) and effect.to.role == "cloud" else None
-            asked = self._pending.pop(getattr(answer, "ticket", ""), None) if answer else None
+            asked = None
+            if isinstance(effect, Send) and effect.to.role == "cloud":
+                answer = effect.message
+                asked = self._pending.pop((effect.to.name, getattr(answer, "ticket", "")), None)
             if asked:
                 refused = answer.reason if isinstance(answer, Refused) else None
                 done += self._logged(durable, asked, refused, date)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from edge_agent.mandate_records import ClockSeen
 from edge_agent.mandates import whose_word
-from edge_agent.records import AgentState, ClockSeen, Record
+from edge_agent.records import AgentState, Record
 from edge_agent.settings import AgentSettings
 from sojourn.errors import ConfigError, StoreError
 from sojourn.parts import name_of
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from edge_agent.records import HeldMandate
+    from edge_agent.mandate_records import HeldMandate
     from sojourn.protocol.mandate import Mandate
     from sojourn.protocol.wire import Task
 

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from edge_agent.agent import Agent
+from edge_agent.mandate_records import MANDATES_KEPT, ClockSeen, MandateEnded, MandateTaken
 from edge_agent.mandates import LOOK_EVERY, Mandates, whose_word
-from edge_agent.records import MANDATES_KEPT, ClockSeen, MandateEnded, MandateTaken, VisitTaken
+from edge_agent.records import VisitTaken
 from edge_agent.training.work import Train, Trained, Warm
 from sojourn.node.machine import Append, Did, Do, Pull, Pulled, Received, Undo, Woke
 from sojourn.parts import Training

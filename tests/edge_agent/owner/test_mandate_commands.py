@@ -10,8 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from edge_agent.commands import app
+from edge_agent.mandate_records import ClockSeen, MandateEnded, MandateTaken
 from edge_agent.owner.mandate_view import task_words
-from edge_agent.records import AgentState, ClockSeen, MandateEnded, MandateTaken
+from edge_agent.records import AgentState
 from sojourn.errors import ConfigError, StoreError
 from sojourn.parts import SizeEstimator, Training
 from sojourn.protocol.wire import Task
