@@ -37,6 +37,8 @@ class MandateRules:
             why = "waiting for a new signature: its mandate was withdrawn"
         elif state.kit and mandate.kit != state.kit.digest:
             why = "waiting for a new signature: its mandate is for another kit"
+        elif self.keys and state.mandate and state.mandate.signer(self.keys) is None:
+            why = "waiting for a new signature: its key is no longer in this coordinator's mandate_keys_file"
         else:
             return None
         return f"{why}: sojourn job sign {state.name} --key operator.key"

@@ -143,6 +143,19 @@ def test_a_job_waits_again_when_its_mandate_is_for_fewer_rounds_or_has_ended() -
     assert "its mandate ended 2027-01-15" in late.state.detail
 
 
+def test_a_job_that_was_signed_with_a_key_that_is_gone_waits_for_another() -> None:
+    bench = Signed()
+    bench.compiled()
+    bench.sign()
+    bench.keys = {key_of("ben").public: "ben"}
+    bench.cloud = bench.replayed()
+    bench.work.clear()
+    bench.note(bench.cloud.start(0.0))
+    assert "its key is no longer in this coordinator's mandate_keys_file" in bench.state.detail
+    assert isinstance(sends(bench.sign("ben", serial=6, ticket="again"))[-1], Jobs)
+    assert bench.cloud._queue.step(bench.state) != "unsigned"
+
+
 def test_another_job_has_its_turn_while_one_waits_for_its_signature_and_a_restart_waits_on() -> None:
     bench = Signed()
     bench.compiled()
