@@ -152,7 +152,7 @@ class AgentState(msgspec.Struct):
             case VisitTrained():
                 held = self.held[record.key]
                 held.answer, held.memory = record.answer, record.memory
-                if signed := self.mandates.held.get(held.order.id.job):
+                if self.mandate_book and (signed := self.mandate_book.held.get(held.order.id.job)):
                     signed.visits += 1
             case VisitEnded():
                 held = self.held.pop(record.key)

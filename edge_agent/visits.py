@@ -120,7 +120,8 @@ class VisitMachine:
 
     def ordered(self, edge: Address, order: Visit, now: float) -> list[Effect]:
         """A visit was asked for: take it, say why not, or say again what became of it."""
-        bare = msgspec.structs.replace(order, mandate=msgspec.UNSET)  # kept once, not with each visit
+        # A mandate is kept once, not with each visit.
+        bare = msgspec.structs.replace(order, mandate=msgspec.UNSET) if order.mandate else order
         if self.state_of(order.id) != DeviceVisitState.NEW:
             return self._again(edge, bare, now)
         effects: list[Effect] = []
