@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from sojourn.node.machine import Effect
     from sojourn.parts import Encoding
+    from sojourn.protocol.mandate import SignedMandate
 
 FLEET, EDGE, CLOUD = "benchmark", Address("edge", "edge"), Address("cloud", "cloud")
 CLASSES = tuple(str(digit) for digit in range(10))
@@ -137,6 +138,7 @@ class MeasuredSite:
         encoding: Encoding = "float32",
         training: Training = Training(),  # noqa: B008  # frozen
         threads: int | None = 1,
+        mandate: SignedMandate | msgspec.UnsetType = msgspec.UNSET,
     ) -> Callable[[], Toured]:
         """Give a tour; what comes back waits for its end."""
         self._tours += 1
@@ -153,6 +155,7 @@ class MeasuredSite:
             TourPolicy(),
             Gate(norm_factor=None),
             (),
+            mandate=mandate,
         )
         self._cloud.call(lambda now: self._cloud.node.inject(Lead(tour), now))  # type: ignore[arg-type]
         return lambda: self.coordinator.toured.get(timeout=PATIENCE)

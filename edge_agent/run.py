@@ -21,6 +21,7 @@ from edge_agent.inference.endpoint_process import EndpointProcess
 from edge_agent.inference.reporters import ErrorToken
 from edge_agent.inference.usage_listener import UsageListener
 from edge_agent.limits.rules import Limits
+from edge_agent.mandates import Mandates, whose_word
 from edge_agent.releases.installing import Installer
 from edge_agent.releases.machine import ReleaseMachine
 from edge_agent.settings import AgentSettings
@@ -40,7 +41,7 @@ from sojourn.node.machine import Told
 from sojourn.node.node import Node
 from sojourn.node.quotas import SpeakingRate
 from sojourn.notify import Notifier
-from sojourn.protocol.abilities import ABILITIES
+from sojourn.protocol.abilities import ABILITIES, MANDATE
 from sojourn.protocol.limits import LABEL, MOST_BYTES, TEXT
 from sojourn.protocol.wire import Offer
 from sojourn.settings import read_settings, store_folder
@@ -81,7 +82,18 @@ def assemble(settings: AgentSettings, notifier: Notifier | None = None) -> tuple
     folder = store_folder(settings.store, settings.fleet, settings.name)
     limits = Limits(settings.limits, folder)
     releases = ReleaseMachine(settings.fleet, _release_key(settings))
-    agent = Agent(settings.name, about, edges=frozenset(settings.edges), objection=limits.objection, releases=releases)
+    mandates = mandates_of(settings)
+    if mandates.demanded:
+        about = msgspec.structs.replace(about, abilities=(*ABILITIES, MANDATE))
+    log.info("%s: mandates: %s", settings.name, whose_word(mandates.keys))
+    agent = Agent(
+        settings.name,
+        about,
+        edges=frozenset(settings.edges),
+        objection=limits.objection,
+        releases=releases,
+        mandates=mandates,
+    )
     link = MqttLink(settings.broker, settings.name)
     store = FolderStore(folder)
     training = TrainingProcess(
@@ -156,6 +168,16 @@ def _release_key(settings: AgentSettings) -> str:
     from sojourn.protocol.signing import read_public  # noqa: PLC0415  # cryptography's megabytes only where releases are served
 
     return read_public(settings.release.key_file)
+
+
+def mandates_of(settings: AgentSettings) -> Mandates:
+    """The operators whose word counts here; without keys nothing is demanded."""
+    if settings.mandate.keys_file is None:
+        return Mandates()
+    from sojourn.protocol.signing import read_publics  # noqa: PLC0415  # cryptography's megabytes only where keys are
+
+    sites = frozenset({settings.mandate.site} if settings.mandate.site else settings.edges)
+    return Mandates(settings.fleet, read_publics(settings.mandate.keys_file), sites)
 
 
 def _runtime() -> str:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from sojourn.brokers.fleet import FleetFile, Secret
 
+OPERATOR_KEYS = "operators.pub"
+"""The keys of those who may sign jobs, in the fleet's folder; devices are given it with their bundles."""
 AGENT_STORE = "/var/lib/sojourn-agent"
 EDGE_STORE = "/var/lib/sojourn-edge"
 COORDINATOR_STORE = "/var/lib/sojourn-coordinator"
@@ -37,7 +39,11 @@ def agent_bundle(folder: Path, fleet: FleetFile, name: str, secret: Secret, data
     settings |= {"data": {"path": data}, "broker": broker_table(fleet, secret, "agent")}
     if fleet.release_key:
         settings["release"] = {"key_file": "agent.release.pub"}
-    return _files(folder, fleet, "agent", settings, secret)
+    keys = folder / OPERATOR_KEYS
+    if keys.exists():
+        settings["mandate"] = {"keys_file": "agent.operators.pub"}
+    files = _files(folder, fleet, "agent", settings, secret)
+    return files | ({"agent.operators.pub": keys.read_bytes()} if keys.exists() else {})
 
 
 def edge_bundle(folder: Path, fleet: FleetFile, name: str, secret: Secret) -> dict[str, bytes]:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coordinator.admin.operator_commands import app as operators
 from coordinator.console.as_json import AsJson, print_json
+from coordinator.console.audit_commands import audit
 from coordinator.console.device_commands import history, show, status
 from sojourn import options
 
@@ -158,8 +160,9 @@ def list_(fleet_folder: Folder = DEFAULT, as_json: AsJson = False) -> None:
     Console().print(table)
 
 
-for command in (status, show, history):
+for command in (status, show, history, audit):
     app.command()(command)
+app.add_typer(operators, name="operators")
 
 
 @app.command()

@@ -27,6 +27,12 @@ class CoordinatorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     release_key_file: str | None = None
     """Holds the public key of those who sign releases: orders that it did not sign are refused. Without one, orders are
     passed on unverified; devices verify them in any case. Example: `"release.pub"`."""
+    operators_file: str | None = None
+    """Holds the operators' public keys and roles: then only what they sign is done, and only what their roles allow;
+    `sojourn fleet operators` writes it. It is read again when it changes. Example: `"operators.toml"`."""
+    mandate_keys_file: str | None = None
+    """Holds the public keys of operators that devices trust: then every job waits until one of them has signed what
+    devices may do for it. Example: `"operators.pub"`."""
     store: str | None = None
     """The folder for journal and blobs; `~/.local/share/sojourn/FLEET/NAME` unless told. Example:
     `"/var/lib/sojourn-coordinator"`."""

@@ -9,7 +9,7 @@ import msgspec
 
 from sojourn.errors import InvalidMessage
 from sojourn.node.machine import Do, Pull, Say, Send
-from sojourn.protocol.abilities import able, leads
+from sojourn.protocol.abilities import MANDATE, able, leads
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.messages import Birth, RosterSeen
 from sojourn.protocol.topics import Address
@@ -238,6 +238,13 @@ class Sites:
         if asks not in CONSENT:
             return ()
         return self._once(("unwilling", asks), lambda: self._unwilling(asks))
+
+    def demanding(self) -> tuple[str, ...]:
+        """The devices that do only what an operator signed."""
+        offers = ((name, member.offer) for name, (_, member) in self.here().items())
+        return self._once(
+            "demanding", lambda: tuple(sorted(name for name, it in offers if it and MANDATE in (it.abilities or ())))
+        )
 
     def _unwilling(self, asks: str) -> tuple[str, ...]:
         members = [member for site in self._epochs if (it := self._rosters.get(site)) for member in it.members]

@@ -33,4 +33,5 @@ def tour_message(state: JobState, tour: TourPlan, bounds: TourBounds) -> Tour:
     return Tour(
         state.tour_id(tour), state.kit, vectors, tour.hops, tour.spares, task_of(state, tour), seed, job.tours.policy,
         job.gate.rules, norms, waves_of(state), weighting_of(strategy.aggregator), bounds,
+        state.mandate,
     )  # fmt: skip

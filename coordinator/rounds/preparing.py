@@ -28,6 +28,7 @@ from sojourn.model.classifier import classifier_weights
 from sojourn.parts import ClassifierEstimator
 from sojourn.protocol.abilities import asked_by
 from sojourn.protocol.envelope import pack_blob, unpack_blob
+from sojourn.protocol.mandate_messages import Normalisation
 from sojourn.protocol.spec import Kit
 from sojourn.protocol.wire import Ref
 from sojourn.store.blobs import ref_of
@@ -121,6 +122,7 @@ def prepare(
         len(kit.classes),
         within_room(notices, work.name) or msgspec.UNSET,
         asked_by(kit) or msgspec.UNSET,
+        Normalisation(data.mean, data.std),
     )
 
 
@@ -180,6 +182,12 @@ def _compiled(
     )
     kit = with_shared_weights(compiled.kit, module) if job.model.names_frozen else compiled.kit
     return kit, compiled.initial
+
+
+def compiled_here(job: JobSettings, data: PublicData, say: Callable[[str], None]) -> Kit:
+    """What a job compiles to in this process, whatever was compiled before."""
+    kit, _ = _compiled(job, data, say)
+    return kit
 
 
 def _recalled(known: Recipe | None, blobs: BlobStore) -> Compiled | None:

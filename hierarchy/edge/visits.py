@@ -81,7 +81,7 @@ class Visits:
         seed = derive(it.seed, device.name, tour.repeat(hop))
         vectors = {name: ref for name, ref in tour.handout.items() if name != "gate"}
         _, earlier = running.before(tour)
-        visit = Visit(tour.visit(hop), it.kit, vectors, it.task, seed, it.policy.lease, earlier)
+        visit = Visit(tour.visit(hop), it.kit, vectors, it.task, seed, it.policy.lease, earlier, it.mandate)
         return [*self._site.outbox.ask(("visit", key, hop), device, visit, now)]
 
     def born(self, device: str, now: float) -> list[Effect]:
@@ -122,7 +122,7 @@ class Visits:
         following = [] if tour.order.merges else tour.route[hop + 1 : hop + 2]
         if not following or following == [device] or following[0] in self._site.at:
             return []
-        prepare = Prepare(tour.order.id.job, tour.order.kit, tour.order.task)
+        prepare = Prepare(tour.order.id.job, tour.order.kit, tour.order.task, tour.order.mandate)
         return [Send(Address("device", following[0]), prepare)]
 
     def visited(self, sender: Address, message: Visited, now: float) -> list[Effect]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from sojourn.parts import Gate, TourBounds, TourPolicy, Weighting
+from sojourn.protocol.audit import Audit, InspectAudit
 from sojourn.protocol.fleet_messages import Fleet, InspectFleet
 from sojourn.protocol.job_messages import Continue, JobFileText, JobText, ReadJob, Remove, Removed
 from sojourn.protocol.limits import (
@@ -30,6 +31,9 @@ from sojourn.protocol.limits import (
     Text,
     check_figures,
 )
+from sojourn.protocol.mandate import SignedMandate
+from sojourn.protocol.mandate_messages import KitTold, ReadKit, Recall, SignJob, WithdrawJob
+from sojourn.protocol.operators import SignedRequest
 from sojourn.protocol.release_messages import (
     DeviceReport,
     InspectReleases,
@@ -103,6 +107,8 @@ class Prepare(msgspec.Struct, frozen=True, tag="prepare", tag_field="kind"):
     job: Name
     kit: Ref
     task: Task
+    mandate: SignedMandate | msgspec.UnsetType = msgspec.UNSET
+    """What an operator signed for the job, where one did."""
 
 
 class Visit(msgspec.Struct, frozen=True, tag="visit", tag_field="kind"):
@@ -116,6 +122,8 @@ class Visit(msgspec.Struct, frozen=True, tag="visit", tag_field="kind"):
     lease: Seconds
     earlier: Hop = 0
     """How many visits the model has had on this tour: a first device may have to warm it up."""
+    mandate: SignedMandate | msgspec.UnsetType = msgspec.UNSET
+    """What an operator signed for the job, where one did."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel", tag_field="kind"):
@@ -205,6 +213,8 @@ class Tour(msgspec.Struct, frozen=True, tag="tour", tag_field="kind"):
     """How a merge weighs its models."""
     bounds: TourBounds | msgspec.UnsetType = msgspec.UNSET
     """What bounds the tour besides; unset in what an earlier version sent or wrote."""
+    mandate: SignedMandate | msgspec.UnsetType = msgspec.UNSET
+    """What an operator signed for the job, where one did: passed on with every visit."""
 
 
 class TourCancel(msgspec.Struct, frozen=True, tag="tour-cancel", tag_field="kind"):
@@ -320,6 +330,8 @@ Message = (
     | InspectFleet | Fleet
     | MakeRelease | ReleaseMade | Rollout | Steer | InspectReleases | Releases
     | Ship | Release | ReleaseReport | DeviceReport
+    | ReadKit | KitTold | SignJob | WithdrawJob | Recall
+    | SignedRequest | InspectAudit | Audit
 )  # fmt: skip
 
 BETWEEN: dict[type, frozenset[tuple[str, str]]] = {
@@ -337,6 +349,10 @@ BETWEEN: dict[type, frozenset[tuple[str, str]]] = {
     **dict.fromkeys((Continue, Remove, Removed, ReadJob, JobText), frozenset({("cloud", "cloud")})),
     **dict.fromkeys((InspectFleet, Fleet), frozenset({("cloud", "cloud")})),
     **dict.fromkeys(
+        (ReadKit, KitTold, SignJob, WithdrawJob, SignedRequest, InspectAudit, Audit), frozenset({("cloud", "cloud")})
+    ),
+    Recall: frozenset({("cloud", "edge"), ("edge", "device")}),
+    **dict.fromkeys(
         (MakeRelease, ReleaseMade, Rollout, Steer, InspectReleases, Releases), frozenset({("cloud", "cloud")})
     ),
 }
@@ -351,6 +367,7 @@ _REFS: dict[type, tuple[str, ...]] = {
     Toured: ("vectors", "reports"),
     Roster: ("members",),
     Exported: ("model",),
+    KitTold: ("kit",),
     **dict.fromkeys((ReleaseMade, Rollout, Ship, Release), ("graph", "card")),
 }
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 VectorName = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 VisitReason = Literal[
     "busy", "hot", "metered", "power", "hours", "memory", "disk", "data", "runtime", "unsupported", "stale", "gone",
-    "failed",
+    "failed", "mandate",
 ]  # fmt: skip
 METRICS = 32
 """At most this many figures come with a visit."""

@@ -34,7 +34,21 @@ from sojourn.model import exemplars, scoring, vectors
 from sojourn.model.exemplars import Exemplars
 from sojourn.model.graphs import GRADIENT_TOLERANCE, LOSS_TOLERANCE, probe_vector
 from sojourn.node import exchange, node, outbox
-from sojourn.protocol import envelope, fleet_messages, limits, messages, release, signing, spec, topics, wire
+from sojourn.protocol import (
+    audit,
+    envelope,
+    fleet_messages,
+    limits,
+    mandate,
+    mandate_messages,
+    messages,
+    operators,
+    release,
+    signing,
+    spec,
+    topics,
+    wire,
+)
 from sojourn.protocol.data_summary import DataSummary
 from sojourn.protocol.envelope import bounded, kind, pack, pack_blob, unpack, unpack_blob, unpack_presence
 from sojourn.protocol.messages import BETWEEN, Message, Presence
@@ -61,6 +75,9 @@ STRUCTURES: dict[str, type] = {
     **{form.__name__: form for form in (release.SignedOrder, release.Order, release.Goods, release.Parcel)},
     **{form.__name__: form for form in (release.Card, release.ProbeCheck, release.Health, release.Pace)},
     **{form.__name__: form for form in (release.HealthRules, release.LineView, release.DeviceView)},
+    **{form.__name__: form for form in (mandate.SignedMandate, mandate.Mandate, operators.Request)},
+    **{form.__name__: form for form in (mandate.SignedWithdrawal, mandate.Withdrawal, operators.RequestSignature)},
+    **{form.__name__: form for form in (mandate_messages.Normalisation, audit.AuditEntry)},
     **{f"Objective `{form.__struct_config__.tag}`": form for form in get_args(parts.Objective)},
     **{f"Estimator `{form.__struct_config__.tag}`": form for form in get_args(parts.Estimator)},
 }
@@ -404,7 +421,7 @@ def test_the_page_says_which_structures_are_arrays_and_which_are_closed(name):
 def test_no_structure_was_forgotten():
     forms = {
         form
-        for module in (messages, release, spec, wire, parts.visits)
+        for module in (messages, release, spec, wire, parts.visits, mandate, mandate_messages, audit)
         for form in vars(module).values()
         if isinstance(form, type) and issubclass(form, msgspec.Struct) and form.__module__ == module.__name__
     }

@@ -63,7 +63,7 @@ class RolloutBench(Bench):
 
     def of_releases(self) -> list[bytes]:
         """The records but for those of who came and went."""
-        return [record for record in self.records if b"fleet-changed" not in record]
+        return [record for record in self.changes if b"fleet-changed" not in record]
 
     def line(self, name="l"):
         return self.cloud.state.lines[name]
