@@ -20,6 +20,7 @@ from edge_agent.agent import Agent
 from edge_agent.inference.endpoint_process import EndpointProcess
 from edge_agent.inference.reporters import ErrorToken
 from edge_agent.inference.usage_listener import UsageListener
+from edge_agent.joining.renewals import Renewals
 from edge_agent.limits.rules import Limits
 from edge_agent.releases.installing import Installer
 from edge_agent.releases.machine import ReleaseMachine
@@ -113,7 +114,8 @@ def secrets_of(settings: AgentSettings) -> list[Path]:
         *([tls.key_file, tls.certificate_file] if isinstance(tls, TlsSettings) else []),
     ]
     store = store_folder(settings.store, settings.fleet, settings.name)
-    return [store / "journal.db", *(Path(file).expanduser() for file in files if file)]
+    own = settings.identity.folder
+    return [store / "journal.db", *(Path(file).expanduser() for file in [*files, own] if file)]
 
 
 @contextmanager
@@ -134,6 +136,16 @@ def serving(settings: AgentSettings, driver: Driver) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def renewing(settings: AgentSettings) -> Iterator[None]:
+    """While in this context: have the device's certificate renewed, if it joined with a token."""
+    if settings.identity.folder is None:
+        yield
+        return
+    with closing(Renewals(Path(settings.identity.folder))):
+        yield
+
+
 def main(flags: str, file: str | None = None) -> int:
     """Run until told to stop; returns the exit code."""
     given = msgspec.json.decode(flags, type=dict)
@@ -142,7 +154,7 @@ def main(flags: str, file: str | None = None) -> int:
         notifier = Notifier.from_environment()
         settings = read_settings(file, given, AgentSettings)
         driver, watch = assemble(settings, notifier)
-        with serving(settings, driver), closing(watch()):
+        with serving(settings, driver), renewing(settings), closing(watch()):
             run_until_signal(driver, notifier)
     except SojournError as error:
         return logs.complain(error)

@@ -29,6 +29,14 @@ class ReleaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     Example: `8800`."""
 
 
+class IdentitySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The device's own keys, if it joined with a token."""
+
+    folder: str | None = None
+    """Where `sojourn agent join` put them; without, the device has a bundle's credentials, and signs nothing. Example:
+    `"identity"`."""
+
+
 class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A device."""
 
@@ -60,3 +68,5 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """What training may take of the device, and when."""
     release: ReleaseSettings = ReleaseSettings()
     """Which releases the device serves, and how."""
+    identity: IdentitySettings = IdentitySettings()
+    """The device's own keys."""

@@ -33,6 +33,8 @@ _PATHS: dict[str, Any] = {
     "data": {"path": None},
     "release": {"key_file": None, "error_token_file": None},
     "release_key_file": None,
+    "node_keys_file": None,
+    "identity": {"folder": None},
     "broker": _BROKER_PATHS,
     "cloud_broker": _BROKER_PATHS,
 }

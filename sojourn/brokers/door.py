@@ -168,7 +168,7 @@ def network_of(address: str) -> str:
 
 
 def server_context(folder: Path) -> ssl.SSLContext:
-    """The door shows the broker's own certificate, and takes those of the fleet's authorities, if somebody shows one."""
+    """The door shows the broker's own certificate, and takes those of the fleet's authorities, if one is shown."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(folder / BROKER / configuration.CERTIFICATE, folder / BROKER / configuration.KEY)

@@ -208,13 +208,12 @@ def _return(folder: Path, request: Return, now: float) -> Answered:
     if fleet.members[name].revoked:
         return Answered(Turned(f"{name} was revoked on {fleet.members[name].revoked}"))
     earlier = joining.requests.get(key)
-    if earlier and earlier.returns and earlier.state != "waiting":
+    if earlier and earlier.returns:
         if earlier.state == "rejected":
             return Answered(Turned(f"an operator has rejected the request of {name}"))
         if requested_key(earlier.request) == requested_key(request.request):
-            return Answered(_welcome(folder, fleet, earlier))
-    if earlier and earlier.returns and earlier.state == "waiting" and earlier.request == request.request:
-        return Answered(Waiting(name, ASK_AGAIN))
+            waits = earlier.state == "waiting"
+            return Answered(Waiting(name, ASK_AGAIN) if waits else _welcome(folder, fleet, earlier))
     asked = JoinRequest(name=name, node_key=key, request=request.request, asked=now, about=request.about)
     joining_file.write(folder, joining.tidied(now).with_request(asked))
     note = f"{name} was away and its certificate has ended ({request.about}): sojourn fleet accept {name}"

@@ -121,6 +121,7 @@ def renew(identity: Identity) -> None:
     if not isinstance(answer, Welcome):
         raise _unexpected(answer)
     identity.install(answer.certificate, answer.authorities)
+    identity.settle()
 
 
 def come_back(identity: Identity, about: str) -> Waiting | None:
@@ -134,6 +135,7 @@ def come_back(identity: Identity, about: str) -> Waiting | None:
     if not isinstance(answer, Welcome):
         raise _unexpected(answer)
     identity.install(answer.certificate, answer.authorities)
+    identity.settle()
     return None
 
 

@@ -91,7 +91,10 @@ class Identity:
             raise ConfigError("the door sent a certificate for another key: join again with a new token")
         self.trust(authorities)
         write_private(self.folder / CERTIFICATE, certificate + _pem(key))
-        path.unlink()
+
+    def settle(self) -> None:
+        """The certificate is in use, and that is written down: the next one is for another key."""
+        (self.folder / NEXT_KEY).unlink(missing_ok=True)
 
     def trust(self, authorities: bytes) -> None:
         """Write down whom to trust, if that has changed."""
