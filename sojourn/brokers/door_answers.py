@@ -208,6 +208,9 @@ def _return(folder: Path, request: Return, now: float) -> Answered:
     if fleet.members[name].revoked:
         return Answered(Turned(f"{name} was revoked on {fleet.members[name].revoked}"))
     earlier = joining.requests.get(key)
+    fetched = not earlier or not earlier.returns or earlier.state != "accepted"
+    if fetched and fleet.members[name].serial in still_good(fleet.members[name], now):
+        return Answered(Turned("the certificate has not ended: come with it", final=False))
     if earlier and earlier.returns:
         if earlier.state == "rejected":
             return Answered(Turned(f"an operator has rejected the request of {name}"))

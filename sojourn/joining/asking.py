@@ -38,6 +38,7 @@ from sojourn.joining.words import (
 )
 
 if TYPE_CHECKING:
+    from sojourn.joining.identity import Joined
     from sojourn.joining.token import Token
     from sojourn.joining.words import Answer, Request
 
@@ -53,8 +54,15 @@ class TurnedAway(UserError):
         self.final = turned.final
 
 
+class HungUp(LinkError):
+    """The line was cut, or TLS came to nothing."""
+
+
 class CertificateRefused(LinkError):
-    """The door does not take the certificate that was shown: it has ended, or nobody here vouches for it."""
+    """The door hung up on the certificate that was shown: it has ended, or something else cut the line.
+
+    A server that does not take a certificate says so in TLS, or only hangs up; the door itself knows which it is.
+    """
 
 
 class Door(NamedTuple):
@@ -104,7 +112,7 @@ def check(identity: Identity) -> Valid:
     offered = joined.next or new_stamp()
     identity.remember(msgspec.structs.replace(joined, next=offered))
     request = Check(identity.node_key().public_bytes, joined.stamp, offered)
-    answer = ask(Door(joined.host, joined.port), _with_certificate(identity), _signed(identity, request))
+    answer = _shown(identity, joined, request)
     if not isinstance(answer, Valid):
         raise _unexpected(answer)
     identity.remember(msgspec.structs.replace(joined, stamp=offered, next=None))
@@ -117,7 +125,7 @@ def renew(identity: Identity) -> None:
     """Get a new certificate for a new key, with the old one, and take it into use."""
     joined = identity.joined()
     request = Renew(identity.node_key().public_bytes, identity.request(joined.name))
-    answer = ask(Door(joined.host, joined.port), _with_certificate(identity), _signed(identity, request))
+    answer = _shown(identity, joined, request)
     if not isinstance(answer, Welcome):
         raise _unexpected(answer)
     identity.install(answer.certificate, answer.authorities)
@@ -139,6 +147,14 @@ def come_back(identity: Identity, about: str) -> Waiting | None:
     return None
 
 
+def _shown(identity: Identity, joined: Joined, request: Check | Renew) -> Answer:
+    """Ask with the certificate."""
+    try:
+        return ask(Door(joined.host, joined.port), _with_certificate(identity), _signed(identity, request))
+    except HungUp as error:
+        raise CertificateRefused(str(error)) from error
+
+
 def ask(door: Door, context: ssl.SSLContext, request: Request) -> Answer:
     """One question, one answer."""
     try:
@@ -155,9 +171,9 @@ def ask(door: Door, context: ssl.SSLContext, request: Request) -> Answer:
             "somebody stands between, or it was replaced and a new token is needed"
         ) from error
     except ssl.SSLError as error:
-        if "CERTIFICATE" in (error.reason or "") or "UNKNOWN_CA" in (error.reason or ""):
-            raise CertificateRefused(f"the door at {door} does not take the certificate: {error.reason}") from error
-        raise LinkError(f"the door at {door} cannot be spoken with: {error.reason or error}") from error
+        raise HungUp(f"the door at {door} cannot be spoken with: {error.reason or error}") from error
+    except (ConnectionResetError, BrokenPipeError) as error:
+        raise HungUp(f"the door at {door} hung up before it answered") from error
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise LinkError(f"the door at {door} cannot be reached: {why}") from error
@@ -188,7 +204,7 @@ def _exactly(line: ssl.SSLSocket, count: int) -> bytes:
     while len(data) < count:
         more = line.recv(count - len(data))
         if not more:
-            raise ConnectionResetError("it hung up before it answered")
+            raise ConnectionResetError
         data += more
     return data
 

@@ -76,6 +76,7 @@ class Identity:
         path = self.folder / NEXT_KEY
         key = _load(path) if path.exists() else None
         if key is None:
+            private_folder(self.folder)
             key = ec.generate_private_key(ec.SECP256R1())
             write_private(path, _pem(key))
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
