@@ -41,7 +41,7 @@ from sojourn.protocol.topics import Address
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
-    from edge_agent.visits import Objection
+    from edge_agent.visits import Objection, Sign
     from sojourn.node.machine import Event
     from sojourn.protocol.messages import Message
     from sojourn.protocol.topics import Role
@@ -59,6 +59,7 @@ class Agent:
         edges: frozenset[str] = frozenset(),
         objection: Objection | None = None,
         releases: ReleaseMachine | None = None,
+        sign: Sign | None = None,
     ) -> None:
         self.address = Address("device", name)
         self.offer: Offer | None = offer
@@ -68,6 +69,8 @@ class Agent:
         self._edges = edges
         self._objection = objection or (lambda: None)
         self._visits = VisitMachine(self.state, offer, self._objection)
+        if sign is not None:
+            self._visits.sign = sign
         self._releases = releases or ReleaseMachine("", "")
         self._warming: Prepare | None = None
         """The visit that is near, for which the worker is made ready."""

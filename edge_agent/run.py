@@ -50,6 +50,8 @@ from sojourn.store.journal import FolderStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from edge_agent.visits import Sign
+
 log = logging.getLogger("sojourn")
 
 
@@ -82,7 +84,14 @@ def assemble(settings: AgentSettings, notifier: Notifier | None = None) -> tuple
     folder = store_folder(settings.store, settings.fleet, settings.name)
     limits = Limits(settings.limits, folder)
     releases = ReleaseMachine(settings.fleet, _release_key(settings))
-    agent = Agent(settings.name, about, edges=frozenset(settings.edges), objection=limits.objection, releases=releases)
+    agent = Agent(
+        settings.name,
+        about,
+        edges=frozenset(settings.edges),
+        objection=limits.objection,
+        releases=releases,
+        sign=_signing(settings),
+    )
     link = MqttLink(settings.broker, settings.name)
     store = FolderStore(folder)
     training = TrainingProcess(
@@ -168,6 +177,15 @@ def _release_key(settings: AgentSettings) -> str:
     from sojourn.protocol.signing import read_public  # noqa: PLC0415  # cryptography's megabytes only where releases are served
 
     return read_public(settings.release.key_file)
+
+
+def _signing(settings: AgentSettings) -> Sign | None:
+    """How results are signed here; None where the device has no key of its own."""
+    if settings.identity.folder is None:
+        return None
+    from edge_agent.joining.signing import visit_signer  # noqa: PLC0415  # cryptography's megabytes only where there are keys
+
+    return visit_signer(settings.name, Path(settings.identity.folder))
 
 
 def _runtime() -> str:

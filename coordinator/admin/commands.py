@@ -106,6 +106,7 @@ def assemble(settings: CoordinatorSettings, notifier: Notifier | None = None) ->
     """
     from coordinator.machine.coordinator import Coordinator
     from coordinator.machine.work import CoordinatorWorker
+    from coordinator.rounds.node_keys import NodeKeys
     from sojourn.links.mqtt import MqttLink
     from sojourn.node.driver import Driver
     from sojourn.node.node import Node
@@ -116,6 +117,7 @@ def assemble(settings: CoordinatorSettings, notifier: Notifier | None = None) ->
     from sojourn.store.journal import FolderStore
 
     key = read_public(settings.release_key_file) if settings.release_key_file else ""
+    keys = NodeKeys(Path(settings.node_keys_file) if settings.node_keys_file else None, settings.signed_hops)
     machine = Coordinator(
         settings.name,
         frozenset(settings.operators),
@@ -123,11 +125,12 @@ def assemble(settings: CoordinatorSettings, notifier: Notifier | None = None) ->
         release_key=key,
         keep=settings.keep,
         wall=time.time() - time.monotonic(),
+        keys=keys.of,
     )
     link = MqttLink(settings.broker, settings.name)
     folder = store_folder(settings.store, settings.fleet, settings.name)
     store = FolderStore(folder)
-    workers = ThreadWorkers(CoordinatorWorker(store.blobs, folder / "blobs"), tells=True)
+    workers = ThreadWorkers(CoordinatorWorker(store.blobs, folder / "blobs", keys=keys), tells=True)
     pause = (notifier or Notifier()).nap
     node = Node(
         settings.fleet, machine, store, {"edge": link, "cloud": link}, workers, pause=pause, rate=SpeakingRate()

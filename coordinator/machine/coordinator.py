@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from coordinator.machine.kept_rounds import KeepSettings
+    from coordinator.machine.tours import KeysOf
     from sojourn.node.machine import Effect, Event
     from sojourn.protocol.messages import Message
     from sojourn.protocol.topics import Role
@@ -70,12 +71,13 @@ class Coordinator:
         release_key: str = "",
         wall: float = 0.0,
         keep: KeepSettings | None = None,
+        keys: KeysOf = lambda _devices: {},
     ) -> None:
         """A coordinator that knows no job yet.
 
         release_key: the public half of the key that signs releases; without it they go out unverified. wall: what a
         clock on the wall shows, in seconds since 1970, when `now` is 0; people are told times by it. keep: which models
-        of finished rounds are kept.
+        of finished rounds are kept. keys: with which keys some devices sign.
         """
         self.address = Address("cloud", name)
         self.offer: Offer | None = None
@@ -84,7 +86,7 @@ class Coordinator:
         self.sites = Sites()
         self._operators = operators
         self._outbox = Outbox()
-        self._tours = RoundTours(self._outbox)
+        self._tours = RoundTours(self._outbox, keys)
         self._watch = FleetWatch(self.sites, wall)
         self._queue = JobQueue(self.sites, self._tours, self._watch, keep)
         self._fleet_requests = FleetRequests(self.sites, self._watch)

@@ -14,7 +14,8 @@ from edge_agent.setup.agent_file import HEAT, ROOM
 from sojourn import __version__, toml
 from sojourn.errors import ConfigError, LinkError
 from sojourn.joining import asking
-from sojourn.joining.identity import AUTHORITIES, CERTIFICATE, JOINED, NEXT_KEY, NODE_KEY, Identity, Joined
+from sojourn.joining.files import AUTHORITIES, CERTIFICATE, JOINED, NEXT_KEY, NODE_KEY
+from sojourn.joining.identity import Identity, Joined
 from sojourn.joining.words import Waiting, Welcome
 from sojourn.protocol.limits import LABEL
 from sojourn.protocol.signing import check_public

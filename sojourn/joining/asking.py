@@ -17,7 +17,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
 from sojourn.errors import InvalidMessage, LinkError, UserError
-from sojourn.joining.identity import AUTHORITIES, CERTIFICATE, Identity, new_stamp
+from sojourn.joining.files import AUTHORITIES, CERTIFICATE
+from sojourn.joining.identity import Identity, new_stamp
 from sojourn.joining.token import FINGERPRINT_BYTES
 from sojourn.joining.words import (
     LENGTH_BYTES,

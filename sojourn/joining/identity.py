@@ -1,11 +1,4 @@
-"""What a node keeps of its own keys, in one folder that only it can read.
-
-node.key      its Ed25519 key: who it is to the fleet, and what it signs results with; made once
-node.pem      the certificate that the broker lets it in with, and its private key, in one file: renewed in one step
-ca.pem        the authorities of the fleet
-next.key      the private key of a certificate that was asked for and is not here yet
-joined.json   where the door is, and the stamps of the last visit there
-"""
+"""A node's own keys and certificate: how they are made, asked for, and taken into use."""
 
 from __future__ import annotations
 
@@ -19,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from sojourn.errors import ConfigError
+from sojourn.joining.files import AUTHORITIES, CERTIFICATE, JOINED, NEXT_KEY, NODE_KEY
 from sojourn.joining.words import Stamp
 from sojourn.protocol.limits import Name
 from sojourn.protocol.node_signing import FOR_JOINING, NodeKey
@@ -27,7 +21,6 @@ from sojourn.store.files import private_folder, write_private
 if TYPE_CHECKING:
     from pathlib import Path
 
-NODE_KEY, CERTIFICATE, AUTHORITIES, NEXT_KEY, JOINED = "node.key", "node.pem", "ca.pem", "next.key", "joined.json"
 _STAMP_BYTES = 16
 
 

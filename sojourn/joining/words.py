@@ -12,12 +12,11 @@ import msgspec
 
 from sojourn.errors import InvalidMessage
 from sojourn.protocol.limits import Duration, Label, Name, Text
+from sojourn.protocol.signed_hop import NodeSignature, PublicKey
 
 MOST_BYTES = 16 << 10
 """Of a frame in either direction; certificates and requests for them have about one thousand."""
 LENGTH_BYTES = 4
-PublicKey = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
-NodeSignature = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
 Stamp = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 Pem = Annotated[bytes, msgspec.Meta(max_length=8 << 10)]
 

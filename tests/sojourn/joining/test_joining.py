@@ -15,7 +15,8 @@ from sojourn.brokers import joining, joining_file
 from sojourn.brokers.certificates import Authority
 from sojourn.errors import ConfigError, LinkError
 from sojourn.joining import asking
-from sojourn.joining.identity import CERTIFICATE, JOINED, Identity
+from sojourn.joining.files import CERTIFICATE, JOINED
+from sojourn.joining.identity import Identity
 from sojourn.joining.words import Hello, Waiting, Welcome
 from tests.sojourn.joining.open_door import DAY, FLEET, OpenDoor, ask, enrol, open_door
 
