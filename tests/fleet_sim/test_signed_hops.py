@@ -294,7 +294,7 @@ def test_an_edge_server_cannot_say_that_a_device_with_a_key_has_none(hostile: Ca
 def test_that_an_update_was_shortened_is_believed_only_where_the_job_lets_edge_servers_do_that(
     hostile: Callable[[Tamper], None],
 ) -> None:
-    """What is left to an edge server: where it may shorten, it may say so; the tour is judged by its way all the same."""
+    """What is left to an edge server: where it may shorten, it may say so; the tour is judged by its way."""
 
     def claimed(reports: list[VisitReport]) -> list[VisitReport]:
         words = "its norm is over the usual: it was shortened to that"
