@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from edge_agent.settings import AgentSettings
 from edge_agent.setup.agent_file import HEAT, ROOM
 from sojourn import __version__, toml
-from sojourn.errors import ConfigError, LinkError
+from sojourn.errors import ConfigError
 from sojourn.joining import asking
 from sojourn.joining.files import AUTHORITIES, CERTIFICATE, JOINED, NEXT_KEY, NODE_KEY
 from sojourn.joining.identity import Identity, Joined
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from sojourn.joining.token import Token
 
 FIRST_STAMP = bytes(16)
-_PATIENT_TRIES = 5
-"""How often a door that cannot be reached is tried again before the first answer."""
+_PATIENT_TRIES = 6
+"""How often a door that cannot be reached is tried."""
 _PAUSE = 2.0
 _T = TypeVar("_T")
 _PUBLIC = re.compile(r"[a-z0-9-]{1,32}")
@@ -117,8 +117,8 @@ def _reached(ask: Callable[[], _T], say: Callable[[str], None]) -> _T:
     for number in range(_PATIENT_TRIES):
         try:
             return ask()
-        except LinkError as error:
-            if number == _PATIENT_TRIES - 1 or "cannot be reached" not in str(error):
+        except asking.Unreached as error:
+            if number == _PATIENT_TRIES - 1:
                 raise
             if number == 0:
                 say(f"{error}; trying again")

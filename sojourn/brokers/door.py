@@ -35,7 +35,7 @@ SECONDS = 10.0
 CONNECTIONS = 64
 CONNECTIONS_OF_ADDRESS = 16
 """At the same time: a school's devices are behind one address."""
-PER_SECOND, AT_ONCE = 20.0, 200.0
+PER_SECOND, AT_ONCE = 50.0, 500.0
 """Connections of one address: so many a second, after so many at once."""
 ADDRESSES = 4_096
 """How many addresses are remembered; beyond that the oldest are forgotten, and begin anew."""

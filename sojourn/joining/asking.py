@@ -55,8 +55,12 @@ class TurnedAway(UserError):
         self.final = turned.final
 
 
-class HungUp(LinkError):
-    """The line was cut, or TLS came to nothing."""
+class Unreached(LinkError):
+    """There is no door there now, or no way to it."""
+
+
+class HungUp(Unreached):
+    """The line was cut, or TLS came to nothing: the door may have too many callers."""
 
 
 class CertificateRefused(LinkError):
@@ -177,7 +181,7 @@ def ask(door: Door, context: ssl.SSLContext, request: Request) -> Answer:
         raise HungUp(f"the door at {door} hung up before it answered") from error
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise LinkError(f"the door at {door} cannot be reached: {why}") from error
+        raise Unreached(f"the door at {door} cannot be reached: {why}") from error
     except InvalidMessage as error:
         raise LinkError(f"what answers at {door} is no door of ours: {error}") from error
 
