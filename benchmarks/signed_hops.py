@@ -4,8 +4,8 @@ python -m benchmarks.signed_hops [--turns 10] [--hops 20]
 
 A hop: a tour back and forth between devices that sign and between devices that do not, over one Mosquitto, with real
 training processes; the wall time of a tour over its hops. Turn by turn, so that whatever else runs meets both.
-The coordinator: its processor time for a round of FedAvg, from the plan to the test of the model, on brokers in memory:
-what it spends on its connection to a broker, which is the same in both, is left out.
+The coordinator: its processor time for a round of FedAvg with four devices, as a process beside an edge server and the
+devices on a real Mosquitto, from a job's submission to its end.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from benchmarks.idle_agent import processor_seconds
 from benchmarks.site import CLASSES, FLEET, CompiledModel, MeasuredSite
 from edge_agent.agent import Agent
 from edge_agent.joining.signing import visit_signer
 from edge_agent.training.objectives import NAMES
 from edge_agent.training.process import TrainingProcess
-from fleet_sim.world.memory_fleet import CLOUD
+from sojourn import toml
 from sojourn.data.source import DataSettings
 from sojourn.links.mqtt import MqttLink
 from sojourn.node.driver import Driver
@@ -36,17 +37,14 @@ from sojourn.parts import Training
 from sojourn.protocol.node_signing import NodeKey
 from sojourn.protocol.wire import Offer
 from sojourn.store.journal import FolderStore
-from tests.fleet_sim.signed_fleet import SignedFleet
-from tests.fleet_sim.small_fleet import fedavg
+from tests.live.live_fleet import LiveFleet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from multiprocessing.connection import Connection
 
     from sojourn.links.settings import BrokerSettings
 
-SAMPLES, EPOCHS, ROUNDS = 200, 1, 5
-SITES = {"site-a": tuple(f"dev-{number}" for number in range(6))}
+SAMPLES, EPOCHS, ROUNDS = 200, 1, 20
 
 
 def device(settings: BrokerSettings, folder: Path, name: str, pipe: Connection) -> None:
@@ -93,38 +91,58 @@ def hops(folder: Path, model: CompiledModel, turns: int, count: int) -> dict[str
     return found
 
 
-def rounds(turns: int) -> dict[str, list[float]]:
-    """Milliseconds of the coordinator's processor time for a round, in each turn; without its broker connection."""
+class SigningFleet(LiveFleet):
+    """Four devices, an edge server and a coordinator as real processes; the devices have keys and sign, if told."""
+
+    def __init__(self, folder: Path, *, signs: bool) -> None:
+        self.keys: dict[str, str] = {}
+        self.signs = signs
+        folder.mkdir()
+        self.file = folder / "coordinator.toml"
+        super().__init__(folder, {"edge-1": [f"pi-{number}" for number in range(1, 5)]}, own_brokers=False)
+
+    def _add(self, name: str, command: list[str]) -> None:
+        """With a settings file that names the keys."""
+        if self.signs and command[0] == "agent":
+            identity = self.folder / f"{name}-identity"
+            identity.mkdir()
+            self.keys[name] = NodeKey.generate(identity / "node.key").public
+            (self.folder / "node-keys.toml").write_text(toml.dumps({"keys": self.keys}))
+            file = self.folder / f"{name}.toml"
+            file.write_text(toml.dumps({"identity": {"folder": str(identity)}}))
+            command = ["agent", "run", str(file), *command[2:]]
+        if self.signs and command[0] == "coordinator":
+            self.file.write_text('node_keys_file = "node-keys.toml"\nsigned_hops = "require"\n')
+            (self.folder / "node-keys.toml").write_text("[keys]\n")
+            command = ["coordinator", "run", str(self.file), *command[2:]]
+        super()._add(name, command)
+
+    def processor(self) -> float:
+        """Seconds that the coordinator has used so far."""
+        return processor_seconds([self.processes["cloud"].pid])
+
+
+def rounds(folder: Path, turns: int) -> dict[str, list[float]]:
+    """Milliseconds of the coordinator's processor time for a round, in each turn."""
     found: dict[str, list[float]] = {"signed": [], "plain": []}
-    for turn in range(turns + 1):
-        for what in ("signed", "plain") if turn % 2 else ("plain", "signed"):
-            nobody = SignedFleet(SITES, policy="off", unsigned=SITES["site-a"])
-            fleet = SignedFleet(SITES) if what == "signed" else nobody
-            used = timed(fleet.nodes[CLOUD].node)
-            fleet.submit(fedavg(rounds=ROUNDS, fleet__devices=6, training__lr=0.05))
-            state = fleet.run("job")
-            if [report.tours for report in state.history] != [6] * ROUNDS:
-                raise SystemExit(f"tours were refused: {state.history[-1].failures}")
-            if turn:
-                found[what].append(1e3 * sum(used) / ROUNDS)
+    fleets = {what: SigningFleet(folder / what, signs=what == "signed") for what in found}
+    try:
+        for turn in range(turns + 1):
+            for what in ("signed", "plain") if turn % 2 else ("plain", "signed"):
+                text = (
+                    f'name = "job-{turn}"\nstrategy = "fedavg"\nrounds = {ROUNDS}\nthreads = 1\ndata.test = "digits"\n'
+                )
+                text += "model.options.hidden = [16]\nfleet.devices = 4\ntraining.lr = 0.02\n"
+                before = fleets[what].processor()
+                view = fleets[what].run(text, f"job-{turn}")
+                if view.status != "done" or any(report.tours != 4 for report in view.history):
+                    raise SystemExit(f"{view.detail} {[report.failures for report in view.history]}")
+                if turn:
+                    found[what].append(1e3 * (fleets[what].processor() - before) / ROUNDS)
+    finally:
+        for fleet in fleets.values():
+            fleet.stop()
     return found
-
-
-def timed(node: Node) -> list[float]:
-    """Takes down the processor time of all that a node is asked to do."""
-    used: list[float] = []
-    for name in ("arrived", "inject", "tick", "link_up"):
-        setattr(node, name, counted(getattr(node, name), used))
-    return used
-
-
-def counted(call: Callable[..., None], used: list[float]) -> Callable[..., None]:
-    def counting(*arguments: object) -> None:
-        begun = time.process_time()
-        call(*arguments)
-        used.append(time.process_time() - begun)
-
-    return counting
 
 
 def main() -> None:
@@ -143,10 +161,10 @@ def main() -> None:
         show("a hop, ms of wall time", one)
         more = statistics.median(one["signed"]) - statistics.median(one["plain"])
         print(f"more for signatures: {more:.2f} ms (reach 5)")
-        coordinator = rounds(asked.turns)
-        show("the coordinator, ms of processor time for a round of 6 visits", coordinator)
+        coordinator = rounds(folder, asked.turns)
+        show("the coordinator, ms of processor time for a round of 4 visits", coordinator)
         signed, plain = (statistics.median(coordinator[what]) for what in ("signed", "plain"))
-        print(f"with / without: {signed / plain:.3f} (reach 1.1); {(signed - plain) / 6:.3f} ms more for each visit")
+        print(f"with / without: {signed / plain:.3f} (reach 1.1); {(signed - plain) / 4:.3f} ms more for each visit")
     print(f"load {os.getloadavg()[0]:.1f}")
 
 
