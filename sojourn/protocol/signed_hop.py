@@ -41,5 +41,5 @@ class SignedHop(msgspec.Struct, frozen=True, array_like=True):
     samples: Samples
     steps: Steps
     signature: NodeSignature
-    kept: Annotated[bytes, msgspec.Meta(max_length=32)] = b""
-    handed: Annotated[bytes, msgspec.Meta(max_length=32)] = b""
+    kept: Annotated[bytes, msgspec.Meta(max_length=32)]
+    handed: Annotated[bytes, msgspec.Meta(max_length=32)]
