@@ -59,7 +59,7 @@ def init(
     from coordinator.admin import credentials
     from sojourn.brokers import fleet as folders
     from sojourn.brokers.configuration import CONF
-    from sojourn.brokers.fleet import BROKER, RELEASE_KEY, FleetFile
+    from sojourn.brokers.fleet import BROKER, DOOR_PORT, RELEASE_KEY, FleetFile
     from sojourn.errors import ConfigError
     from sojourn.settings import validated
 
@@ -67,7 +67,12 @@ def init(
         raise ConfigError("operators connect with passwords: give a --local-port, or a --password-port")
     hosts = host or [_asked("Name or address at which nodes reach the broker", "--host")]
     listeners = {"password": password_port, "certificate": certificate_port, "local": local_port}
-    values = {"fleet": fleet, "hosts": hosts, "listeners": listeners, "door": door_port}
+    values = {
+        "fleet": fleet,
+        "hosts": hosts,
+        "listeners": listeners,
+        "door": 0 if door_port == DOOR_PORT else door_port,
+    }
     folders.create(fleet_folder, validated(values, FleetFile, "the command line"), signed_here=True)
     with folders.alone(fleet_folder):
         for name in operator or ["operator"]:

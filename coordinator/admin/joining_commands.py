@@ -144,7 +144,9 @@ def door(
 
     logs.set_up(verbose=False)
     fleet = folders.read(fleet_folder)
-    opened = Door(fleet_folder, host, fleet.door if port is None else port, lambda: reload_broker(fleet_folder, reload))
+    opened = Door(
+        fleet_folder, host, fleet.door_port if port is None else port, lambda: reload_broker(fleet_folder, reload)
+    )
 
     async def until_told() -> None:
         serving = asyncio.create_task(opened.serve())

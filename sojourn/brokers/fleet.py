@@ -23,9 +23,8 @@ from sojourn import toml
 from sojourn.brokers import configuration, passwords
 from sojourn.brokers.acl import MemberRole, Members, acl_lines, left_behind
 from sojourn.brokers.certificates import Authority
-from sojourn.brokers.configuration import Listeners
+from sojourn.brokers.configuration import Listeners, OptionalPort
 from sojourn.errors import ConfigError
-from sojourn.links.settings import Port
 from sojourn.protocol.limits import Name
 from sojourn.protocol.signing import Signer
 from sojourn.protocol.topics import check_name
@@ -81,9 +80,14 @@ class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     revoked: dict[str, Name] = {}
     """Whose certificates are no longer valid, by their serial numbers."""
     listeners: Listeners = Listeners()
-    door: Port = DOOR_PORT
-    """Where devices ask to join (`sojourn fleet door`)."""
+    door: OptionalPort = 0
+    """Where devices ask to join, if it is not the usual port (`sojourn fleet door`)."""
     members: dict[Name, FleetMember] = {}
+
+    @property
+    def door_port(self) -> int:
+        """Where devices ask to join."""
+        return self.door or DOOR_PORT
 
     @property
     def barred(self) -> list[str]:

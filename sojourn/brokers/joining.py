@@ -47,7 +47,7 @@ def invite(folder: Path, invitation: Invitation, now: float) -> Token:
         raise ConfigError(f"{MOST_INVITATIONS} invitations are open: let some end, or `sojourn fleet uninvite`")
     secret = new_secret()
     joining_file.write(folder, joining.with_invitation(invitation_id(secret), invitation))
-    return Token(fleet.hosts[0], fleet.door, fingerprint(_vouching(folder)), secret)
+    return Token(fleet.hosts[0], fleet.door_port, fingerprint(_vouching(folder)), secret)
 
 
 def uninvite(folder: Path) -> int:
