@@ -153,7 +153,8 @@ def list_(fleet_folder: Folder = DEFAULT, as_json: AsJson = False) -> None:
     table = Table("name", "role", "credential", "added", "state", title=f"{fleet.fleet} at {fleet.hosts[0]}")
     for name, member in sorted(fleet.members.items()):
         state = f"revoked {member.revoked}" if member.revoked else "may connect"
-        table.add_row(name, member.role, member.kind, member.added, state)
+        kind = f"own key, until {member.until[:10]}" if member.until else member.kind
+        table.add_row(name, member.role, kind, member.added, state)
     Console().print(table)
 
 

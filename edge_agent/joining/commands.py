@@ -62,4 +62,5 @@ def join(
     join_fleet.write_settings(file, keys, welcome, given, store)
     keys.remember(joined)
     keys.settle()
-    typer.echo(f"joined {welcome.fleet} as {welcome.name}\nwritten: {file}\nnext: sojourn agent run {file}")
+    typer.echo(f"joined {welcome.fleet} as {welcome.name}; it trains on {given['path']}")
+    typer.echo(f"written: {file}\nnext: sojourn agent run {file}")

@@ -106,7 +106,8 @@ class Door:
             self._server = None
 
     async def _met(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        address = network_of(writer.get_extra_info("peername")[0])
+        peer = writer.get_extra_info("peername")  # None for one that has gone already
+        address = network_of(peer[0]) if peer else ""
         if self._open.total() >= CONNECTIONS or self._open[address] >= CONNECTIONS_OF_ADDRESS or not self.rates.may(
             address
         ):  # fmt: skip

@@ -101,7 +101,7 @@ def _join(folder: Path, request: Join, now: float) -> Answered:
         return Answered(Waiting(name, ASK_AGAIN), f"{name} asks to join ({request.about}): sojourn fleet accept {name}")
     fleet, asked = vouched(folder, fleet, asked, now)
     # The request first: if we are interrupted between the two, the device asks again, and `_again` makes it a member.
-    joining_file.write(folder, joining.with_request(asked))
+    joining_file.write(folder, joining.unseen(name).with_request(asked))
     folders.write(folder, fleet, folders.hashes_of(folder))
     return Answered(_welcome(folder, fleet, asked), f"{name} has joined ({request.about})", reload=True)
 

@@ -70,9 +70,10 @@ def accept(folder: Path, names: Sequence[str] | None, now: float) -> list[str]:
     fleet = folders.read(folder)
     for request in chosen:
         fleet, answered = vouched(folder, fleet, request, now)
-        joining = joining.with_request(answered)
+        joining = (joining if request.returns else joining.unseen(request.name)).with_request(answered)
     for name in names or ():  # an operator says that it is one device: its next visit decides with what stamp
-        joining = _trusted_again(joining, name)
+        if name in joining.seen and joining.seen[name].doubted:
+            joining = joining.unseen(name)
     if chosen:
         folders.write(folder, fleet, folders.hashes_of(folder))
     joining_file.write(folder, joining)
@@ -149,9 +150,3 @@ def _chosen(joining: Joining, names: Sequence[str] | None, *, doubted: bool) -> 
     if missing := [name for name in names if name not in waiting and name not in others]:
         raise ConfigError(f"nobody asks as {', '.join(missing)}: `sojourn fleet requests` shows who does")
     return [waiting[name] for name in names if name in waiting]
-
-
-def _trusted_again(joining: Joining, name: str) -> Joining:
-    doubted = name in joining.seen and joining.seen[name].doubted
-    seen = {key: each for key, each in joining.seen.items() if key != name}
-    return msgspec.structs.replace(joining, seen=seen) if doubted else joining

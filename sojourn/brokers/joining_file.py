@@ -102,11 +102,14 @@ class Joining(msgspec.Struct, frozen=True):
         """The same with what is known of a member's last visit to the door."""
         return msgspec.structs.replace(self, seen={**self.seen, name: seen})
 
+    def unseen(self, name: str) -> Joining:
+        """The same without the stamp of a member: who comes next under its name sets another."""
+        return msgspec.structs.replace(self, seen={key: each for key, each in self.seen.items() if key != name})
+
     def without(self, name: str) -> Joining:
         """The same without anything of a member that was revoked or removed."""
         requests = {key: each for key, each in self.requests.items() if each.name != name}
-        seen = {key: each for key, each in self.seen.items() if key != name}
-        return msgspec.structs.replace(self, requests=requests, seen=seen)
+        return msgspec.structs.replace(self.unseen(name), requests=requests)
 
     def tidied(self, now: float) -> Joining:
         """The same without what nobody will ask for any more."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -149,7 +150,9 @@ def test_a_device_that_takes_the_place_of_another_ends_its_keys(door: OpenDoor, 
     old = enrol(door.invite(name="pi-1", authorised=True), tmp_path / "old")
     with pytest.raises(ConfigError, match="is a member already"):
         door.invite(name="pi-1")
-    enrol(door.invite(name="pi-1", authorised=True, replaces=True), tmp_path / "new")
+    asking.check(old)
+    new = enrol(door.invite(name="pi-1", authorised=True, replaces=True), tmp_path / "new")
+    asking.check(new)  # and nobody takes it for a copy
     assert list(door.fleet().revoked.values()) == ["pi-1"]
     with pytest.raises(asking.TurnedAway, match="revoked, or removed"):
         asking.check(old)
@@ -316,3 +319,24 @@ def test_a_removed_device_may_join_again_and_its_name_is_free(door: OpenDoor, tm
         joining.forget(door.folder, "pi-1")
     assert isinstance(ask(door.invite(authorised=True), tmp_path / "pi"), Welcome)
     assert door.fleet().members["pi-1"].node_key == Identity(tmp_path / "pi").node_key().public
+
+
+def test_a_hundred_devices_ask_and_are_accepted_with_one_write(
+    door: OpenDoor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, written = door.invite(uses=100, prefix="board"), list[int]()
+    authority = asking.authority_of(token)
+    for number in range(100):
+        asking.join(token, authority, Identity(tmp_path / str(number)), "raspberrypi", "a board")
+    truth = folders.write
+
+    def write(*arguments: Any) -> None:
+        written.append(len(arguments[1].members))
+        truth(*arguments)
+
+    monkeypatch.setattr(folders, "write", write)
+    assert len(door.accept()) == 100
+    assert written == [100]
+    assert len(set(door.fleet().node_keys.values())) == 100
+    for number in (0, 99):
+        assert isinstance(ask(token, tmp_path / str(number), "raspberrypi"), Welcome)
