@@ -57,6 +57,13 @@ def invite(
     if not authorised:
         typer.echo("then here: sojourn fleet accept NAME (sojourn fleet requests shows who asks)", err=True)
     typer.echo(f"the door has to be open: sojourn fleet door, at {token.host}:{token.port}", err=True)
+    settings = fleet_folder / folders.COORDINATOR / "coordinator.toml"
+    if settings.exists() and "node_keys_file" not in settings.read_text(encoding="utf-8"):
+        typer.echo(
+            f'{settings} is of an earlier version: add node_keys_file = "{folders.NODE_KEYS}" on top of it, and',
+            err=True,
+        )
+        typer.echo("restart the coordinator; until then it verifies no signatures", err=True)
 
 
 def uninvite(fleet_folder: Folder = DEFAULT) -> None:

@@ -29,7 +29,7 @@ def look(identity: Identity) -> Looked:
         return _come_back(identity)
     except asking.TurnedAway as error:
         return Looked(DAY if error.final else HOUR, f"the door says: {error}", warn=True)
-    except SojournError as error:
+    except (SojournError, OSError) as error:  # a file of ours may be gone, too
         return Looked(HOUR, str(error), warn=True)
 
 
@@ -38,7 +38,7 @@ def _come_back(identity: Identity) -> Looked:
         waiting = asking.come_back(identity, about_this_machine())
     except asking.TurnedAway as error:
         return Looked(DAY if error.final else HOUR, f"the door says: {error}", warn=True)
-    except SojournError as error:
+    except (SojournError, OSError) as error:  # a file of ours may be gone, too
         return Looked(HOUR, str(error), warn=True)
     if waiting is None:
         return Looked(MINUTE, "let in again, with a new certificate")

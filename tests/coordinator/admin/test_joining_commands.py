@@ -185,6 +185,13 @@ def test_an_old_fleet_without_keys_says_nothing_of_them(fleet: Run, tmp_path: Pa
     assert not (tmp_path / "fleet" / "joining.json").exists()
 
 
+def test_a_coordinator_of_an_earlier_version_is_not_left_without_keys(fleet: Run, tmp_path: Path) -> None:
+    settings = tmp_path / "fleet" / "coordinator" / "coordinator.toml"
+    assert "until then it verifies no signatures" not in fleet("invite")
+    settings.write_text(settings.read_text().replace('node_keys_file = "node-keys.toml"\n', ""))
+    assert "until then it verifies no signatures" in fleet("invite")
+
+
 def test_what_an_operator_reads_of_a_device_is_short() -> None:
     assert 0 < len(about_this_machine()) <= 200
 

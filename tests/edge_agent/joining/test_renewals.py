@@ -103,6 +103,11 @@ def test_an_agent_looks_when_it_starts_and_says_what_is_new_once(
     assert seen == [tmp_path] * 4
 
 
-def test_a_look_that_cannot_be_taken_is_a_warning(tmp_path: Path) -> None:
+def test_a_look_that_cannot_be_taken_is_a_warning(door: OpenDoor, tmp_path: Path) -> None:
     looked = look_outside(tmp_path / "nothing")
     assert (looked.again, looked.warn) == (HOUR, True)
+    made = device(door, tmp_path / "pi", 1)
+    (made.folder / "ca.pem").unlink()
+    looked = look(made)
+    assert (looked.again, looked.warn) == (HOUR, True)
+    assert "ca.pem" in looked.text
