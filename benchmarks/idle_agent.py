@@ -1,11 +1,9 @@
 """An agent that waits for work, with the unit's command and environment: its memory and its processor time.
 
-python -m benchmarks.idle_agent [--minutes 10] [--joined]
+python -m benchmarks.idle_agent [--minutes 10]
 
 It is connected to a Mosquitto with an edge server on it, has limits to look at, trusts a release key and serves a
-release, so that all its parts are there; with --joined it has keys of its own too, signs, and looks after its
-certificate (at a door that is shut: each look is a process that ends). Processor time is that of the process and all it
-started, from /proc.
+release, so that all its parts are there. Processor time is that of the process and all it started, from /proc.
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ import numpy as np
 from benchmarks.agent_memory import PROC, sample, tree
 from coordinator.jobs.data import digits_split
 from coordinator.releases.orders import orders_for
-from sojourn.joining.identity import Identity, Joined
 from sojourn.protocol.release import HealthRules
 from sojourn.protocol.signing import Signer
 from tests.live.live_fleet import FLEET, LiveFleet
@@ -53,7 +50,7 @@ def processor_seconds(pids: list[int]) -> float:
     return used / os.sysconf("SC_CLK_TCK")
 
 
-def start(folder: Path, fleet: LiveFleet, key: Path, *, joined: bool) -> subprocess.Popen[bytes]:
+def start(folder: Path, fleet: LiveFleet, key: Path) -> subprocess.Popen[bytes]:
     """The agent as systemd starts it."""
     x, y = digits_split(train=True)
     np.savez(folder / "data.npz", x=x, y=y)
@@ -64,11 +61,6 @@ def start(folder: Path, fleet: LiveFleet, key: Path, *, joined: bool) -> subproc
         f'[broker]\nhost = "{broker.host}"\nport = {broker.port}\n[data]\npath = "{folder / "data.npz"}"\n'
         f'[release]\nkey_file = "{key}"\n[limits]\nthrottle_at = 70\nstop_at = 80\nfree_memory = 64\nfree_disk = 256\n'
     )
-    if joined:
-        identity = Identity(folder / "identity")
-        identity.node_key()
-        identity.remember(Joined(name="one", host="127.0.0.1", port=1, stamp=bytes(16)))
-        file.write_text(f'{file.read_text()}[identity]\nfolder = "{identity.folder}"\n')
     words, added = unit()
     plain = {name: os.environ[name] for name in ("PATH", "LANG", "PYTHONPATH") if name in os.environ}
     return subprocess.Popen([sys.executable, "-m", "sojourn.cli", *words, file], env=plain | added)
@@ -77,14 +69,13 @@ def start(folder: Path, fleet: LiveFleet, key: Path, *, joined: bool) -> subproc
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--joined", action="store_true")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         signer = Signer.generate(folder / "release.key")
         (folder / "release.pub").write_text(signer.public)
         fleet = LiveFleet(folder, {"edge-1": []}, own_brokers=False)
-        process = start(folder, fleet, folder / "release.pub", joined=asked.joined)
+        process = start(folder, fleet, folder / "release.pub")
         try:
             with fleet.operator() as operator:
                 operator.jobs(patience=60)
