@@ -139,8 +139,9 @@ class MeasuredSite:
         training: Training = Training(),  # noqa: B008  # frozen
         threads: int | None = 1,
         mandate: SignedMandate | msgspec.UnsetType = msgspec.UNSET,
+        keys: dict[str, bytes] | None = None,
     ) -> Callable[[], Toured]:
-        """Give a tour; what comes back waits for its end."""
+        """Give a tour; what comes back waits for its end. `keys`: with which its devices sign."""
         self._tours += 1
         kit = ref_of(model.packed)
         self.blobs.put(model.packed, kit.digest)
@@ -156,6 +157,7 @@ class MeasuredSite:
             Gate(norm_factor=None),
             (),
             mandate=mandate,
+            keys=keys or msgspec.UNSET,
         )
         self._cloud.call(lambda now: self._cloud.node.inject(Lead(tour), now))  # type: ignore[arg-type]
         return lambda: self.coordinator.toured.get(timeout=PATIENCE)

@@ -46,7 +46,7 @@ from sojourn.protocol.topics import Address
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
-    from edge_agent.visits import Objection
+    from edge_agent.visits import Objection, Sign
     from sojourn.node.machine import Event
     from sojourn.protocol.messages import Message
     from sojourn.protocol.topics import Role
@@ -65,6 +65,7 @@ class Agent:
         objection: Objection | None = None,
         releases: ReleaseMachine | None = None,
         mandates: Mandates | None = None,
+        sign: Sign | None = None,
     ) -> None:
         self.address = Address("device", name)
         self.offer: Offer | None = offer
@@ -75,6 +76,8 @@ class Agent:
         self._objection = objection or (lambda: None)
         self._mandates = mandates or Mandates()
         self._visits = VisitMachine(self.state, offer, self._objection, self._mandates)
+        if sign is not None:
+            self._visits.sign = sign
         self._releases = releases or ReleaseMachine("", "")
         self._warming: Prepare | None = None
         """The visit that is near, for which the worker is made ready."""

@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from edge_agent.inference.commands import predict
+from edge_agent.joining.commands import join
 from edge_agent.owner.commands import mandates
 from edge_agent.setup.commands import init, preflight
 from sojourn import options
@@ -17,6 +18,7 @@ from sojourn.settings import broker_flags
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Run the agent of a device.")
 app.command()(init)
+app.command()(join)
 app.command()(preflight)
 app.command()(predict)
 app.command()(mandates)

@@ -20,6 +20,7 @@ from edge_agent.agent import Agent
 from edge_agent.inference.endpoint_process import EndpointProcess
 from edge_agent.inference.reporters import ErrorToken
 from edge_agent.inference.usage_listener import UsageListener
+from edge_agent.joining.renewals import Renewals
 from edge_agent.limits.rules import Limits
 from edge_agent.mandates import Mandates, whose_word
 from edge_agent.releases.installing import Installer
@@ -49,6 +50,8 @@ from sojourn.store.journal import FolderStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from edge_agent.visits import Sign
 
 log = logging.getLogger("sojourn")
 
@@ -93,6 +96,7 @@ def assemble(settings: AgentSettings, notifier: Notifier | None = None) -> tuple
         objection=limits.objection,
         releases=releases,
         mandates=mandates,
+        sign=_signing(settings),
     )
     link = MqttLink(settings.broker, settings.name)
     store = FolderStore(folder)
@@ -125,7 +129,8 @@ def secrets_of(settings: AgentSettings) -> list[Path]:
         *([tls.key_file, tls.certificate_file] if isinstance(tls, TlsSettings) else []),
     ]
     store = store_folder(settings.store, settings.fleet, settings.name)
-    return [store / "journal.db", *(Path(file).expanduser() for file in files if file)]
+    own = settings.identity.folder
+    return [store / "journal.db", *(Path(file).expanduser() for file in [*files, own] if file)]
 
 
 @contextmanager
@@ -146,6 +151,16 @@ def serving(settings: AgentSettings, driver: Driver) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def renewing(settings: AgentSettings) -> Iterator[None]:
+    """While in this context: have the device's certificate renewed, if it joined with a token."""
+    if settings.identity.folder is None:
+        yield
+        return
+    with closing(Renewals(Path(settings.identity.folder))):
+        yield
+
+
 def main(flags: str, file: str | None = None) -> int:
     """Run until told to stop; returns the exit code."""
     given = msgspec.json.decode(flags, type=dict)
@@ -154,7 +169,7 @@ def main(flags: str, file: str | None = None) -> int:
         notifier = Notifier.from_environment()
         settings = read_settings(file, given, AgentSettings)
         driver, watch = assemble(settings, notifier)
-        with serving(settings, driver), closing(watch()):
+        with serving(settings, driver), renewing(settings), closing(watch()):
             run_until_signal(driver, notifier)
     except SojournError as error:
         return logs.complain(error)
@@ -178,6 +193,15 @@ def mandates_of(settings: AgentSettings) -> Mandates:
 
     sites = frozenset({settings.mandate.site} if settings.mandate.site else settings.edges)
     return Mandates(settings.fleet, read_publics(settings.mandate.keys_file), sites)
+
+
+def _signing(settings: AgentSettings) -> Sign | None:
+    """How results are signed here; None where the device has no key of its own."""
+    if settings.identity.folder is None:
+        return None
+    from edge_agent.joining.signing import visit_signer  # noqa: PLC0415  # cryptography's megabytes only where there are keys
+
+    return visit_signer(settings.name, Path(settings.identity.folder))
 
 
 def _runtime() -> str:

@@ -40,6 +40,14 @@ class MandateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     Example: `"edge-1"`."""
 
 
+class IdentitySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The device's own keys, if it joined with a token."""
+
+    folder: str | None = None
+    """Where `sojourn agent join` put them; without, the device has a bundle's credentials, and signs nothing. Example:
+    `"identity"`."""
+
+
 class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A device."""
 
@@ -73,3 +81,5 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Which releases the device serves, and how."""
     mandate: MandateSettings = MandateSettings()
     """Whose word lets jobs train on the device."""
+    identity: IdentitySettings = IdentitySettings()
+    """The device's own keys."""

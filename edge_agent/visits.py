@@ -44,10 +44,13 @@ if TYPE_CHECKING:
     from edge_agent.training.work import Trained
     from sojourn.node.machine import DidNot, Doing, Effect
     from sojourn.protocol.messages import Visit
+    from sojourn.protocol.signed_hop import HopSignature
     from sojourn.protocol.wire import Offer, VisitId, VisitReason
 
     Objection = Callable[[], tuple[VisitReason, str] | None]
     """Why this device will not work now, if it will not: heat, hours, power ..."""
+    Sign = Callable[[Visit, Visited], HopSignature | msgspec.UnsetType]
+    """The device's signature of a result, where it has a key of its own."""
 
 DECLINED = "declined"
 """The key under which the last refusal waits to be heard."""
@@ -59,6 +62,11 @@ REASONS: tuple[VisitReason, ...] = (
 """The words for what ended a training that an edge server understands."""
 
 
+def _unsigned(_order: Visit, _answer: Visited) -> msgspec.UnsetType:
+    """What a device without a key signs."""
+    return msgspec.UNSET
+
+
 @dataclass
 class VisitMachine:
     """The visits of a device: at most one that is worked on, and results that wait for an answer."""
@@ -67,6 +75,7 @@ class VisitMachine:
     offer: Offer
     objection: Objection
     mandates: Mandates = field(default_factory=Mandates)
+    sign: Sign = _unsigned
     active: ActiveVisit | None = None
     _outbox: Outbox = field(default_factory=Outbox)
     _declined: Declined | None = None
@@ -212,6 +221,7 @@ class VisitMachine:
         samples = min(outcome.samples, MOST)
         note = outcome.note[:TEXT] or msgspec.UNSET
         answer = Visited(active.order.id, outcome.vectors, samples, outcome.metrics, outcome.signature, note)
+        answer = msgspec.structs.replace(answer, signed=self.sign(active.order, answer))
         record = VisitTrained(active.key, answer, outcome.memory)
         self.state.apply(record)
         self.active = None

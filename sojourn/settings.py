@@ -36,6 +36,8 @@ _PATHS: dict[str, Any] = {
     "mandate": {"keys_file": None},
     "mandate_keys_file": None,
     "operators_file": None,
+    "node_keys_file": None,
+    "identity": {"folder": None},
     "broker": _BROKER_PATHS,
     "cloud_broker": _BROKER_PATHS,
 }

@@ -116,7 +116,9 @@ def assemble(settings: CoordinatorSettings, notifier: Notifier | None = None) ->
     """
     from coordinator.admin.operator_roles import OperatorRoles, guarded_by
     from coordinator.machine.coordinator import Coordinator
+    from coordinator.machine.trust import Trust
     from coordinator.machine.work import CoordinatorWorker
+    from coordinator.rounds.node_keys import NodeKeys
     from sojourn.links.mqtt import MqttLink
     from sojourn.node.driver import Driver
     from sojourn.node.node import Node
@@ -131,20 +133,19 @@ def assemble(settings: CoordinatorSettings, notifier: Notifier | None = None) ->
     roles = OperatorRoles(settings.operators_file) if settings.operators_file else None
     for line in guarded_by(roles, mandate_keys):
         log.info("%s: %s", settings.name, line)
+    keys = NodeKeys(Path(settings.node_keys_file) if settings.node_keys_file else None, settings.signed_hops)
     machine = Coordinator(
         settings.name,
         frozenset(settings.operators),
         fleet=settings.fleet,
-        release_key=key,
+        trust=Trust(key, mandate_keys, roles, keys.of),
         keep=settings.keep,
         wall=time.time() - time.monotonic(),
-        mandate_keys=mandate_keys,
-        roles=roles,
     )
     link = MqttLink(settings.broker, settings.name)
     folder = store_folder(settings.store, settings.fleet, settings.name)
     store = FolderStore(folder)
-    workers = ThreadWorkers(CoordinatorWorker(store.blobs, folder / "blobs"), tells=True)
+    workers = ThreadWorkers(CoordinatorWorker(store.blobs, folder / "blobs", keys=keys), tells=True)
     pause = (notifier or Notifier()).nap
     node = Node(
         settings.fleet, machine, store, {"edge": link, "cloud": link}, workers, pause=pause, rate=SpeakingRate()

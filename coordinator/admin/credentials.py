@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sojourn import toml
-from sojourn.brokers.fleet import CA_FILE
+from sojourn.brokers.fleet import CA_FILE, COORDINATOR, COORDINATOR_GROUP, NODE_KEYS
 from sojourn.store.files import private_folder, write_private
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ OPERATOR_KEYS = "operators.pub"
 AGENT_STORE = "/var/lib/sojourn-agent"
 EDGE_STORE = "/var/lib/sojourn-edge"
 COORDINATOR_STORE = "/var/lib/sojourn-coordinator"
-COORDINATOR_GROUP = "sojourn-coordinator"
 
 
 def broker_table(fleet: FleetFile, secret: Secret, stem: str) -> dict[str, Any]:
@@ -58,10 +57,11 @@ def write_coordinator(folder: Path, fleet: FleetFile, name: str, secret: Secret)
     """The settings of the coordinator, which runs beside its broker; returns where they are."""
     settings: dict[str, Any] = {"name": name, "fleet": fleet.fleet, "store": COORDINATOR_STORE}
     settings["operators"] = fleet.named("operator")
+    settings["node_keys_file"] = NODE_KEYS
     settings["broker"] = _beside(fleet, secret, "coordinator")
     if fleet.release_key:
         settings["release_key_file"] = "coordinator.release.pub"
-    own = private_folder(folder / "coordinator", group=COORDINATOR_GROUP)
+    own = private_folder(folder / COORDINATOR, group=COORDINATOR_GROUP)
     for file, text in _files(folder, fleet, "coordinator", settings, secret).items():
         write_private(own / file, text, group=COORDINATOR_GROUP)
     return own / "coordinator.toml"

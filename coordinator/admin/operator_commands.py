@@ -101,8 +101,8 @@ def _known(folder: Path) -> dict[str, OperatorEntry]:
 
 def _write(folder: Path, operators: Mapping[str, OperatorEntry]) -> None:
     """The file for the coordinator, with a copy where it can read it, and the keys that devices should trust."""
-    from coordinator.admin.credentials import COORDINATOR_GROUP
     from sojourn import toml
+    from sojourn.brokers.fleet import COORDINATOR_GROUP
     from sojourn.protocol.operators import mandate_keys
     from sojourn.store.files import write_private
 

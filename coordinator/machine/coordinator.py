@@ -26,6 +26,7 @@ from coordinator.machine.rollout_requests import RolloutRequests
 from coordinator.machine.rollouts import Rollouts
 from coordinator.machine.sites import RosterRead, Sites
 from coordinator.machine.tours import RoundTours
+from coordinator.machine.trust import Trust
 from coordinator.machine.work import ModelExported, ReleaseBuilt
 from coordinator.records import Record
 from coordinator.releases.verifying import CardChecked
@@ -67,14 +68,12 @@ from sojourn.protocol.release_messages import DeviceReport, InspectReleases, Mak
 from sojourn.protocol.topics import Address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from collections.abc import Set as AbstractSet
 
     from coordinator.machine.kept_rounds import KeepSettings
     from sojourn.node.machine import Effect, Event
     from sojourn.protocol.audit import AuditEntry
     from sojourn.protocol.messages import Message
-    from sojourn.protocol.operators import OperatorEntry
     from sojourn.protocol.topics import Role
     from sojourn.protocol.wire import Epoch, Offer
 
@@ -88,18 +87,14 @@ class Coordinator:
         operators: frozenset[str] = frozenset({"operator"}),
         *,
         fleet: str = "sojourn",
-        release_key: str = "",
+        trust: Trust = Trust(),  # noqa: B008  # frozen
         wall: float = 0.0,
         keep: KeepSettings | None = None,
-        mandate_keys: Mapping[str, str] | None = None,
-        roles: Callable[[], Mapping[str, OperatorEntry]] | None = None,
     ) -> None:
         """A coordinator that knows no job yet.
 
-        release_key: the public half of the key that signs releases; without it they go out unverified. wall: what a
-        clock on the wall shows, in seconds since 1970, when `now` is 0; people are told times by it. keep: which models
-        of finished rounds are kept. mandate_keys: the public keys of operators, with whose they are; with them, jobs
-        wait for a mandate that one of these signed. roles: who may ask what; without it, whoever is among `operators`.
+        trust: whose signatures count. wall: what a clock on the wall shows, in seconds since 1970, when `now` is 0;
+        people are told times by it. keep: which models of finished rounds are kept.
         """
         self.address = Address("cloud", name)
         self.offer: Offer | None = None
@@ -108,16 +103,16 @@ class Coordinator:
         self.sites = Sites()
         self._operators = operators
         self._outbox = Outbox()
-        self._tours = RoundTours(self._outbox)
+        self._tours = RoundTours(self._outbox, trust.device_keys)
         self._watch = FleetWatch(self.sites, wall)
-        rules = MandateRules(fleet, mandate_keys or {})
+        rules = MandateRules(fleet, trust.mandate_keys)
         self._queue = JobQueue(self.sites, self._tours, self._watch, keep, rules)
         self._fleet_requests = FleetRequests(self.sites, self._watch)
         self._requests = OperatorRequests(self._queue, self.sites, self._tours)
         self._mandate_requests = MandateRequests(self._queue, self.sites, self._requests, rules)
         self._rollouts = Rollouts(self.sites, self.state)
-        self._desk = OperatorDesk(fleet, name, roles)
-        self._rollout_requests = RolloutRequests(self._rollouts, fleet, release_key)
+        self._desk = OperatorDesk(fleet, name, trust.roles)
+        self._rollout_requests = RolloutRequests(self._rollouts, fleet, trust.release_key)
 
     @property
     def state(self) -> CoordinatorState:

@@ -110,6 +110,7 @@ from sojourn.protocol.release_messages import (
     Ship,
     Steer,
 )
+from sojourn.protocol.signed_hop import HopSignature
 from sojourn.protocol.signing import CONTEXT, Signer
 from sojourn.protocol.topics import TOPICS
 from sojourn.protocol.wire import JobModels, JobNews, JobTimes, JobView, Ref, RoundReport, Task, TourView
@@ -237,6 +238,12 @@ def _answers() -> list[Sent]:
             DEVICE,
             EDGE,
             Visited(VISIT, {"model": RESULT, "control_delta": moved}, 60, {**metrics, "remembered": 4.0}),
+        ),
+        (
+            "visited-and-signed",
+            DEVICE,
+            EDGE,
+            Visited(VISIT, {"model": RESULT}, 60, metrics, signed=HopSignature(8, bytes(range(64)))),
         ),
         ("accepted", EDGE, DEVICE, Accepted(VISIT)),
         ("discarded", EDGE, DEVICE, Discarded(VISIT, "this attempt is no longer wanted")),

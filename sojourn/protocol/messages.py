@@ -46,10 +46,14 @@ from sojourn.protocol.release_messages import (
     Ship,
     Steer,
 )
+from sojourn.protocol.signed_hop import HopSignature, PublicKey
 from sojourn.protocol.wire import JobView, Offer, Ref, Task, TourId, Vectors, VisitId, VisitReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+MOST_KEYS = 512
+"""Of the devices of one tour: they ride along in the order, which has to fit into a packet."""
 
 
 class Birth(msgspec.Struct, frozen=True, tag="birth", tag_field="kind"):
@@ -172,6 +176,8 @@ class Visited(msgspec.Struct, frozen=True, tag="visited", tag_field="kind"):
     signature: Signature | None = None
     note: Text | msgspec.UnsetType = msgspec.UNSET
     """What the operator should know of the device's data, if something is odd about it."""
+    signed: HopSignature | msgspec.UnsetType = msgspec.UNSET
+    """The device's signature, where it has a key of its own (`sojourn.protocol.statements`); unset before 0.6.0."""
 
 
 class RosterAsk(msgspec.Struct, frozen=True, tag="roster-ask", tag_field="kind"):
@@ -215,6 +221,9 @@ class Tour(msgspec.Struct, frozen=True, tag="tour", tag_field="kind"):
     """What bounds the tour besides; unset in what an earlier version sent or wrote."""
     mandate: SignedMandate | msgspec.UnsetType = msgspec.UNSET
     """What an operator signed for the job, where one did: passed on with every visit."""
+    keys: Annotated[dict[Name, PublicKey], msgspec.Meta(max_length=MOST_KEYS)] | msgspec.UnsetType = msgspec.UNSET
+    """With which keys its devices sign, where they have some of their own; unset before 0.6.0, and on tours of more
+    devices: then only the coordinator looks."""
 
 
 class TourCancel(msgspec.Struct, frozen=True, tag="tour-cancel", tag_field="kind"):

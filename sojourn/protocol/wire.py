@@ -33,6 +33,7 @@ from sojourn.protocol.limits import (
     Text,
     check_figures,
 )
+from sojourn.protocol.signed_hop import SignedHop
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -150,6 +151,8 @@ class VisitReport(msgspec.Struct, frozen=True):
     metrics: Metrics
     signature: Signature | None
     seconds: Duration
+    signed: SignedHop | msgspec.UnsetType = msgspec.UNSET
+    """What the device signed, where it has a key of its own and the visit was kept; unset before 0.6.0."""
 
     @property
     def stride(self) -> float:

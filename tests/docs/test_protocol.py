@@ -13,6 +13,8 @@ import msgpack
 import msgspec
 import numpy as np
 import pytest
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from coordinator import fleet_records
 from coordinator.machine import job_views, operator_requests, paging, routes
@@ -44,6 +46,7 @@ from sojourn.protocol import (
     messages,
     operators,
     release,
+    signed_hop,
     signing,
     spec,
     topics,
@@ -68,6 +71,7 @@ STRUCTURES: dict[str, type] = {
     **{form.__name__: form for form in (spec.InputSpec, spec.Probe, Exemplars, wire.Epoch, wire.Ref)},
     **{form.__name__: form for form in (wire.TourId, wire.VisitId, wire.Task, wire.Offer, Member)},
     "DataSummary": DataSummary,
+    **{form.__name__: form for form in (signed_hop.HopSignature, signed_hop.SignedHop)},
     **{form.__name__: form for form in (VisitReport, wire.TourView, wire.RoundReport, wire.JobView)},
     **{form.__name__: form for form in (wire.JobModels, wire.JobTimes, wire.JobNews)},
     **{form.__name__: form for form in (fleet_messages.FleetDevice, fleet_messages.LastVisit)},
@@ -621,3 +625,15 @@ def test_links_within_the_page_lead_somewhere():
     titles = re.findall(r"^#{1,4} (.+)$", PAGE, re.MULTILINE)
     anchors = {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in titles}
     assert set(re.findall(r"\]\(#([^)]+)\)", PAGE)) <= anchors
+
+
+@pytest.mark.parametrize("vector", VECTORS["statements"], ids=named)
+def test_what_a_device_signs_is_made_of_the_parts_that_the_page_lists(vector):
+    parts_of = untold(vector["statement"])
+    assert parts_of[3] == hashlib.sha256(bytes.fromhex(vector["task"])).digest()
+    data = b"sojourn-visit-1" + msgpack.packb(parts_of, use_bin_type=True)
+    assert data.hex() == vector["hex"]
+    key, signature = bytes.fromhex(vector["public_key"]), bytes.fromhex(vector["signature"])
+    Ed25519PublicKey.from_public_bytes(key).verify(signature, data)
+    with pytest.raises(InvalidSignature):
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, data + b"x")

@@ -13,6 +13,7 @@ from coordinator.jobs.settings import read_job
 from coordinator.machine.coordinator import Coordinator
 from coordinator.machine.kept_rounds import BEST_ONLY
 from coordinator.machine.mandate_rules import MandateRules
+from coordinator.machine.trust import Trust
 from coordinator.rounds.mandate_terms import Terms, mandate_for
 from edge_agent.agent import Agent
 from edge_agent.mandates import Mandates
@@ -59,7 +60,7 @@ class GuardedFleet(SmallFleet):
     def _coordinator(self, broker: MemoryBroker) -> Node:
         link = MemoryLink(broker)
         keys = {} if self.stolen else KEYS
-        machine = Coordinator(CLOUD, fleet=FLEET, keep=BEST_ONLY, mandate_keys=keys, wall=NOW)
+        machine = Coordinator(CLOUD, fleet=FLEET, keep=BEST_ONLY, trust=Trust(mandate_keys=keys), wall=NOW)
         if self.stolen:
             machine._queue._mandates = Careless()
         return self._node(machine, {"edge": link, "cloud": link}, lambda store: InlineWorkers(OnceBench(store.blobs)))

@@ -10,6 +10,7 @@ import pytest
 from coordinator.machine.coordinator import Coordinator
 from coordinator.machine.mandate_requests import compilers
 from coordinator.machine.sites import ReadRoster, RosterRead
+from coordinator.machine.trust import Trust
 from coordinator.mandate_records import JobMandated, MandateWithdrawn
 from coordinator.records import JobEnded
 from coordinator.rounds.orders import all_tasks
@@ -38,7 +39,7 @@ class Signed(Bench):
         self.cloud = self._new()
 
     def _new(self) -> Coordinator:
-        return Coordinator("c", fleet="fleet", mandate_keys=self.keys, wall=NOW)
+        return Coordinator("c", fleet="fleet", trust=Trust(mandate_keys=self.keys), wall=NOW)
 
     def replayed(self, cut=0) -> Coordinator:
         return replayed(self._new(), self.records, cut)

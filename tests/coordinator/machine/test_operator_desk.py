@@ -12,6 +12,7 @@ from coordinator.audit_records import KEPT, ActLogged, AuditLog
 from coordinator.machine.acts import ACTS, NEEDED, what_of
 from coordinator.machine.coordinator import Coordinator
 from coordinator.machine.operator_desk import NO_KEY, WINDOW
+from coordinator.machine.trust import Trust
 from sojourn.node.machine import Append, Received, Send
 from sojourn.protocol.audit import Audit, AuditEntry, InspectAudit, faults
 from sojourn.protocol.job_messages import Continue, Remove
@@ -39,7 +40,7 @@ class Desk(Bench):
         self.cloud = self._new()
 
     def _new(self) -> Coordinator:
-        return Coordinator("c", fleet="fleet", roles=lambda: self.people, wall=NOW)
+        return Coordinator("c", fleet="fleet", trust=Trust(roles=lambda: self.people), wall=NOW)
 
     def replayed(self, cut=0) -> Coordinator:
         return replayed(self._new(), self.records, cut)
