@@ -22,7 +22,7 @@ def test_every_task_of_a_strategy_is_signed_with_its_job(strategy: str) -> None:
     report = RoundReport(1, 0.5, 1.0, 1, 1, 0, 0, 1.0, {})
     for phase in ("train", "estimate"):
         for history in ([], [report]):
-            state = JobState("job", text, phase=phase, tours=(tour,), history=list(history))  # type: ignore[arg-type]
+            state = JobState("job", text, phase=phase, tours=(tour,), history=list(history))
             task = task_of(state, tour)
             assert task in signed or isinstance(task.estimator, NoEstimator)  # nobody is asked for nothing
     assert len(signed) <= 3
