@@ -1,9 +1,10 @@
 """How fast a kit trains on onnxruntime beside torch eager: whole SGD steps, the same threads; batches of 32,
-and of 16 for resnet18, which is torchvision's with its BatchNorm.
+and of 16 for resnet18, which is torchvision's with its BatchNorm. `quantities` is an mlp of two hidden layers with 64
+units that learns two quantities of 16 numbers (mse, targets scaled).
 
 Each engine has a process of its own, as on a device, and they work in turns, so that both see the same machine.
 
-python -m benchmarks.training_speed [--models cnn resnet8 resnet18] [--threads 1 2] [--blocks 10]
+python -m benchmarks.training_speed [--models cnn resnet8 resnet18 quantities] [--threads 1 2] [--blocks 10]
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 
 from sojourn.model.graphs import Graphs
 from sojourn.protocol.spec import InputSpec
+from sojourn.protocol.task import Strata, Target, TaskSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +33,10 @@ if TYPE_CHECKING:
 
     from sojourn.protocol.spec import Kit
 
-MODELS = {"cnn": (1, 28, 28), "resnet8": (3, 32, 32), "resnet18": (3, 64, 64)}
+MODELS = {"cnn": (1, 28, 28), "resnet8": (3, 32, 32), "resnet18": (3, 64, 64), "quantities": (16,)}
+QUANTITIES = "quantities"
+MEAN, STD = (20.0, 1000.0), (4.0, 250.0)
+"""Of the quantities."""
 CLASSES = tuple(str(n) for n in range(10))
 BATCHES = {"resnet18": 16}
 BATCH = 32
@@ -84,7 +89,13 @@ def compiled(model: str) -> tuple[Kit, NDArray[np.float32]]:
 
     spec = InputSpec(MODELS[model])
     module = built(model, spec)
-    made = compile_kit(module, spec, CLASSES, mean=None, std=None, seed=1)
+    if model == QUANTITIES:
+        from coordinator.compiling.learning import learning_of  # noqa: PLC0415
+
+        task = TaskSpec("regression", (2,), Target((2,)), Strata(1), loss="mse")
+        made = compile_kit(module, spec, (), mean=None, std=None, seed=1, learning=learning_of(task, MEAN, STD))
+    else:
+        made = compile_kit(module, spec, CLASSES, mean=None, std=None, seed=1)
     return made.kit, made.initial
 
 
@@ -95,6 +106,8 @@ def built(model: str, spec: InputSpec) -> Any:
     from coordinator.models import build  # noqa: PLC0415
     from coordinator.models.torchvision_import import make_torchvision_importable  # noqa: PLC0415
 
+    if model == QUANTITIES:
+        return build("mlp", spec, len(MEAN), {"hidden": [64, 64]}, seed=1)
     if model != "resnet18":
         return build(model, spec, len(CLASSES), {}, seed=1)
     make_torchvision_importable()
@@ -164,10 +177,16 @@ def torch_step(case: TrainingCase) -> Callable[[], None]:
     x, y = torch.from_numpy(images), torch.from_numpy(labels)
     optimiser = torch.optim.SGD(module.parameters(), lr=float(RATE))
     module.train()
+    mean, std = torch.tensor(MEAN), torch.tensor(STD)
+
+    def loss() -> torch.Tensor:
+        if case.model == QUANTITIES:
+            return functional.mse_loss(module(x), (y - mean) / std)
+        return functional.cross_entropy(module(x), y)
 
     def step() -> None:
         optimiser.zero_grad()
-        functional.cross_entropy(module(x), y).backward()
+        loss().backward()
         optimiser.step()
 
     return step
@@ -187,10 +206,12 @@ def graph_step(case: TrainingCase) -> Callable[[], None]:
     return step
 
 
-def batch(spec: InputSpec, model: str) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def batch(spec: InputSpec, model: str) -> tuple[NDArray[np.float32], NDArray[Any]]:
     """The batch on which every step is taken."""
     draw, size = np.random.default_rng(0), BATCHES.get(model, BATCH)
     x = draw.standard_normal((size, *spec.shape), dtype=np.float32)
+    if model == QUANTITIES:
+        return x, (draw.standard_normal((size, 2)) * STD + MEAN).astype(np.float32)
     return x, draw.integers(0, len(CLASSES), size)
 
 

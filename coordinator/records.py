@@ -229,6 +229,8 @@ class RoundMeasured(msgspec.Struct, frozen=True, tag="round-measured/1"):
     loss: float
     kept: tuple[int, ...] = ()
     reason: str = ""
+    figures: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
+    """Others than accuracy and loss; unset before 0.7.0."""
 
 
 class RoundsKept(msgspec.Struct, frozen=True, tag="rounds-kept/1"):

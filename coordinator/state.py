@@ -11,6 +11,7 @@ import msgspec
 from coordinator import rollout_records
 from coordinator.audit_records import ActLogged, AuditLog
 from coordinator.fleet_records import FleetChanged, FleetHistory
+from coordinator.jobs.goal import figure_of
 from coordinator.jobs.settings import read_job
 from coordinator.mandate_records import JobMandated, MandateWithdrawn, withdrawn
 from coordinator.records import (
@@ -39,6 +40,7 @@ from coordinator.records import (
 from coordinator.rollout_records import LineState, RolloutRecord
 from hierarchy.arranging.arrangement import ClientSet, Memo
 from sojourn.errors import JobError
+from sojourn.model.metrics import DIRECTIONS, MAIN
 from sojourn.protocol.limits import MOST_BYTES, Moment, sum_within
 from sojourn.protocol.mandate import SignedMandate, SignedWithdrawal
 from sojourn.protocol.mandate_messages import Normalisation
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from coordinator.records import JobRecord, Record
     from coordinator.strategies import Strategy
     from sojourn.protocol.fleet_messages import VisitPhase
+    from sojourn.protocol.task import Kind
 
 MOST_NORMS = 256
 """As many as an order of a tour holds."""
@@ -151,7 +154,7 @@ class JobState(msgspec.Struct):
     unmeasured: bool | msgspec.UnsetType = msgspec.UNSET
     """Whether the model of the newest round is still to be tested; unset where it is not."""
     normalisation: Normalisation | msgspec.UnsetType = msgspec.UNSET
-    """What went into the kit besides the job's file; unset before 0.6.0."""
+    """What went into the kit besides the job's file; unset before 0.8.0."""
     mandate: SignedMandate | msgspec.UnsetType = msgspec.UNSET
     """What an operator signed for it last."""
     signed: str | msgspec.UnsetType = msgspec.UNSET
@@ -220,9 +223,9 @@ class JobState(msgspec.Struct):
         """Why the job needs no further round; None while it does."""
         if not self.history:
             return None
-        settings, accuracy, rounds = self.settings, self.history[-1].accuracy, len(self.history)
-        if settings.target is not None and accuracy >= settings.target:
-            return f"the target accuracy {settings.target:.2%} was reached in round {rounds}"
+        settings, rounds = self.settings, len(self.history)
+        if settings.goal is not None and settings.goal.reached(self.history[-1]):
+            return f"the target {settings.goal} was reached in round {rounds}"
         return f"{rounds} rounds are done" if rounds >= settings.all_rounds else None
 
     @property
@@ -233,8 +236,8 @@ class JobState(msgspec.Struct):
 
     @property
     def best(self) -> int | None:
-        """The round whose model was the most accurate, the first of several; None where nothing was measured."""
-        return best_round(self.history)
+        """The round whose model was the best, the first of several; None where nothing was measured."""
+        return best_round(self.history, self.settings.task.kind)
 
     def round_called(self, what: int | Literal["best"] | None) -> int:
         """The number of a round: of the best one, or of the newest (None); JobError where none is the best."""
@@ -434,16 +437,20 @@ def as_ranges(numbers: Iterable[int]) -> str:
     )
 
 
-def best_round(history: Iterable[RoundReport]) -> int | None:
-    """The round of the highest accuracy, the first of several; None where nothing was measured."""
-    measured = [it for it in history if isfinite(it.accuracy)]
-    return max(measured, key=lambda it: it.accuracy).round if measured else None
+def best_round(history: Iterable[RoundReport], kind: Kind = "classification") -> int | None:
+    """The round with the best main figure, the first of several; None where nothing was measured."""
+    name = MAIN[kind]
+    sign = 1.0 if DIRECTIONS[name] == "higher" else -1.0
+    measured = [it for it in history if isfinite(figure_of(it, name))]
+    return max(measured, key=lambda it: sign * figure_of(it, name)).round if measured else None
 
 
 def with_figures(report: RoundReport, measured: RoundMeasured) -> RoundReport:
     """A round's report with what its model's test found."""
     failures = (*report.failures, measured.reason) if measured.reason else report.failures
-    return msgspec.structs.replace(report, accuracy=measured.accuracy, loss=measured.loss, failures=failures)
+    return msgspec.structs.replace(
+        report, accuracy=measured.accuracy, loss=measured.loss, failures=failures, figures=measured.figures
+    )
 
 
 def _unknown_round(number: int) -> RoundReport:
@@ -465,7 +472,7 @@ class CoordinatorState(msgspec.Struct):
     withdrawals: dict[str, SignedWithdrawal] | msgspec.UnsetType = msgspec.UNSET
     """By job, the withdrawals of mandates that might still hold."""
     audit_log: AuditLog | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="audit")
-    """What operators did; unset before 0.6.0."""
+    """What operators did; unset before 0.8.0."""
 
     @property
     def seen(self) -> FleetHistory:

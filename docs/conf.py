@@ -47,8 +47,8 @@ suppress_warnings = ["myst.header"]  # the protocol's messages skip a level on p
 CONTENTS = {
     "README": {
         "Use it": (
-            "Data <docs/data>", "docs/strategies", "docs/models", "Settings <docs/reference>", "docs/simulation",
-            "Examples <examples/README>",
+            "Data <docs/data>", "docs/strategies", "docs/models", "docs/tasks", "Settings <docs/reference>",
+            "docs/simulation", "Examples <examples/README>", "Strata <docs/strata-study>",
             "Profiles <docs/profiles>", "Systems <docs/systems>", "docs/upgrading",
         ),
         "A real fleet": (
@@ -64,7 +64,12 @@ CONTENTS = {
     },
     "docs/decisions/README": {"": ("/docs/decisions/[0-9]*",)},
     "firmware_notes/README": {"": ("raspberry*", "jetson*", "generic*", "provisioning")},
-    "examples/README": {"": ("Photographs by domain <office/README>",)},
+    "examples/README": {
+        "": (
+            "Photographs by domain <office/README>", "Forecast <forecast/README>", "Regression <regression/README>",
+            "Anomalies <anomaly/README>",
+        ),
+    },
     "benchmarks/README": {"": ("RESULTS", "On a GPU <gpu>", "Papers <papers/README>")},
 }  # fmt: skip
 """The navigation: under each page that has others below it, their headings and pages. A page in none is an error."""

@@ -192,6 +192,8 @@ def _one_kind(option: Any) -> str:
         return ", ".join(f'`"{value}"`' for value in option.values)
     if isinstance(option, kinds.TupleType):
         return f"list: {_one_kind(option.item_types[0])}"
+    if isinstance(option, kinds.UnionType):
+        return " or ".join(_one_kind(each) for each in option.types)
     if isinstance(option, kinds.VarTupleType | kinds.ListType):
         return f"list: {_one_kind(option.item_type)}"
     return _WORDS[type(option)] + _bounds(option)

@@ -9,6 +9,7 @@ import logging
 import os
 import platform
 import sys
+import threading
 from contextlib import ExitStack, closing, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from edge_agent.visits import Sign
+    from sojourn.data.data_survey import DataSurvey
 
 log = logging.getLogger("sojourn")
 
@@ -115,8 +117,13 @@ def assemble(settings: AgentSettings, notifier: Notifier | None = None) -> tuple
     workers = DeviceWorkers(training, installer)
     driver = Driver(Node(settings.fleet, agent, store, {"edge": link}, workers, pause=pause, rate=SpeakingRate()))
 
+    def tell(found: DataSurvey) -> None:
+        driver.report(Told(found))
+        # What is an anomaly is measured on the data; the watch itself must not wait for it.
+        threading.Thread(target=installer.refresh_thresholds, name="thresholds", daemon=True).start()
+
     def watch() -> DataWatch:
-        return DataWatch(training, settings.data, lambda found: driver.report(Told(found)), objection=limits.objection)
+        return DataWatch(training, settings.data, tell, objection=limits.objection)
 
     return driver, watch
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.jobs.data import public_data
-from coordinator.jobs.model import job_model
+from coordinator.jobs.model import job_learning, job_model
 from coordinator.jobs.settings import read_job
 from fleet_sim import engines
 from fleet_sim.datasets import load
 from fleet_sim.datasets.partition import split
+from fleet_sim.datasets.saved_part import as_arrays
 from fleet_sim.engines.untrained import UntrainedEngine
 from fleet_sim.profiles.lookup import find_link, find_profile
 from sojourn.protocol.spec import InputSpec
@@ -70,7 +71,7 @@ def prepare_training(simulation: Simulation, results: ResultFolder, *, train: bo
     """
     job = simulation.read()
     size = InputSpec(job.data.input, job.data.dtype) if job.data.input else None
-    data = load(simulation.fleet.data, how=job.data.files, wanted=size)
+    data = load(simulation.fleet.data, how=job.data.files, wanted=size, task=job.task, data=job.data)
     for text in (*data.odd, *(f"left out: {text}" for text in data.skipped)):
         log.warning("%s: %s", data.name, text)
     parts = split(simulation.split, data, simulation.fleet.devices, job.seed)
@@ -84,13 +85,17 @@ def prepare_training(simulation: Simulation, results: ResultFolder, *, train: bo
 
 def _write_test_set(data: DataSet, folder: Path) -> Path:
     path = (folder / "test.npz").resolve()
-    np.savez(path, x=data.x_test, y=data.y_test, classes=np.array(data.classes))
+    np.savez(path, allow_pickle=False, **as_arrays(data))
     return path
 
 
 def _with_few_tests(data: DataSet, job: JobSettings) -> DataSet:
     """The data with as many test samples as exemplars are cut from, and one of each class to test on."""
     each = job.data.exemplars_per_class + 1
+    if job.task.kind != "classification":
+        most = min(len(data.y_test), each * job.task.strata)
+        some = np.linspace(0, len(data.y_test) - 1, most).astype(np.int64)
+        return replace(data, x_test=data.x_test[some], y_test=data.y_test[some])
     rows = np.concatenate([np.flatnonzero(data.y_test == label)[:each] for label in np.unique(data.y_test)])
     return replace(data, x_test=data.x_test[rows], y_test=data.y_test[rows])
 
@@ -111,5 +116,5 @@ def _network(job_text: str) -> engines.Network:
     """The torch module that the job's kit is compiled from."""
     job = read_job(job_text, "the simulation")
     data = public_data(job)
-    module = job_model(job, data.input, len(data.classes))
-    return engines.Network(module, data.mean, data.std, job.model.batchnorm)
+    module = job_model(job, data.input, data.output)
+    return engines.Network(module, data.mean, data.std, job.model.batchnorm, job_learning(job, data))

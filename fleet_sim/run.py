@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import UNSET
 
 from coordinator.records import ENDED
+from coordinator.results.answers_table import save_answers
 from coordinator.results.folder import HOME, LOG, ROUNDS, VISITS, ResultFolder, free
 from coordinator.results.report import MODEL, draw, save_model
 from coordinator.results.tallies import describe_losses, names, write_tallies
@@ -92,7 +93,12 @@ class SimulationRun:
         if (job.all_rounds, job.target) == (begun.all_rounds, begun.target):
             return
         rounds = job.all_rounds if job.all_rounds != begun.all_rounds else UNSET
-        if reason := self.fleet.go_on(Continue(f"extend-{secrets.token_hex(4)}", self.name, rounds, job.target or 0.0)):
+        asked = Continue(f"extend-{secrets.token_hex(4)}", self.name, rounds, 0.0)
+        if job.goal is not None and job.goal.figure == "accuracy":
+            asked = msgspec.structs.replace(asked, target=job.goal.value)
+        elif job.goal is not None:
+            asked = msgspec.structs.replace(asked, goal=job.goal.text)
+        if reason := self.fleet.go_on(asked):
             raise ConfigError(f"{self.results.path}: {reason}")
         self.results.settings(self.simulation.text)
 
@@ -174,7 +180,9 @@ class SimulationRun:
 
     def _known(self, report: RoundReport) -> RoundReport:
         """A round as it is shown: without training, how good its model is means nothing."""
-        return report if self._train else msgspec.structs.replace(report, accuracy=math.nan, loss=math.nan)
+        if self._train:
+            return report
+        return msgspec.structs.replace(report, accuracy=math.nan, loss=math.nan, figures=UNSET)
 
     @property
     def _ended(self) -> bool:
@@ -185,7 +193,10 @@ class SimulationRun:
         if not course.history:
             raise JobError(f"{course.view.status}: {course.view.detail}. Not one round was finished")
         self.engine.close()  # its memory is needed no more
-        save_model(self.fleet.job(self.name), self.fleet.stores[CLOUD].blobs, self.results.path / MODEL)
+        state, blobs = self.fleet.job(self.name), self.fleet.stores[CLOUD].blobs
+        save_model(state, blobs, self.results.path / MODEL)
+        if self._train:
+            save_answers(state, blobs, self.results)
 
     def close(self) -> None:
         """End the engine, and write the sums over sites and devices."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from coordinator.jobs.settings import JobData, read_job
+from fleet_sim.datasets.loading import made_set
 from fleet_sim.datasets.partition import Split
 from fleet_sim.profiles.boards import PROFILES
 from fleet_sim.world.availability import Availability
@@ -157,6 +158,7 @@ def read_simulation(text: str, where: str, changes: dict[str, Any] | None = None
     if data.get("test"):
         raise ConfigError(f"{where}: a simulation takes its test set from simulation.data: leave data.test out")
     tables.setdefault("name", "simulation")
+    _as_the_set_needs(tables, fleet.data)
     simulation = Simulation(tables, fleet, split, there)
     job = read_job(simulation.job_text("digits"), where)
     if job.model.start != job.model.start_file:
@@ -166,6 +168,21 @@ def read_simulation(text: str, where: str, changes: dict[str, Any] | None = None
     if job.fleet.devices > fleet.devices:
         raise ConfigError(f"{where}: fleet.devices = {job.fleet.devices}, and {fleet.devices} are simulated")
     return simulation
+
+
+def _as_the_set_needs(tables: dict[str, Any], name: str) -> None:
+    """Add what a set by name is for, where the job says nothing else: the kind of task, how its data is, a model."""
+    made = made_set(name)
+    task = tables.get("task", {})
+    kind = task.get("kind") if isinstance(task, dict) else task
+    if made is None or kind not in (None, made.kind):
+        return
+    for table, usual in made.tables.items():
+        given = tables.get(table, {})
+        if table == "task" and isinstance(given, str):
+            tables[table] = usual
+        elif isinstance(given, dict) and usual and not (table == "model" and "name" in given):
+            tables[table] = {**usual, **given}
 
 
 def read_simulation_file(file: Path, changes: dict[str, Any] | None = None) -> Simulation:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from coordinator.results.folder import ROUNDS, VISITS, ResultFolder
-from coordinator.results.plots import accuracy_figure
+from coordinator.results.plots import course_figure
 from coordinator.results.report import MODEL, html_table, readable, summary_html
+from coordinator.results.task_figures import figure_in
 
 if TYPE_CHECKING:
     from coordinator.console.following import JobProgress
@@ -67,8 +68,14 @@ class Simulated:
 
     @property
     def accuracy(self) -> float:
-        """Of the last round's model, 0 to 1."""
+        """Of the last round's model, 0 to 1; NaN for a task that has none (`figures` has all)."""
         return self.course.history[-1].accuracy
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """All figures of the last round's model that were measured, the task's main one first."""
+        last, task = self.course.history[-1], ResultFolder(self.folder, resume=True).task
+        return {name: figure_in(last, name) for name in task.measured([last])}
 
     @property
     def model(self) -> Path:
@@ -80,8 +87,9 @@ class Simulated:
         return Path(shutil.copyfile(self.model, path))
 
     def plot(self) -> Any:
-        """Accuracy by round, by simulated time and by bytes: a matplotlib figure, which a notebook shows."""
-        return accuracy_figure({self.course.view.job: [ResultFolder(self.folder, resume=True).rows(ROUNDS)]})
+        """The main figure by round, by simulated time and by bytes: a matplotlib figure, which a notebook shows."""
+        results = ResultFolder(self.folder, resume=True)
+        return course_figure({self.course.view.job: [results.rows(ROUNDS)]}, results.task.main)
 
     def _repr_html_(self) -> str:
         return summary_html(ResultFolder(self.folder, resume=True))

@@ -29,6 +29,12 @@ Header = Annotated[bool | None, typer.Option("--header/--no-header", help="Wheth
 Scale = Annotated[
     str | None, typer.Option(metavar="'A..B to C..D'", help="Bring values to another scale, like '0..255 to 0..1'.")
 ]
+Target = Annotated[
+    list[str] | None, typer.Option(metavar="COLUMN", help="A column of a CSV that jobs predict; repeatable, in order.")
+]
+Ignore = Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="A column of a CSV to leave out; repeatable.")]
+Time = Annotated[str | None, typer.Option(metavar="COLUMN", help="The column of a CSV that says when a row was.")]
+Series = Annotated[str | None, typer.Option(metavar="COLUMN", help="The column of a CSV that tells series apart.")]
 CertificatePort = Annotated[int, typer.Option(help="For nodes with certificates (TLS).", min=1, max=65_535)]
 PasswordPort = Annotated[
     int,

@@ -13,8 +13,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from coordinator.jobs.goal import Goal
 from coordinator.results.folder import ROUNDS, ResultFolder
-from fleet_sim.console.comparing import rounds_to, row
+from coordinator.results.task_figures import TaskFigures
+from fleet_sim.console.comparison_report import rounds_to, row
 
 if TYPE_CHECKING:
     from coordinator.results.folder import Rows
@@ -39,12 +41,13 @@ def show(paper: str, methods: dict[str, list[Rows]]) -> None:
     print(f"\n### {paper}\n")
     common = min((len(rows) for runs in methods.values() for rows in runs if rows), default=0)
     lines = []
+    reach = Goal("accuracy", TARGETS[paper]) if paper in TARGETS else None
     for name, runs in methods.items():
-        line = {"method": name, "seeds": str(len(runs))} | row(name, runs, TARGETS.get(paper))
+        line = {"method": name, "seeds": str(len(runs))} | row(name, runs, TaskFigures(), reach)
         del line["run"]
         last = [rows[max(0, common - LAST) : common] for rows in runs]
         means = [[{**rows[-1], "accuracy": str(fmean(float(it["accuracy"]) for it in rows))}] for rows in last if rows]
-        line[f"mean of the {LAST} rounds to {common}"] = row(name, means, None)["accuracy"]
+        line[f"mean of the {LAST} rounds to {common}"] = row(name, means, TaskFigures())["accuracy"]
         lines.append(line)
     if not lines:
         return
@@ -52,8 +55,8 @@ def show(paper: str, methods: dict[str, list[Rows]]) -> None:
     print("|" + "---|" * len(lines[0]))
     for line in lines:
         print("| " + " | ".join(line.values()) + " |")
-    if paper in TARGETS:
-        first = {name: [rounds_to(rows, TARGETS[paper]) for rows in runs] for name, runs in methods.items()}
+    if reach is not None:
+        first = {name: [rounds_to(rows, reach) for rows in runs] for name, runs in methods.items()}
         print(f"\nfirst round of {TARGETS[paper]:.0%}, by seed: {first}")
 
 

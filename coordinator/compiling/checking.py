@@ -7,7 +7,7 @@ the truth is torch in double precision, and what is allowed beside it is what to
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -74,6 +74,7 @@ class Exam:
         self.names += [f"the new {name}" for name in names[trainee.trained :]]
         self.learnt = sum(trainee.sizes[: trainee.trained])
         self.sizes = trainee.sizes
+        self.scored = not trainee.learning.plain
         self._trainee, self._samples, self._seed = trainee, samples, seed
         self.question = cache(self._question)
         self.rounded = cache(lambda kind, draw: rounded(trainee, *self.question(kind, draw)))
@@ -82,12 +83,13 @@ class Exam:
 
     def _question(self, kind: Kind, draw: int) -> tuple[NDArray[np.float32], Batch]:
         seed = derive(self._seed, "draw", draw)
-        batch = self._samples.batch(kind.size, seed, coarse=kind.coarse)
+        beside = (self._trainee.initial.numpy(),) * len(self._trainee.learning.task.beside)
+        batch = replace(self._samples.batch(kind.size, seed, coarse=kind.coarse), beside=beside)
         if kind.steps is None:
             return self._moved(seed), batch
         vector = self._trainee.initial.numpy().copy()
         for step in range(kind.steps):
-            before = self._samples.batch(kind.size, derive(seed, "step", step))
+            before = replace(self._samples.batch(kind.size, derive(seed, "step", step)), beside=beside)
             answer = rounded(self._trainee, vector, before)
             vector[: self.learnt] -= np.float32(RATE) * answer.gradient.astype(np.float32)
             vector[self.learnt :] = answer.state
@@ -141,7 +143,7 @@ def _disagreement(graphs: Graphs, exam: Exam, kind: Kind, draw: int) -> str | No
     truth = list(_parts(exam.exact(kind, draw)))
     rounding = [exam.rounded(kind, draw), *exam.nudged(kind, draw)]
     errors = [[_apart(part, true) for part, true in zip(_parts(it), truth, strict=True)] for it in rounding]
-    names = ["the loss", "the prediction", *exam.names]
+    names = ["the loss", "the prediction", "the loss of each sample", *exam.names]
     for name, part, true, *own in zip(names, here, truth, *errors, strict=True):
         allowed = max(ROUNDING * _length(true), FACTOR * max(own))
         if not _apart(part, true) <= allowed:  # so that a NaN is off too
@@ -152,15 +154,17 @@ def _disagreement(graphs: Graphs, exam: Exam, kind: Kind, draw: int) -> str | No
 def _by_graphs(graphs: Graphs, exam: Exam, kind: Kind, draw: int) -> list[NDArray[np.float64]]:
     vector, batch = exam.question(kind, draw)
     x = graphs.features(batch.x)
-    loss, gradient, state = graphs.loss_gradient_and_state(vector, x, batch.y, batch.noise)
+    loss, gradient, state = graphs.loss_gradient_and_state(vector, x, batch.y, batch.noise, batch.beside)
     parts = np.split(np.concatenate([gradient, state]).astype(np.float64), np.cumsum(exam.sizes)[:-1])
-    logits = graphs.logits(vector, x).astype(np.float64)
-    return [np.array([loss], np.float64), logits.reshape(-1), *parts]
+    outputs = graphs.outputs(vector, x).astype(np.float64)
+    losses = graphs.losses(vector, x, batch.y, batch.beside) if exam.scored else np.zeros(0)
+    return [np.array([loss], np.float64), outputs.reshape(-1), losses, *parts]
 
 
 def _parts(answer: Answer) -> Iterator[NDArray[np.float64]]:
     yield answer.loss.reshape(1)
-    yield answer.logits.reshape(-1)
+    yield answer.outputs.reshape(-1)
+    yield answer.losses
     yield from (part.reshape(-1) for part in (*answer.gradients, *answer.states))
 
 

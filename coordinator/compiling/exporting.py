@@ -34,35 +34,64 @@ class Traced:
 
 
 def trace_train(trainee: Trainee, x: Tensor, y: Tensor, noise: Sequence[Tensor]) -> Traced:
-    """The training graph: (vector, x, y, noise...) -> (loss, gradient), and the new state of a model that has one."""
+    """The training graph: (vector, x, y, noise..., beside...) -> (loss, gradient), and the new state if there is one.
 
-    def function(vector: Tensor, batched: list[Tensor]) -> tuple[Tensor, ...]:
+    Without y where a sample is its own target.
+    """
+    targets = [y] if trainee.learning.task.target else []
+
+    def function(vector: Tensor, batched: list[Tensor], beside: list[Tensor]) -> tuple[Tensor, ...]:
         # Taken per tensor and joined: differentiating through slices would pad a full vector per tensor.
-        loss, *parts = trainee.loss_and_gradient(trainee.split(vector), batched[0], batched[1], batched[2:])
+        x, drawn = batched[0], batched[1 + len(targets) :]
+        others = [trainee.split(each) for each in beside]
+        loss, *parts = trainee.loss_and_gradient(trainee.split(vector), x, (*batched, x)[1], drawn, others)
         return loss, *(torch.cat([each.reshape(-1) for each in part]) for part in parts if part)
 
-    names = ["vector", "x", "y", *(f"noise_{at}" for at in range(len(noise)))]
+    names = ["vector", "x", *("y" for _ in targets), *(f"noise_{at}" for at in range(len(noise)))]
     results = ["loss", "gradient", "state"][: 3 if len(trainee.names) > trainee.trained else 2]
-    return _traced(function, trainee.initial, [x, y, *noise], names, results)
+    return _traced(function, trainee, [x, *targets, *noise], names, results, beside=True)
 
 
 def trace_predict(trainee: Trainee, x: Tensor) -> Traced:
-    """The prediction graph: (vector, x) -> logits."""
+    """The prediction graph: (vector, x) -> the answers."""
 
-    def function(vector: Tensor, batched: list[Tensor]) -> tuple[Tensor]:
-        return (trainee.logits(trainee.split(vector), batched[0]),)
+    def function(vector: Tensor, batched: list[Tensor], _beside: list[Tensor]) -> tuple[Tensor]:
+        return (trainee.outputs(trainee.split(vector), batched[0]),)
 
-    return _traced(function, trainee.initial, [x], ["vector", "x"], ["logits"])
+    return _traced(function, trainee, [x], ["vector", "x"], [trainee.learning.task.answers])
+
+
+def trace_score(trainee: Trainee, x: Tensor, y: Tensor) -> Traced:
+    """The scoring graph: (vector, x, y, beside...) -> the loss of each sample."""
+    targets = [y] if trainee.learning.task.target else []
+
+    def function(vector: Tensor, batched: list[Tensor], beside: list[Tensor]) -> tuple[Tensor]:
+        others = [trainee.split(each) for each in beside]
+        return (trainee.losses(trainee.split(vector), batched[0], (*batched, x)[1], others),)
+
+    names = ["vector", "x", *("y" for _ in targets)]
+    return _traced(function, trainee, [x, *targets], names, ["losses"], beside=True)
 
 
 def _traced(
-    function: Callable[..., Any], vector: Tensor, batched: list[Tensor], names: list[str], results: list[str]
+    function: Callable[..., Any],
+    trainee: Trainee,
+    batched: list[Tensor],
+    names: list[str],
+    results: list[str],
+    *,
+    beside: bool = False,
 ) -> Traced:
+    others = [trainee.initial] * len(trainee.learning.task.beside) if beside else []
+
+    def alone(vector: Tensor, batched: list[Tensor]) -> Any:
+        return function(vector, batched, [])
+
     with _quiet(), torch.no_grad():
-        graph = trace(function, vector, batched, decompositions())
+        graph = trace(function if others else alone, trainee.initial, batched, decompositions(), others)
         # Where numbers of two types meet, ONNX wants one of them cast.
         _fx_passes.insert_type_promotion_nodes(graph)
-    return Traced(graph, names, results)
+    return Traced(graph, [*names, *(f"beside_{at}" for at in range(len(others)))], results)
 
 
 def exported(traced: Traced) -> bytes:

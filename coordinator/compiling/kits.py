@@ -13,8 +13,10 @@ from coordinator.compiling.attention import plain_attention
 from coordinator.compiling.batchnorm import with_plain_batchnorm
 from coordinator.compiling.checking import Exam, check_kit
 from coordinator.compiling.dropout import with_fed_dropout
-from coordinator.compiling.exporting import exported, trace_predict, trace_train
+from coordinator.compiling.exporting import exported, trace_predict, trace_score, trace_train
 from coordinator.compiling.layers import Whereabouts
+from coordinator.compiling.learning import classifying
+from coordinator.compiling.own_losses import check_loss
 from coordinator.compiling.preprocessing import normalised
 from coordinator.compiling.probing import probes
 from coordinator.compiling.recurrence import with_recurrence
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from coordinator.compiling.batchnorm import Statistics
+    from coordinator.compiling.learning import Learning
 
     Report = Callable[[str], None]
 
@@ -62,6 +65,7 @@ def compile_kit(
     batch: int = USUAL_BATCH,
     batchnorm: Statistics = "merge",
     whole: bool = False,
+    learning: Learning | None = None,
     report: Report = lambda _step: None,
 ) -> Compiled:
     """Compile `module` with its loss and normalisation; ModelError where the result is not what torch computes.
@@ -69,16 +73,19 @@ def compile_kit(
     batch: the size of the job's batches; the graphs are for all sizes, but are compared with torch on this one too.
     batchnorm: whether the running statistics of BatchNorm layers are trained and merged, or stay as they are.
     whole: keeps the model in one piece also where a frozen first part of it could be run once (`trunks`).
+    learning: what is learnt, where it is not simply one of the classes.
     report: is told each step as it begins, in words.
     """
     with plain_attention():
-        return _compile(module, input, classes, mean, std, seed, batch, batchnorm, whole, report)
+        learnt = learning or classifying(len(classes))
+        return _compile(module, input, classes, learnt, mean, std, seed, batch, batchnorm, whole, report)
 
 
 def _compile(
     module: nn.Module,
     spec: InputSpec,
     classes: tuple[str, ...],
+    learning: Learning,
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
     seed: int,
@@ -94,10 +101,12 @@ def _compile(
     fed = with_plain_batchnorm(fed, batchnorm)
     with_recurrence(fed, feed)
     whole = normalised(fed, spec, mean, std)
-    samples = like(spec, module, len(classes), (), mean, std)
-    survey = take_survey(fed, feed, torch.from_numpy(samples.batch(2, seed).x), len(classes))
-    samples = like(spec, module, len(classes), survey.noise, mean, std)
-    trainee = Trainee(whole, feed, len(classes))
+    samples = like(spec, module, learning, (), mean, std)
+    survey = take_survey(fed, feed, torch.from_numpy(samples.batch(2, seed).x), learning.task)
+    samples = like(spec, module, learning, survey.noise, mean, std)
+    trainee = Trainee(whole, feed, learning)
+    if learning.own:
+        check_loss(trainee, samples, seed)
     graphs = _export(trainee, samples, survey, seed, report, whole=in_one_piece)
     tensors = tuple(
         TensorSpec(name.removeprefix("module."), shape)
@@ -115,6 +124,8 @@ def _compile(
         probe=next(candidates),
         linear=linear_weights(fed, {tensor.name for tensor in tensors}),
         trunk=graphs.trunk or msgspec.UNSET,
+        task=msgspec.UNSET if learning.plain else learning.task,
+        score=graphs.score or msgspec.UNSET,
     )
     exam = Exam(trainee, samples, seed, batch)
     check_kit(kit, exam, lambda at, of: report(f"checking the gradient ({at + 1} of {of})"))
@@ -142,6 +153,7 @@ class _Graphs:
 
     train: bytes
     predict: bytes
+    score: bytes = b""
     trunk: Trunk | None = None
 
 
@@ -157,11 +169,13 @@ def _export(
             train = trace_train(trainee, x, y, noise)
             report("writing the prediction graph")
             predict = trace_predict(trainee, x)
-            if not whole and (parts := cut(train, predict)):
+            score = None if trainee.learning.plain else trace_score(trainee, x, y)
+            if not whole and (parts := cut(train, predict, score)):
                 trunk = Trunk(exported(parts.trunk), parts.shape)
                 if not mixes_samples(trunk, batch.x):
-                    return _Graphs(exported(parts.train), exported(parts.predict), trunk)
-            return _Graphs(exported(train), exported(predict))
+                    scoring = exported(parts.score) if parts.score else b""
+                    return _Graphs(exported(parts.train), exported(parts.predict), scoring, trunk)
+            return _Graphs(exported(train), exported(predict), exported(score) if score else b"")
         except ModelError:
             raise
         except Exception as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -71,7 +71,9 @@ def _spread(trainee: Trainee) -> tuple[float, ...]:
 
 
 def _tried(trainee: Trainee, samples: ProbeSamples, size: int, seed: int, spread: tuple[float, ...]) -> _Candidate:
-    batch, vector = samples.batch(size, seed), _vector(trainee, spread)
+    vector = _vector(trainee, spread)
+    # A device that probes has no other model than this one.
+    batch = replace(samples.batch(size, seed), beside=(vector,) * len(trainee.learning.task.beside))
     answer = rounded(trainee, vector, batch)
     # Twice to either side: one that misses a kink is made up for by the other.
     beside = [*nudged(trainee, vector, batch, seed), *nudged(trainee, vector, batch, derive(seed, "again"))]
@@ -100,14 +102,16 @@ def _probe(trainee: Trainee, taken: _Candidate) -> Probe:
     if not np.isfinite(answer.loss) or not np.isfinite(gradient).all():
         raise ModelError(
             f"the model's loss on made-up samples is {float(answer.loss):.6g}, or its gradient is not finite: "
-            "look at data.mean and data.std, and at divisions, logarithms and roots in the model"
+            "look at data.mean and data.std, and at divisions, logarithms and roots in the model and its loss"
         )
     spread = np.linspace(0, gradient.size - 1, min(SPREAD_PLACES, gradient.size)).astype(np.int64)
     largest = np.argsort(-np.abs(gradient), kind="stable")[:LARGEST_PLACES]
     places = np.union1d(spread, largest)
+    task = trainee.learning.task
+    classified = task.kind == "classification"
     return Probe(
         x=np.ascontiguousarray(batch.x).tobytes(),
-        y=tuple(int(label) for label in batch.y),
+        y=tuple(int(label) for label in batch.y) if classified else (0,) * len(batch.y),
         noise_seed=taken.seed,
         loss=float(answer.loss),
         norm=float(np.linalg.norm(gradient)),
@@ -115,4 +119,5 @@ def _probe(trainee: Trainee, taken: _Candidate) -> Probe:
         values=tuple(float(value) for value in gradient[places]),
         spread=taken.spread,
         state=tuple(float(value) for value in answer.state[state_places(answer.state.size)]),
+        targets=b"" if classified or task.target is None else np.ascontiguousarray(batch.y).tobytes(),
     )

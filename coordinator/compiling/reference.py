@@ -27,12 +27,16 @@ NUDGE = 2e-6
 
 @dataclass(frozen=True)
 class Answer:
-    """The loss, the gradient by each tensor, the logits and the new state of one batch, all in float64."""
+    """The loss, the gradient by each tensor, the answers and the new state of one batch, all in float64.
+
+    losses: of each sample, as in prediction; none of a plain classifier, whose kit has no graph for them.
+    """
 
     loss: NDArray[np.float64]
     gradients: list[NDArray[np.float64]]
-    logits: NDArray[np.float64]
+    outputs: NDArray[np.float64]
     states: list[NDArray[np.float64]]
+    losses: NDArray[np.float64]
 
     @property
     def gradient(self) -> NDArray[np.float64]:
@@ -73,12 +77,15 @@ def nudged(trainee: Trainee, vector: NDArray[np.float32], batch: Batch, seed: in
 def _answer(trainee: Trainee, vector: Tensor, batch: Batch) -> Answer:
     tensors = trainee.split(vector)
     x, y = torch.from_numpy(np.ascontiguousarray(batch.x)), torch.from_numpy(batch.y)
-    x = x.to(vector.dtype) if x.is_floating_point() else x
+    x, y = (each.to(vector.dtype) if each.is_floating_point() else each for each in (x, y))
     noise = [torch.from_numpy(values) for values in batch.noise]
-    loss, gradients, states = trainee.loss_and_gradient(tensors, x, y, noise)
+    beside = [trainee.split(torch.from_numpy(each).to(vector.dtype)) for each in batch.beside]
+    loss, gradients, states = trainee.loss_and_gradient(tensors, x, y, noise, beside)
     with torch.no_grad():
-        logits = trainee.logits(tensors, x)
-    return Answer(_double(loss), list(map(_double, gradients)), _double(logits), list(map(_double, states)))
+        outputs = trainee.outputs(tensors, x)
+        losses = torch.zeros(0) if trainee.learning.plain else trainee.losses(tensors, x, y, beside)
+    parts = _double(outputs), list(map(_double, states)), _double(losses)
+    return Answer(_double(loss), list(map(_double, gradients)), *parts)
 
 
 def _double(tensor: Tensor) -> NDArray[np.float64]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Content = tuple[tuple[int, ...], bytes]
 
 PLANE = 2
-GRAPHS: tuple[Use, ...] = ("train", "predict", "trunk")
+GRAPHS: tuple[Use, ...] = ("train", "predict", "score", "trunk")
 
 
 def with_shared_weights(kit: Kit, module: nn.Module) -> Kit:
@@ -41,15 +41,16 @@ def with_shared_weights(kit: Kit, module: nn.Module) -> Kit:
         if tensor.ndim == PLANE:
             names.setdefault(_content(np.ascontiguousarray(tensor.T)), (name, True))
     graphs, used = dict[str, bytes](), {name: list[str]() for name in tensors}
-    for each in GRAPHS if kit.trunk else GRAPHS[:2]:
+    for each in (use for use in GRAPHS if graph_in(kit, use)):
         graphs[each], taken = _without(graph_in(kit, each), names)
         for name in taken:
             used[name].append(each)
     frozen = tuple(
         FrozenTensor(name, tensor.shape, tensor.tobytes(), tuple(used[name])) for name, tensor in tensors.items()
     )
+    plain = {use: graph for use, graph in graphs.items() if use != "trunk"}
     trunk = Trunk(graphs["trunk"], kit.trunk.shape) if kit.trunk else msgspec.UNSET
-    return msgspec.structs.replace(kit, train=graphs["train"], predict=graphs["predict"], trunk=trunk, frozen=frozen)
+    return msgspec.structs.replace(kit, **plain, trunk=trunk, frozen=frozen)
 
 
 def _frozen(module: nn.Module, trained: set[str]) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from coordinator.compiling.noise import NoiseFeed
+    from sojourn.protocol.task import TaskSpec
 
 REFUSED = (
     nn.RReLU,
@@ -43,6 +44,16 @@ INSTEAD = {
     "RReLU": "LeakyReLU",
 }
 """What to use in place of layers and operators that have no translation, by how their names begin."""
+
+
+_EACH = {
+    "multilabel": "a number for each label, without a sigmoid",
+    "regression": "a number for each quantity",
+    "reconstruction": "as many numbers as a sample has, in its shape",
+    "forecast": "for each step to come a number for each channel",
+    "tokens": "at each place a number for each token, without a softmax",
+}
+"""What a model answers for a sample, by kind of task."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +95,7 @@ def linear_weights(module: nn.Module, trained: AbstractSet[str]) -> tuple[str, .
     return tuple(name for name in (f"{layer}.weight".lstrip(".") for layer in layers) if name in trained)
 
 
-def take_survey(module: nn.Module, feed: NoiseFeed, x: Tensor, classes: int) -> Survey:
+def take_survey(module: nn.Module, feed: NoiseFeed, x: Tensor, task: TaskSpec) -> Survey:
     """Run the module once in training and look at what it does."""
     module.train()
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
@@ -102,7 +113,7 @@ def take_survey(module: nn.Module, feed: NoiseFeed, x: Tensor, classes: int) -> 
     _check_operators(operators)
     _check_length(module, operators.runs, passes=2 if feed.draws else 1)
     _check_buffers(module, before)
-    _check_answers(answers, len(x), classes)
+    _check_answers(answers, len(x), task)
     names = {_name(operator): layer for operator, layer in reversed(operators.seen.items())}
     return Survey(noise=tuple(draw.shape for draw in feed.draws), operators=names)
 
@@ -175,20 +186,29 @@ def _check_buffers(module: nn.Module, before: dict[str, Tensor]) -> None:
             )
 
 
-def _check_answers(answers: object, batch: int, classes: int) -> None:
+def _check_answers(answers: object, batch: int, task: TaskSpec) -> None:
+    classified = task.kind == "classification"
     if not isinstance(answers, Tensor):
         raise ModelError(
-            f"the model returns a {type(answers).__name__}: its forward must return one tensor, a row of logits for "
-            "each sample. Return that part alone (several outputs or losses cannot be trained today)"
+            f"the model returns a {type(answers).__name__}: its forward must return one tensor, a row of "
+            f"{'logits' if classified else 'outputs'} for each sample. Return that part alone (several outputs or "
+            "losses cannot be trained today)"
         )
-    found, wanted = tuple(answers.shape), (batch, classes)
+    found, wanted = tuple(answers.shape), (batch, *task.output)
     if found == wanted:
         return
+    if not classified:
+        raise ModelError(
+            f"the model answers {found} for {batch} samples, and for the task {task.kind!r} it must be {wanted}: "
+            f"{_EACH[task.kind]}. Change its last layer, or put nn.Unflatten(1, {task.output}) behind it"
+        )
+    classes = task.output[0]
     told = f"the model answers {found} for {batch} samples of {classes} classes: it must be {wanted}"
     if found in ((batch,), (batch, 1)):
         raise ModelError(
             f"{told}, one number for each class. A single output, for yes or no or for a quantity, cannot be trained "
-            f"today: let its last layer have {classes} outputs, without sigmoid or softmax (the loss is cross-entropy)"
+            f"so: let its last layer have {classes} outputs, without sigmoid or softmax (the loss is cross-entropy); "
+            'or say what else is learnt, [task] kind = "regression" for a quantity (docs/tasks.md)'
         )
     if len(found) == len(wanted) and found[0] == batch:
         raise ModelError(

@@ -13,12 +13,16 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from coordinator.compiling.batchnorm import layers_with_state
+from coordinator.compiling.learning import Passed, watched
 from sojourn.errors import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from coordinator.compiling.learning import Learning
     from coordinator.compiling.noise import NoiseFeed
+
+    Models = Sequence[Sequence[Tensor]]
 
 # The batch in which a trace is taken: it must not equal 0 or 1, for which torch specialises.
 TRACED_BATCH = 5
@@ -31,9 +35,9 @@ class Trainee:
     They are those that are trained, and after them the layers' state, which a training step returns as it becomes.
     """
 
-    def __init__(self, module: nn.Module, feed: NoiseFeed, classes: int) -> None:
-        """Run `module`, whose dropout takes its noise from `feed`."""
-        self.module, self.feed, self.classes = module, feed, classes
+    def __init__(self, module: nn.Module, feed: NoiseFeed, learning: Learning) -> None:
+        """Run `module`, whose dropout takes its noise from `feed`, for what is to be learnt."""
+        self.module, self.feed, self.learning = module, feed, learning
         named: dict[str, Tensor] = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self.trained = len(named)
         """How many of the tensors are trained."""
@@ -50,15 +54,22 @@ class Trainee:
         parts = torch.split(vector, list(self.sizes))
         return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
-    def logits(self, tensors: Sequence[Tensor], x: Tensor) -> Tensor:
-        """The module's answers, as in prediction."""
+    def outputs(self, tensors: Sequence[Tensor], x: Tensor) -> Tensor:
+        """The module's answers, as in prediction, in the targets' own units."""
         self.module.eval()
-        return self._call(tensors, x)
+        return self.learning.answers(self._call(tensors, x))
+
+    def losses(self, tensors: Sequence[Tensor], x: Tensor, y: Tensor, beside: Models = ()) -> Tensor:
+        """The loss of each sample, as in prediction; `beside` are the tensors of further models."""
+        self.module.eval()
+        others = self._passed_beside(beside, x)
+        return self.learning.losses(self._pass(tensors, x), x, y, others)
 
     def loss_and_gradient(
-        self, tensors: Sequence[Tensor], x: Tensor, y: Tensor, noise: Sequence[Tensor]
+        self, tensors: Sequence[Tensor], x: Tensor, y: Tensor, noise: Sequence[Tensor], beside: Models = ()
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """The mean cross entropy of a batch, its gradient by each tensor that is trained, and the layers' new state."""
+        """The mean loss of a batch, its gradient by each tensor that is trained, and the layers' new state."""
+        others = self._passed_beside(beside, x)
         self.module.train()
         self.feed.give(noise)
         for _, layer in self._with_state:
@@ -66,13 +77,24 @@ class Trainee:
         leaves = [tensor.detach().requires_grad_() for tensor in tensors[: self.trained]]
         state = list(tensors[self.trained :])
         with torch.enable_grad():
-            # Not nll_loss: the exporter turns its backward into a wrong constant without a word.
-            chances = torch.log_softmax(self._call([*leaves, *state], x), 1)
-            hot = (y.unsqueeze(1) == torch.arange(self.classes)).to(torch.float32)
-            loss = -(chances * hot).sum(1).mean()
+            loss = self.learning.batch_loss(self._pass([*leaves, *state], x), x, y, others)
             gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
         filled = [torch.zeros_like(t) if g is None else g for t, g in zip(leaves, gradients, strict=True)]
         return loss.detach(), filled, self._state_after(state)
+
+    def _passed_beside(self, beside: Models, x: Tensor) -> dict[str, Passed]:
+        """What further models make of the samples, as in prediction."""
+        if not beside:
+            return {}
+        self.module.eval()
+        with torch.no_grad():
+            found = [self._pass(tensors, x) for tensors in beside]
+        return dict(zip(self.learning.task.beside, found, strict=True))
+
+    def _pass(self, tensors: Sequence[Tensor], x: Tensor) -> Passed:
+        """The outputs, and those of the layers that the loss asks for."""
+        with watched(self.module, self.learning.features) as seen:
+            return Passed(self._call(tensors, x), seen)
 
     def _state_after(self, before: Sequence[Tensor]) -> list[Tensor]:
         """The state that the last pass left; that of a layer which it did not run stays as it was."""
@@ -85,21 +107,30 @@ class Trainee:
 
 
 def trace(
-    function: Callable[..., Any], vector: Tensor, batched: Sequence[Tensor], decompositions: dict[Any, Any]
+    function: Callable[..., Any],
+    vector: Tensor,
+    batched: Sequence[Tensor],
+    decompositions: dict[Any, Any],
+    beside: Sequence[Tensor] = (),
 ) -> fx.GraphModule:
-    """The operators that `function(vector, batched)` runs, with the first axis of `batched` left open."""
-    graph, same_for_larger = _trace(function, vector, batched, decompositions)
+    """The operators that `function(vector, batched, beside)` runs, with the first axis of `batched` left open."""
+    graph, same_for_larger = _trace(function, vector, batched, decompositions, beside)
     if same_for_larger:
         return graph
     # A branch on the batch's size leaves no trace of its own: only a second size shows whether it matters.
-    larger, _ = _trace(function, vector, [torch.cat([tensor] * LARGER) for tensor in batched], decompositions)
+    more = [torch.cat([tensor] * LARGER) for tensor in batched]
+    larger, _ = _trace(function, vector, more, decompositions, beside)
     if _operators(graph) != _operators(larger):
         raise ModelError("the model runs differently by the size of a batch: a graph must be the same for all")
     return graph
 
 
 def _trace(
-    function: Callable[..., Any], vector: Tensor, batched: Sequence[Tensor], decompositions: dict[Any, Any]
+    function: Callable[..., Any],
+    vector: Tensor,
+    batched: Sequence[Tensor],
+    decompositions: dict[Any, Any],
+    beside: Sequence[Tensor],
 ) -> tuple[fx.GraphModule, bool]:
     """The graph, and whether a batch `LARGER` times as large would certainly have taken the same way through the code.
 
@@ -107,7 +138,9 @@ def _trace(
     """
     shapes = ShapeEnv()
     mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
-    inputs = _fake(mode, vector, open_batch=False), [_fake(mode, tensor, open_batch=True) for tensor in batched]
+    fixed = [_fake(mode, tensor, open_batch=False) for tensor in (vector, *beside)]
+    inputs: tuple[Any, ...] = fixed[0], [_fake(mode, tensor, open_batch=True) for tensor in batched]
+    inputs = (*inputs, fixed[1:]) if beside else inputs
     graph = _traced(function, mode, inputs, decompositions)
     if any(_changes_its_input(node) for node in graph.graph.nodes):
         # Such as ReLU(inplace=True): a second pass over the plain operators makes each a new value.
@@ -127,7 +160,7 @@ def _holds(guard: Any, batch: int) -> bool:
 def _traced(
     function: Callable[..., Any],
     mode: FakeTensorMode,
-    inputs: tuple[Tensor, list[Tensor]],
+    inputs: tuple[Any, ...],
     decompositions: dict[Any, Any],
 ) -> fx.GraphModule:
     tracer = make_fx(function, decomposition_table=decompositions, _allow_non_fake_inputs=True)

@@ -44,26 +44,29 @@ class CutModel:
     train: Traced
     predict: Traced
     shape: tuple[int, ...]
+    score: Traced | None = None
 
 
-def cut(train: Traced, predict: Traced) -> CutModel | None:
+def cut(train: Traced, predict: Traced, score: Traced | None = None) -> CutModel | None:
     """The model, cut where most work is before the cut and least has to be kept of it; None if it cannot be cut.
 
-    Both graphs must make the same of the samples up to there, which they do but for layers that run otherwise in
+    All graphs must make the same of the samples up to there, which they do but for layers that run otherwise in
     training.
     """
-    keys, there = _keys(train), _keys(predict)
-    places = {there[node]: node for node, _ in _through(predict)}
+    keys, others = _keys(train), [each for each in (predict, score) if each]
+    places = [_places(each) for each in others]
     best, most = None, 0
     for node, work in _through(train):
         shape = _shape(node, train)
-        if shape is None or not work or keys[node] not in places:
+        if shape is None or not work or not all(keys[node] in there for there in places):
             continue
-        if best is None or work > most or prod(shape) <= prod(best[2]):
-            best, most = (node, places[keys[node]], shape), work
+        if best is None or work > most or prod(shape) <= prod(best[1]):
+            best, most = (node, shape), work
     if best is None:
         return None
-    return CutModel(_before(train, best[0]), _behind(train, best[0]), _behind(predict, best[1]), best[2])
+    node, shape = best
+    behind = [_behind(each, there[keys[node]]) for each, there in zip(others, places, strict=True)]
+    return CutModel(_before(train, node), _behind(train, node), behind[0], shape, behind[1] if score else None)
 
 
 def mixes_samples(trunk: Trunk, x: NDArray[np.generic]) -> bool:
@@ -73,6 +76,12 @@ def mixes_samples(trunk: Trunk, x: NDArray[np.generic]) -> bool:
     alone = [session.run(["features"], {"x": x[at : at + 1]})[0] for at in range(len(x))]
     apart = np.linalg.norm(np.concatenate(alone).astype(np.float64) - together)
     return not apart <= SAME * np.linalg.norm(together)  # so that a NaN is no reason to cut either
+
+
+def _places(traced: Traced) -> dict[bytes, fx.Node]:
+    """Where a graph could be cut, by what is made there."""
+    keys = _keys(traced)
+    return {keys[node]: node for node, _ in _through(traced)}
 
 
 def _through(traced: Traced) -> Iterator[tuple[fx.Node, int]]:

@@ -60,7 +60,7 @@ _Answer = TypeVar("_Answer", Jobs, Exported, Removed, JobText, Fleet, ReleaseMad
 _ANSWERS = (Jobs, Exported, Removed, JobText, Fleet, ReleaseMade, Releases, KitTold, Audit, Refused)
 SINCE: dict[type, str] = {
     InspectFleet: "0.4.0",
-    **dict.fromkeys((ReadKit, SignJob, WithdrawJob, InspectAudit, SignedRequest), "0.6.0"),
+    **dict.fromkeys((ReadKit, SignJob, WithdrawJob, InspectAudit, SignedRequest), "0.8.0"),
 }
 """The questions that the first coordinators do not know, and the version that brought them."""
 log = logging.getLogger(__name__)

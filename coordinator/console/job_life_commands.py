@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
 Round = Annotated[int | None, typer.Option("--round", min=1, help="The model of this round.", show_default="newest")]
-Best = Annotated[bool, typer.Option("--best", help="The most accurate model.")]
+Best = Annotated[bool, typer.Option("--best", help="The best model.")]
 
 
 @asking
@@ -26,13 +27,17 @@ def continue_(
         int | None, typer.Option(min=1, help="How many rounds in all, those done included.", show_default="as before")
     ] = None,
     target: Annotated[
-        float | None,
-        typer.Option(min=0, max=1, help="End at this accuracy; 0: at none.", show_default="as before"),
+        str | None,
+        typer.Option(
+            metavar="FIGURE", help="End at this accuracy, or at 'rmse <= 0.5'; 0: at none.", show_default="as before"
+        ),
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Watch it until it ends.")] = False,
 ) -> None:
     """Go on with a job that is over, or give one more rounds: as if it had been longer from the start."""
-    view: JobView = operator.go_on(job, rounds, target)
+    from coordinator.jobs.goal import target_of
+
+    view: JobView = operator.go_on(job, rounds, _target(target_of(target)))
     doing = "is queued" if view.status == "queued" else "goes on"
     typer.echo(f"job {view.job} {doing}: {view.round} rounds are done, {view.rounds} in all")
     if watch:
@@ -64,7 +69,8 @@ def export(
     except OSError as error:
         raise MachineError(f"{path} cannot be written: {error.strerror}") from error
     of = "" if made.round is None else f"round {made.round}, "
-    typer.echo(f"{path}: {of}{len(made.model):,} bytes, accuracy {percent(made.accuracy)}")
+    good = "" if isnan(made.accuracy) else f", accuracy {percent(made.accuracy)}"
+    typer.echo(f"{path}: {of}{len(made.model):,} bytes{good}")
 
 
 @asking
@@ -88,10 +94,10 @@ def remove(
     operator: Any, job: Job, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False
 ) -> None:
     """Forget a job that is over, and delete its models."""
-    from sojourn.figures import percent
+    from coordinator.console.job_tables import figure_words
 
     view: JobView = operator.job(job)
-    what = f"job {view.job} ({view.status}, {view.round} rounds, accuracy {percent(view.accuracy)})"
+    what = f"job {view.job} ({view.status}, {view.round} rounds, {figure_words(view)})"
     if not yes and not typer.confirm(f"Remove {what} with all its models? There is no way back"):
         typer.echo(f"{view.job} stays")
         raise typer.Exit(1)
@@ -99,6 +105,13 @@ def remove(
     freed = f"{gone.blobs} files ({gone.freed:,} bytes) are deleted within a minute"
     shared = "nothing is deleted: other jobs have all its files, too"
     typer.echo(f"{what} is removed: {freed if gone.blobs else shared}")
+
+
+def _target(given: float | str | None) -> float | str | None:
+    """A target as it travels: a number is an accuracy, of another figure people say which."""
+    if isinstance(given, float) and not 0 <= given <= 1:
+        raise ConfigError(f"--target {given:g}: an accuracy is from 0 to 1; else write 'rmse <= {given:g}'")
+    return given
 
 
 def which_round(number: int | None, *, best: bool) -> int | Literal["best"] | None:

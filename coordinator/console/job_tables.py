@@ -11,8 +11,10 @@ from rich.text import Text
 from coordinator.console.dates import date_of, short_date
 from coordinator.console.watching import STATUS_STYLES
 from coordinator.records import ENDED
+from coordinator.results.task_figures import figure_of_view, task_of
 from coordinator.state import as_ranges
-from sojourn.figures import clock_of, percent
+from sojourn.figures import clock_of
+from sojourn.protocol.figure_names import called
 from sojourn.protocol.wire import JobTimes
 
 if TYPE_CHECKING:
@@ -41,16 +43,25 @@ def models_line(progress: JobProgress) -> str:
     models, history = progress.view.models, progress.history
     if not models or not models.rounds or not history:
         return ""
-    best = next((f"; the best is {it.round} ({percent(it.accuracy)})" for it in history if it.round == models.best), "")
+    task = task_of(progress.view)
+    best = next((f"; the best is {it.round} ({task.text(it)})" for it in history if it.round == models.best), "")
     return f"models are kept of round {as_ranges(models.rounds)}{best}"
+
+
+def figure_words(view: JobView) -> str:
+    """How good a job's newest model is, with the figure's name."""
+    return f"{called(task_of(view).main)} {figure_of_view(view)}"
 
 
 def job_table(views: Iterable[JobView], width: int = 80) -> Table:
     """All jobs of a coordinator; long names are wrapped, and the model is shown where there is room for it."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     wrapped = ("job", "strategy", "model") if width >= 100 else ("job", "strategy")
-    for name in ("job", "status", "round", "accuracy", "submitted", "ended", "took", *wrapped[1:]):
-        justify: JustifyMethod = "right" if name in ("round", "accuracy", "took") else "left"
+    views = list(views)
+    plain = all(task_of(it).kind == "classification" for it in views)
+    figure = "accuracy" if plain else "figure"
+    for name in ("job", "status", "round", figure, "submitted", "ended", "took", *wrapped[1:]):
+        justify: JustifyMethod = "right" if name in ("round", figure, "took") else "left"
         table.add_column(name, no_wrap=name not in wrapped, overflow="fold", justify=justify)
     today = time.time()
     for it in views:
@@ -59,5 +70,6 @@ def job_table(views: Iterable[JobView], width: int = 80) -> Table:
         took = clock_of(times.took) if times.took is not None else "-"
         dates = (short_date(times.submitted, today), short_date(times.ended, today), took)
         of = [Text(it.strategy), Text(it.model)][: len(wrapped) - 1]
-        table.add_row(Text(it.job), status, f"{it.round}/{it.rounds}", percent(it.accuracy), *dates, *of)
+        shown = figure_of_view(it) if plain else figure_words(it)
+        table.add_row(Text(it.job), status, f"{it.round}/{it.rounds}", shown, *dates, *of)
     return table

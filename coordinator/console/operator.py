@@ -120,10 +120,14 @@ class Operator:
         """End a job."""
         return self._ask_jobs(Stop(_ticket(), name), PATIENCE)[0]
 
-    def go_on(self, name: str, rounds: int | None = None, target: float | None = None) -> JobView:
-        """Let a job have so many rounds in all, or another target (0: none); one that is over goes on."""
+    def go_on(self, name: str, rounds: int | None = None, target: float | str | None = None) -> JobView:
+        """Let a job have so many rounds in all, or another target (0: none); one that is over goes on.
+
+        A target is an accuracy, or a figure with a number (`rmse <= 0.5`).
+        """
         self._of_today(name, "continue a job")
-        question = Continue(_ticket(), name, rounds or UNSET, UNSET if target is None else target)
+        share = target if isinstance(target, float) else UNSET
+        question = Continue(_ticket(), name, rounds or UNSET, share, target if isinstance(target, str) else UNSET)
         return self._ask_jobs(question, PATIENCE)[0]
 
     def remove(self, name: str) -> Removed:
@@ -159,11 +163,13 @@ class Operator:
     def make_release(self, job: str, wanted: Wanted, which: int | Literal["best"] | None = None) -> ReleaseFile:
         """A release of a job's model after a round, the newest unless told, as the coordinator makes it."""
         from coordinator.releases.file import put_together  # noqa: PLC0415  # only who makes one needs it
+        from coordinator.releases.making import QUANTILE  # noqa: PLC0415
 
         number = self._round(job, which)
         question = MakeRelease(
-            _ticket(), job, wanted.line, wanted.version, wanted.encoding, wanted.notes, wanted.max_loss, number
-        )
+            _ticket(), job, wanted.line, wanted.version, wanted.encoding, wanted.notes, wanted.max_loss, number,
+            UNSET if wanted.quantile == QUANTILE else wanted.quantile,
+        )  # fmt: skip
         answer = self._client.ask(question, ReleaseMade, RELEASE_PATIENCE)
         card, graph = self._client.fetch(answer.card), self._client.fetch(answer.graph)
         return put_together(card, graph, f"the release of {job}")

@@ -5,8 +5,11 @@ from __future__ import annotations
 from math import isnan
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
 from rich.table import Table
 from rich.text import Text
+
+from sojourn.protocol.figure_names import MAIN, called, figure_text
 
 if TYPE_CHECKING:
     from coordinator.releases.file import ReleaseFile
@@ -22,7 +25,7 @@ def summary(release: ReleaseFile) -> Table:
         {
             "release": f"{card.line} {card.version}",
             "graph": f"{len(release.graph):,} bytes, {card.encoding}",
-            "accuracy": _accuracy(card),
+            **_task(card),
             "classes": _classes(card),
             "checked": card.checked,
         }
@@ -39,15 +42,15 @@ def whole(release: ReleaseFile) -> Table:
             "graph": f"{len(release.graph):,} bytes, {card.encoding}",
             "digest": release.goods.graph.digest.hex(),
             "input": f"{card.input.dtype} {_shape(card)}",
-            "output": f"logits of {len(card.classes)} classes: {_classes(card)}",
-            "accuracy": _accuracy(card),
+            "output": _output(card),
+            **_task(card),
             "model": card.model,
             "job": card.job and f"{card.job}: {card.strategy}, {card.rounds} rounds, {card.devices} devices",
             "data": card.data,
             "started from": card.source,
             "licence of that": card.licence,
             "checked": card.checked,
-            "probe": f"{card.probe.rows} rows, logits within {card.probe.atol:.2g}",
+            "probe": f"{card.probe.rows} rows, {card.learns.answers} within {card.probe.atol:.2g}",
             "notes": card.notes,
         }
     )
@@ -72,6 +75,42 @@ def _accuracy(card: Card) -> str:
     points = 100 * card.accuracy_lost
     change = f"cost {points:.2f}" if points >= 0 else f"gained {-points:.2f}"
     return f"{measured}; int8 {change} points"
+
+
+def _task(card: Card) -> dict[str, str]:
+    """How good it is, in the terms of its task."""
+    figures = dict(card.figures or {})
+    if card.learns.kind == "classification":
+        more = ", ".join(_told(name, each) for name, each in figures.items() if name != "accuracy")
+        return {"accuracy": _accuracy(card), "and": more}
+    found = {"task": card.learns.kind, "loss": card.learns.loss}
+    told = ", ".join(_told(name, each) for name, each in figures.items())
+    cost = "" if card.worse is UNSET else f"; int8 {_change(card.worse)} of {called(MAIN[card.learns.kind])}"
+    found["figures"] = f"{told} on {card.tested:,} samples{cost}" if told else "not measured: there were no samples"
+    if rule := card.anomaly:
+        found["anomalies"] = (
+            f"scores above what {100 * rule.quantile:g} % of a device's own samples stay below; on a device without "
+            f"any: above {rule.threshold:.4g}, which {rule.samples:,} exemplars say"
+        )
+    return found
+
+
+def _told(name: str, figure: float) -> str:
+    return f"{called(name)} {figure_text(name, figure)}"
+
+
+def _change(worse: float) -> str:
+    return f"cost {100 * worse:.1f} %" if worse >= 0 else f"gained {-100 * worse:.1f} %"
+
+
+def _output(card: Card) -> str:
+    task = card.learns
+    if task.kind == "classification":
+        return f"logits of {len(card.classes)} classes: {_classes(card)}"
+    shape = " x ".join(str(size) for size in ("rows", *task.output))
+    names = ", ".join(task.names[:MOST_CLASSES]) or _classes(card)
+    score = ", and a score for each row" if task.kind == "reconstruction" else ""
+    return f"float32 {shape}{f': {names}' if names else ''}{score}"
 
 
 def _classes(card: Card) -> str:

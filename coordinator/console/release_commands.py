@@ -44,10 +44,20 @@ def create(
     classes_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="With --file: the classes, one in a line.")
     ] = None,
+    targets: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="With --file: the quantities that a regression gives.")
+    ] = None,
     int8: Annotated[bool, typer.Option("--int8", help="Quantise it: a third of the size, at some accuracy.")] = False,
     max_loss: Annotated[
-        float, typer.Option(metavar="SHARE", min=0, max=1, help="What int8 may cost: 0.05 is five points.")
+        float,
+        typer.Option(metavar="SHARE", min=0, max=1, help="What int8 may cost: 0.05 is 5 points, or 5 % of a figure."),
     ] = 0.05,
+    quantile: Annotated[
+        float,
+        typer.Option(
+            metavar="SHARE", min=0.5, max=0.9999, help="Of anomalies: how many of a device's samples are normal."
+        ),
+    ] = 0.99,
     number: Round = None,
     best: Best = False,
     notes: Annotated[str, typer.Option(help="What people should know of it.")] = "",
@@ -68,18 +78,20 @@ def create(
 
     if (job is None) == (file is None):
         raise ConfigError("name a job, or an ONNX file with --file: one of the two")
-    if file is None and (samples or class_names or classes_file):
-        raise ConfigError("--samples, --class-names and --classes-file go with --file: a job knows its own")
+    if file is None and (samples or class_names or classes_file or targets):
+        raise ConfigError("--samples, --class-names, --classes-file and --targets go with --file: a job knows its own")
+    if targets is not None and (class_names or classes_file):
+        raise ConfigError("--targets are quantities, --class-names and --classes-file classes: a file has one of them")
     if file is not None and (number or best):
         raise ConfigError("--round and --best go with a job: a file has one model")
     check_name(line, "--line")
     _check_notes(notes)
     which = which_round(number, best=best)
-    wanted = Wanted(line, version or 0, "int8" if int8 else "float32", notes, max_loss)
+    wanted = Wanted(line, version or 0, "int8" if int8 else "float32", notes, max_loss, quantile)
     given, console = read_as(str(samples), label=label, scale=scale) if samples else None, Console()
     with waiting(console, f"making a release of {file or job}: checked, measured, with its card"):
         release = (
-            _of_file(file, wanted, given, _names(class_names, classes_file))
+            _of_file(file, wanted, given, _names(class_names, classes_file), _names(targets, None))
             if file
             else _of_job(operator, job, wanted, which)
         )
@@ -119,7 +131,13 @@ for command in (rollout, status, pause, resume, rollback):
     app.command()(command)
 
 
-def _of_file(file: Path, wanted: Wanted, samples: DataSettings | None, names: tuple[str, ...] | None) -> Any:
+def _of_file(
+    file: Path,
+    wanted: Wanted,
+    samples: DataSettings | None,
+    names: tuple[str, ...] | None,
+    targets: tuple[str, ...] | None,
+) -> Any:
     from sojourn.extras import need
 
     if not wanted.version:
@@ -127,7 +145,7 @@ def _of_file(file: Path, wanted: Wanted, samples: DataSettings | None, names: tu
     need("cloud", "making a release of an ONNX file")
     from coordinator.releases.from_file import from_file
 
-    return from_file(file, wanted, samples, names)
+    return from_file(file, wanted, samples, names, targets)
 
 
 def _of_job(operator: Operator, job: str | None, wanted: Wanted, which: int | Literal["best"] | None) -> Any:

@@ -36,6 +36,10 @@ def rollout(
     max_failures: Annotated[float, typer.Option(metavar="SHARE", min=0, max=1, help="Of a stage's devices.")] = 0.0,
     max_latency: Annotated[float, typer.Option(metavar="TIMES", min=0, help="As long as before may it take.")] = 2.0,
     max_accuracy_drop: Annotated[float, typer.Option(metavar="SHARE", min=0, max=1, help="0.02: two points.")] = 0.02,
+    max_worse: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE", help="Of a main figure that is no accuracy: 10% or 0.1.", show_default="10%"),
+    ] = None,
     max_drift: Annotated[float, typer.Option(metavar="SHARE", min=0, max=1, help="Of the predicted classes.")] = 0.3,
     max_errors: Annotated[int, typer.Option(min=0, help="That programs report, on one device.")] = 0,
     quorum: Annotated[
@@ -54,12 +58,14 @@ def rollout(
     import msgspec
 
     from coordinator.releases.file import read_release
-    from coordinator.releases.orders import orders_for, shares_of
+    from coordinator.releases.orders import orders_for, shares_of, worse_of
     from sojourn.protocol.release import HealthRules
     from sojourn.protocol.signing import Signer
 
     shares = shares_of(stages)
     release = read_release(file)
+    if max_worse is not None and release.card.learns.kind == "classification":
+        raise ConfigError("--max-worse is for tasks without an accuracy: of a classification say --max-accuracy-drop")
     signer = Signer.load(key)
     rules = HealthRules(
         failures=max_failures,
@@ -70,6 +76,7 @@ def rollout(
         soak=soak,
         patience=patience,
         quorum=quorum or msgspec.UNSET,
+        worse=msgspec.UNSET if max_worse is None else worse_of(max_worse),
     )
     line = release.card.line
     known = next(iter(operator.releases(line)), None)

@@ -10,12 +10,13 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from sojourn.protocol.figure_names import called, figure_text, worsening
 from sojourn.protocol.release import BAD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sojourn.protocol.release import DeviceView, LineView, Pace
+    from sojourn.protocol.release import DeviceView, Health, LineView, Pace
 
 _COLOURS = {"done": "green", "serving": "green", "running": "cyan", "paused": "yellow", "halted": "red",
             "rolling-back": "red", "rolled-back": "yellow", "away": "dim", "told": "dim"}  # fmt: skip
@@ -45,7 +46,7 @@ def line_table(views: Sequence[LineView]) -> Table:
 
 def device_table(view: LineView) -> Group:
     """The devices of a line, those that are not well first; below them what they said, which may take a few lines."""
-    table = _table("device", "stage", "serves", "", "p95", "accuracy", "predictions", "errors")
+    table = _table("device", "stage", "serves", "", "p95", _measure(view), "predictions", "errors")
     for each in view.devices:
         table.add_row(*_row(each))
     if (more := sum(view.counts.values()) - len(view.devices)) > 0:
@@ -59,11 +60,26 @@ def _row(each: DeviceView) -> list[str]:
     row = [escape(each.device), str(each.stage), version, _coloured(each.state)]
     if health is None:
         return [*row, "", "", "", ""]
-    accuracy = "" if isnan(health.accuracy) else f"{100 * health.accuracy:.1f} %"
-    if accuracy and not isnan(health.accuracy_before):
-        accuracy += f" ({100 * (health.accuracy - health.accuracy_before):+.1f})"
     pace = _pace(health.live or health.pace, health.live_before if health.live else health.pace_before)
-    return [*row, pace, accuracy, str(health.predictions), str(health.errors)]
+    return [*row, pace, _figure(health), str(health.predictions), str(health.errors)]
+
+
+def _measure(view: LineView) -> str:
+    """The figure by which the devices of a line compare its versions."""
+    named = {each.health.task.measure for each in view.devices if each.health and each.health.task}
+    return called(named.pop()) if len(named) == 1 else "figure" if named else "accuracy"
+
+
+def _figure(health: Health) -> str:
+    """The main figure on a device's own data, and how it has changed."""
+    if task := health.task:
+        change = worsening(task.measure, task.figure, task.before)
+        text = "" if isnan(task.figure) else figure_text(task.measure, task.figure)
+        return f"{text} ({100 * change:+.1f} % worse)" if text and change > 0 else text
+    text = "" if isnan(health.accuracy) else f"{100 * health.accuracy:.1f} %"
+    if text and not isnan(health.accuracy_before):
+        text += f" ({100 * (health.accuracy - health.accuracy_before):+.1f})"
+    return text
 
 
 def _pace(now: Pace | None, before: Pace | None) -> str:

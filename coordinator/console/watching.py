@@ -18,7 +18,9 @@ from coordinator.console.time_left import TimeLeft, describe_time_left, rounds_d
 from coordinator.console.tour_lines import tour_lines
 from coordinator.console.visit_rate import VisitRate, describe_rate
 from coordinator.results.measures import MEASURES
-from sojourn.figures import clock_of, number, percent
+from coordinator.results.task_figures import PLAIN, TaskFigures, figure_in, task_of
+from sojourn.figures import clock_of
+from sojourn.protocol.figure_names import SHARES, called
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,6 +37,9 @@ WORTH_TELLING = 10.0
 """Seconds left that are worth a line."""
 BARS = "▁▂▃▄▅▆▇█"
 _SECONDS = re.compile(r", \d+ s$")
+CLASSES = TaskFigures()
+ROOM, NARROWEST = 20, 6
+"""Columns of a terminal for figures in the table of rounds, and how many a number takes at least."""
 BEFORE = ("queued", "compiling", "waiting")
 STATUS_STYLES = {"running": "cyan", "done": "green", "stopped": "yellow", "refused": "red"}
 
@@ -79,7 +84,7 @@ def lines(before: JobProgress | None, after: JobProgress, left: float | None = N
     found = []
     told = {line for report in after.history[:known] for line in report.failures}
     for report in after.history[known:]:
-        found += [round_line(report, after.view.rounds), *_new_failures(report, told)]
+        found += [round_line(report, after.view.rounds, task_of(after.view)), *_new_failures(report, told)]
         told.update(report.failures)
     noted = before.view.notes if before else ()
     found += [f"  {line}" for line in after.view.notes if line not in noted]
@@ -111,12 +116,27 @@ def silence(since: float) -> str:
     return f"no answer from the coordinator since {time_of(since)}: asking on (Ctrl-C ends this, not the job)"
 
 
-def round_line(report: RoundReport, rounds: int) -> str:
+def round_line(report: RoundReport, rounds: int, task: TaskFigures = CLASSES) -> str:
     """A finished round, within 80 columns; how good its arrangement was stands below the last round."""
+    figures = " ".join(f"{called(name)} {task.text(report, name)}" for name in _told(task, [report])[:2])
     return (
-        f"round {report.round}/{rounds} accuracy {percent(report.accuracy)} loss {number(report.loss)} "
+        f"round {report.round}/{rounds} {figures} "
         f"visits {report.visits} failed {report.lost} {report.traffic / 1e6:.2f} MB {clock_of(report.seconds)}"
     )
+
+
+def _told(task: TaskFigures, history: Iterable[RoundReport]) -> list[str]:
+    """The figures that a line or a table tells, the main one first: as many as 80 columns have room for.
+
+    Those of a classifier are always the same two.
+    """
+    if task.kind == "classification":
+        return list(PLAIN)
+    found, room = [], ROOM
+    for name in task.measured(history) or task.names:
+        room -= max(NARROWEST, len(called(name)))
+        found += [name] if room >= 0 else []
+    return found
 
 
 def status_line(view: JobView) -> str:
@@ -182,18 +202,19 @@ def _doing_now(progress: JobProgress) -> Table:
     doing = Text(_doing(progress.view).removeprefix(", "), style="dim")
     if progress.silent_since is not None:
         doing = Text(silence(progress.silent_since), style="yellow")
-    grid.add_row(doing, Text(trend([report.accuracy for report in progress.history[-30:]]), style="cyan"))
+    task = task_of(progress.view)
+    course = [figure_in(report, task.main) for report in progress.history[-30:]]
+    grid.add_row(doing, Text(trend(course if task.main in SHARES else _of_largest(course)), style="cyan"))
     return grid
 
 
 def _figures(progress: JobProgress) -> Text:
     if not progress.history:
         return Text("no round is finished yet", style="dim")
-    last = progress.history[-1]
+    last, task = progress.history[-1], task_of(progress.view)
     megabytes = sum(report.traffic for report in progress.history) / 1e6
     figures = [
-        ("accuracy", percent(last.accuracy)),
-        ("loss", number(last.loss)),
+        *((called(name), task.text(last, name)) for name in task.measured([last])),
         *((name, _quality(last, measure)) for measure, name in MEASURES.items()),
         ("", f"{megabytes:.1f} MB"),
     ]
@@ -214,6 +235,12 @@ def trend(shares: list[float]) -> str:
     return "".join(BARS[min(int(share * len(BARS)), len(BARS) - 1)] if isfinite(share) else " " for share in shares)
 
 
+def _of_largest(values: list[float]) -> list[float]:
+    """Values without an upper end as shares of the largest."""
+    largest = max((abs(value) for value in values if isfinite(value)), default=0.0)
+    return [max(0.0, value / largest) if largest else 0.0 for value in values]
+
+
 def _failures(history: tuple[RoundReport, ...]) -> list[RenderableType]:
     texts = [f"round {report.round}: {line}" for report in history for line in report.failures]
     if not texts:
@@ -232,29 +259,31 @@ def show_rounds(progress: JobProgress, console: Console) -> None:
         return
     if is_live(console):
         console.print(result_table(progress))
-    elif text := _arrangements(progress.history):
-        console.print(text, markup=False, highlight=False)
+        return
+    for text in (_others(task_of(progress.view), progress), _arrangements(progress.history)):
+        if text:
+            console.print(text, markup=False, highlight=False)
 
 
 def result_table(progress: JobProgress) -> Table:
     """The rounds of a job; of many, some from beginning to end, the best and the last."""
-    shown = some_rounds(progress.history)
+    task = task_of(progress.view)
+    shown, figures = some_rounds(progress.history, task), _told(task, progress.history)
     left_out = len(progress.history) - len(shown)
     rest = f"{len(shown)} of {len(progress.history)} rounds, the best and the last among them" if left_out else None
     table = Table(
         title=Text(f"{progress.view.job}: {progress.view.status}"),
         title_justify="left",
         title_style="bold",
-        caption="\n".join(filter(None, (rest, _arrangements(progress.history)))) or None,
+        caption="\n".join(filter(None, (rest, _others(task, progress), _arrangements(progress.history)))) or None,
         caption_justify="left",
     )
-    for name in ("round", "accuracy", "loss", "VTS", "visits", "failed", "MB", "time"):
+    for name in ("round", *map(called, figures), "VTS", "visits", "failed", "MB", "time"):
         table.add_column(name, justify="right", no_wrap=True)
     for it in shown:
         table.add_row(
             str(it.round),
-            percent(it.accuracy),
-            number(it.loss),
+            *(task.text(it, name) for name in figures),
             _quality(it, "vts"),
             str(it.visits),
             str(it.lost),
@@ -264,12 +293,20 @@ def result_table(progress: JobProgress) -> Table:
     return table
 
 
-def some_rounds(history: tuple[RoundReport, ...]) -> list[RoundReport]:
+def _others(task: TaskFigures, progress: JobProgress) -> str | None:
+    """The figures of the last round that the table has no room for."""
+    last = progress.history[-1]
+    found = [name for name in task.measured([last]) if name not in _told(task, progress.history)]
+    words = ", ".join(f"{called(name)} {task.text(last, name)}" for name in found)
+    return f"at the end: {words}" if words else None
+
+
+def some_rounds(history: tuple[RoundReport, ...], task: TaskFigures = CLASSES) -> list[RoundReport]:
     """As many rounds as a person reads: at even distances, with the best and the last."""
     if len(history) <= MOST_ROUNDS:
         return list(history)
     step = -(-len(history) // (MOST_ROUNDS - 2))
-    best = max(history, key=lambda report: report.accuracy if isfinite(report.accuracy) else -1.0)
+    best = task.best(history)
     return [it for it in history if it.round % step == 0 or it is best or it is history[-1]]
 
 

@@ -9,7 +9,7 @@ from sojourn.settings import parse
 from sojourn.toml import dumps
 
 
-def continued(text: str, rounds: int | None, target: float | None) -> str:
+def continued(text: str, rounds: int | None, target: float | str | None) -> str:
     """The job file with `rounds` in all and a `target`; None leaves each as it was, and a target of 0 is none.
 
     JobError where the job's schedule has a number of rounds of its own.

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.jobs.settings import DIGITS
+from coordinator.jobs.task_data import asked_task, packed, task_data
 from sojourn.data.doubts import doubts_of
 from sojourn.data.labels import classes_of
 from sojourn.data.samples import SampleForm, content_of, fit, natural_shape
-from sojourn.data.scale_check import scale_doubt
+from sojourn.data.scale_check import range_of, scale_doubt
 from sojourn.data.source import read_content
-from sojourn.data.summary import range_of
 from sojourn.errors import DataError
 from sojourn.model.exemplars import Exemplars
 from sojourn.protocol.limits import MOST_FIGURE
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from coordinator.jobs.settings import JobData, JobSettings
     from sojourn.data.samples import Content, Samples
     from sojourn.data.source import Purpose
+    from sojourn.protocol.task import TaskSpec
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,49 @@ class PublicData:
     """Where devices' values are expected."""
     odd: tuple[str, ...] = ()
     """What looks odd about the files, and what to do."""
+    task: TaskSpec | None = None
+    """What is learnt, where it is no plain classification."""
+    scaling: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    """Mean and deviation of the exemplars' targets, by channel."""
+
+    @property
+    def output(self) -> tuple[int, ...]:
+        """The shape of what a model answers for one sample."""
+        return self.task.output if self.task else (len(self.classes),)
+
+    @property
+    def strata(self) -> int:
+        """Into how many classes or strata exemplars fall."""
+        return self.task.strata.count if self.task else len(self.classes)
 
 
 def public_data(job: JobSettings) -> PublicData:
     """Read what the job names; exemplars come from their own file, or are cut from the test set and never tested on."""
-    data = job.data
-    test = _read(data.test, "test", data) if data.test else None
-    return public_side(data, job.seed, test, _read(data.exemplars, "train", data) if data.exemplars else None)
+    data, task = job.data, None if job.task.plain else asked_task(job.task)
+    test = _read(data.test, "test", data, task) if data.test else None
+    shown = _read(data.exemplars, "train", data, task) if data.exemplars else None
+    return public_side(data, job.seed, test, shown) if task is None else _public_task(job, test, shown)
+
+
+def _public_task(job: JobSettings, tested: Content | None, shown: Content | None) -> PublicData:
+    """The same, of a task that is no plain classification."""
+    data, files = job.data, [content for content in (tested, shown) if content is not None]
+    found = task_data(job.task, data, job.seed, tested, shown)
+    values = _values(data, [samples for samples in (found.exemplars, found.test) if samples])
+    left = tuple(
+        text for samples in (found.test, found.exemplars if shown else None) if samples for text in samples.skipped
+    )
+    odd = tuple(
+        f"{each.source}: {doubt.what} ({doubt.detail}); to do: {doubt.remedy}"
+        for each in files
+        for doubt in doubts_of(each, found.task)
+    )
+    shown_packed = packed(found.exemplars, found.task, data.dtype, test=False) if found.exemplars else None
+    test_packed = packed(found.test, found.task, data.dtype, test=True) if found.test else None
+    return PublicData(
+        found.input, found.classes, found.mean, found.std, shown_packed, test_packed, left, values, odd, found.task,
+        found.scaling,
+    )  # fmt: skip
 
 
 def public_side(data: JobData, seed: int, tested: Content | None, shown: Content | None) -> PublicData:
@@ -65,14 +102,14 @@ def public_side(data: JobData, seed: int, tested: Content | None, shown: Content
     given = bool(data.mean or data.std)
     mean, std = (data.mean, data.std) if given else normalisation(exemplars.x if exemplars else None, form.input)
     values = _values(data, [samples for samples in (exemplars, test) if samples])
-    packed = _packed(exemplars, data), _packed(test, data)
+    both = _packed(exemplars, data), _packed(test, data)
     odd = tuple(
         f"{each.source}: {doubt.what} ({doubt.detail}); to do: {doubt.remedy}"
         for each in files
         for doubt in doubts_of(each)
     )
     few = _few_tests(test, exemplars, form.classes) if test and exemplars and shown is None else ()
-    return PublicData(form.input, form.classes, mean, std, *packed, skipped, values, (*odd, *few))
+    return PublicData(form.input, form.classes, mean, std, *both, skipped, values, (*odd, *few))
 
 
 def _few_tests(test: Samples, exemplars: Samples, classes: tuple[str, ...]) -> tuple[str, ...]:
@@ -113,13 +150,13 @@ def digits_split(*, train: bool) -> tuple[NDArray[np.float32], NDArray[np.int64]
     return (x[~tested], y[~tested]) if train else (x[tested], y[tested])
 
 
-def _read(name: str, part: Purpose, data: JobData) -> Content:
+def _read(name: str, part: Purpose, data: JobData, task: TaskSpec | None = None) -> Content:
     if name == DIGITS:
         return content_of(*digits_split(train=part == "train"), tuple(str(digit) for digit in range(10)), name)
     if not Path(name).exists():
         raise DataError(f"{name}: there is no such file on the coordinator's machine")
     wanted = InputSpec(data.input, data.dtype) if data.input else None
-    return read_content(data.files(name), part, wanted, data.classes)
+    return read_content(data.files(name), part, wanted, data.classes, task)
 
 
 def _shape(files: list[Content], data: JobData) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""A job's model in torch: built by its name, with the weights that it starts from, and with what it does not train."""
+"""A job's model in torch: built by its name, with what it starts from, what it does not train, and what it learns."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coordinator.jobs.task_data import shaped_scale
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
     from torch import nn
 
+    from coordinator.compiling.learning import Learning
+    from coordinator.jobs.data import PublicData
     from coordinator.jobs.settings import JobSettings
-    from sojourn.protocol.spec import InputSpec, Kit
+    from sojourn.protocol.spec import InputSpec, Kit, Shape
+    from sojourn.protocol.task import TaskSpec
+
+    Scaling = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ def exported_model(kit: Kit, vector: NDArray[np.float32]) -> bytes:
 def job_model(
     job: JobSettings,
     input: InputSpec,  # noqa: A002
-    classes: int,
+    output: int | Shape,
     earlier: EarlierWeights | None = None,
 ) -> nn.Module:
     """The model as the job's first round finds it; `earlier` are the weights of the job that it starts from, if any."""
@@ -51,7 +58,7 @@ def job_model(
     from coordinator.models.start_weights import StartWeights, put_in  # noqa: PLC0415
     from coordinator.models.weights_file import read_weights  # noqa: PLC0415
 
-    module = unstarted_model(job, input, classes)
+    module = unstarted_model(job, input, output)
     if job.model.start_file:
         put_in(module, read_weights(job.model.start_file), job.model.new_head)
     elif earlier is not None:
@@ -60,11 +67,29 @@ def job_model(
     return module
 
 
-def unstarted_model(job: JobSettings, input: InputSpec, classes: int) -> nn.Module:  # noqa: A002
+def unstarted_model(job: JobSettings, input: InputSpec, output: int | Shape) -> nn.Module:  # noqa: A002
     """The same model with random weights, for whoever has others to put in."""
     from coordinator.models import build  # noqa: PLC0415  # see above
     from coordinator.models.freezing import freeze  # noqa: PLC0415
 
-    module = build(job.model.name, input, classes, job.model.options, job.seed, job.model.path)
+    module = build(job.model.name, input, output, job.model.options, job.seed, job.model.path)
     freeze(module, job.model.trains)
     return module
+
+
+def job_learning(job: JobSettings, data: PublicData) -> Learning | None:
+    """What the job's model is trained for, in torch; None where it is simply one class of several."""
+    return None if data.task is None else learning_in(job, data.task, data.scaling)
+
+
+def learning_in(job: JobSettings, task: TaskSpec, scaling: Scaling | None) -> Learning:
+    """The same of a task with the mean and deviation of targets."""
+    from coordinator.compiling.learning import learning_of  # noqa: PLC0415  # see above
+    from coordinator.compiling.own_losses import OwnLoss, own_loss  # noqa: PLC0415
+
+    mean, std = (shaped_scale(each, task.output) for each in scaling) if scaling else (None, None)
+    if not job.task.own_loss:
+        return learning_of(task, mean, std)
+    name = task.loss
+    loss = OwnLoss(own_loss(name, job.model.path), name)
+    return learning_of(task, mean, std, loss=loss, own=name, features=job.task.features)

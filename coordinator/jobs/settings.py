@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import msgspec
 
 from coordinator.jobs.compatibility import objections
+from coordinator.jobs.goal import Goal, goal_of
 from coordinator.jobs.start import PREFIX, read_start
+from coordinator.jobs.task_settings import TaskSettings, lacking_without_test, objections_to_task
 from coordinator.jobs.tour_settings import GateSettings, TourSettings
 from coordinator.strategies import Strategy, named
 from coordinator.strategies.strategy import FORMS
@@ -38,8 +40,8 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Which model, what it starts from, and which of its tensors are trained."""
 
     name: str = "mlp"
-    """`mlp`, `cnn`, `resnet8`, one of torchvision's such as `torchvision:mobilenet_v3_small`, or a class of one's own
-    as `package.module:Class`."""
+    """`mlp`, `cnn`, `resnet8`, `gru`, `autoencoder`, one of torchvision's such as `torchvision:mobilenet_v3_small`, or
+    a class of one's own as `package.module:Class`."""
     options: dict[str, Any] = {}
     """What the model is made with, by name. Example: `{ hidden = [128, 64] }`."""
     path: str | None = None
@@ -115,6 +117,12 @@ class JobData(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Brings the values of these files to another scale. Example: `"0..255 to 0..1"`."""
     class_names: tuple[str, ...] = ()
     """What integer labels in these files mean, if they do not say it themselves. Example: `["cat", "dog"]`."""
+    ignore: tuple[str | int, ...] = ()
+    """Columns of these CSV files that are not read, as in a device's `[data]`. Example: `["id"]`."""
+    time: str | int | None = None
+    """The column of these CSV files with the time of each row of a series. Example: `"time"`."""
+    series: str | int | None = None
+    """The column of these CSV files that tells several series apart. Example: `"machine"`."""
     range: tuple[float, float] | None = None
     """The least and the largest value that devices may have; one with others declines. Example: `[0, 16]`."""
 
@@ -127,7 +135,14 @@ class JobData(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     def files(self, path: str) -> DataSettings:
         """How one of the job's files is read."""
         return DataSettings(
-            path=path, label=self.label, header=self.header, scale=self.scale, class_names=self.class_names
+            path=path,
+            label=self.label,
+            header=self.header,
+            scale=self.scale,
+            class_names=self.class_names,
+            ignore=self.ignore,
+            time=self.time,
+            series=self.series,
         )
 
 
@@ -144,16 +159,22 @@ class FleetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """How many seconds to wait for them before the job ends; 0: for ever."""
 
 
+def kind_table(kind: str) -> dict[str, Any]:
+    """The table that the kind of a task stands for."""
+    return {"kind": kind}
+
+
 class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
     """A job file."""
 
-    texts: ClassVar[Texts] = dict.fromkeys(("model", *FORMS), named_table)
+    texts: ClassVar[Texts] = {**dict.fromkeys(("model", *FORMS), named_table), "task": kind_table}
     name: str
     """The job's name, once at its coordinator: a-z, 0-9 and '-'. Example: `"first"`."""
     rounds: Count | None = None
     """How many rounds; 10 unless told, or as many as the schedule says. Example: `20`."""
-    target: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
-    """Stop early when the accuracy on the test set is this high, from 0 to 1. Example: `0.95`."""
+    target: float | str | None = None
+    """Stop early when the test set says so: a number of the task's main figure, which of a classification is the
+    accuracy from 0 to 1, or a figure with `>=` or `<=`, such as `"rmse <= 0.5"`. Example: `0.95`."""
     seed: Natural = 0
     """Where all randomness comes from: the same seed gives the same bits."""
     threads: Annotated[int, msgspec.Meta(ge=1, le=256)] | None = None
@@ -165,6 +186,8 @@ class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """One of those that `sojourn strategies` lists; it sets all keys of the tables below that the job does not."""
     model: ModelSettings = ModelSettings()
     """Which model: a table, or its name alone. Example: `"cnn"`."""
+    task: TaskSettings = TaskSettings()
+    """What is learnt: a table, or its kind alone. Example: `"regression"`."""
     data: JobData = JobData()
     """What the coordinator knows of the data."""
     fleet: FleetSettings = FleetSettings()
@@ -207,6 +230,11 @@ class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         }
         return named(self.strategy, where).changed({part: it for part, it in changes.items() if it}, where)
 
+    @cached_property
+    def goal(self) -> Goal | None:
+        """What ends the job early, if something does."""
+        return None if self.target is None else goal_of(self.target, self.task.kind, "job")
+
     @property
     def all_rounds(self) -> int:
         """How many rounds there are: the schedule's number, if it has one."""
@@ -221,8 +249,10 @@ def read_job(text: str, where: str, folder: Path | None = None) -> JobSettings:
     start = read_start(job.model.start, where) if job.model.start is not None else None
     if start is not None and start.job == job.name:
         raise ConfigError(f"{where}: model.start names the job itself; to give it more rounds, continue it")
-    if job.model.path is not None and not job.model.own:
-        raise ConfigError(f"{where}: model.path is where a class of one's own is: name that class as module:Class")
+    if job.model.path is not None and not job.model.own and not job.task.own_loss:
+        raise ConfigError(
+            f"{where}: model.path is where a class of one's own is, or a loss: name that class as module:Class"
+        )
     if job.model.new_head and job.model.start is None:
         raise ConfigError(f"{where}: model.new_head is about weights to start from: name them in model.start")
     strategy = job.put_together(where)
@@ -232,8 +262,18 @@ def read_job(text: str, where: str, folder: Path | None = None) -> JobSettings:
         raise ConfigError(
             f"{where}: the strategy {job.strategy!r} needs exemplars: name a file in data.exemplars or data.test"
         )
-    if not job.data.test and not (job.data.classes and job.data.input):
-        raise ConfigError(f"{where}: without data.test, both data.classes and data.input must be given")
+    shown = job.data.test or job.data.exemplars
+    if strategy.estimator.by_class and job.task.kind not in ("classification", "multilabel") and not shown:
+        raise ConfigError(
+            f"{where}: the strategy {job.strategy!r} knows devices by strata, which are found in exemplars: name a "
+            "file in data.exemplars or data.test"
+        )
+    if job.target is not None:
+        goal_of(job.target, job.task.kind, where)
+    if wrong := [*objections_to_task(job.task, job.data)]:
+        raise ConfigError(f"{where}: {'; '.join(wrong)}")
+    if not job.data.test and (lacking := lacking_without_test(job.task, job.data)):
+        raise ConfigError(f"{where}: without data.test, {lacking} must be given")
     return _with_whole_names(job, folder) if folder else job
 
 

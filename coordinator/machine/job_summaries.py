@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING
+
+from coordinator.jobs.goal import figure_of
+from sojourn.protocol.figure_names import FIGURES, called, figure_text
 
 if TYPE_CHECKING:
     from coordinator.records import RoundPlanned
@@ -22,7 +26,11 @@ def plan_line(state: JobState, plan: RoundPlanned) -> str:
 
 def round_line(state: JobState, it: RoundReport) -> str:
     """A round in a line."""
+    kind = state.settings.task.kind
+    plain = f"accuracy {it.accuracy:.2%}, loss {it.loss:.4f}"
+    names = [name for name in FIGURES[kind] if isfinite(figure_of(it, name))]
+    figures = ", ".join(f"{called(name)} {figure_text(name, figure_of(it, name))}" for name in names)
     return (
-        f"job {state.name} round {it.round}: accuracy {it.accuracy:.2%}, loss {it.loss:.4f}, {it.visits} visits, "
-        f"{it.lost} failed, {it.traffic / 1e6:.2f} MB, {it.seconds:.1f} s"
+        f"job {state.name} round {it.round}: {plain if kind == 'classification' else figures or 'not tested'}, "
+        f"{it.visits} visits, {it.lost} failed, {it.traffic / 1e6:.2f} MB, {it.seconds:.1f} s"
     )

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from coordinator.jobs.goal import figure_of
 from coordinator.machine.paging import first_page
+from sojourn.protocol.figure_names import MAIN
 from sojourn.protocol.limits import MOST_SECONDS
 from sojourn.protocol.wire import JobModels, JobNews, JobTimes, JobView, TourView
 
@@ -38,7 +40,13 @@ def short_view(state: JobState, devices: int, detail: str, date: float) -> JobVi
         state.phase,
         state.accuracy(told),
         devices,
-        times=JobTimes(_moment(state.submitted), _moment(state.ended), _took(state, date)),
+        times=JobTimes(
+            _moment(state.submitted),
+            _moment(state.ended),
+            _took(state, date),
+            job.task.kind if job.task.kind != "classification" else msgspec.UNSET,
+            _figures(state, told),
+        ),
     )
 
 
@@ -58,6 +66,16 @@ def _news(state: JobState) -> JobNews:
     """What people should know since the newest round."""
     notes = first_page((*(state.unestimated or ()), *(state.notices if state.tours else ())))
     return JobNews(notes, tuple(state.always[:NAMES]), tuple(state.never[:NAMES]))
+
+
+def _figures(state: JobState, told: int) -> dict[str, float] | msgspec.UnsetType:
+    """What a list tells of a round: its figures, of a task the main one among them, also where that is the loss."""
+    if not 0 < told <= len(state.history):
+        return msgspec.UNSET
+    report, kind = state.history[told - 1], state.settings.task.kind
+    if kind == "classification" or not report.figures:
+        return report.figures
+    return {MAIN[kind]: figure_of(report, MAIN[kind]), **report.figures}
 
 
 def _moment(at: float | msgspec.UnsetType) -> float | None:

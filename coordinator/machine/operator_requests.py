@@ -15,6 +15,7 @@ from coordinator.records import ENDED, JobSubmitted
 from coordinator.rounds.starting import objection_to_start, waits_for
 from sojourn import __version__
 from sojourn.errors import SojournError
+from sojourn.model.metrics import DIRECTIONS
 from sojourn.node.machine import Do, Say, Send
 from sojourn.protocol.job_messages import JobText, Removed
 from sojourn.protocol.limits import MOST_BYTES, sum_within
@@ -88,7 +89,7 @@ class OperatorRequests:
         if state is None or state.continued == message.ticket:  # unknown, or asked again
             return [self._view_for(operator, message.ticket, message.job, now)]
         try:
-            target = None if message.target is UNSET else message.target
+            target = message.goal or (None if message.target is UNSET else message.target)
             text = continued(state.text, message.rounds or None, target)
         except SojournError as error:
             return [Send(operator, Refused(message.ticket, str(error)))]
@@ -107,10 +108,11 @@ class OperatorRequests:
                 f"job {state.name!r} has done {done} rounds of {state.settings.all_rounds}: say with --rounds how many "
                 f"there are to be in all, more than {done}"
             )
-        if done and job.target is not None and state.history[-1].accuracy >= job.target:
+        if done and job.goal is not None and state.history and job.goal.reached(state.history[-1]):
+            better = DIRECTIONS[job.goal.figure]
             return (
-                f"job {state.name!r} has reached its target accuracy {job.target:.2%}: give it a higher one with "
-                "--target, or none with --target 0"
+                f"job {state.name!r} has reached its target {job.goal}: give it a {better} one with --target, or none "
+                "with --target 0"
             )
         return None
 

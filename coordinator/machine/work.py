@@ -175,7 +175,7 @@ class CoordinatorWorker:
         vector = vectors.load(self._blobs, work.state.models[work.round], kit.model)
         data, accuracy = exported_model(kit, vector), work.state.accuracy(work.round)
         if work.state.unmeasured and work.round == len(work.state.history):  # its figures are on their way
-            accuracy, _ = self._evaluator.evaluate(work.state, vector)
+            accuracy = self._evaluator.evaluate(work.state, vector).accuracy
         return ModelExported(work.ticket, work.operator, self._keep(data), accuracy, work.round)
 
     def _release(self, work: BuildRelease) -> ReleaseBuilt:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import inspect
+from collections import OrderedDict
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
+from coordinator.models.autoencoder import autoencoder
 from coordinator.models.cnn import cnn
+from coordinator.models.gru import Gru, gru
 from coordinator.models.mlp import mlp
 from coordinator.models.nearest import nearest
 from coordinator.models.resnet8 import resnet8
@@ -21,25 +25,33 @@ from sojourn.parts.own import own_module
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from sojourn.protocol.spec import InputSpec
+    from sojourn.protocol.spec import InputSpec, Shape
 
-BUILT_IN: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "cnn": cnn, "resnet8": resnet8}
+BUILT_IN: dict[str, Callable[..., nn.Module]] = {
+    "mlp": mlp,
+    "cnn": cnn,
+    "resnet8": resnet8,
+    "autoencoder": autoencoder,
+    "gru": gru,
+}
 SEED_RANGE = 1 << 63
 
 
 def build(
     name: str,
     input: InputSpec,  # noqa: A002
-    classes: int,
+    classes: int | Shape,
     options: Mapping[str, object],
     seed: int,
     path: str | None = None,
 ) -> nn.Module:
     """The model `name` with weights drawn from `seed`; torch's own random state stays as it was.
 
+    classes: how many numbers it answers for a sample, or in which shape.
     path: the folder in which a class of one's own is, if it is in none where it would be found anyway.
     """
-    maker = _maker(name, input, classes, path)
+    output = (classes,) if isinstance(classes, int) else classes
+    maker = _maker(name, input, output, path)
     _check_options(name, maker, options)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed % SEED_RANGE)
@@ -49,15 +61,26 @@ def build(
             raise ModelError(f"{name} cannot be built with {dict(options)}: {error}") from error
     if not isinstance(model, nn.Module):
         raise ModelError(f"{name} gave a {type(model).__name__}, not a torch.nn.Module")
-    return model
+    return model if ":" in name and not name.startswith(PREFIX) else _in_shape(model, output, input)
 
 
-def _maker(name: str, input: InputSpec, classes: int, path: str | None) -> Callable[..., nn.Module]:  # noqa: A002
+def _in_shape(model: nn.Module, output: Shape, input: InputSpec) -> nn.Module:  # noqa: A002
+    """The model with its row of numbers in the shape in which they are compared with targets."""
+    if len(output) == 1 or (isinstance(model, Gru) and input.dtype == "int64"):
+        return model
+    if isinstance(model, nn.Sequential):  # whose tensors keep their names so
+        return model.append(nn.Unflatten(1, output))
+    return nn.Sequential(OrderedDict(model=model, shaped=nn.Unflatten(1, output)))
+
+
+def _maker(name: str, input: InputSpec, output: Shape, path: str | None) -> Callable[..., nn.Module]:  # noqa: A002
     """What makes the model of its options alone."""
+    if name == "gru":
+        return partial(gru, input=input, output=output)
     if name in BUILT_IN:
-        return partial(BUILT_IN[name], input=input, classes=classes)
+        return partial(BUILT_IN[name], input=input, classes=prod(output))
     if name.startswith(PREFIX):
-        return torchvision_maker(name.removeprefix(PREFIX), input, classes)
+        return torchvision_maker(name.removeprefix(PREFIX), input, prod(output))
     if ":" in name:
         return _own(name, path)
     raise ModelError(

@@ -1,4 +1,4 @@
-"""Takes in an ONNX file that was made elsewhere: any classifier with one input and one output."""
+"""Takes in an ONNX file that was made elsewhere: a classifier or a regressor with one input and one output."""
 
 from __future__ import annotations
 
@@ -29,20 +29,27 @@ ROW_TOLERANCE = 1e-3
 """Of the largest answer: another batch size may sum in another order; what mixes rows is off by far more."""
 ROWS = 8
 Dtype = Literal["float32", "int64"]
+Answers = Literal["logits", "outputs"]
 _DTYPES: dict[int, Dtype] = {onnx.TensorProto.FLOAT: "float32", onnx.TensorProto.INT64: "int64"}
 
 
 @dataclass(frozen=True)
 class Adopted:
-    """A graph that takes `x` and gives `logits` for any number of rows."""
+    """A graph that takes `x` and gives `logits`, or `outputs`, for any number of rows.
+
+    classes: how many numbers it gives for each: scores of classes, or values.
+    """
 
     graph: bytes
     input: InputSpec
     classes: int
 
 
-def adopt(data: bytes, where: str) -> Adopted:
-    """Check a graph, and give its input and output our names; ModelError says what is wrong with it."""
+def adopt(data: bytes, where: str, answers: Answers = "logits") -> Adopted:
+    """Check a graph, and give its input and output our names; ModelError says what is wrong with it.
+
+    answers: what it gives: `logits` of classes, or `outputs` in their own units.
+    """
     if len(data) > LARGEST_GRAPH:
         raise ModelError(f"{where} has {len(data):,} bytes: a release's graph may have {LARGEST_GRAPH:,}")
     model = _read(data, where)
@@ -57,14 +64,14 @@ def adopt(data: bytes, where: str) -> Adopted:
     model.graph.ClearField("input")
     model.graph.input.append(given)
     _rename(model.graph, given.name, "x")
-    _rename(model.graph, out.name, "logits")
+    _rename(model.graph, out.name, answers)
     fixed = model.SerializeToString()
     _open_batch(model.graph, batch)
     check(model, where)
     graph = model.SerializeToString()
-    classes = _tried(graph, spec, batch, where)
+    classes = _tried(graph, spec, batch, where, answers)
     if batch == 1:
-        _compare(fixed, graph, spec, where)
+        _compare(fixed, graph, spec, where, answers)
     return Adopted(graph, spec, classes)
 
 
@@ -153,18 +160,18 @@ def _open_reshapes(graph: onnx.GraphProto) -> None:
             graph.initializer.append(numpy_helper.from_array(opened, node.input[1]))
 
 
-def _compare(fixed: bytes, opened: bytes, spec: InputSpec, where: str) -> None:
+def _compare(fixed: bytes, opened: bytes, spec: InputSpec, where: str, answers: Answers) -> None:
     """The graph must answer for one row as it did before its batch was opened."""
     row = made_up(spec, 1)
-    before, after = Predictor(fixed).logits(row), Predictor(opened).logits(row)
+    before, after = (Predictor(each, gives=(answers,)).logits(row) for each in (fixed, opened))
     if before.shape != after.shape or not np.allclose(before, after, rtol=0, atol=ROW_TOLERANCE * np.abs(before).max()):
         raise ModelError(f"{where}: its batch is fixed at 1, and with an open one it answers otherwise")
 
 
-def _tried(graph: bytes, spec: InputSpec, batch: int | None, where: str) -> int:
-    """Run a few rows together and one by one; returns how many classes there are."""
+def _tried(graph: bytes, spec: InputSpec, batch: int | None, where: str, answers: Answers) -> int:
+    """Run a few rows together and one by one; returns how many classes or values there are."""
     try:
-        predictor = Predictor(graph)
+        predictor = Predictor(graph, gives=(answers,))
     except ModelError as error:
         raise ModelError(f"{where}: {error}") from error
     x = made_up(spec, ROWS)
@@ -176,8 +183,11 @@ def _tried(graph: bytes, spec: InputSpec, batch: int | None, where: str) -> int:
         raise ModelError(f"{where}: {fixed}: {error}; export it with an open batch axis") from error
     if together.ndim != 2 or len(together) != ROWS or any(each.shape != together[:1].shape for each in alone):
         raise ModelError(f"{where} gives {together.shape} for {ROWS} rows: a row of scores by class is needed for each")
-    if together.shape[1] < 2:
-        raise ModelError(f"{where} gives one number for each row: scores of at least two classes are needed")
+    if together.shape[1] < 2 and answers == "logits":
+        raise ModelError(
+            f"{where} gives one number for each row: scores of at least two classes are needed; a quantity is named "
+            "with --targets"
+        )
     if not np.isfinite(together).all():
         raise ModelError(f"{where} gives numbers that are not finite")
     if not np.array_equal(together, again):

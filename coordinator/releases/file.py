@@ -126,8 +126,10 @@ def read_card(card_bytes: bytes, where: str) -> Card:
         raise DataError(f"{where}: its card says what no card can: {error}") from error
     probe = card.probe
     x_bytes = probe.rows * prod(card.input.shape) * _ITEM[card.input.dtype]
-    if not probe.rows or len(probe.x) != x_bytes or len(probe.logits) != probe.rows * len(card.classes) * 4:
+    if not probe.rows or len(probe.x) != x_bytes or len(probe.logits) != probe.rows * prod(card.learns.output) * 4:
         raise DataError(f"{where}: the probe in its card does not have the shape of its input and classes")
+    if (card.learns.kind == "reconstruction") != bool(card.anomaly):
+        raise DataError(f"{where}: a card names a threshold of anomalies for a reconstruction, and for nothing else")
     if probe.atol <= 0:
         raise DataError(f"{where}: the tolerance in its card is {probe.atol}")
     return card

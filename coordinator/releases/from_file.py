@@ -6,13 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from coordinator.jobs.data import public_side
 from coordinator.jobs.settings import JobData
+from coordinator.jobs.task_data import asked_task, packed, task_data
+from coordinator.jobs.task_settings import TaskSettings
 from coordinator.releases.adopting import ROWS, adopt, made_up
 from coordinator.releases.making import COMPARED, Material, make
 from sojourn.data.labels import classes_of
 from sojourn.data.source import DataSettings, read_content
+from sojourn.data.targets import NO_LABELS
 from sojourn.errors import ConfigError, DataError
+from sojourn.protocol.task import Strata, Target, TaskSpec
 
 if TYPE_CHECKING:
     from coordinator.jobs.data import PublicData
@@ -24,12 +30,20 @@ EXEMPLARS = 10
 """Of each class, where there are that many: they calibrate and are not tested on."""
 
 
-def from_file(path: Path, wanted: Wanted, samples: DataSettings | None, names: tuple[str, ...] | None) -> ReleaseFile:
-    """A release of the model in a file."""
+def from_file(
+    path: Path,
+    wanted: Wanted,
+    samples: DataSettings | None,
+    names: tuple[str, ...] | None,
+    targets: tuple[str, ...] | None = None,
+) -> ReleaseFile:
+    """A release of the model in a file: a classifier, or with `targets` a regression of these quantities."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    if targets is not None:
+        return _regressor(path, adopt(data, str(path), "outputs"), wanted, samples, targets)
     adopted = adopt(data, str(path))
     if names is not None and (len(names) != adopted.classes or len(set(names)) != len(names)):
         raise ConfigError(f"{len(names)} class names were given, and {path} needs {adopted.classes} different ones")
@@ -49,16 +63,46 @@ def from_file(path: Path, wanted: Wanted, samples: DataSettings | None, names: t
     return make(Material(adopted.graph, adopted.input, classes, shown, test), wanted, rows, None, about)
 
 
+def _regressor(
+    path: Path, adopted: Adopted, wanted: Wanted, samples: DataSettings | None, targets: tuple[str, ...]
+) -> ReleaseFile:
+    if len(targets) != adopted.classes or len(set(targets)) != len(targets):
+        raise ConfigError(f"{len(targets)} targets were named, and {path} gives {adopted.classes} different ones")
+    if samples is None and wanted.encoding == "int8":
+        raise ConfigError("int8 needs --samples: some calibrate it, others tell what it costs")
+    task, shown, test = TaskSpec("regression", (len(targets),), Target((len(targets),)), Strata(1), targets), None, None
+    words = "no samples were given"
+    if samples is not None:
+        settings = TaskSettings(kind="regression", targets=targets)
+        content = read_content(samples, "test", adopted.input, None, asked_task(settings))
+        data = JobData(input=adopted.input.shape, dtype=adopted.input.dtype)
+        found = task_data(settings, data, 0, content, None)
+        shown, test = (
+            packed(each, found.task, data.dtype, test=False) for each in (found.exemplars, found.test) if each
+        )
+        task, words = (
+            msgspec.structs.replace(found.task, loss=""),
+            f"tested on {len(test.y):,} samples of {Path(samples.path).name}",
+        )
+    rows = shown.arrays()[0][:COMPARED] if shown else made_up(adopted.input, ROWS)
+    about = {"model": path.name[:2000], "data": words[:2000]}
+    return make(Material(adopted.graph, adopted.input, (), shown, test, task), wanted, rows, None, about)
+
+
 def _read(
     settings: DataSettings, adopted: Adopted, names: tuple[str, ...] | None, numbers: tuple[str, ...]
 ) -> PublicData:
     """The samples, as a job's test set is read; labels are names of classes, or their numbers."""
     path, content = settings.path, read_content(settings, "test", adopted.input)
+    if not content.labels:
+        raise DataError(f"{path} has no labels to test with: {content.labelled_by or 'only numbers'}")
     by_name = bool(content.names) or any(isinstance(label, str) for label in content.labels)
     classes = (names or content.names or classes_of([content])) if by_name else numbers
     if len(classes) != adopted.classes:
         raise DataError(f"{path} has {len(classes)} classes, and the model {adopted.classes}: give --class-names")
     samples, present = len(content.which), len(content.labels)
+    if samples and not present:
+        raise DataError(f"{path} has {content.labelled_by or NO_LABELS}: a test needs a class for each sample")
     if samples < 2 * present or not present:
         raise DataError(f"{path} has {samples} samples of {present} classes: two of each are needed")
     data = JobData(

@@ -5,37 +5,44 @@ from __future__ import annotations
 import datetime
 import json
 from dataclasses import dataclass
-from importlib.metadata import version
 from math import nan, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 import numpy as np
-import onnxruntime
 
+from coordinator.releases.agreement import TOLERANCE, agreement, distance, steadiness
 from coordinator.releases.file import LARGEST_CARD, release_of
 from sojourn.errors import DataError, ModelError
+from sojourn.model.answers import given_by, scores_of, threshold_in
 from sojourn.model.predictor import Predictor
-from sojourn.protocol.release import Card, ProbeCheck
+from sojourn.protocol.figure_names import MAIN, called, figure_text, worsening
+from sojourn.protocol.limits import LOSS, within
+from sojourn.protocol.release import AnomalyRule, Card, ProbeCheck, ProbeScores
+from sojourn.protocol.task import classes_as_strata
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from coordinator.releases.file import ReleaseFile
     from coordinator.state import JobState
+    from sojourn.model.answers import Answer
     from sojourn.model.exemplars import Exemplars
     from sojourn.protocol.release_messages import MakeRelease
     from sojourn.protocol.spec import InputSpec, Kit
+    from sojourn.protocol.task import TaskSpec
 
-TOLERANCE = 1e-3
-"""Of the largest logit. Two float32 engines that sum in different orders come to 1e-6 in a layer and 1e-5 in a deep
-model; a weight that is not the trained one shows by its own size."""
 INT8_TOLERANCE = 0.05
 """Of the largest logit. Int8 logits have 255 steps, and another processor's rounding may move a value by a few."""
+INT8_SCORE_TOLERANCE = 0.25
+"""Of the largest score: a square of differences moves by more than what it is made of."""
 COMPARED = 1024
 """Rows that are compared with torch at most."""
 PROBE_ROWS = 8
 PROBE_BYTES = LARGEST_CARD // 8
+QUANTILE = 0.99
+"""The share of a device's own samples that is below the threshold of anomalies, unless told."""
 Encoding = Literal["float32", "int8"]
 
 
@@ -48,6 +55,7 @@ class Wanted:
     encoding: Encoding = "float32"
     notes: str = ""
     max_loss: float = 0.05
+    quantile: float = QUANTILE
 
 
 @dataclass(frozen=True)
@@ -59,12 +67,25 @@ class Material:
     classes: tuple[str, ...]
     shown: Exemplars | None
     test: Exemplars | None
+    task: TaskSpec | None = None
+    """What was learnt, where it is no plain classification."""
+
+    @property
+    def learns(self) -> TaskSpec:
+        """What was learnt."""
+        return self.task or classes_as_strata(len(self.classes))
+
+    def predictor(self, graph: bytes | None = None) -> Predictor:
+        """What predicts with its graph, or with another that gives the same."""
+        return Predictor(graph or self.graph, gives=given_by(self.learns))
 
 
 @dataclass(frozen=True)
 class _Encoded:
+    """A graph as it ships: its figures, what of the accuracy or which share of the main figure its encoding cost."""
+
     graph: bytes
-    accuracy: float
+    figures: dict[str, float]
     lost: float
     tested: int
 
@@ -86,8 +107,10 @@ def from_job(
     reference = TorchReference(job, kit, vector, shown)
     samples = shown or test
     rows = samples.unpacked(samples.packed()[0][:COMPARED]) if samples else reference.made_up(PROBE_ROWS)
-    wanted = Wanted(asked.line, asked.version, asked.encoding, asked.notes, asked.max_loss)
-    material = Material(bake(kit, vector), kit.input, kit.classes, shown, test)
+    quantile = QUANTILE if asked.quantile is msgspec.UNSET else asked.quantile
+    wanted = Wanted(asked.line, asked.version, asked.encoding, asked.notes, asked.max_loss, quantile)
+    graph = bake(kit, vector, scored=kit.learns.kind == "reconstruction")
+    material = Material(graph, kit.input, kit.classes, shown, test, kit.task or None)
     options = f" {json.dumps(job.model.options)}" if job.model.options else ""
     source = Path(job.data.test or job.data.exemplars or "").name
     about = {
@@ -100,100 +123,95 @@ def from_job(
     }
     if job.model.start is not None:
         about |= {"source": job.model.source or Path(job.model.start).name, "licence": job.model.licence}
-    return make(material, wanted, rows, reference.logits(rows), about)
+    return make(material, wanted, rows, reference.answer(rows), about)
 
 
 def make(
     material: Material,
     wanted: Wanted,
     rows: NDArray[np.generic],
-    by_torch: NDArray[np.float32] | None,
+    by_torch: Answer | None,
     about: dict[str, Any],
 ) -> ReleaseFile:
     """The release; ModelError where the graph does not answer for these rows as torch does."""
-    here = Predictor(material.graph).logits(rows)
-    checked = _agreement(here, by_torch) if by_torch is not None else _steadiness(material.graph, rows, here)
+    here = material.predictor().answer(rows)
+    what = material.learns.answers
+    checked = agreement(here, by_torch, what) if by_torch is not None else steadiness(material.predictor(), rows, here)
     encoded = _encode(material, wanted)
-    expected, tolerance = here if by_torch is None else by_torch, TOLERANCE
+    expected, tolerances = by_torch or here, (TOLERANCE, TOLERANCE)
     if wanted.encoding == "int8":
-        expected, tolerance = Predictor(encoded.graph).logits(rows), INT8_TOLERANCE
-        checked += f"; {_distance(here, expected)}"
+        expected, tolerances = material.predictor(encoded.graph).answer(rows), (INT8_TOLERANCE, INT8_SCORE_TOLERANCE)
+        checked += f"; {distance(material.learns, here, expected)}"
+    worse = msgspec.UNSET if wanted.encoding == "float32" else within(encoded.lost, LOSS)
+    plain, rule = material.learns.kind == "classification", _rule(material, encoded.graph, wanted.quantile, rows)
     card = Card(
         line=wanted.line, version=wanted.version, notes=wanted.notes, encoding=wanted.encoding,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        classes=material.classes, input=material.input, probe=_probe(rows, expected, tolerance),
-        accuracy=encoded.accuracy, accuracy_lost=encoded.lost, tested=encoded.tested, checked=checked, **about,
+        classes=material.classes, input=material.input, probe=_probe(rows, expected, tolerances),
+        accuracy=encoded.figures.get("accuracy", nan) if plain else nan, accuracy_lost=encoded.lost if plain else 0.0,
+        tested=encoded.tested, checked=checked, task=material.task or msgspec.UNSET,
+        figures={name: within(each, LOSS) for name, each in encoded.figures.items()} or msgspec.UNSET,
+        worse=msgspec.UNSET if plain else worse, anomaly=rule or msgspec.UNSET, **about,
     )  # fmt: skip
     return release_of(card, encoded.graph)
 
 
 def _encode(material: Material, wanted: Wanted) -> _Encoded:
     """The graph as it ships, and what it is worth on rows that it was not calibrated with."""
-    plain, tested = material.graph, material.test or material.shown
+    plain, tested, learns = material.graph, material.test or material.shown, material.learns
     if wanted.encoding == "float32":
-        accuracy = Predictor(plain).accuracy(tested) if tested else nan
-        return _Encoded(plain, accuracy, 0.0, len(tested.y) if tested else 0)
+        figures = material.predictor().figures(tested, learns) if tested else {}
+        return _Encoded(plain, figures, 0.0, len(tested.y) if tested else 0)
     if tested is None:
         raise DataError("int8 needs labelled samples: some to calibrate it, others to tell what it costs")
     from coordinator.releases.quantising import halves, quantised  # noqa: PLC0415  # takes a second to load
 
     shown, test = (material.shown, material.test) if material.shown and material.test else halves(tested)
     graph = quantised(plain, shown.arrays()[0])
-    before, after = Predictor(plain).accuracy(test), Predictor(graph).accuracy(test)
-    lost = before - after
-    if lost > wanted.max_loss:
+    before, after = (material.predictor(each).figures(test, learns) for each in (plain, graph))
+    name = MAIN[learns.kind]
+    # Of shares of right answers people count points; any other figure has a scale of its own.
+    points = name == "accuracy"
+    lost = before[name] - after[name] if points else worsening(name, after[name], before[name])
+    if not lost <= wanted.max_loss:
+        cost = f"{100 * lost:.1f} {'points' if points else 'percent'} of {called(name)}"
+        change = " to ".join(figure_text(name, each[name]) for each in (before, after))
         raise ModelError(
-            f"as int8 the model loses {100 * lost:.1f} points of accuracy ({100 * before:.1f} % to {100 * after:.1f} % "
-            f"on {len(test.y)} samples), and {100 * wanted.max_loss:.1f} are allowed: ship it as float32, or raise "
-            "--max-loss"
+            f"as int8 the model loses {cost} ({change} on {len(test.y)} samples), and {100 * wanted.max_loss:.1f} are "
+            "allowed: ship it as float32, or raise --max-loss"
         )
     return _Encoded(graph, after, lost, len(test.y))
 
 
-def _agreement(here: NDArray[np.float32], by_torch: NDArray[np.float32]) -> str:
-    """What was compared, in words; ModelError where that is not the same model."""
-    import torch  # noqa: PLC0415  # only where there is a model in torch to compare with
-
-    if here.shape != by_torch.shape:
-        raise ModelError(f"the graph gives logits of shape {here.shape}, torch {by_torch.shape}")
-    scale, apart = float(np.abs(by_torch).max()), float(np.abs(here - by_torch).max())
-    if not apart <= TOLERANCE * scale:  # a NaN is no agreement either
-        raise ModelError(
-            f"the graph and torch disagree on {len(here)} rows: logits are off by {apart:.3g}, where the largest is "
-            f"{scale:.3g} (allowed: {TOLERANCE:g} of it). If the model's code has changed since the job was compiled, "
-            "bring the old code back"
-        )
-    return (
-        f"onnx {version('onnx')} checker; onnxruntime {onnxruntime.__version__} against torch {torch.__version__} on "
-        f"{len(here)} rows: logits differ by at most {apart:.2g}, the largest is {scale:.3g}"
-    )
+def _rule(material: Material, graph: bytes, quantile: float, rows: NDArray[np.generic]) -> AnomalyRule | None:
+    """From which score on a sample is an anomaly where a device has no samples of its own to say it."""
+    if material.learns.kind != "reconstruction":
+        return None
+    samples = material.shown or material.test
+    if samples is not None:
+        faulty = samples.marked()
+        rows = samples.arrays()[0] if faulty is None else samples.arrays()[0][~faulty]
+    scores = scores_of(material.predictor(graph).answer(rows))
+    return AnomalyRule(quantile, threshold_in(scores, quantile), len(scores) if samples else 0)
 
 
-def _steadiness(graph: bytes, rows: NDArray[np.generic], here: NDArray[np.float32]) -> str:
-    """The same in words where there is no torch to compare with."""
-    if not np.isfinite(here).all() or not np.array_equal(Predictor(graph).logits(rows), here):
-        raise ModelError(f"the graph does not give the same finite logits for {len(rows)} rows when it is loaded again")
-    return (
-        f"onnx {version('onnx')} checker; onnxruntime {onnxruntime.__version__} gives the same logits for {len(rows)} "
-        "rows when it is loaded again; there was nothing else to compare with"
-    )
-
-
-def _distance(plain: NDArray[np.float32], int8: NDArray[np.float32]) -> str:
-    same = int((plain.argmax(axis=1) == int8.argmax(axis=1)).sum())
-    return (
-        f"int8 against float32 on them: logits differ by at most {float(np.abs(plain - int8).max()):.2g}, "
-        f"the class is the same for {same} of {len(plain)}"
-    )
-
-
-def _probe(rows: NDArray[np.generic], logits: NDArray[np.float32], tolerance: float) -> ProbeCheck:
+def _probe(rows: NDArray[np.generic], expected: Answer, tolerances: tuple[float, float]) -> ProbeCheck:
     """A few rows from everywhere among them, as many as a card has room for."""
-    most = min(PROBE_ROWS, max(1, PROBE_BYTES // (prod(rows.shape[1:]) * rows.itemsize)))
-    at = np.unique(np.linspace(0, len(rows) - 1, most).astype(np.int64))
+    answers, scores = expected
+    widest = max(prod(rows.shape[1:]) * rows.itemsize, prod(answers.shape[1:]) * answers.itemsize)
+    at = np.unique(np.linspace(0, len(rows) - 1, min(PROBE_ROWS, max(1, PROBE_BYTES // widest))).astype(np.int64))
     x = rows[at].astype(rows.dtype.newbyteorder("<"))
-    scale = float(np.abs(logits).max())
-    return ProbeCheck(len(at), x.tobytes(), logits[at].astype("<f4").tobytes(), tolerance * max(scale, 1e-3))
+    of_answers, of_scores = tolerances
+    told = None if scores is None else ProbeScores(_little(scores[at]), of_scores * _scale(scores))
+    return ProbeCheck(len(at), x.tobytes(), _little(answers[at]), of_answers * _scale(answers), told or msgspec.UNSET)
+
+
+def _scale(values: NDArray[np.float32]) -> float:
+    return max(float(np.abs(values).max()), 1e-3)
+
+
+def _little(values: NDArray[np.float32]) -> bytes:
+    return values.astype("<f4").tobytes()
 
 
 def _samples(material: Material, source: str) -> str:

@@ -38,11 +38,24 @@ def shares_of(text: str) -> tuple[float, ...]:
     return shares
 
 
-def _share(word: str, text: str) -> float:
+def worse_of(text: str) -> float:
+    """By which share a figure may become worse, as in `10%` or `0.1`; more than all of it is allowed."""
+    share = _number(text.strip())
+    if not 0 <= share < 1e9:
+        raise ConfigError(f"--max-worse {text!r} is not a share: write 10%, or 0.1")
+    return share
+
+
+def _number(word: str) -> float:
+    """The share in a word; -1 where there is none."""
     try:
-        share = float(word.removesuffix("%")) / (100 if word.endswith("%") else 1)
+        return float(word.removesuffix("%")) / (100 if word.endswith("%") else 1)
     except ValueError:
-        share = -1.0
+        return -1.0
+
+
+def _share(word: str, text: str) -> float:
+    share = _number(word)
     if not 0 < share <= 1:
         raise ConfigError(f"--stages {text!r}: {word!r} is not a share: write 5%, or 0.05")
     return share

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import onnx
 import onnxruntime
@@ -78,14 +79,23 @@ def _tidy(model: onnx.ModelProto) -> None:
 
 def halves(samples: Exemplars) -> tuple[Exemplars, Exemplars]:
     """Some rows to calibrate on and the others to test with, half of each class."""
-    x, y = samples.packed()
+    _, y = samples.packed()
     order = generator(0, "calibration").permutation(len(y))
     ranks = {int(label): order[y[order] == label] for label in np.unique(y)}
     first = np.sort(np.concatenate([rows[: (len(rows) + 1) // 2] for rows in ranks.values()]))
     rest = np.setdiff1d(np.arange(len(y)), first)
     if not len(rest):
         raise ModelError(f"{len(y)} samples are too few for int8: some calibrate it, others tell what it costs")
-    return Exemplars.of(x[first], y[first]), Exemplars.of(x[rest], y[rest])
+    return _some(samples, first), _some(samples, rest)
+
+
+def _some(samples: Exemplars, rows: NDArray[np.int64]) -> Exemplars:
+    """Some of the samples, with what is known of each."""
+    x, y = samples.packed()
+    faulty, targets = samples.marked(), samples.compared()[rows] if samples.targets else None
+    some = Exemplars.of(x[rows], y[rows], targets)
+    marked = msgspec.UNSET if faulty is None else tuple(map(int, np.flatnonzero(faulty[rows])))
+    return msgspec.structs.replace(some, faulty=marked)
 
 
 class _Rows(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types

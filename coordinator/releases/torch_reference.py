@@ -7,19 +7,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from coordinator.compiling.learning import Passed, classifying, watched
 from coordinator.compiling.preprocessing import normalised
 from coordinator.compiling.samples import like
 from coordinator.jobs.data import normalisation
-from coordinator.jobs.model import named_tensors, unstarted_model
+from coordinator.jobs.model import learning_in, named_tensors, unstarted_model
+from coordinator.jobs.task_data import scales_in, unpacked
 from sojourn.errors import ModelError
+from sojourn.model.answers import Answer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import nn
 
+    from coordinator.compiling.learning import Learning
     from coordinator.jobs.settings import JobSettings
     from sojourn.model.exemplars import Exemplars
     from sojourn.protocol.spec import Kit
+
+    Numbers = tuple[float, ...] | None
 
 BATCH = 256
 
@@ -28,31 +34,49 @@ class TorchReference:
     """A job's model in torch, in eval mode, with the weights of a vector."""
 
     def __init__(self, job: JobSettings, kit: Kit, vector: NDArray[np.float32], shown: Exemplars | None) -> None:
-        self._job, self._kit, self._shown = job, kit, shown
-        own = unstarted_model(job, kit.input, len(kit.classes))
-        self._module = normalised(own, kit.input, *self._normalisation()).eval()
+        self._job, self._kit = job, kit
+        self._mean, self._std, self._learning = _as_compiled(job, kit, shown)
+        own = unstarted_model(job, kit.input, kit.learns.output if kit.task else len(kit.classes))
+        self._module = normalised(own, kit.input, self._mean, self._std).eval()
         _load(own, kit, vector)
 
-    def logits(self, x: NDArray[np.generic]) -> NDArray[np.float32]:
-        """The module's answers for raw rows."""
+    def answer(self, x: NDArray[np.generic]) -> Answer:
+        """The module's answers for raw rows, and their scores where the rows are their own targets."""
         rows = torch.from_numpy(np.array(x))
         with torch.inference_mode():
-            parts = [self._module(rows[at : at + BATCH]) for at in range(0, len(rows), BATCH)]
-        answers: NDArray[np.float32] = torch.cat(parts).numpy()
-        return answers
+            parts = [self._run(rows[at : at + BATCH]) for at in range(0, len(rows), BATCH)]
+        outputs, scores = (torch.cat(each).numpy() for each in zip(*parts, strict=True))
+        return Answer(outputs, scores if self._kit.learns.kind == "reconstruction" else None)
 
     def made_up(self, rows: int) -> NDArray[np.generic]:
         """Rows that look like the job's input, for a job that has no samples."""
-        mean, std = self._normalisation()
-        drawn = like(self._kit.input, self._module, len(self._kit.classes), (), mean, std)
+        drawn = like(self._kit.input, self._module, self._learning, (), self._mean, self._std)
         return drawn.batch(rows, self._job.seed).x
 
-    def _normalisation(self) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
-        """As it was when the job was compiled; the files that it was taken from may be gone."""
-        data = self._job.data
-        if data.mean or data.std:
-            return data.mean, data.std
-        return normalisation(self._shown.packed()[0] if self._shown else None, self._kit.input)
+    def _run(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        learning = self._learning
+        with watched(self._module, learning.features) as seen:
+            passed = Passed(self._module(x), seen)
+        if learning.task.kind != "reconstruction":
+            return learning.answers(passed.outputs), torch.zeros(0)
+        # A served model has no other beside it: its score looks at itself there, as when it is tested.
+        beside: dict[str, Passed] = dict.fromkeys(learning.task.beside, passed)
+        return learning.answers(passed.outputs), learning.losses(passed, x, x, beside)
+
+
+def _as_compiled(job: JobSettings, kit: Kit, shown: Exemplars | None) -> tuple[Numbers, Numbers, Learning]:
+    """The normalisation of samples, and what was learnt, as they were when the job was compiled.
+
+    Both are taken from the exemplars that are kept; the files that these came from may be gone.
+    """
+    data = job.data
+    if kit.task:
+        exemplars = unpacked(shown, kit.task) if shown else None
+        mean, std, scaling = scales_in(kit.task, data, exemplars, kit.input)
+        return mean, std, learning_in(job, kit.task, scaling)
+    given = bool(data.mean or data.std)
+    mean, std = (data.mean, data.std) if given else normalisation(shown.packed()[0] if shown else None, kit.input)
+    return mean, std, classifying(len(kit.classes))
 
 
 def _load(module: nn.Module, kit: Kit, vector: NDArray[np.float32]) -> None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import csv
 import platform
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from coordinator.results.measures import MEASURES
+from coordinator.results.task_figures import task_in
 from sojourn import __version__
 from sojourn.errors import ConfigError
+from sojourn.settings import parse
 from sojourn.toml import dumps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from coordinator.results.task_figures import TaskFigures
     from sojourn.protocol.wire import RoundReport, VisitReport
 
     Rows = Sequence[Mapping[str, str]]
@@ -71,8 +75,14 @@ class ResultFolder:
         """Write down the settings that give this again, and the versions of what runs it: this program, unless told."""
         self.settings(settings)
         (self.path / "versions.toml").write_text(dumps(dict(made_by or versions())), encoding="utf-8")
+        more = {ROUNDS: self.task.more}
         for name, columns in COLUMNS.items():
-            self.table(name, columns, ())
+            self.table(name, (*columns, *more.get(name, ())), ())
+
+    @cached_property
+    def task(self) -> TaskFigures:
+        """What is learnt."""
+        return task_in(parse((self.path / CONFIG).read_text(encoding="utf-8"), CONFIG))
 
     def settings(self, text: str) -> None:
         """Write down the settings that give this again."""
@@ -80,16 +90,20 @@ class ResultFolder:
 
     def back_to(self, clock: float) -> None:
         """Take back what was written after this time: it will happen again."""
-        for name, columns in COLUMNS.items():
+        for name in COLUMNS:
+            columns = self._head(name)
             kept = [row for row in self.rows(name) if float(row["clock"]) <= clock]
             self.table(name, columns, [[row[column] for column in columns] for row in kept])
 
     def round(self, report: RoundReport, clock: float) -> None:
         """Add a round."""
         measures = [report.quality.get(name, "") for name in MEASURES]
+        # A folder that was begun before there were more figures has no columns for them.
+        more = self._head(ROUNDS)[len(COLUMNS[ROUNDS]) :]
+        figures = [(report.figures or {}).get(name, "") for name in more]
         self._add(ROUNDS, (
             report.round, report.accuracy, report.loss, report.tours, report.visits, report.lost, report.traffic,
-            report.seconds, clock, *measures,
+            report.seconds, clock, *measures, *figures,
         ))  # fmt: skip
         self.flush()
 
@@ -122,6 +136,11 @@ class ResultFolder:
         for file in self._files.values():
             file.close()
         self._files.clear()
+
+    def _head(self, name: str) -> list[str]:
+        """The columns of one of its tables."""
+        with (self.path / name).open(newline="", encoding="utf-8") as file:
+            return next(csv.reader(file), list(COLUMNS[name]))
 
     def _add(self, name: str, row: Sequence[Any]) -> None:
         if name not in self._files:

@@ -8,7 +8,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from coordinator.results.measures import MEASURES
+from coordinator.results.task_figures import axis_words, of_rows
 from sojourn.errors import ConfigError
+from sojourn.protocol.figure_names import DIRECTIONS, SHARES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,29 +22,35 @@ INK, PAPER, QUIET = "#1f2933", "#ffffff", "#9aa5b1"
 COLOURS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#0891b2", "#be185d", "#4d7c0f")
 UNITS = ((1.0, "seconds"), (60.0, "minutes"), (3600.0, "hours"))
 ACCURACY, QUALITY, PARTICIPATION = "accuracy.png", "quality.png", "participation.png"
-WIDTHS = {ACCURACY: 11.5, QUALITY: 7.0, PARTICIPATION: 9.0}
+ANSWERS = "answers.png"
+WIDTHS = {ACCURACY: 11.5, QUALITY: 7.0, PARTICIPATION: 9.0, ANSWERS: 9.0}
 """In inches; a page shows them at one scale, so that their letters are of one size."""
 NAMED = 24
 """More devices than this are not named below their bars."""
+QUANTITIES = 3
+"""As many quantities are drawn side by side."""
+BINS = 40
+WIDE = 30.0
+"""Figures that differ by more than this factor are drawn by their logarithm."""
 COUNTED = "covered"
 """The one measure that is a number of classes, and no share."""
 
 
-def accuracy_plot(groups: Mapping[str, Sequence[Rows]], path: Path) -> None:
-    """Write the picture of `accuracy_figure`."""
-    _save(accuracy_figure(groups), path)
+def course_plot(groups: Mapping[str, Sequence[Rows]], path: Path, figure: str = "accuracy") -> None:
+    """Write the picture of `course_figure`."""
+    _save(course_figure(groups, figure), path)
 
 
-def accuracy_figure(groups: Mapping[str, Sequence[Rows]]) -> Any:
-    """Accuracy by round, by simulated time and by bytes: a colour for each group, and a line for each run in it.
+def course_figure(groups: Mapping[str, Sequence[Rows]], name: str = "accuracy") -> Any:
+    """A figure by round, by simulated time and by bytes: a colour for each group, and a line for each run in it.
 
     Several runs of a group are drawn thin, and their mean as far as all of them went is drawn over them.
     """
     figure, axes = _figure(3, WIDTHS[ACCURACY])
     longest = max((float(row["clock"]) for runs in groups.values() for rows in runs for row in rows), default=0.0)
     per, unit = next((per, unit) for per, unit in UNITS if longest < 300 * per or unit == "hours")
-    for (name, runs), colour in zip(groups.items(), _colours(len(groups)), strict=True):
-        curves = [_curve(rows, per) for rows in runs if rows]
+    for (group, runs), colour in zip(groups.items(), _colours(len(groups)), strict=True):
+        curves = [_curve(rows, per, name) for rows in runs if rows]
         for curve in curves if len(curves) > 1 else ():
             for axis, across in zip(axes, curve[1:], strict=True):
                 axis.plot(across, curve[0], color=colour, linewidth=0.8, alpha=0.35)
@@ -54,26 +62,36 @@ def accuracy_figure(groups: Mapping[str, Sequence[Rows]]) -> Any:
                 [step[at] for step in rounds],
                 [step[0] for step in rounds],
                 color=colour,
-                label=name,
+                label=group,
                 linewidth=1.8,
                 marker="o" if len(rounds) < 2 else None,
             )
     for axis, words in zip(axes, ("round", f"{unit} on the fleet's clock", "MB over MQTT"), strict=True):
         axis.set_xlabel(words)
-        axis.set_ylim(0, 100)
-        axis.yaxis.set_major_formatter("{x:.0f} %")
-    axes[0].set_ylabel("accuracy on the test set")
+        _scale(axis, name, [value for runs in groups.values() for rows in runs for value in of_rows(rows, name)])
+    axes[0].set_ylabel(axis_words(name))
     _whole(axes[0].xaxis)
     if len(groups) > 1:
-        axes[0].legend(frameon=False, loc="lower right")
+        axes[0].legend(frameon=False, loc="lower right" if DIRECTIONS[name] == "higher" else "upper right")
     return figure
 
 
-def _curve(rows: Rows, per: float) -> tuple[list[float], list[float], list[float], list[float]]:
-    """Accuracy in percent, and where it stands by round, by time and by bytes."""
+def _scale(axis: Any, name: str, values: Sequence[float]) -> None:
+    """Shares from 0 to 100 %; others as they are, by their logarithm where they differ by far."""
+    known = [value for value in values if isfinite(value)]
+    if name in SHARES:
+        axis.set_ylim(0, 100)
+        axis.yaxis.set_major_formatter("{x:.0f} %")
+    elif known and min(known) > 0 and max(known) > WIDE * min(known):
+        axis.set_yscale("log")
+
+
+def _curve(rows: Rows, per: float, name: str) -> tuple[list[float], list[float], list[float], list[float]]:
+    """A figure, shares in percent, and where it stands by round, by time and by bytes."""
     megabytes = _added([float(row["bytes"]) / 1e6 for row in rows])
     clock = [float(row["clock"]) / per for row in rows]
-    return [100 * float(row["accuracy"]) for row in rows], [float(row["round"]) for row in rows], clock, megabytes
+    times = 100 if name in SHARES else 1
+    return [times * each for each in of_rows(rows, name)], [float(row["round"]) for row in rows], clock, megabytes
 
 
 def quality_plot(rows: Rows, path: Path) -> bool:
@@ -134,6 +152,50 @@ def _heights(axis: Any, heights: Sequence[int], below: Sequence[int], colour: st
     tops = [low + height for low, height in zip(below, heights, strict=True)]
     edges = [place + 0.5 for place in range(len(heights) + 1)]
     axis.stairs(tops, edges, baseline=below, fill=True, color=colour, label=label)
+
+
+def answers_plot(rows: Rows, path: Path) -> str:
+    """What the model answers for test samples: predicted values by true ones, or scores of normal and faulty samples.
+
+    Returns what is to be seen; nothing where the rows are of neither.
+    """
+    if rows and "score" in rows[0]:
+        return _scores_plot(rows, path)
+    names = list(dict.fromkeys(row["quantity"] for row in rows))[:QUANTITIES]
+    if not names:
+        return ""
+    figure, axes = _figure(len(names), WIDTHS[ANSWERS] if len(names) > 1 else 5.0)
+    for axis, name in zip(axes, names, strict=True):
+        mine = [row for row in rows if row["quantity"] == name]
+        true, predicted = ([float(row[key]) for row in mine] for key in ("true", "predicted"))
+        ends = [min(true), max(true)]
+        axis.plot(ends, ends, color=QUIET, linewidth=1.2)
+        axis.scatter(true, predicted, s=9, color=COLOURS[0], alpha=0.5, linewidths=0)
+        axis.set_xlabel(f"{name}, true")
+    axes[0].set_ylabel("predicted")
+    _save(figure, path)
+    return "Predicted by true values of test samples: on the line both are the same"
+
+
+def _scores_plot(rows: Rows, path: Path) -> str:
+    from math import log10  # noqa: PLC0415  # scores differ by powers of ten
+
+    figure, (axis,) = _figure(1, 6.0)
+    found = {"normal": [row for row in rows if row["faulty"] == "0"]}
+    found["faulty"] = [row for row in rows if row["faulty"] == "1"]
+    scores = {kind: [log10(max(float(row["score"]), 1e-30)) for row in mine] for kind, mine in found.items() if mine}
+    ends = [end(each for mine in scores.values() for each in mine) for end in (min, max)]
+    edges = [ends[0] + (ends[1] - ends[0] or 1.0) * at / BINS for at in range(BINS + 1)]
+    for (kind, mine), colour in zip(scores.items(), COLOURS, strict=False):
+        weights = [100 / len(mine)] * len(mine)
+        axis.hist(mine, bins=edges, weights=weights, color=colour, alpha=0.6, label=f"{kind} ({len(mine)})")
+    axis.set_xlabel("score")
+    axis.xaxis.set_major_formatter(lambda x, _: f"{10**x:.2g}")
+    axis.yaxis.set_major_formatter("{x:.0f} %")
+    axis.set_ylabel("of the samples")
+    _legend_beside(axis)
+    _save(figure, path)
+    return "Scores of test samples: the further apart, the better are faults found"
 
 
 def _whole(axis: Any) -> None:

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import html
+from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from coordinator.jobs.model import exported_model
+from coordinator.results.answers_table import ANSWERS_TABLE
 from coordinator.results.folder import CONFIG, LOG, ROUNDS, VISITS
 from coordinator.results.measures import MEASURES
 from coordinator.results.plots import (
     ACCURACY,
+    ANSWERS,
     PARTICIPATION,
     QUALITY,
     WIDTHS,
-    accuracy_plot,
+    answers_plot,
+    course_plot,
     participation_plot,
     quality_plot,
 )
 from coordinator.results.style import STYLE
 from coordinator.results.tallies import DEVICES, SITES, losses, names
-from sojourn.figures import clock_of, number, percent
+from coordinator.results.task_figures import PLAIN, figure_shown, task_in
+from sojourn.figures import clock_of
 from sojourn.model import vectors
 from sojourn.protocol.envelope import unpack_blob
+from sojourn.protocol.figure_names import DIRECTIONS, called
 from sojourn.protocol.spec import Kit
 from sojourn.settings import parse
 
@@ -53,12 +59,8 @@ def _megabytes(text: str) -> str:
     return f"{float(text) / 1e6:,.2f}"
 
 
-def _share(text: str) -> str:
-    return percent(float(text))
-
-
-def _loss(text: str) -> str:
-    return number(float(text or "nan"))
+def _figure(name: str, text: str) -> str:
+    return figure_shown(name, float(text or "nan"))
 
 
 def _time(text: str) -> str:
@@ -70,8 +72,7 @@ def _measure(text: str) -> str:
 
 
 READABLE: dict[str, tuple[str, Callable[[str], str]]] = {
-    "accuracy": ("accuracy", _share),
-    "loss": ("loss", _loss),
+    **{name: (called(name), partial(_figure, name)) for name in DIRECTIONS},
     "bytes": ("MB", _megabytes),
     "down": ("MB down", _megabytes),
     "up": ("MB up", _megabytes),
@@ -99,7 +100,8 @@ def draw(results: ResultFolder, name: str, devices: Sequence[str], *, pictures_t
     rows, folder = results.rows(ROUNDS), results.path
     if not rows:
         return
-    shown = ("round", "accuracy", "loss", "tours", "visits", "lost", "bytes", "seconds", "clock", *_measured(rows))
+    figures = results.task.measured(rows) or list(PLAIN)
+    shown = ("round", *figures, "tours", "visits", "lost", "bytes", "seconds", "clock", *_measured(rows))
     busiest = sorted(results.rows(DEVICES), key=lambda row: -float(row["seconds"]))
     heading = f"Devices, the {MOST} busiest of {len(busiest):,}" if len(busiest) > MOST else "Devices, busiest first"
     tables = {
@@ -119,9 +121,11 @@ def draw(results: ResultFolder, name: str, devices: Sequence[str], *, pictures_t
 
 def _pictures(results: ResultFolder, rows: Rows, name: str, devices: Sequence[str]) -> list[str]:
     """Draw what there is to be seen, and show it."""
-    folder, visits = results.path, results.rows(VISITS)
-    accuracy_plot({name: [rows]}, folder / ACCURACY)
-    parts = [picture(ACCURACY, "Accuracy by round, by the fleet's clock, by bytes")]
+    folder, visits, main = results.path, results.rows(VISITS), results.task.main
+    course_plot({name: [rows]}, folder / f"{main}.png", main)
+    parts = [picture(f"{main}.png", f"{capital(called(main))} by round, by the fleet's clock, by bytes")]
+    if (folder / ANSWERS_TABLE).exists() and (words := answers_plot(results.rows(ANSWERS_TABLE), folder / ANSWERS)):
+        parts.append(picture(ANSWERS, words))
     if quality_plot(rows, folder / QUALITY):
         parts += [picture(QUALITY, "How well the devices were arranged"), meanings(rows)]
     if visits:
@@ -137,11 +141,12 @@ def summary_html(results: ResultFolder) -> str:
     """What was run, what came out, and what was lost and why: the beginning of the page, which a notebook shows too."""
     rows, visits = results.rows(ROUNDS), results.rows(VISITS)
     config = parse((results.path / CONFIG).read_text(encoding="utf-8"), CONFIG)
-    best = max(rows, key=lambda row: float(row["accuracy"]))
+    task = results.task
+    best = task.best(rows)
     done, lost = (sum(int(row[key]) for row in rows) for key in ("visits", "lost"))
     tiles = {
-        "accuracy at the end": percent(float(rows[-1]["accuracy"])),
-        f"at best, in round {best['round']}": percent(float(best["accuracy"])),
+        f"{called(task.main)} at the end": task.text(rows[-1]),
+        f"at best, in round {best['round']}": task.text(best),
         "rounds": rows[-1]["round"],
         "on the fleet's clock": clock_of(float(rows[-1]["clock"])),
         "over MQTT": f"{sum(float(row['bytes']) for row in rows) / 1e6:,.1f} MB",
@@ -154,7 +159,10 @@ def summary_html(results: ResultFolder) -> str:
 def what_was_run(config: Mapping[str, Any]) -> str:
     """The settings that matter most, in two sentences."""
     model = config.get("model", {}).get("name", "mlp")
-    text = f"Strategy {config.get('strategy', 'visit')}, model {model}, seed {config.get('seed', 0)}."
+    kind = task_in(config).kind
+    task = "" if kind == "classification" else f"{capital(kind)}: "
+    text = f"{task}strategy {config.get('strategy', 'visit')}, model {model}, seed {config.get('seed', 0)}."
+    text = text if task else capital(text)
     if fleet := config.get("simulation"):
         named = fleet.get("board", fleet.get("profile", ""))  # before 0.5.0 it was called profile
         boards = named if isinstance(named, str) else ", ".join(named)
@@ -190,6 +198,11 @@ def meanings(rows: Rows) -> str:
     return f"<dl>{''.join(told)}</dl>"
 
 
+def capital(text: str) -> str:
+    """The text as it stands at the beginning of a sentence."""
+    return text[:1].upper() + text[1:]
+
+
 def _measured(rows: Rows) -> list[str]:
     """The measures of which at least one round has a number."""
     return [name for name in MEASURES if any(row[name] and isfinite(float(row[name])) for row in rows)]
@@ -202,6 +215,7 @@ def _files(folder: Path) -> dict[str, str]:
         VISITS: "every visit, with why it was lost",
         SITES: "every site",
         DEVICES: "every device",
+        ANSWERS_TABLE: "what the model answers for test samples",
         LOG: "what the roles warned of",
         CONFIG: "all settings, to run it again",
         "versions.toml": "what it was run with",

@@ -13,6 +13,7 @@ import numpy as np
 from coordinator.fleet_records import worth_keeping
 from coordinator.records import DevicesEstimated, LegPassed, RoundClosed, RoundKeeps, Unmerged
 from coordinator.rounds.estimation import estimated, keep_weights
+from coordinator.rounds.evaluation import told
 from coordinator.rounds.failure_lines import Mishap, grouped, within_room
 from coordinator.rounds.merging import ANCHOR, MODEL, RELAY, SLOT, JobVectors, TourResult, next_vectors
 from coordinator.rounds.planning import moment_of
@@ -31,6 +32,7 @@ from coordinator.rounds.tour_check import NOBODY_SIGNS, TourCheck, usual_rise
 from coordinator.state import JobState
 from hierarchy.edge.rules import not_finite
 from sojourn.model import vectors
+from sojourn.model.scoring import Scores
 from sojourn.parts import UpdateEstimator
 from sojourn.protocol.limits import LOSS, MOST_BYTES, MOST_SECONDS, sum_within, within
 from sojourn.protocol.wire import DATA_NOTE, RoundReport
@@ -217,7 +219,7 @@ class _Closing:
     def _report(self, tours: int, model: Vector, fault: str | None) -> RoundReport:
         """What people read of the round; `tours` of it brought a model home."""
         state = self._state
-        accuracy, loss = self._evaluator.evaluate(state, model) if self._work.measure else (nan, nan)
+        found = self._evaluator.evaluate(state, model) if self._work.measure else Scores(nan, nan, {})
         mishaps = [
             mishap
             for tour, each in self._reports
@@ -228,8 +230,8 @@ class _Closing:
         lines += [*([fault] if fault else ()), *grouped(mishaps), *noted, *grouped(forgetful(state, self._done))]
         return RoundReport(
             state.round,
-            accuracy,
-            within(loss, LOSS),
+            found.accuracy,
+            within(found.loss, LOSS),
             tours,
             len(self._counted),
             len(mishaps) + (state.estimation_failures or 0),
@@ -238,6 +240,7 @@ class _Closing:
             {name: within(value, LOSS) for name, value in state.quality.items()},
             within_room(lines, state.name),
             self._work.at,
+            told(found.figures),
         )
 
     def _is_news(self, visit: VisitReport) -> bool:

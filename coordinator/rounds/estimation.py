@@ -178,7 +178,7 @@ def on_device(estimator: Estimator) -> bool:
 
 def _fault(estimator: Estimator, answer: NDArray[np.float64], kit: Kit) -> str | None:
     """What is wrong with an answer; a device's word may not be of another kind than what it stands for."""
-    classes = len(kit.classes)
+    classes = kit.learns.strata.count
     if not np.isfinite(answer).all() or (estimator.by_class and len(answer) != classes):
         return f"not {classes} finite numbers"
     if isinstance(estimator, SignatureEstimator | ConfidenceEstimator) and not ((answer >= 0) & (answer <= 1)).all():

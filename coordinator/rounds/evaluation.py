@@ -14,7 +14,7 @@ from sojourn.errors import Fault
 from sojourn.model import vectors
 from sojourn.model.exemplars import ViewedExemplars, signature_of
 from sojourn.model.graphs import Graphs
-from sojourn.model.scoring import ScoredSamples, accuracy_and_loss
+from sojourn.model.scoring import ScoredSamples, Scores, scores_of
 from sojourn.model.vectors import CORES
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.limits import LOSS, within
@@ -56,8 +56,13 @@ def measure_round(work: MeasureRound, evaluator: Evaluator) -> RoundMeasured:
     """Test the model that a round came to."""
     if work.kit is None or work.test is None or work.model is None:
         raise Fault(f"round {work.round} of {work.job} has no kit, test set or model")
-    accuracy, loss = evaluator.score(work.kit, work.test, work.model)
-    return RoundMeasured(work.job, work.round, accuracy, within(loss, LOSS))
+    found = evaluator.score(work.kit, work.test, work.model)
+    return RoundMeasured(work.job, work.round, found.accuracy, within(found.loss, LOSS), figures=told(found.figures))
+
+
+def told(figures: dict[str, float]) -> dict[str, float] | msgspec.UnsetType:
+    """Figures as records and messages hold them."""
+    return {name: within(figure, LOSS) for name, figure in figures.items()} or msgspec.UNSET
 
 
 class _Opened:
@@ -92,13 +97,13 @@ class Evaluator:
         """The job's kit."""
         return self._of(state).kit
 
-    def evaluate(self, state: JobState, vector: NDArray[np.float32]) -> tuple[float, float]:
-        """Accuracy and mean loss on the test set; NaN without one."""
+    def evaluate(self, state: JobState, vector: NDArray[np.float32]) -> Scores:
+        """How good a model is on the test set; NaN without one."""
         opened = self._of(state)
-        return self._scored(opened, state.test, vector) if state.test else (nan, nan)
+        return self._scored(opened, state.test, vector) if state.test else Scores(nan, nan, {})
 
-    def score(self, kit: Ref, test: Ref, model: Ref) -> tuple[float, float]:
-        """Accuracy and mean loss of a model that is kept."""
+    def score(self, kit: Ref, test: Ref, model: Ref) -> Scores:
+        """How good a model is that is kept."""
         opened = self._open(kit)
         return self._scored(opened, test, vectors.load(self._blobs, model, opened.kit.model))
 
@@ -110,7 +115,7 @@ class Evaluator:
         with self._lock:
             if state.exemplars.digest not in opened.shown:
                 opened.shown[state.exemplars.digest] = ScoredSamples(exemplars, opened.graphs)
-        return signature_of(opened.graphs, vector, opened.shown[state.exemplars.digest], len(opened.kit.classes))
+        return signature_of(opened.graphs, vector, opened.shown[state.exemplars.digest], opened.kit.learns.strata.count)
 
     def graphs(self, state: JobState) -> Graphs:
         """The job's graphs."""
@@ -147,11 +152,11 @@ class Evaluator:
                 self._opened = _Opened(kit.digest, content, self._make(content, 1))
             return self._opened
 
-    def _scored(self, opened: _Opened, test: Ref, vector: NDArray[np.float32]) -> tuple[float, float]:
+    def _scored(self, opened: _Opened, test: Ref, vector: NDArray[np.float32]) -> Scores:
         with self._lock:
             if test.digest not in opened.tests:
                 opened.tests[test.digest] = ScoredSamples(self._read(test), opened.graphs, cores=CORES)
-        return accuracy_and_loss(opened.graphs, vector, opened.tests[test.digest], cores=CORES)
+        return scores_of(opened.graphs, vector, opened.tests[test.digest], cores=CORES)
 
     def _read(self, ref: Ref) -> Exemplars:
         return unpack_blob(self._blobs.read(ref.digest), ViewedExemplars)

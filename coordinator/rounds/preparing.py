@@ -15,7 +15,7 @@ import numpy as np
 
 from coordinator.aggregators.aggregating import first_state
 from coordinator.jobs.data import public_data
-from coordinator.jobs.model import job_model
+from coordinator.jobs.model import job_learning, job_model
 from coordinator.jobs.settings import TORCHVISION, read_job
 from coordinator.records import JobCompiled
 from coordinator.rounds.closing import handouts
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from coordinator.rounds.kit_cache import KitCache
     from coordinator.state import CoordinatorState
     from sojourn.parts import Estimator
+    from sojourn.protocol.task import TaskSpec
     from sojourn.store.blobs import BlobStore
 
     Compiled = tuple[Kit, NDArray[np.float32]]
@@ -105,7 +106,8 @@ def prepare(
     kit, initial = found or (apart() if apart and recipe else _compiled(job, data, say, earlier))
     if kits and recipe and not found:
         kits.keep(recipe, kit, initial)
-    kit = msgspec.structs.replace(kit, values=data.values)  # not of the model: one that was kept may be of other data
+    # What is not of the model: a kit that was kept may be of other data.
+    kit = msgspec.structs.replace(kit, values=data.values, task=_task(kit, data) or msgspec.UNSET)
     check_classifier(job.parts().estimator, kit)
     if work.start and earlier is None:
         initial, recipe = started(work.start, kit, blobs), ""  # no other job is to begin with this model by its recipe
@@ -119,16 +121,16 @@ def prepare(
         _keep(blobs, data.test) if data.test else None,
         recipe,
         vectors.save(blobs, initial, "float32", kit.model),
-        len(kit.classes),
+        kit.learns.strata.count,
         within_room(notices, work.name) or msgspec.UNSET,
         asked_by(kit) or msgspec.UNSET,
-        Normalisation(data.mean, data.std),
+        _normalisation(data),
     )
 
 
 def recipe_of(job: JobSettings, data: PublicData) -> str:
     """All that a compiled kit depends on; empty for a model of one's own, whose code may have changed meanwhile."""
-    if job.model.own:
+    if job.model.own or job.task.own_loss:
         return ""
     made_by = [version(each) for each in ("torch", "onnx", "onnxscript")]
     if job.model.name.startswith(TORCHVISION) and find_spec("torchvision"):
@@ -136,7 +138,11 @@ def recipe_of(job: JobSettings, data: PublicData) -> str:
     if job.model.start_file:
         made_by.append(_digest(job.model.start_file))
     model = msgspec.structs.replace(job.model, start=None, source="", licence="")
-    settings = [model, data.input, data.classes, data.mean, data.std, job.seed, __version__, made_by, _sources()]
+    settings: list[object] = [model, data.input, data.classes, data.mean, data.std, job.seed, __version__]
+    settings += [made_by, _sources()]
+    if data.task:
+        task = data.task
+        settings += [task.kind, task.output, task.target, task.loss, task.window, data.scaling]
     return hashlib.sha256(msgspec.msgpack.encode(settings)).hexdigest()
 
 
@@ -167,7 +173,8 @@ def _compiled(
     from coordinator.compiling import compile_kit  # noqa: PLC0415  # torch takes seconds and 280 MB
     from coordinator.compiling.sharing import with_shared_weights  # noqa: PLC0415
 
-    module = job_model(job, data.input, len(data.classes), earlier)
+    module = job_model(job, data.input, data.output, earlier)
+    learning = job_learning(job, data)
     compiled = compile_kit(
         module,
         data.input,
@@ -178,16 +185,34 @@ def _compiled(
         batch=job.parts().training.batch,
         batchnorm=job.model.batchnorm,
         whole=job.model.trunk == "whole",
+        learning=learning,
         report=say,
     )
     kit = with_shared_weights(compiled.kit, module) if job.model.names_frozen else compiled.kit
+    if learning and learning.own and data.exemplars:
+        from coordinator.compiling.own_losses import blind_loss  # noqa: PLC0415  # see above
+
+        task = msgspec.structs.replace(learning.task, blind=blind_loss(learning, data.exemplars))
+        kit = msgspec.structs.replace(kit, task=task)
     return kit, compiled.initial
+
+
+def _normalisation(data: PublicData) -> Normalisation:
+    """The constants of a kit that come from the job's data."""
+    return Normalisation(data.mean, data.std, *(data.scaling or ()))
 
 
 def compiled_here(job: JobSettings, data: PublicData, say: Callable[[str], None]) -> Kit:
     """What a job compiles to in this process, whatever was compiled before."""
     kit, _ = _compiled(job, data, say)
     return kit
+
+
+def _task(kit: Kit, data: PublicData) -> TaskSpec | None:
+    """The task with the strata of the job's own data; what a loss of one's own makes of it was found by torch."""
+    if data.task is None or not kit.task:
+        return data.task
+    return msgspec.structs.replace(data.task, blind=kit.task.blind) if ":" in data.task.loss else data.task
 
 
 def _recalled(known: Recipe | None, blobs: BlobStore) -> Compiled | None:

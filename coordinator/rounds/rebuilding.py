@@ -1,9 +1,9 @@
 """Compiling a job's kit again, on the machine of whoever signs it: so that a signature means *this loss's gradient*.
 
-None of the job's data is needed: of that only the input's shape, the classes, the range of values and the normalisation
-go into a kit, and these are taken as the coordinator says, unless the job's file says otherwise. What is compared, to
-the byte, is all that a device runs on its data. The probe's figures are not: they are torch's, differ between
-processors in their last digits, and only make a device decline.
+None of the job's data is needed: of that only the input's shape, the classes, the range of values, the normalisation
+and the strata of a task go into a kit, and these are taken as the coordinator says, unless the job's file says
+otherwise. What is compared, to the byte, is all that a device runs on its data. The probe's figures are not: they are
+torch's, differ between processors in their last digits, and only make a device decline.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from coordinator.jobs.data import PublicData
+from coordinator.jobs.task_data import asked_task
 from coordinator.rounds.preparing import compiled_here
 from sojourn.errors import JobError, MachineError
 from sojourn.extras import need
@@ -54,8 +55,11 @@ def check_kit(
         raise JobError(f"the coordinator's kit is not of this job: {why}")
     if (start := job.model.start) and not job.model.start_file and (job.model.trains or job.model.new_head):
         raise JobError(f"the kit has weights of {start!r} in it, which only the coordinator has. {TRUST}")
-    data = PublicData(kit.input, kit.classes, normalisation.mean, normalisation.std, None, None, values=kit.values)
-    made = msgspec.structs.replace(compiled_here(job, data, say), values=kit.values)
+    told = PublicData(
+        kit.input, kit.classes, normalisation.mean, normalisation.std, None, None,
+        task=kit.task or None, scaling=normalisation.scaling,
+    )  # fmt: skip
+    made = msgspec.structs.replace(compiled_here(job, told, say), values=kit.values, task=kit.task)
     if differs := differences(made, kit):
         versions = (
             f"it was made with {', '.join(compilers)}, and here are {', '.join(own)}: sign with the same versions. "
@@ -90,6 +94,17 @@ def _contradiction(job: JobSettings, kit: Kit, normalisation: Normalisation) -> 
     for name, (wanted, found) in said.items():
         if wanted is not None and tuple(wanted) != tuple(found or ()):
             return f"data.{name} is {wanted} in its file, and {found} in the kit"
-    if data.dtype != kit.input.dtype:
+    if data.dtype != kit.input.dtype and job.task.kind != "tokens":
         return f"data.dtype is {data.dtype} in its file, and {kit.input.dtype} in the kit"
+    return _other_task(job, kit)
+
+
+def _other_task(job: JobSettings, kit: Kit) -> str | None:
+    """What the job's file says otherwise of what is learnt."""
+    if job.task.plain or not kit.task:
+        return None if job.task.plain and not kit.task else "one of them is a plain classifier, and the other is not"
+    wanted, found = asked_task(job.task), kit.task
+    for name in ("kind", "loss", "window", "beside", "normal", *(["names"] if wanted.names else [])):
+        if getattr(wanted, name) != getattr(found, name):
+            return f"task.{name} is {getattr(wanted, name)} in its file, and {getattr(found, name)} in the kit"
     return None

@@ -118,4 +118,6 @@ def _misfit(earlier: Kit, kit: Kit) -> str | None:
         return f"it has {len(theirs)} tensors, and this one {len(ours)}"
     if earlier.classes != kit.classes:
         return f"its classes are {', '.join(earlier.classes)}, and this one's {', '.join(kit.classes)}"[:2000]
+    if earlier.learns.kind != kit.learns.kind:
+        return f"it was trained for {earlier.learns.kind}, and this one is for {kit.learns.kind}"
     return None

@@ -97,7 +97,18 @@ from sojourn.protocol.messages import (
     Visited,
 )
 from sojourn.protocol.operators import Request, SignedRequest, sign_request
-from sojourn.protocol.release import DeviceView, Goods, Health, HealthRules, LineView, Order, Pace, Parcel, SignedOrder
+from sojourn.protocol.release import (
+    DeviceView,
+    Goods,
+    Health,
+    HealthRules,
+    LineView,
+    Order,
+    Pace,
+    Parcel,
+    SignedOrder,
+    TaskHealth,
+)
 from sojourn.protocol.release_messages import (
     DeviceReport,
     InspectReleases,
@@ -351,6 +362,7 @@ def _releases() -> list[Sent]:
         live=Pace(82.0, 121.0),
         mix=(0.5, 0.5),
     )
+    anomalies = Health(rows=60, pace=Pace(40.0, 52.0), task=TaskHealth("loss", 0.0625, 0.125, 0.5))
     report = ReleaseReport("digits", 1, 1, "serving", "", health)
     device = DeviceView("pi-1", 1, 1, 1, "serving", "", health)
     line = LineView(
@@ -365,6 +377,7 @@ def _releases() -> list[Sent]:
         ("release", EDGE, DEVICE, Release(forward, graph, card)),
         ("release-of-nothing", EDGE, DEVICE, Release(back, None, None)),
         ("release-report", DEVICE, EDGE, report),
+        ("release-report-of-anomalies", DEVICE, EDGE, ReleaseReport("pumps", 1, 2, "serving", "", anomalies)),
         ("release-report-of-a-refusal", DEVICE, EDGE, ReleaseReport("digits", 1, 0, "refused", "it is not signed")),
         ("device-report", EDGE, CLOUD, DeviceReport("pi-1", report)),
         ("steer", OPERATOR, CLOUD, Steer("t-8", "digits", "pause")),

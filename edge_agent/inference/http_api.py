@@ -52,7 +52,7 @@ class PredictionApi:
         """A body in JSON takes ten times its size while it is read: one at a time."""
 
     def lines(self) -> dict[str, Any]:
-        """Which lines are served, in which versions, with which classes."""
+        """Which lines are served, in which versions, for which tasks, with which classes."""
         found = []
         for line in lines(self._store):
             folder = ReleaseFolder(self._store, line)
@@ -60,21 +60,23 @@ class PredictionApi:
             if served is None:
                 continue
             try:
-                classes = card_of(folder.read(served)[1], served).classes
+                card = card_of(folder.read(served)[1], served)
             except SojournError as error:
                 found.append({"line": line, "version": served.version, "error": str(error)})
             else:
-                found.append({"line": line, "version": served.version, "classes": classes})
+                task = {"task": card.task.kind} if card.task else {}
+                found.append({"line": line, "version": served.version, **task, "classes": card.classes})
         return {"lines": found}
 
     def card(self, line: str) -> dict[str, Any]:
         """The card of the version that predicts, without the rows to check it with."""
-        card: dict[str, Any] = msgspec.to_builtins(self._model(line).card)
+        model = self._model(line)
+        card: dict[str, Any] = msgspec.to_builtins(model.card)
         del card["probe"]
-        return card
+        return card | ({"threshold": model.threshold} if model.card.anomaly else {})
 
     def predict(self, line: str, kind: str, body: bytes, authorization: str | None = None) -> dict[str, Any]:
-        """The class of each row, how likely every class is, and the version that says so.
+        """What is said of each row, by which version: its class and how likely every class is, else `answers`.
 
         A release that fails on these rows has made an error, if one says so who may: rows can be made to fail.
         """
@@ -84,13 +86,11 @@ class PredictionApi:
         if len(rows) > MOST_ROWS:
             raise RefusedRequest(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{MOST_ROWS} rows may be asked for at once")
         try:
-            version, classes, shares = model.probabilities(rows)
+            return {"line": line, **_answered(model, rows)}
         except ModelError as error:
             if self._token.shown_in(authorization):
                 model.report_error(str(error))
             raise
-        likeliest = [classes[int(each)] for each in shares.argmax(axis=1)]
-        return {"line": line, "version": version, "classes": likeliest, "probabilities": shares.round(6).tolist()}
 
     def note_error(self, line: str, text: str, authorization: str | None = None) -> dict[str, Any]:
         """Have the agent know that a prediction was wrong."""
@@ -115,6 +115,16 @@ class PredictionApi:
             model.close()
             raise
         return model
+
+
+def _answered(model: Model, rows: NDArray[np.generic]) -> dict[str, Any]:
+    kind = model.card.learns.kind
+    if kind != "classification":
+        version, answers, _ = model.answers_of_version(rows)
+        return {"version": version, "task": kind, "answers": answers}
+    version, classes, shares = model.probabilities(rows)
+    likeliest = [classes[int(each)] for each in shares.argmax(axis=1)]
+    return {"version": version, "classes": likeliest, "probabilities": shares.round(6).tolist()}
 
 
 def _rows(kind: str, body: bytes, form: Form) -> NDArray[np.generic]:

@@ -1,17 +1,21 @@
-"""What a person gives to predict from: an image, an NPZ or NPY file, a CSV file, or the body of a request."""
+"""What a person gives to predict from: an image, an NPZ or NPY file, a CSV file, a text, or the body of a request.
+
+A forecast goes on from the end of a series, and so does a text: the last steps, or tokens, are taken.
+"""
 
 from __future__ import annotations
 
 import io
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 from numpy.lib import format as npy
 
 from sojourn.data.npz import read_rows
-from sojourn.data.samples import rows_in
+from sojourn.data.samples import content_of, rows_in
+from sojourn.data.series import latest_windows
 from sojourn.data.source import DataSettings, on_scale
 from sojourn.errors import DataError
 
@@ -27,11 +31,14 @@ _MOST_PIXELS = 16_000_000
 def read_inputs(settings: DataSettings, form: Form) -> tuple[NDArray[np.generic], bool]:
     """The rows in a file, in the model's shape and on the scale that is asked for, and whether it is one image."""
     path, one = settings.path, False
+    found: NDArray[np.generic]
     match Path(path).suffix.lower():
         case ".csv":
-            from sojourn.data.csv import read_features  # noqa: PLC0415
+            found = _csv_rows(settings, form)
+        case ".txt" if form.task and form.task.kind == "tokens":
+            from sojourn.data.tokens import read_text  # noqa: PLC0415
 
-            found: NDArray[np.generic] = read_features(settings, prod(form.input.shape))
+            found, one = _end_of(read_text(settings).x, form, path), True
         case ".npz":
             found = read_rows(path)
         case ".npy":
@@ -43,7 +50,7 @@ def read_inputs(settings: DataSettings, form: Form) -> tuple[NDArray[np.generic]
             from sojourn.data.images import read_image  # noqa: PLC0415  # Pillow comes with it
 
             found, one = read_image(Path(path), form, path), True
-    rows, single = rows_in(found, form.input.shape, path)
+    rows, single = _in_shape(found, form, path)
     return on_scale(rows, settings), one or single
 
 
@@ -60,7 +67,38 @@ def rows_of(x: object, form: Form, source: str) -> tuple[NDArray[np.generic], bo
         given = np.asarray(x)
     except (ValueError, TypeError, OverflowError) as error:
         raise DataError(f"this is no array of numbers: {error}") from error
-    return rows_in(given, form.input.shape, source)
+    return _in_shape(given, form, source)
+
+
+def _csv_rows(settings: DataSettings, form: Form, text: TextIO | None = None) -> NDArray[np.generic]:
+    from sojourn.data.csv import read_csv, read_features  # noqa: PLC0415
+    from sojourn.data.csv_columns import Asked  # noqa: PLC0415
+
+    task = form.task or None
+    if task is None or task.window is None:
+        return read_features(settings, form, text)
+    return latest_windows(read_csv(settings, Asked(task), text), form.input, task.window.steps)
+
+
+def _in_shape(x: NDArray[np.generic], form: Form, source: str) -> tuple[NDArray[np.generic], bool]:
+    """Samples, or one, in the model's shape; of a series or a text that is longer, its end."""
+    try:
+        return rows_in(x, form.input.shape, source)
+    except DataError:
+        window = form.task.window if form.task else None
+        if window and x.ndim in (1, 2, 3) and x.dtype.kind in "buif":
+            rows = latest_windows(content_of(x, None, (), source), form.input, window.steps)
+            return rows, x.ndim < 3
+        if form.task and form.task.kind == "tokens" and x.ndim == 1:
+            return _end_of(x, form, source), True
+        raise
+
+
+def _end_of(tokens: NDArray[np.generic], form: Form, source: str) -> NDArray[np.generic]:
+    length = form.input.shape[0]
+    if len(tokens) < length:
+        raise DataError(f"{source} has {len(tokens)} tokens, the model needs {length}")
+    return np.asarray(tokens[-length:])[np.newaxis]
 
 
 def of_npy(data: bytes, source: str) -> NDArray[np.generic]:
@@ -80,13 +118,11 @@ def of_npy(data: bytes, source: str) -> NDArray[np.generic]:
 
 def of_csv(data: bytes, form: Form) -> NDArray[np.generic]:
     """The rows in these bytes, by the rules of a CSV file."""
-    from sojourn.data.csv import read_features  # noqa: PLC0415
-
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"the body cannot be read as CSV: {error}") from error
-    return read_features(DataSettings(path="the body"), prod(form.input.shape), io.StringIO(text, newline=""))
+    return _csv_rows(DataSettings(path="the body"), form, io.StringIO(text, newline=""))
 
 
 def of_image(data: bytes, form: Form) -> NDArray[np.generic]:

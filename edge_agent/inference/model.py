@@ -7,28 +7,33 @@ import logging
 import os
 import threading
 import weakref
+from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
+from edge_agent.inference.plain_answers import TOP, anomalies, plain_answers
 from edge_agent.inference.serving import Serving
 from edge_agent.inference.usage import UsageReport, UsageSender, UsageTally
 from edge_agent.releases.folder import ReleaseFolder
 from edge_agent.releases.loading import load
 from edge_agent.releases.places import no_release, store_of
-from sojourn.errors import InvalidBlob, ModelError, SojournError, StoreError
+from sojourn.errors import DataError, InvalidBlob, ModelError, SojournError, StoreError
+from sojourn.model.answers import shares
 from sojourn.protocol.topics import check_name
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    import numpy as np
     from numpy.typing import NDArray
 
+    from edge_agent.inference.plain_answers import AnomalyScore
     from edge_agent.inference.serving import Counts
     from edge_agent.releases.folder import Identity, ServedFiles
+    from sojourn.model.answers import Answer
     from sojourn.protocol.release import Card
+    from sojourn.protocol.task import Kind
 
 LOOK_PAUSE = 0.5
 """Seconds between two looks at what is served."""
@@ -95,10 +100,15 @@ class Model:
         """The model card of the version that predicts now."""
         return self._now().predictor.card
 
+    @property
+    def threshold(self) -> float:
+        """From which score on a sample is an anomaly here; infinite for a release that finds none."""
+        return self._now().threshold
+
     def predict(self, x: object) -> NDArray[np.float32]:
-        """The logits of one sample, or of a batch: one row for each."""
-        _, logits, one = self._run(x)
-        return logits[0] if one else logits
+        """The answer for one sample, or those for a batch, a row for each: logits, or values as the task has them."""
+        _, answer, one = self._run(x)
+        return answer.outputs[0] if one else answer.outputs
 
     def classify(self, x: object) -> str | list[str]:
         """The name of the class of one sample, or those of a batch."""
@@ -108,10 +118,25 @@ class Model:
 
     def probabilities(self, x: object) -> tuple[int, tuple[str, ...], NDArray[np.float64]]:
         """The version that answered, its classes, and how likely each of them is, by softmax."""
-        serving, logits, one = self._run(x)
-        powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True, initial=-np.inf))
-        shares = powers / powers.sum(axis=1, keepdims=True)
-        return serving.served.version, serving.predictor.card.classes, shares[0] if one else shares
+        serving, answer, one = self._run(x, "classification")
+        found = shares(answer.outputs)
+        return serving.served.version, serving.predictor.card.classes, found[0] if one else found
+
+    def score(self, x: object) -> AnomalyScore | list[AnomalyScore]:
+        """How unlike the samples that were learnt one sample is, or each of a batch, and whether it is an anomaly."""
+        serving, answer, one = self._run(x, "reconstruction")
+        found = anomalies(answer, serving.threshold)
+        return found[0] if one else found
+
+    def answers(self, x: object, top: int = TOP) -> dict[str, Any] | list[dict[str, Any]]:
+        """What is said of one sample, or of each of a batch, in the task's own terms (`plain_answers`)."""
+        _, found, one = self.answers_of_version(x, top)
+        return found[0] if one else found
+
+    def answers_of_version(self, x: object, top: int = TOP) -> tuple[int, list[dict[str, Any]], bool]:
+        """The version that answered, what it says of each row, and whether it was one sample."""
+        serving, answer, one = self._run(x)
+        return serving.served.version, plain_answers(serving.predictor.card, answer, serving.threshold, top), one
 
     def report_error(self, text: str = "") -> None:
         """Tell that the release that predicts now was wrong: it counts against its rollout."""
@@ -135,15 +160,19 @@ class Model:
     ) -> None:
         self.close()
 
-    def _run(self, x: object) -> tuple[Serving, NDArray[np.float32], bool]:
+    def _run(self, x: object, kind: Kind | None = None) -> tuple[Serving, Answer, bool]:
+        """The answers of what is served now, which must be of a kind where one is named."""
         serving = self._serving or self._now()
+        learnt = serving.predictor.card.learns.kind
+        if kind is not None and learnt != kind:
+            raise DataError(f"{self._line} is a release for {learnt}, not for {kind}: answers() fits all of them")
         try:
-            logits, one = serving.predict(x)
+            answer, one = serving.predict(x)
         except ModelError as error:
             if self._count_failures:
                 self._error(serving, str(error))
             raise
-        return serving, logits, one
+        return serving, answer, one
 
     def _now(self) -> Serving:
         serving = self._serving
@@ -188,12 +217,22 @@ class Model:
                 self._fall_back(current, str(error))
                 self._identity = identity
                 return
+        else:  # the same version: its threshold may have been measured anew
+            serving.threshold = self._measured(serving.served, serving.predictor.card)
         self._identity, self._failure = identity, None
 
     def _loaded(self, served: ServedFiles | None) -> Serving:
         if served is None:
             raise StoreError(f"{self._folder.path / 'current'} is damaged")
-        return Serving(served, load(self._folder, served, self._threads))
+        predictor = load(self._folder, served, self._threads)
+        return Serving(served, predictor, self._measured(served, predictor.card))
+
+    def _measured(self, served: ServedFiles, card: Card) -> float:
+        """From which score on a sample is an anomaly: as this device measured it, else as the card says."""
+        if not card.anomaly:
+            return inf
+        measured = self._folder.threshold(served)
+        return card.anomaly.threshold if measured is None else measured.value
 
     def _fall_back(self, failed: ServedFiles | None, why: str) -> None:
         """Go on with what is in memory, or with the release before; and have the agent know."""

@@ -23,17 +23,18 @@ from edge_agent.inference.reporters import ErrorCount
 from edge_agent.inference.usage import LARGEST, UsageReport, UsageTally, address_of
 from edge_agent.releases.folder import FOLDER, ReleaseFolder, shared_folder
 from edge_agent.releases.work import Usage
-from sojourn.errors import StoreError
+from sojourn.errors import InvalidBlob, InvalidMessage, StoreError
 from sojourn.model.class_mix import total_variation
+from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.limits import MOST
-from sojourn.protocol.release import ENOUGH, Health
+from sojourn.protocol.release import ENOUGH, Card, Health
 from sojourn.store.blobs import disk_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from edge_agent.releases.folder import Identity
+    from edge_agent.releases.folder import Identity, ServedFiles
 
 PAUSE = 60.0
 _SHORT_PAUSE = 1.0
@@ -82,6 +83,8 @@ class LineUsage:
     """When to tell the agent what is new; None when nothing is."""
     reported_at: float = float("-inf")
     enough: bool = False
+    alike: bool = True
+    """Whether the groups that the answers of both versions are counted in are the same."""
     error_count: ErrorCount = field(default_factory=ErrorCount)
 
     def look(self) -> None:
@@ -98,6 +101,7 @@ class LineUsage:
         known = {self.version: self.tally, self.before: self.tally_before}
         self.tally_before = known.get(before, UsageTally())
         self.version, self.before, self.tally = version, before, UsageTally()
+        self.alike = _alike(self.folder, current, previous)
         self.failure, self.enough, self.due = "", False, None
 
     def add(self, report: UsageReport, sender: Sender, now: float, pause: float) -> bool:
@@ -139,7 +143,7 @@ class LineUsage:
             predictions=min(tally.predictions, MOST),
             live=tally.pace(),
             live_before=before.pace() if compared else None,
-            live_drift=total_variation(tally.classes, before.classes) if compared and enough else 0.0,
+            live_drift=total_variation(tally.classes, before.classes) if compared and enough and self.alike else 0.0,
             errors=min(tally.errors, MOST),
             mix=tuple(tally.classes[each] / counted for each in range(seen)) if counted else (),
         )
@@ -227,6 +231,20 @@ class UsageListener:
         for line in self._lines.values():
             if line.due is not None and line.due <= now:
                 self._tell(line.usage(now))
+
+
+def _alike(folder: ReleaseFolder, current: ServedFiles | None, previous: ServedFiles | None) -> bool:
+    """Whether two versions count their answers in the same groups; classes are, as long as nobody says otherwise."""
+    if current is None or previous is None:
+        return True
+    try:
+        now, before = (unpack_blob(folder.read_card(each), Card).task for each in (current, previous))
+    except (InvalidBlob, InvalidMessage, StoreError) as error:
+        log.debug("two versions of %s are not compared: %s", folder.line, error)
+        return False
+    if not now or not before:
+        return bool(now) == bool(before)
+    return (now.kind, now.output, now.strata) == (before.kind, before.output, before.strata)
 
 
 _decode = msgspec.msgpack.Decoder(UsageReport).decode

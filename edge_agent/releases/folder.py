@@ -2,7 +2,7 @@
 
 `current` and `previous` are small JSON files that name a graph and a card beside them. A file is whole and on the disk
 before anything names it, `previous` is written before `current`, and what neither names is deleted last: so `current`
-always names a release that works.
+always names a release that works. A version that finds anomalies has a third file, with the threshold of this device.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from sojourn.errors import InvalidBlob, StoreError
-from sojourn.protocol.limits import Name
-from sojourn.protocol.release import Goods, Parcel, Version
+from sojourn.protocol.limits import Name, Number
+from sojourn.protocol.release import Goods, Parcel, Quantile, Version
 from sojourn.store.blobs import LEAF, digest_of_hashes, disk_errors, leaf_hashes
 from sojourn.store.files import BESIDE, move_into_place, sync_path, written_beside
 
@@ -51,6 +51,23 @@ class ServedFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The name of the card's file."""
         return f"v{self.version}-{self.goods.card.digest.hex()[:8]}.card"
 
+    @property
+    def threshold(self) -> str:
+        """The name of the file with what was measured here, of a version that finds anomalies."""
+        return f"v{self.version}-{self.goods.card.digest.hex()[:8]}.threshold"
+
+
+class Threshold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """From which score on a sample is an anomaly on this device: what `quantile` of `samples` of its own stay below.
+
+    samples: 0 where it has none, and the card's threshold holds. data: changes when they do.
+    """
+
+    value: float
+    quantile: Quantile
+    samples: Number
+    data: str = ""
+
 
 class ReleaseFolder:
     """The releases of one line. One process writes, any number of others read."""
@@ -73,6 +90,23 @@ class ReleaseFolder:
         """Whether all files of a version are here, and whole."""
         with disk_errors(f"looking at release {served.version} of {self.line}"):
             return all(self._is_whole(self.path / name, parcel) for name, parcel in self._parcels(served))
+
+    def keep_threshold(self, served: ServedFiles, threshold: Threshold) -> None:
+        """Keep what was measured of a version's scores here; whoever predicts with it looks again."""
+        with disk_errors(f"keeping the threshold of release {served.version} of {self.line}"):
+            self._write(served.threshold, msgspec.json.encode(threshold))
+            if self.current() == served:
+                self._name("current", served)  # another file under the same name is what programs look out for
+
+    def threshold(self, served: ServedFiles) -> Threshold | None:
+        """What was measured of a version's scores here; None where nothing was, or the file is damaged."""
+        try:
+            with (self.path / served.threshold).open("rb") as file:
+                return msgspec.json.decode(file.read(_LARGEST), type=Threshold)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return None
+        except OSError as error:
+            raise StoreError(f"{self.path / served.threshold} cannot be read: {error.strerror}") from error
 
     def make_current(self, served: ServedFiles) -> None:
         """Serve a version whose files are here; the one that was served becomes the previous one."""
@@ -118,12 +152,16 @@ class ReleaseFolder:
         graph, card = (self._bytes(self.path / name, parcel) for name, parcel in self._parcels(served))
         return graph, card
 
+    def read_card(self, served: ServedFiles) -> bytes:
+        """The card of a version, whole."""
+        return self._bytes(self.path / served.card, served.goods.card)
+
     def tidy(self) -> None:
         """Delete what neither `current` nor `previous` names: older versions, and what a killed process left."""
         kept = {"current", "previous"}
         for served in (self.current(), self.previous()):
             if served is not None:
-                kept |= {served.graph, served.card}
+                kept |= {served.graph, served.card, served.threshold}
         for path in self.path.iterdir():
             if path.name not in kept:
                 path.unlink(missing_ok=True)
@@ -132,8 +170,11 @@ class ReleaseFolder:
         return (served.graph, served.goods.graph), (served.card, served.goods.card)
 
     def _name(self, name: Literal["current", "previous"], served: ServedFiles) -> None:
+        self._write(name, msgspec.json.encode(served))
+
+    def _write(self, name: str, data: bytes) -> None:
         with written_beside(self.path / name, mode=_FILE_MODE, sync_folder=True) as file:
-            file.write(msgspec.json.encode(served))
+            file.write(data)
             os.fchmod(file.fileno(), _FILE_MODE)
 
     def _read(self, name: Literal["current", "previous"]) -> ServedFiles | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import subprocess
 import sys
 import threading
@@ -10,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from edge_agent.releases.folder import ReleaseFolder, ServedFiles
+from edge_agent.releases.folder import ReleaseFolder, ServedFiles, Threshold, lines
 from edge_agent.releases.work import Install, Installed, Withdraw, Withdrawn
 from edge_agent.training.child import FOLDER, emptied, environment
+from edge_agent.training.data_watch import mark_of
 from sojourn.data.source import DataSettings
 from sojourn.errors import MachineError, ModelError
 from sojourn.protocol.release import Health
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 PATIENCE = 300.0
 """Seconds that a trial may take: loading a large graph on a small board, and some hundred predictions."""
 _LAST_WORDS = 500
+log = logging.getLogger(__name__)
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -35,6 +39,8 @@ class Trial(msgspec.Struct, frozen=True):
     patience: float
     readable: tuple[str, ...] = ()
     """What the process that tries it may read besides."""
+    only_threshold: bool = False
+    """Whether it is served already, and only its threshold is wanted."""
 
 
 class Tried(msgspec.Struct, frozen=True):
@@ -42,6 +48,8 @@ class Tried(msgspec.Struct, frozen=True):
 
     objection: str | None
     health: Health
+    threshold: Threshold | None = None
+    """Of a release that finds anomalies: measured here."""
 
 
 class Installer:
@@ -109,6 +117,7 @@ class Installer:
     ) -> Health:
         # An older version that returns is not measured against the one that it is to replace.
         before = current if current is not None and current.version < served.version else None
+        data = data_mark(self._data.path)
         try:
             tried = self._try(Trial(str(self._store), served, before, self._data, self._patience, self._readable), turn)
             if tried.objection is not None:
@@ -120,8 +129,38 @@ class Installer:
             raise
         with self._lock:
             self._check_newest(served, turn)
+            self._keep(folder, served, tried.threshold, data)
             folder.make_current(served)
         return tried.health
+
+    def refresh_thresholds(self) -> None:
+        """Measure anew from which score on a sample is an anomaly, where the device's data has changed since.
+
+        Where the data is gone, what was measured on it still says more of this device than the card does.
+        """
+        data = data_mark(self._data.path)
+        for line in lines(self._store):
+            folder = ReleaseFolder(self._store, line)
+            with self._lock:
+                turn, served = self._newest.setdefault(line, 0), folder.current()
+                known = folder.threshold(served) if served else None
+                if served is None or known is None or known.data == data or line in self._trials:
+                    continue
+            asked = Trial(
+                str(self._store), served, None, self._data, self._patience, self._readable, only_threshold=True
+            )
+            try:
+                found = self._try(asked, turn).threshold
+            except (MachineError, ModelError) as error:
+                log.warning("the threshold of %s stays as it was: %s", line, error)
+                continue
+            with self._lock:
+                if found and found.samples and self._newest[line] == turn and folder.current() == served:
+                    self._keep(folder, served, found, data)
+
+    def _keep(self, folder: ReleaseFolder, served: ServedFiles, threshold: Threshold | None, data: str) -> None:
+        if threshold is not None:
+            folder.keep_threshold(served, msgspec.structs.replace(threshold, data=data))
 
     def _check_newest(self, work: Install | Withdraw | ServedFiles, turn: int) -> None:
         if self._newest[work.line] != turn:
@@ -164,6 +203,11 @@ class Installer:
             child.kill()
             child.communicate()
             raise
+
+
+def data_mark(path: str) -> str:
+    """A few letters that change when the data does."""
+    return hashlib.sha256(repr(mark_of(path)).encode()).hexdigest()[:16]
 
 
 def _answer(name: str, status: int, answer: bytes, printed: bytes) -> Tried:

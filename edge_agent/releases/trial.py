@@ -16,16 +16,25 @@ import numpy as np
 from edge_agent.releases.folder import ReleaseFolder
 from edge_agent.releases.installing import Trial, Tried
 from edge_agent.releases.loading import load
+from edge_agent.releases.thresholds import spread, threshold_for
 from sojourn.data.source import load_data
 from sojourn.errors import DataError, InvalidBlob, ModelError, StoreError
+from sojourn.model.answers import figures_of, groups, tally
 from sojourn.model.class_mix import total_variation
+from sojourn.model.metrics import added
 from sojourn.model.predictor import probe_rows
-from sojourn.protocol.release import Health, Pace
+from sojourn.protocol.figure_names import MAIN
+from sojourn.protocol.limits import LOSS, within
+from sojourn.protocol.release import Health, Pace, TaskHealth
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from edge_agent.releases.folder import Threshold
+    from sojourn.data.samples import Samples
     from sojourn.data.source import DataSettings
+    from sojourn.model.answers import Answer
+    from sojourn.model.metrics import Tally
     from sojourn.model.predictor import ReleasePredictor
     from sojourn.protocol.release import Card
 
@@ -37,18 +46,20 @@ _WARM_UP = 10
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the releases are tried on: rows, and the class of each where that is known."""
+    """What the releases are tried on: rows, and what each is compared with where that is known."""
 
     x: NDArray[np.generic]
-    y: NDArray[np.int64] | None
+    y: NDArray[np.generic] | None
 
 
 @dataclass(frozen=True)
 class Course:
-    """How one release did: the class it gave each row, and the nanoseconds of every prediction."""
+    """How one release did: the group that each answer falls into, what they add up to, and every prediction's time."""
 
-    classes: NDArray[np.int64]
+    groups: NDArray[np.int64]
+    tally: Tally
     taken: list[int]
+    """Nanoseconds."""
 
     def pace(self) -> Pace:
         """Its median and 95th percentile in microseconds."""
@@ -62,64 +73,120 @@ def tried(trial: Trial) -> Tried:
     try:
         predictor = load(folder, trial.served)
         predictor.check_probe()
+        samples = _samples_for(predictor.card, trial.data)
+        threshold = threshold_for(predictor, samples)
     except (ModelError, InvalidBlob) as error:
         return Tried(str(error), Health())
-    inputs = inputs_for(predictor.card, trial.data)
-    return Tried(None, measured(predictor, _before(folder, trial, predictor.card), inputs))
+    if trial.only_threshold:
+        return Tried(None, Health(), threshold)
+    before = _before(folder, trial, predictor.card)
+    return Tried(None, measured(predictor, before, inputs_for(predictor.card, samples), threshold), threshold)
 
 
-def inputs_for(card: Card, data: DataSettings) -> Inputs:
-    """Some of the device's own labelled data, spread over all of it, or else the rows that came with the card."""
+def _samples_for(card: Card, data: DataSettings) -> Samples | None:
+    """The device's own data, if it fits the release."""
     try:
-        samples = load_data(data, card)
+        return load_data(data, card)
     except (DataError, MemoryError) as error:
         _say(f"tried on the card's own rows: {error or 'the data does not fit into the memory'}")
+        return None
+
+
+def inputs_for(card: Card, samples: Samples | None) -> Inputs:
+    """Some of the device's own labelled data, spread over all of it, or else the rows that came with the card."""
+    if samples is None:
         return Inputs(probe_rows(card), None)
-    index = np.unique(np.linspace(0, len(samples) - 1, min(ROWS, len(samples))).astype(np.int64))
-    return Inputs(*samples.batch(index, card.input.dtype))
+    return Inputs(*samples.batch(spread(len(samples), ROWS), card.input.dtype))
 
 
-def measured(predictor: ReleasePredictor, before: ReleasePredictor | None, inputs: Inputs) -> Health:
+def measured(
+    predictor: ReleasePredictor, before: ReleasePredictor | None, inputs: Inputs, threshold: Threshold | None = None
+) -> Health:
     """How the release does on these inputs beside the one before it."""
-    course, earlier = courses(predictor, before, inputs.x)
-    rows = len(course.classes)
-    health = Health(rows=rows, pace=course.pace(), accuracy=_accuracy(course.classes, inputs.y))
+    course, earlier = courses(predictor, before, inputs, threshold)
+    now, then = _figure(predictor.card, course), nan if earlier is None else _figure(predictor.card, earlier)
+    main, plain = MAIN[predictor.card.learns.kind], predictor.card.learns.kind == "classification"
+    limit = nan if threshold is None else within(threshold.value, LOSS)
+    task = TaskHealth(measure=main, figure=within(now, LOSS), before=within(then, LOSS), threshold=limit)
+    health = Health(
+        rows=len(course.groups),
+        pace=course.pace(),
+        accuracy=now if plain else nan,
+        task=msgspec.UNSET if plain else task,
+    )
     if before is None or earlier is None:
         return health
-    # The two may list classes in another order, or others: by name they compare.
-    number = {name: at for at, name in enumerate(predictor.card.classes)}
-    others = {name: len(number) + at for at, name in enumerate(before.card.classes)}
-    same = np.array([number.get(name, others[name]) for name in before.card.classes])[earlier.classes]
     return msgspec.structs.replace(
         health,
         pace_before=earlier.pace(),
-        accuracy_before=_accuracy(same, inputs.y),
-        drift=total_variation(Counter(course.classes.tolist()), Counter(same.tolist())),
+        accuracy_before=then if plain else nan,
+        drift=total_variation(Counter(course.groups.tolist()), Counter(earlier.groups.tolist())),
     )
 
 
 def courses(
-    predictor: ReleasePredictor, before: ReleasePredictor | None, x: NDArray[np.generic]
+    predictor: ReleasePredictor, before: ReleasePredictor | None, inputs: Inputs, threshold: Threshold | None = None
 ) -> tuple[Course, Course | None]:
     """Predict row by row with both in turns, so that what else the machine does hits both."""
-    both = [predictor] if before is None else [predictor, before]
+    x, both = inputs.x, [predictor] if before is None else [predictor, before]
     for each in both:
         for at in range(_WARM_UP):
-            each.logits(x[at % len(x)][np.newaxis])
-    classes: list[list[int]] = [[] for _ in both]
+            each.answer(x[at % len(x)][np.newaxis])
+    judges = [_Judge(predictor.card, each.card, inputs, threshold) for each in both]
     taken: list[list[int]] = [[] for _ in both]
     begun, turn = perf_counter(), 0
     while not _enough(turn, len(x), perf_counter() - begun):
         row = x[turn % len(x)][np.newaxis]
         for which, each in enumerate(both):
             start = perf_counter_ns()
-            logits = each.logits(row)
+            answer = each.answer(row)
             taken[which].append(perf_counter_ns() - start)
             if turn < len(x):
-                classes[which].append(int(logits[0].argmax()))
+                judges[which].hear(turn, answer)
         turn += 1
-    made = [Course(np.array(each), times) for each, times in zip(classes, taken, strict=True)]
+    made = [Course(np.array(each.groups), each.tally, times) for each, times in zip(judges, taken, strict=True)]
     return made[0], made[1] if before is not None else None
+
+
+class _Judge:
+    """Adds up what the answers of one release are worth, all in the terms of the newer one's card."""
+
+    def __init__(self, card: Card, own: Card, inputs: Inputs, threshold: Threshold | None) -> None:
+        self._task, self._inputs = card.learns, inputs
+        self._threshold = np.inf if threshold is None else threshold.value
+        self._order = None if own.classes == card.classes else _by_name(card, own)
+        self.groups: list[int] = []
+        self.tally: Tally = {}
+
+    def hear(self, at: int, answer: Answer) -> None:
+        """Take the answer for one row."""
+        [group] = groups(self._task, answer, self._threshold)
+        if self._order is not None:
+            group = self._order[group]
+        self.groups.append(int(group))
+        if self._inputs.y is None:
+            return
+        row, target = self._inputs.x[at : at + 1], self._inputs.y[at : at + 1]
+        if self._task.kind == "classification":  # the classes may be listed otherwise: only names compare
+            found = {"samples": np.ones(()), "right": np.asarray(float(group == target[0]))}
+        else:
+            found = tally(self._task, answer, row, target)
+        self.tally = added(self.tally, found)
+
+
+def _by_name(card: Card, own: Card) -> list[int]:
+    """Which class of a card each class of another is; further numbers for those that it does not have."""
+    number = {name: at for at, name in enumerate(card.classes)}
+    return [number.get(name, len(number) + at) for at, name in enumerate(own.classes)]
+
+
+def _figure(card: Card, course: Course) -> float:
+    """The main figure on the device's own data; NaN where there is none."""
+    if not course.tally:
+        return nan
+    if card.learns.kind == "classification":
+        return float(course.tally["right"] / course.tally["samples"])
+    return figures_of(card.learns, course.tally).get(MAIN[card.learns.kind], nan)
 
 
 def _enough(turn: int, rows: int, seconds: float) -> bool:
@@ -139,11 +206,14 @@ def _before(folder: ReleaseFolder, trial: Trial, card: Card) -> ReleasePredictor
     except (ModelError, InvalidBlob, StoreError) as error:
         _say(f"not compared with release {trial.before.version}: {error}")
         return None
+    ours, theirs = card.learns, before.card.learns
+    if ours.kind != theirs.kind or (ours.output != theirs.output and ours.kind != "classification"):
+        _say(f"not compared with release {trial.before.version}: it learnt something else")
+        return None
+    if ours.kind == "multilabel" and card.classes != before.card.classes:
+        _say(f"not compared with release {trial.before.version}: it has other labels")
+        return None
     return before if before.card.input == card.input else None
-
-
-def _accuracy(classes: NDArray[np.int64], y: NDArray[np.int64] | None) -> float:
-    return nan if y is None else float((classes == y[: len(classes)]).mean())
 
 
 def _say(text: str) -> None:

@@ -31,6 +31,10 @@ class InitAnswers:
     label: str | None = None
     header: bool | None = None
     scale: str | None = None
+    targets: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    time: str | None = None
+    series: str | None = None
     fleet: str = "sojourn"
     broker: str = "localhost"
     username: str | None = None
@@ -76,6 +80,10 @@ def table_of(answers: InitAnswers) -> dict[str, Any]:
                 "label": answers.label,
                 "header": answers.header,
                 "scale": answers.scale,
+                "targets": list(answers.targets),
+                "ignore": list(answers.ignore),
+                "time": answers.time,
+                "series": answers.series,
             }
         ),
         "broker": _given(broker),

@@ -16,6 +16,7 @@ from edge_agent.mandates import whose_word
 from edge_agent.setup import broker_check, clock_check, training_trial
 from sojourn.errors import MachineError, UserError
 from sojourn.parts import Training
+from sojourn.protocol.task import Kind, Size, Strata, TaskSpec, Window
 from sojourn.settings import store_folder, validated
 
 if TYPE_CHECKING:
@@ -56,6 +57,25 @@ class JobDemands:
     classes: tuple[str, ...] = ()
     lease: float = 60.0
     parameters: int | None = None
+    task: TaskSpec | None = None
+    """What is learnt, where it is no plain classification."""
+
+
+class TaskRequest(msgspec.Struct, frozen=True):
+    """What a job file says of its task, as far as data is read by it."""
+
+    kind: Kind = "classification"
+    targets: tuple[str, ...] = ()
+    steps: Size | None = None
+    horizon: Size = 1
+    stride: Size = 1
+
+    def spec(self) -> TaskSpec | None:
+        """The task, without what only a compiled job knows."""
+        if self.kind == "classification":
+            return None
+        window = Window(self.steps, self.horizon, self.stride) if self.kind == "forecast" and self.steps else None
+        return TaskSpec(self.kind, (), None, Strata(1), names=self.targets, window=window)
 
 
 def demands_of(job: Mapping[str, Any], parameters: int | None = None, where: str = "the job") -> JobDemands:
@@ -66,10 +86,12 @@ def demands_of(job: Mapping[str, Any], parameters: int | None = None, where: str
         threads: int | None = None
         data: dict[str, Any] = {}
         tours: dict[str, Any] = {}
+        task: TaskRequest = TaskRequest()
 
     asked = validated(dict(job), JobRequest, where)
     classes = tuple(str(name) for name in asked.data.get("classes", ()))
-    return JobDemands(asked.training, asked.threads, classes, float(asked.tours.get("lease", 60.0)), parameters)
+    lease = float(asked.tours.get("lease", 60.0))
+    return JobDemands(asked.training, asked.threads, classes, lease, parameters, asked.task.spec())
 
 
 def preflight(settings: AgentSettings, demands: JobDemands) -> list[Finding]:
@@ -78,7 +100,9 @@ def preflight(settings: AgentSettings, demands: JobDemands) -> list[Finding]:
     threads = demands.threads or settings.threads or os.cpu_count() or 1
     found: list[Finding] = []
     try:
-        tried = training_trial.tried(settings.data, threads, demands.training.batch, readable=settings.limits.readable)
+        tried = training_trial.tried(
+            settings.data, threads, demands.training.batch, readable=settings.limits.readable, task=demands.task
+        )
     except MachineError as error:
         remedy = "reinstall sojourn; on a small board free memory first, and see firmware_notes/"
         found.append(Finding("training", "fails", str(error), remedy))
@@ -95,7 +119,7 @@ def of_data(tried: TrialResult, demands: JobDemands) -> Finding:
         return Finding("data", "fails", found.summary.fault, "correct [data] in the settings, or put the data there")
     text = "\n".join(found.facts)
     common = [name for name in found.classes if name in demands.classes]
-    if demands.classes and not common:
+    if demands.classes and not common and demands.task is None:
         remedy = (
             f"the job's classes are {', '.join(demands.classes[:5])}: name yours alike, or set class_names in [data]"
         )
@@ -103,7 +127,7 @@ def of_data(tried: TrialResult, demands: JobDemands) -> Finding:
     if found.warnings:
         odd = "\n".join([text, *(f"odd: {each}" for each in found.warnings)])
         return Finding("data", "warning", odd, "mend what is odd; if it is meant so, nothing")
-    if len(common or found.classes) < _LEAST_CLASSES:
+    if found.classes and demands.task is None and len(common or found.classes) < _LEAST_CLASSES:
         return Finding("data", "warning", text, "a device with one class learns little that others can use")
     return Finding("data", "ok", text)
 

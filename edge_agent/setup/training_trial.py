@@ -20,6 +20,7 @@ from edge_agent.training.child import environment
 from sojourn.data.data_survey import DataSurvey
 from sojourn.data.source import DataSettings
 from sojourn.errors import MachineError, SojournError
+from sojourn.protocol.task import TaskSpec
 
 _PATIENCE = 300.0
 
@@ -33,6 +34,7 @@ class TrainingTrial(msgspec.Struct, frozen=True):
     seconds: float
     begun: float
     readable: tuple[str, ...] = ()
+    task: TaskSpec | None = None
 
 
 class TrialResult(msgspec.Struct, frozen=True):
@@ -48,10 +50,16 @@ class TrialResult(msgspec.Struct, frozen=True):
 
 
 def tried(
-    data: DataSettings, threads: int, batch: int, seconds: float = 1.0, readable: tuple[str, ...] = ()
+    data: DataSettings,
+    threads: int,
+    batch: int,
+    seconds: float = 1.0,
+    readable: tuple[str, ...] = (),
+    task: TaskSpec | None = None,
 ) -> TrialResult:
-    """Start a worker on trial, and return what it found."""
-    order = msgspec.json.encode(TrainingTrial(data, threads, batch, seconds, time.monotonic(), readable)).decode()
+    """Start a worker on trial, and return what it found; data is read for the task, if one is known."""
+    trial = TrainingTrial(data, threads, batch, seconds, time.monotonic(), readable, task)
+    order = msgspec.json.encode(trial).decode()
     command = [sys.executable, "-P", "-m", "edge_agent.setup.training_trial", order]
     try:
         done = subprocess.run(command, capture_output=True, env=environment(), timeout=_PATIENCE, check=False)
@@ -72,7 +80,7 @@ def perform(trial: TrainingTrial) -> TrialResult:
     parameters = 0
     from sojourn.data.summary import survey  # noqa: PLC0415  # numpy comes with it
 
-    found = survey(trial.data)
+    found = survey(trial.data, trial.task)
     try:
         import edge_agent.training.trainer  # noqa: F401, PLC0415
         from sojourn.model import workload  # noqa: PLC0415

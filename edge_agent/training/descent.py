@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -30,14 +30,14 @@ class Batches(Protocol):
     """Samples, or a part of them, to be had in batches."""
 
     @property
-    def y(self) -> NDArray[np.int64]:
-        """The class number of every sample."""
+    def y(self) -> NDArray[Any]:
+        """What every sample is compared with: its class number, or its target."""
 
     def __len__(self) -> int:
         """How many samples there are."""
 
-    def batch(self, index: NDArray[np.int64], dtype: str) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
-        """The samples with these numbers as the graph takes them: inputs and class numbers."""
+    def batch(self, index: NDArray[np.int64], dtype: str) -> tuple[NDArray[np.generic], NDArray[Any]]:
+        """The samples with these numbers as the graph takes them: inputs, and what they are compared with."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,12 @@ class BatchWithState:
         w: NDArray[np.float32],
         learnt: NDArray[np.float32],
         x: NDArray[np.generic],
-        y: NDArray[np.int64],
+        y: NDArray[Any],
         drawn: Sequence[NDArray[np.float32]],
+        beside: Sequence[NDArray[np.float32]] = (),
     ) -> None:
         """`learnt` are the first numbers of `w`, in the same memory."""
-        self._ask = partial(graphs.loss_gradient_and_state, x=x, y=y, noise=drawn)
+        self._ask = partial(graphs.loss_gradient_and_state, x=x, y=y, noise=drawn, beside=beside)
         self._w, self._learnt, self._left = w, learnt, w[len(learnt) :]
         self._asked = False
 
@@ -116,12 +117,13 @@ def descend(
     optimiser = optimisers.begin(training)
     per_epoch = steps_of(samples, training)
     losses: list[tuple[int, float]] = []
+    beside: dict[str, Any] = {"beside": (start.copy(),)} if kit.learns.beside else {}
     progress(0, per_epoch * training.epochs)
     for step, index in enumerate(batches(seed, len(samples), training.batch, training.epochs)):
         x, y = samples.batch(index, kit.input.dtype)
         drawn = noise(seed, step, len(index), kit.noise)
-        batch = partial(prepared.graphs.loss_and_gradient, x=x, y=y, noise=drawn)
-        stateful = BatchWithState(prepared.graphs, w, learnt, x, y, drawn) if kit.model.state else None
+        batch = partial(prepared.graphs.loss_and_gradient, x=x, y=y, noise=drawn, **beside)
+        stateful = BatchWithState(prepared.graphs, w, learnt, x, y, drawn, **beside) if kit.model.state else None
         with np.errstate(over="ignore", invalid="ignore"):  # the gate stops a model that diverges
             loss, direction = objective.direction(learnt, stateful or batch)
             optimiser.move(learnt, direction)

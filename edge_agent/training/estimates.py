@@ -18,6 +18,7 @@ from edge_agent.training.work import Trained
 from sojourn.errors import DataError
 from sojourn.model.classifier import classifier_weights
 from sojourn.model.exemplars import Exemplars, signature
+from sojourn.model.strata import BLOCK, counts_by_stratum
 from sojourn.parts import (
     ClassCountEstimator,
     ClassifierEstimator,
@@ -64,8 +65,13 @@ def trains(task: Task) -> bool:
 
 
 def class_counts(prepared: Prepared) -> tuple[float, ...]:
-    """How many samples of each of the job's classes there are."""
-    return tuple(map(float, np.bincount(prepared.samples.y, minlength=len(prepared.kit.classes))))
+    """How many samples of each of the job's classes or strata there are."""
+    kit, samples = prepared.kit, prepared.samples
+    if not kit.task:
+        return tuple(map(float, np.bincount(samples.y, minlength=len(kit.classes))))
+    rows = (np.arange(at, min(at + BLOCK, len(samples))) for at in range(0, len(samples), BLOCK))
+    each = [counts_by_stratum(kit.task, *samples.batch(some, kit.input.dtype)) for some in rows]
+    return tuple(map(float, np.sum(each, axis=0)))
 
 
 def _trained(visit: Visit, blobs: BlobStore, prepared: Prepared, progress: Progress) -> Trained:
@@ -101,7 +107,7 @@ def _mark(visit: Visit, blobs: BlobStore, prepared: Prepared, w: NDArray[np.floa
             if ref is None:
                 raise Unsupported("the visit asks for answers on exemplars and brings none")
             exemplars = unpack_blob(blobs.read(ref.digest), Exemplars)
-            return signature(prepared.graphs, w, exemplars, len(prepared.kit.classes))
+            return signature(prepared.graphs, w, exemplars, prepared.kit.learns.strata.count)
         case ClassifierEstimator(where="device") as asked:
             weights = classifier_weights(prepared.kit, w, asked.layers)
             if len(weights) > LONGEST:

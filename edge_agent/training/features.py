@@ -12,7 +12,7 @@ import logging
 import zlib
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnxruntime
@@ -44,13 +44,13 @@ class FeatureSamples:
     """Samples as their features."""
 
     features: NDArray[np.float32]
-    y: NDArray[np.int64]
+    y: NDArray[Any]
 
     def __len__(self) -> int:
         """How many samples there are."""
         return len(self.y)
 
-    def batch(self, index: NDArray[np.int64], dtype: str) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
+    def batch(self, index: NDArray[np.int64], dtype: str) -> tuple[NDArray[np.generic], NDArray[Any]]:
         """The features of the samples with these numbers, and their class numbers; features are always float32."""
         del dtype
         return self.features[index], self.y[index]
@@ -64,15 +64,15 @@ class TrunkSamples:
     graphs: Graphs
 
     @property
-    def y(self) -> NDArray[np.int64]:
-        """The class number of every sample."""
+    def y(self) -> NDArray[Any]:
+        """What every sample is compared with."""
         return self.samples.y
 
     def __len__(self) -> int:
         """How many samples there are."""
         return len(self.samples)
 
-    def batch(self, index: NDArray[np.int64], dtype: str) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
+    def batch(self, index: NDArray[np.int64], dtype: str) -> tuple[NDArray[np.generic], NDArray[Any]]:
         """The features of the samples with these numbers, and their class numbers."""
         x, y = self.samples.batch(index, dtype)
         return self.graphs.features(x), y

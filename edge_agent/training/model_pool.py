@@ -3,7 +3,7 @@
 "One-Shot Sequential Federated Learning for Non-IID Data by Enhancing Local Model Diversity" (Wang et al., ACM MM 2024).
 The pool starts with the received model m_0; S times a model starts at the pool's mean, is trained away from the pool
 (`edge_agent.training.diversity`), and joins it as it was after the epoch with the best accuracy on a local
-validation split.
+validation split; of a task without classes, with the least loss on it.
 
 What the paper leaves open:
 - The validation split depends on nothing but how many samples there are: a device that is visited again must hold out
@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -50,16 +50,16 @@ class SampleSubset:
     rows: NDArray[np.int64]
 
     @property
-    def y(self) -> NDArray[np.int64]:
-        """The class number of every sample."""
+    def y(self) -> NDArray[Any]:
+        """What every sample is compared with."""
         return self.whole.y[self.rows]
 
     def __len__(self) -> int:
         """How many samples there are."""
         return len(self.rows)
 
-    def batch(self, index: NDArray[np.int64], dtype: str) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
-        """The samples with these numbers as the graph takes them: inputs and class numbers."""
+    def batch(self, index: NDArray[np.int64], dtype: str) -> tuple[NDArray[np.generic], NDArray[Any]]:
+        """The samples with these numbers as the graph takes them, and what they are compared with."""
         return self.whole.batch(self.rows[index], dtype)
 
 
@@ -108,12 +108,12 @@ class _Course:
             yield w
 
     def best(self, start: NDArray[np.float32], objective: Objective, name: str) -> NDArray[np.float32]:
-        """The model after the epoch with the most right answers; without samples to ask, after the last one."""
-        best, most = start, -1
-        for w in self.train(start, objective, self._training.epochs, name):
-            right = right_answers(self._prepared, w, self._held_out) if self._held_out else most + 1
-            if right > most:
-                best, most = w.copy(), right
+        """The model after the epoch with the best answers; without samples to ask, after the last one."""
+        best, most = start, -np.inf
+        for number, w in enumerate(self.train(start, objective, self._training.epochs, name)):
+            good = goodness(self._prepared, w, self._held_out) if self._held_out else float(number)
+            if good > most:
+                best, most = w.copy(), good
         return best
 
     def _tell(self, done: int, step: int, _: int) -> None:
@@ -144,6 +144,17 @@ def right_answers(prepared: Prepared, w: NDArray[np.float32], held_out: Batches)
         x, y = held_out.batch(np.arange(at, min(at + BATCH, len(held_out))), prepared.kit.input.dtype)
         right += int((prepared.graphs.logits(w, x).argmax(axis=1) == y).sum())
     return right
+
+
+def goodness(prepared: Prepared, w: NDArray[np.float32], held_out: Batches) -> float:
+    """How good a model is on the samples held out: right answers of a classifier, else the less loss the better."""
+    if not prepared.kit.task:
+        return right_answers(prepared, w, held_out)
+    loss, dtype = 0.0, prepared.kit.input.dtype
+    for at in range(0, len(held_out), BATCH):
+        x, y = held_out.batch(np.arange(at, min(at + BATCH, len(held_out))), dtype)
+        loss += float(prepared.graphs.losses(w, x, y).sum())
+    return -loss
 
 
 def _middle(pool: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:

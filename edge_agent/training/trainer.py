@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+import numpy as np
 
 from edge_agent.training import objectives
 from edge_agent.training.descent import Prepared, descend, metrics
@@ -18,9 +19,8 @@ from edge_agent.training.reasons import RuntimeDiffers, Unsupported, reason_of
 from edge_agent.training.work import Train, Trained, Warm, Warmed
 from sojourn.data.doubts import doubts_of
 from sojourn.data.samples import Samples, fit
-from sojourn.data.scale_check import scale_doubt
+from sojourn.data.scale_check import range_of, scale_doubt
 from sojourn.data.source import read_content
-from sojourn.data.summary import range_of
 from sojourn.errors import DataError, SojournError
 from sojourn.model import vectors
 from sojourn.model.graphs import Graphs, check_probe
@@ -34,7 +34,6 @@ from sojourn.protocol.wire import Task
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from edge_agent.training.descent import EpochResult, Progress
@@ -125,15 +124,15 @@ def attempt(key: str, work: Warm | Train, trainer: Performs, progress: Progress)
 
 def prepare(kit: Kit, data: DataSettings, threads: int) -> Prepared:
     """Load the data, build the graphs and compare them with the kit's probe."""
-    found = read_content(data, "train", kit.input, kit.classes)
+    found = read_content(data, "train", kit.input, kit.classes, kit.task or None)
     samples = fit(found, kit)
-    doubts = [*_check_scale(samples.x, kit), *doubts_of(found)]
+    doubts = [*_check_scale(samples.x, kit), *doubts_of(found, kit.task or None)]
     graphs = Graphs(kit, threads)
     if objection := check_probe(kit, graphs):
         raise RuntimeDiffers(objection)
-    left_out = len(found.which) - len(samples)
+    left_out = int(np.count_nonzero(~samples.kept))
     notes = [f"{doubt.what}; to do: {doubt.remedy}" for doubt in doubts[:_NOTED]]
-    notes += [f"{left_out:,} of {len(found.which):,} samples are left out"] if left_out else []
+    notes += [f"{left_out:,} of {len(samples.kept):,} samples are left out"] if left_out else []
     warnings = [f"{doubt.what} ({doubt.detail}); to do: {doubt.remedy}" for doubt in doubts]
     warnings += [f"left out: {text}" for text in samples.skipped]
     content = content_of(samples) if graphs.cuts else b""

@@ -11,15 +11,17 @@ import msgspec
 from rich.padding import Padding
 from rich.text import Text
 
+from coordinator.jobs.goal import goal_of
 from coordinator.results.folder import CONFIG, HOME, ROUNDS, VISITS, ResultFolder, free
 from coordinator.results.report import MODEL, REPORT
 from coordinator.results.tallies import describe_losses
+from coordinator.results.task_figures import TaskFigures
 from fleet_sim.console.comparison_report import CSV, PICTURE, FinishedRun, different, row, write_report
 from fleet_sim.console.simulating import read, run, write
 from fleet_sim.console.tables import plain_table
 from fleet_sim.settings import read_simulation
 from sojourn.errors import ConfigError
-from sojourn.figures import percent
+from sojourn.protocol.figure_names import called
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,7 +47,7 @@ class Comparison:
     changes: Mapping[str, Any]
     output: Path | None = None
     resume: Path | None = None
-    reach: float | None = None
+    reach: float | str | None = None
     same_training: bool = False
 
 
@@ -71,6 +73,8 @@ class ComparedRun:
 def compare(comparison: Comparison, console: Console) -> None:
     """Run all simulations of a comparison, and show them in one table, one picture and one page."""
     runs = runs_of(comparison)
+    task = _task(runs)
+    reach = None if comparison.reach is None else goal_of(comparison.reach, task.kind, "--reach")
     folder = comparison.resume or comparison.output or free(HOME / "compare")
     training = different({it.group: training_of(it.simulation) for it in runs})
     if training:
@@ -79,10 +83,19 @@ def compare(comparison: Comparison, console: Console) -> None:
     for at, it in enumerate(runs, 1):
         write(console, f"{it.name} ({at} of {len(runs)})", "bold")
         found.setdefault(it.group, []).append(_rows(it, folder / it.folder, console, comparison))
-    table = [row(group, rows, comparison.reach) for group, rows in found.items()]
+    table = [row(group, rows, task, reach) for group, rows in found.items()]
     console.print(_table(table, comparison.seeds))
     write_report(folder, [FinishedRun(folder / it.folder, it.group, it.simulation) for it in runs], table, training)
     console.print(f"{REPORT}, {PICTURE} and {CSV} are in {folder}", soft_wrap=True, markup=False)
+
+
+def _task(runs: Sequence[ComparedRun]) -> TaskFigures:
+    """What all of them learn; what learns something else has no figure to compare."""
+    kinds = {it.group: it.simulation.read().task.kind for it in runs}
+    if len(set(kinds.values())) > 1:
+        told = ", ".join(f"{group} is {kind}" for group, kind in kinds.items())
+        raise ConfigError(f"these learn different things, and no figure is common to them: {told}")
+    return TaskFigures(next(iter(kinds.values())))
 
 
 def training_of(simulation: Simulation) -> dict[str, Any]:
@@ -143,8 +156,8 @@ def _rows(it: ComparedRun, folder: Path, console: Console, comparison: Compariso
     again = f"sojourn compare --resume {folder.parent} and the same words"
     results = run(it.simulation, folder, console, again, resume=begun, rounds=False)[0].results
     rows, visits = results.rows(ROUNDS), results.rows(VISITS)
-    accuracies = [percent(max(float(each["accuracy"]) for each in rows)), percent(float(rows[-1]["accuracy"]))]
-    text = f"accuracy {accuracies[1]}, at best {accuracies[0]}. {describe_losses(visits)}"
+    task = results.task
+    text = f"{called(task.main)} {task.text(rows[-1])}, at best {task.text(task.best(rows))}. {describe_losses(visits)}"
     console.print(Padding(Text(text, "dim"), (0, 0, 0, 2)))
     return rows
 

@@ -5,21 +5,35 @@ from __future__ import annotations
 import html
 from dataclasses import dataclass
 from functools import cached_property
-from math import isfinite, nan
-from statistics import fmean, stdev
+from math import nan
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from coordinator.results.folder import CONFIG, ROUNDS, ResultFolder, write_table
-from coordinator.results.plots import accuracy_plot
-from coordinator.results.report import REPORT, html_table, links, picture, readable, section, what_was_run, write_page
-from sojourn.figures import clock_of, percent
+from coordinator.results.plots import course_plot
+from coordinator.results.report import (
+    REPORT,
+    capital,
+    html_table,
+    links,
+    picture,
+    readable,
+    section,
+    what_was_run,
+    write_page,
+)
+from coordinator.results.task_figures import figure_in, figure_shown, spread_shown, task_in
+from sojourn.figures import clock_of
+from sojourn.protocol.figure_names import MAIN, SHARES, called, significant
 from sojourn.settings import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from coordinator.jobs.goal import Goal
     from coordinator.results.folder import Rows
+    from coordinator.results.task_figures import TaskFigures
     from fleet_sim.settings import Simulation
 
 CSV, PICTURE = "compare.csv", "compare.png"
@@ -29,14 +43,14 @@ _TRAINING = (
 )
 
 
-def row(group: str, runs: Sequence[Rows], reach: float | None) -> dict[str, str]:
+def row(group: str, runs: Sequence[Rows], task: TaskFigures, reach: Goal | None = None) -> dict[str, str]:
     """One line of the table: means over the seeds, with their spread where there are several."""
-    ends = [rows[-1] for rows in runs if rows]
-    finals = [float(end["accuracy"]) for end in ends]
-    bests = [max(float(each["accuracy"]) for each in rows) for rows in runs if rows]
-    line = {"run": group, "accuracy": _spread(finals), "best": _spread(bests)}
+    ends, main = [rows[-1] for rows in runs if rows], task.main
+    finals = [figure_in(end, main) for end in ends]
+    bests = [figure_in(task.best(rows), main) for rows in runs if rows]
+    line = {"run": group, called(main): spread_shown(main, finals), "best": spread_shown(main, bests)}
     if reach is not None:
-        line[f"round of {100 * reach:g} %"] = _reached(runs, reach)
+        line[f"round of {_words(reach)}"] = _reached(runs, reach)
     return line | {
         "rounds": _mean([float(end["round"]) for end in ends], "{:.0f}".format),
         "visits": _mean([sum(float(each["visits"]) for each in rows) for rows in runs if rows], "{:.0f}".format),
@@ -45,9 +59,14 @@ def row(group: str, runs: Sequence[Rows], reach: float | None) -> dict[str, str]
     }
 
 
-def rounds_to(rows: Rows, reach: float) -> int | None:
+def rounds_to(rows: Rows, reach: Goal) -> int | None:
     """The first round whose model was that good."""
-    return next((int(each["round"]) for each in rows if float(each["accuracy"]) >= reach), None)
+    return next((int(each["round"]) for each in rows if reach.met(figure_in(each, reach.figure))), None)
+
+
+def _words(reach: Goal) -> str:
+    value = f"{100 * reach.value:g} %" if reach.figure in SHARES else significant(reach.value)
+    return value if reach.figure in MAIN.values() else f"{called(reach.figure)} {value}"
 
 
 def different(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
@@ -76,15 +95,20 @@ class FinishedRun:
         return parse(self.simulation.text, CONFIG)
 
     @property
+    def task(self) -> TaskFigures:
+        """What it learns."""
+        return task_in(self.config)
+
+    @property
     def line(self) -> dict[str, Any]:
         """Its line in the CSV file."""
-        best = max(self.rounds, key=lambda each: float(each["accuracy"]))
+        main, best = self.task.main, self.task.best(self.rounds)
         return {
             "run": self.folder.name,
             "group": self.group,
             "seed": self.config["seed"],
-            "accuracy": self.rounds[-1]["accuracy"],
-            "best": best["accuracy"],
+            main: self.rounds[-1].get(main, ""),
+            "best": best.get(main, ""),
             "best_round": best["round"],
             "rounds": self.rounds[-1]["round"],
             **{key: sum(int(each[key]) for each in self.rounds) for key in ("visits", "lost", "bytes")},
@@ -97,15 +121,16 @@ def write_report(folder: Path, runs: Sequence[FinishedRun], table: Rows, trainin
     groups: dict[str, list[Rows]] = {}
     for it in runs:
         groups.setdefault(it.group, []).append(it.rounds)
-    accuracy_plot(groups, folder / PICTURE)
+    main = runs[0].task.main
+    course_plot(groups, folder / PICTURE, main)
     lines = [it.line for it in runs]
     write_table(folder / CSV, list(lines[0]), [list(line.values()) for line in lines])
     fleet = what_was_run({**runs[0].config, "strategy": ", ".join(groups), "seed": ", ".join(_seeds(lines))})
     parts = [
         f"<p class='lead'>{html.escape(fleet)}</p>",
         section("Side by side", html_table(table) + (_TRAINING if training else "")),
-        picture(PICTURE, "Accuracy by round, by the fleet's clock, by bytes"),
-        section("Every run", _every_run(lines)),
+        picture(PICTURE, f"{capital(called(main))} by round, by the fleet's clock, by bytes"),
+        section("Every run", _every_run(lines, main)),
         *_settings({it.group: it.config for it in runs}),
         section("Files", links({CSV: "every run, a line each", PICTURE: "the picture"})),
     ]
@@ -116,14 +141,14 @@ def _seeds(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(str(line["seed"]) for line in lines))
 
 
-def _every_run(lines: Sequence[Mapping[str, Any]]) -> str:
+def _every_run(lines: Sequence[Mapping[str, Any]], main: str) -> str:
     """A line for each run, which leads to its own page."""
     shown = [
         {
             "run": line["run"],
             "seed": str(line["seed"]),
-            "accuracy": line["accuracy"],
-            "best": f"{percent(float(line['best']))} in round {line['best_round']}",
+            main: line[main],
+            "best": f"{figure_shown(main, float(line['best'] or nan))} in round {line['best_round']}",
             "visits": str(line["visits"]),
             "lost": str(line["lost"]),
             "bytes": str(line["bytes"]),
@@ -156,20 +181,13 @@ def _flat(config: Mapping[str, Any], path: str = "") -> dict[str, str]:
     return found
 
 
-def _reached(runs: Sequence[Rows], reach: float) -> str:
+def _reached(runs: Sequence[Rows], reach: Goal) -> str:
     rounds = [rounds_to(rows, reach) for rows in runs]
     known = [each for each in rounds if each is not None]
     if not known:
         return "not reached"
     mean = f"{fmean(known):.0f}" if len(known) > 1 else str(known[0])
     return mean if len(known) == len(rounds) else f"{mean} ({len(known)} of {len(rounds)} runs)"
-
-
-def _spread(shares: Sequence[float]) -> str:
-    known = [share for share in shares if isfinite(share)]
-    if len(known) < 2:
-        return percent(known[0] if known else nan)
-    return f"{100 * fmean(known):.1f} ± {100 * stdev(known):.1f} %"
 
 
 def _mean(numbers: Sequence[float], shown: Callable[[float], str]) -> str:

@@ -32,7 +32,7 @@ SETTINGS: dict[str, tuple[str, Any]] = {
     "sites": ("simulation.sites", Annotated[int | None, typer.Option(help="How many edge servers.", min=1)]),
     "by": (
         "split.by",
-        Annotated[str | None, typer.Option("--split", help="iid, dirichlet, shards, quantity, user or domain.")],
+        Annotated[str | None, typer.Option("--split", help="iid, dirichlet, shards, quantity, range, user or domain.")],
     ),
     "alpha": (
         "split.alpha",

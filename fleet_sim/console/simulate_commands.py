@@ -71,7 +71,8 @@ def side_by_side(
         ),
     ] = False,
     reach: Annotated[
-        float | None, typer.Option(help="Also tell in which round this accuracy was reached, 0 to 1.", min=0, max=1)
+        str | None,
+        typer.Option(metavar="FIGURE", help="Also tell in which round this was reached: 0.9, or 'rmse <= 0.5'."),
     ] = None,
     output: Output = None,
     resume: Annotated[
@@ -80,6 +81,7 @@ def side_by_side(
 ) -> None:
     """Simulate several strategies or seeds on the same split: one table, one picture."""
     console = _ready()
+    from coordinator.jobs.goal import target_of
     from fleet_sim.console import comparing
 
     comparison = comparing.Comparison(
@@ -89,7 +91,7 @@ def side_by_side(
         changes,
         output=output,
         resume=resume,
-        reach=reach,
+        reach=target_of(reach),
         same_training=same_training,
     )
     comparing.compare(comparison, console)

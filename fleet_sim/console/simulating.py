@@ -9,6 +9,7 @@ from coordinator.console.visit_rate import describe_rate
 from coordinator.console.watching import is_live, result_table, round_line, show
 from coordinator.results.folder import CONFIG, HOME, free
 from coordinator.results.report import REPORT, what_was_run
+from coordinator.results.task_figures import task_of
 from fleet_sim.console.setting_options import option_of
 from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation, read_simulation_file
@@ -138,7 +139,7 @@ def _shown(courses: Iterator[JobProgress], console: Console, lines: int) -> JobP
     for course in courses:
         for report in course.history[written:]:
             if step and report.round % step == 0:
-                write(console, round_line(report, course.view.rounds))
+                write(console, round_line(report, course.view.rounds, task_of(course.view)))
         written = len(course.history)
     return course
 

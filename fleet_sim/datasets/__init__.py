@@ -1,4 +1,4 @@
-"""Labelled data sets that are on this machine, and their split over devices; nothing is ever downloaded."""
+"""Data sets that are on this machine or made here, and their split over devices; nothing is ever downloaded."""
 
 from fleet_sim.datasets.data_set import DataSet
 from fleet_sim.datasets.loading import FOLDER, NAMES, load

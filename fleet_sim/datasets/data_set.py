@@ -1,12 +1,15 @@
-"""A labelled data set in memory, and how what a file holds becomes one."""
+"""A data set in memory, and how what a file holds becomes one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from coordinator.jobs.settings import JobData
+from coordinator.jobs.task_data import task_form
+from coordinator.jobs.task_settings import TaskSettings
 from sojourn.data.doubts import doubts_of
 from sojourn.data.labels import classes_of, distinct
 from sojourn.data.samples import SampleForm, fit, natural_shape
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from sojourn.data.samples import Content, Samples
+    from sojourn.protocol.task import Kind, Window
 
 TEST_SHARE = 0.2
 """What is cut off for testing where a source has no test part."""
@@ -25,22 +29,44 @@ TEST_SHARE = 0.2
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """Samples as a graph takes them: uint8, float32 or int64 (tokens), channels first; labels are class numbers.
+    """Samples as a graph takes them: uint8, float32 or int64 (tokens), channels first.
 
-    users, domains: the natural user (writer) and the domain of each training sample, where they are known.
-    skipped: what was left out of the source, and why; odd: what looks odd about it, and what to do.
+    y is what a sample is compared with, by the kind of task: class numbers of a classification; 0 or 1 for each label;
+    quantities, of a forecast for each hour to come; the next tokens; of a reconstruction 0, or 1 where a test sample is
+    known to be faulty. users, domains: the natural user (writer) and the domain of each training sample, where they are
+    known. skipped: what was left out of the source, and why; odd: what looks odd about it, and what to do. names: the
+    quantities of a target. window: how series were cut; channels: what their columns are called, if anybody said it.
     """
 
     name: str
-    x_train: NDArray[np.generic]
-    y_train: NDArray[np.int64]
-    x_test: NDArray[np.generic]
-    y_test: NDArray[np.int64]
+    x_train: NDArray[Any]
+    y_train: NDArray[Any]
+    x_test: NDArray[Any]
+    y_test: NDArray[Any]
     classes: tuple[str, ...]
     users: NDArray[np.int64] | None = None
     domains: NDArray[np.int64] | None = None
     skipped: tuple[str, ...] = ()
     odd: tuple[str, ...] = ()
+    kind: Kind = "classification"
+    names: tuple[str, ...] = ()
+    window: Window | None = None
+    channels: tuple[str, ...] = ()
+
+
+def every_fifth(data: DataSet) -> DataSet:
+    """The set with every fifth of its training samples for testing: a cut that does not depend on any seed."""
+    tested = np.arange(len(data.y_train)) % 5 == 0
+    users, domains = (None if groups is None else groups[~tested] for groups in (data.users, data.domains))
+    return replace(
+        data,
+        x_train=data.x_train[~tested],
+        y_train=data.y_train[~tested],
+        x_test=data.x_train[tested],
+        y_test=data.y_train[tested],
+        users=users,
+        domains=domains,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,30 +79,58 @@ class Found:
     domains: NDArray[np.generic] | None = None
 
 
-def in_order(name: str, found: Found, seed: int) -> DataSet:
-    """The data set in what was found; `seed` decides which samples are for testing where the source does not say it."""
-    samples, tested, classes = _fitted(found)
-    x, y, source = _compact(samples.x), samples.y, found.train.source
-    users, domains = (_groups(what, source, samples.kept) for what in (found.users, found.domains))
+def in_order(
+    name: str, found: Found, seed: int, task: TaskSettings | None = None, data: JobData | None = None
+) -> DataSet:
+    """The data set in what was found; `seed` decides which samples are for testing where the source does not say it.
+
+    task, data: what a job learns and says of its data; without them, samples have classes.
+    """
+    learnt = TaskSettings() if task is None else task
+    form = _classes_form(found) if learnt.plain else _task_form(found, learnt, data or JobData())
+    samples = fit(found.train, form)
+    tested = None if found.test is None else fit(found.test, form, "test")
+    x, y, source = _compact(samples.x), np.asarray(samples.y), found.train.source
+    users, domains = (_groups(what, source, samples) for what in (found.users, found.domains))
+    users = samples.machine if users is None and len(samples.machines) > 1 else users
     odd = tuple(f"{doubt.what} ({doubt.detail}); to do: {doubt.remedy}" for doubt in doubts_of(found.train))
+    spec = form.task or None
+    whole = DataSet(
+        name, x, y, x[:0], y[:0], form.classes, users, domains, samples.skipped, odd, learnt.kind,
+        spec.names if spec else (), spec.window if spec else None,
+        found.train.target_names if learnt.kind == "forecast" else (),
+    )  # fmt: skip
     if tested is None:
-        train, test = _cut(len(y), seed, source)
-        x_test, y_test, x, y = x[test], y[test], x[train], y[train]
-        users, domains = (what if what is None else what[train] for what in (users, domains))
-        return DataSet(name, x, y, x_test, y_test, classes, users, domains, samples.skipped, odd)
+        return _parted(
+            whole, _later(samples, learnt, source) if learnt.kind == "forecast" else _cut(len(y), seed, source)
+        )
     skipped = (*samples.skipped, *(f"test part: {text}" for text in tested.skipped))
-    return DataSet(name, x, y, _compact(tested.x), tested.y, classes, users, domains, skipped, odd)
+    return replace(whole, x_test=_compact(tested.x), y_test=np.asarray(tested.y), skipped=skipped)
 
 
-def _fitted(found: Found) -> tuple[Samples, Samples | None, tuple[str, ...]]:
-    """The samples of both parts by the rules that devices read by, and the classes."""
+def _parted(whole: DataSet, parts: tuple[NDArray[np.int64], NDArray[np.int64]]) -> DataSet:
+    """A set without a test part, of which some samples become one."""
+    train, test = parts
+    users, domains = (None if groups is None else groups[train] for groups in (whole.users, whole.domains))
+    x, y = whole.x_train, whole.y_train
+    return replace(
+        whole, x_train=x[train], y_train=y[train], x_test=x[test], y_test=y[test], users=users, domains=domains
+    )
+
+
+def _classes_form(found: Found) -> SampleForm:
+    """What samples with classes must fit."""
     train, test = found.train, found.test
     dtype: Literal["int64", "float32"] = "int64" if train.x.dtype == np.int64 else "float32"
     shape = natural_shape(train.x, dtype)
     if test is not None and (other := natural_shape(test.x, dtype)) != shape:
         raise DataError(f"{train.source}: training samples have the shape {shape}, those for testing {other}")
-    form = SampleForm(InputSpec(shape, dtype), classes_of([train] if test is None else [train, test]))
-    return fit(train, form), None if test is None else fit(test, form), form.classes
+    return SampleForm(InputSpec(shape, dtype), classes_of([train] if test is None else [train, test]))
+
+
+def _task_form(found: Found, task: TaskSettings, data: JobData) -> SampleForm:
+    """What samples must fit whatever they are compared with, as a job finds it in its own files."""
+    return task_form(task, data, [found.train] if found.test is None else [found.train, found.test])
 
 
 def _compact(x: NDArray[np.generic]) -> NDArray[np.generic]:
@@ -92,12 +146,33 @@ def _cut(samples: int, seed: int, source: str) -> tuple[NDArray[np.int64], NDArr
     return np.sort(order[tested:]), np.sort(order[:tested])
 
 
-def _groups(what: NDArray[np.generic] | None, source: str, kept: NDArray[np.bool_]) -> NDArray[np.int64] | None:
-    """Users or domains of the samples as numbers: their own, or places in the sorted names."""
+def _later(samples: Samples, task: TaskSettings, source: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The windows for training and those for testing: the last of each series, and none in both by a single step."""
+    machine = np.zeros(len(samples), np.int64) if samples.machine is None else samples.machine
+    apart = -(-((task.steps or 1) + task.horizon) // task.stride) - 1
+    train: list[NDArray[np.int64]] = []
+    test: list[NDArray[np.int64]] = []
+    for each in np.unique(machine):
+        mine = np.flatnonzero(machine == each)
+        begins = len(mine) - max(1, round(TEST_SHARE * len(mine)))
+        train.append(mine[: max(0, begins - apart)])
+        test.append(mine[begins:])
+    if not sum(map(len, train)):
+        raise DataError(
+            f"{source}: its series are too short for windows to train on and later ones to test on: lower task.steps, "
+            "or give an NPZ file with x_train and x_test"
+        )
+    return np.concatenate(train), np.concatenate(test)
+
+
+def _groups(what: NDArray[np.generic] | None, source: str, samples: Samples) -> NDArray[np.int64] | None:
+    """Users or domains of the samples as numbers: their own, or places in the sorted names; of series, by series."""
     if what is None:
         return None
-    if what.shape != kept.shape:
+    kept, machine = samples.kept, samples.machine
+    by_series = machine is not None and what.shape == (len(samples.machines),)
+    if what.shape != kept.shape and not by_series:
         raise DataError(f"{source}: {len(kept)} samples have users or domains of the shape {what.shape}, not one each")
     labels, which = distinct(what, f"{source} (users or domains)")
-    numbers = range(len(labels)) if isinstance(labels[0], str) else labels
-    return np.array(numbers, np.int64)[which][kept]
+    numbers = np.array(range(len(labels)) if isinstance(labels[0], str) else labels, np.int64)[which]
+    return numbers[machine] if by_series and machine is not None else numbers[kept]

@@ -9,23 +9,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from coordinator.jobs.data import digits_split
 from coordinator.jobs.settings import DIGITS
+from coordinator.jobs.task_data import asked_task
 from fleet_sim.datasets import idx
 from fleet_sim.datasets.data_set import DataSet, Found, in_order
 from fleet_sim.datasets.domains import read_domains
+from fleet_sim.datasets.made.registry import MADE
 from fleet_sim.datasets.npz import read_npz
 from fleet_sim.datasets.torchvision_sets import SETS, read_torchvision
 from sojourn.data.image_survey import domains_of
 from sojourn.data.samples import content_of
 from sojourn.data.source import DataSettings, on_scale, read_content
-from sojourn.errors import DataError
+from sojourn.errors import ConfigError, DataError
+from sojourn.protocol.task import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from coordinator.jobs.settings import JobData
+    from coordinator.jobs.task_settings import TaskSettings
+    from fleet_sim.datasets.made.registry import MadeSet
     from sojourn.protocol.spec import InputSpec
+    from sojourn.protocol.task import TaskSpec
 
 FOLDER = "SOJOURN_DATA"
 """The environment variable that names the folder of data sets."""
@@ -68,7 +76,7 @@ _KNOWN = {
     "office-caltech-10": KnownDataSet(files=("office_caltech10_64",)),
     **{name: KnownDataSet() for name in SETS if name != "cifar10"},
 }
-NAMES = (DIGITS, *sorted(_KNOWN))
+NAMES = (DIGITS, *MADE, *sorted(_KNOWN))
 
 
 def _as_it_is(path: str) -> DataSettings:
@@ -82,28 +90,55 @@ def load(
     seed: int = 0,
     how: Callable[[str], DataSettings] = _as_it_is,
     wanted: InputSpec | None = None,
+    task: TaskSettings | None = None,
+    data: JobData | None = None,
 ) -> DataSet:
     """A data set by its name, or by the path of an NPZ or CSV file, an image folder, or a folder of IDX files.
 
     Names are looked for in `folder`; without it, in the folder that SOJOURN_DATA names, or in ./data. `seed` decides
     which fifth of the samples is for testing where a set has no test part. `how` says for a path how a device would
-    read it, and `wanted` in which size images are read; unless given, all must have one.
+    read it, and `wanted` in which size images are read; unless given, all must have one. `task` is what is learnt,
+    and `data` what a job says of samples; unless given, what a set by name is for, and else a class.
     """
-    own, found = _find(name, folder, how, wanted)
-    return in_order(own, _scaled(found, how(name)), seed)
+    if (made := made_set(name)) is not None:
+        return _made(made, seed, task)
+    learnt = None if task is None or task.plain else asked_task(task)
+    own, found = _find(name, folder, how, wanted, learnt)
+    return in_order(own, _scaled(found, how(name)), seed, task, data)
+
+
+def made_set(name: str) -> MadeSet | None:
+    """The set of that name, if it is one that is made here."""
+    return next((made for known, made in MADE.items() if _plain(known) == _plain(name)), None)
+
+
+def _made(made: MadeSet, seed: int, task: TaskSettings | None) -> DataSet:
+    if made.kind == "forecast" and task is not None and task.kind == made.kind:
+        return made.make(seed, Window(task.steps or made.task["steps"], task.horizon, task.stride))
+    data = made.make(seed)
+    if task is None or task.kind == data.kind:
+        return data
+    if task.kind != "reconstruction":
+        raise ConfigError(f"{data.name} is for {data.kind}, and task.kind is {task.kind!r}: leave it out")
+    y, y_test = (np.zeros(len(part), np.int64) for part in (data.x_train, data.x_test))
+    return replace(data, y_train=y, y_test=y_test, classes=(), names=(), window=None, kind="reconstruction")
 
 
 def _find(
-    name: str, folder: Path | None, how: Callable[[str], DataSettings], wanted: InputSpec | None
+    name: str,
+    folder: Path | None,
+    how: Callable[[str], DataSettings],
+    wanted: InputSpec | None,
+    task: TaskSpec | None = None,
 ) -> tuple[str, Found]:
     """The set's own name, and what its source holds."""
     if _plain(name) == DIGITS:
         source = "scikit-learn's digits"
         train, test = (content_of(*digits_split(train=train), _DIGITS, source) for train in (True, False))
         return DIGITS, Found(train, test)
-    if name.endswith((".npz", ".csv")) or os.sep in name:
+    if name.endswith((".npz", ".csv", ".txt")) or os.sep in name:
         path = Path(name).expanduser()
-        return path.stem, _by_path(path, how(str(path)), wanted)
+        return path.stem, _by_path(path, how(str(path)), wanted, task)
     where = folder or Path(os.environ.get(FOLDER) or _USUAL).expanduser()
     own = next((known for known in _KNOWN if _plain(name) in _names(known)), name)
     for place in _places(own, where):
@@ -118,17 +153,19 @@ def _scaled(found: Found, settings: DataSettings) -> Found:
     return replace(found, train=replace(found.train, x=on_scale(found.train.x, settings)), test=test)
 
 
-def _by_path(path: Path, settings: DataSettings, wanted: InputSpec | None) -> Found:
-    if path.is_dir():
+def _by_path(path: Path, settings: DataSettings, wanted: InputSpec | None, task: TaskSpec | None) -> Found:
+    text = path.suffix == ".txt" or (task is not None and task.kind == "tokens" and path.is_dir())
+    if path.is_dir() and not text:
         if idx.is_there(path):
             return idx.read_folder(path, settings.class_names)
         if not any(each.is_dir() for each in path.iterdir()):
             raise DataError(f"{path} is a folder without the four IDX files and without folders of images")
         if domains := domains_of(path):
             return read_domains(path, list(domains), settings, wanted)
-    if path.is_dir() or path.suffix.lower() == ".csv":
+    if path.is_dir() or path.suffix.lower() == ".csv" or text:
         unscaled = msgspec.structs.replace(settings, scale=None)  # that is done for all sources in one place
-        return Found(read_content(unscaled, "train", wanted))
+        unscaled = msgspec.structs.replace(unscaled, format="text") if text else unscaled
+        return Found(read_content(unscaled, "train", wanted, task=task))
     return read_npz(path, settings.class_names)
 
 

@@ -25,7 +25,8 @@ def read_npz(path: Path, classes: tuple[str, ...] = ()) -> Found:
     """What an NPZ file holds; `classes` name its labels unless it does so itself. Pickled objects are never loaded."""
     with open_npz(path) as file:
         pair = pair_for(file, "train")
-        parted = pair != TEST and holds_pair(file, TEST)
+        labelled = holds_pair(file, pair)
+        parted = pair != TEST and (holds_pair(file, TEST) if labelled else TEST[0] in file and pair[0] != TEST[0])
         train = content_in(file, str(path), pair)
         test = content_in(file, f"{path} (test part)", TEST) if parted else None
         users, domains = _first(file, _USERS), _first(file, _DOMAINS)

@@ -1,4 +1,4 @@
-"""Splitting labelled samples over devices, so that each sees its own part of the world."""
+"""Splitting samples over devices, so that each sees its own part of the world."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from fleet_sim.datasets.shared_samples import draw_shared
+from fleet_sim.datasets.strata import groups_of, quantity_of
 from sojourn.errors import ConfigError, DataError
 from sojourn.parts import Count, Natural, NotNegative
 from sojourn.randomness import generator
@@ -16,9 +17,9 @@ from sojourn.randomness import generator
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fleet_sim.datasets import DataSet
+    from fleet_sim.datasets.data_set import DataSet
 
-By = Literal["iid", "dirichlet", "shards", "quantity", "user", "domain"]
+By = Literal["iid", "dirichlet", "shards", "quantity", "range", "user", "domain"]
 _NAMED = 5
 
 
@@ -27,9 +28,11 @@ class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     by: `iid`, everybody the same mix and number; `dirichlet`, every label by shares from Dir(alpha), or one class for
         each device at alpha = 0; `shards`, samples sorted by label, cut, and some pieces dealt to each device;
-        `quantity`, everybody the same mix and numbers by shares from Dir(alpha); `user` and `domain`, by who wrote a
-        sample or where it comes from.
+        `quantity`, everybody the same mix and numbers by shares from Dir(alpha); `range`, samples sorted by their
+        target and cut into as many ranges as there are devices; `user` and `domain`, by who wrote a sample or where it
+        comes from. Samples without classes have strata instead: quantiles of their targets, or clusters.
     alpha: for `dirichlet` and `quantity`: small is uneven.
+    overlap: for `range`: how far ranges reach into each other, in widths of a range; 0 not at all, 100 is nearly `iid`.
     shards: for `shards`: how many pieces each device gets.
     samples: every device is cut to this many samples; 0 leaves whatever the split gives.
     shared: devices may have the same samples: each draws `samples` of them from the whole set, `iid` or by a mix of
@@ -38,6 +41,7 @@ class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     by: By = "dirichlet"
     alpha: NotNegative = 0.1
+    overlap: NotNegative = 0.0
     shards: Count = 2
     samples: Natural = 0
     shared: bool = False
@@ -52,26 +56,30 @@ def split(settings: Split, data: DataSet, devices: int, seed: int) -> list[NDArr
         raise ConfigError(f"samples are split over one device or more, not {devices}")
     if not (isfinite(settings.alpha) and settings.alpha >= 0):
         raise ConfigError(f"alpha is {settings.alpha:g}; it must be 0 or more")
+    if not isfinite(settings.overlap):
+        raise ConfigError(f"overlap is {settings.overlap:g}; it must be a number, such as 0.5")
     if settings.shared:
-        return _drawn(settings, data.y_train, devices, seed)
+        return _drawn(settings, groups_of(data).of_sample, devices, seed)
     parts = _parts(settings, data, devices, seed)
     return _equal(parts, settings.samples, seed) if settings.samples else parts
 
 
 def _parts(settings: Split, data: DataSet, devices: int, seed: int) -> list[NDArray[np.int64]]:
     """All samples, each on one device."""
-    labels = data.y_train
+    samples = len(data.y_train)
     match settings.by:
         case "iid":
-            return iid(len(labels), devices, seed)
+            return iid(samples, devices, seed)
         case "dirichlet" if settings.alpha == 0:
-            return one_class(labels, devices, seed)
+            return one_class(groups_of(data).of_sample, devices, seed)
         case "dirichlet":
-            return dirichlet(labels, devices, settings.alpha, seed)
+            return dirichlet(groups_of(data).of_sample, devices, settings.alpha, seed)
         case "shards":
-            return by_shards(labels, devices, settings.shards, seed)
+            return by_shards(groups_of(data).of_sample, devices, settings.shards, seed)
         case "quantity":
-            return quantity(len(labels), devices, settings.alpha, seed)
+            return quantity(samples, devices, settings.alpha, seed)
+        case "range":
+            return by_range(quantity_of(data), devices, settings.overlap, seed)
         case "user":
             return by_user(_known(data.users, "users", data), devices, seed)
         case "domain":
@@ -153,6 +161,23 @@ def quantity(samples: int, devices: int, alpha: float, seed: int) -> list[NDArra
     draw = generator(seed, "quantity", devices)
     ends = np.round(np.cumsum(draw.dirichlet(np.full(devices, alpha))) * samples).astype(np.int64)
     return [np.sort(part) for part in np.split(draw.permutation(samples), ends[:-1])]
+
+
+def by_range(values: NDArray[np.float64], devices: int, overlap: float, seed: int) -> list[NDArray[np.int64]]:
+    """Samples sorted by value and cut into equal parts, the lowest for the first device.
+
+    overlap: a sample's place is drawn from a normal distribution around its own, as wide as so many parts. Samples of
+    the same value come in an order that is drawn.
+    """
+    if devices > len(values):
+        raise DataError(f"{len(values)} samples are too few for {devices} ranges: take at most {len(values)} devices")
+    draw = generator(seed, "range", devices)
+    mixed = draw.permutation(len(values))
+    order = mixed[np.argsort(values[mixed], kind="stable")]
+    if overlap:
+        moved = np.arange(len(order)) + draw.normal(0.0, overlap * len(order) / devices, len(order))
+        order = order[np.argsort(moved, kind="stable")]
+    return _dealt(order, devices)
 
 
 def by_user(users: NDArray[np.int64], devices: int, seed: int) -> list[NDArray[np.int64]]:

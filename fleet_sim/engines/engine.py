@@ -6,8 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import numpy as np
+
 from edge_agent.training.work import Train, Trained
-from sojourn.data.samples import Content, Samples, fit
+from sojourn.data.samples import Content, Samples, fit, numeric, shaped
 from sojourn.errors import DataError
 from sojourn.node.machine import Did, DidNot
 
@@ -15,22 +17,25 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from concurrent.futures import Future
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from edge_agent.training.work import Warm
     from fleet_sim.engines.spent import Spent
     from sojourn.protocol.spec import Kit
+    from sojourn.protocol.task import TaskSpec
     from sojourn.protocol.wire import Ref
     from sojourn.store.blobs import BlobStore
 
 
 @dataclass(frozen=True, eq=False)
 class Shards:
-    """The data set, once, and which of its samples each device has. `y` are places in `classes`."""
+    """The data set, once, and which of its samples each device has.
+
+    `y` are places in `classes`; of a task of another kind, targets in its shape.
+    """
 
     x: NDArray[Any]
-    y: NDArray[np.int64]
+    y: NDArray[Any]
     classes: tuple[str, ...]
     rows: Mapping[str, NDArray[np.int64]]
 
@@ -38,7 +43,9 @@ class Shards:
         """What the device would read from its own file: labels by name, in the graph's shape, x as compact as it is."""
         rows = self.rows_of(device)
         share = f"{device}'s share of the data set"
-        return fit(Content(share, self.x[rows], self.classes, self.y[rows]), kit)
+        if not kit.task or kit.task.kind == "classification":
+            return fit(Content(share, self.x[rows], self.classes, self.y[rows]), kit)
+        return _targeted(self.x[rows], self.y[rows], kit, kit.task, share)
 
     def rows_of(self, device: str) -> NDArray[np.int64]:
         """Which samples the device has."""
@@ -48,14 +55,32 @@ class Shards:
         return rows
 
 
+def _targeted(x: NDArray[Any], y: NDArray[Any], kit: Kit, task: TaskSpec, share: str) -> Samples:
+    """Samples with targets of a task's shape; whoever made the data set has cut its windows already."""
+    if not len(x):
+        raise DataError(f"{share} holds no samples")
+    rows = shaped(numeric(x, kit.input, share), kit.input.shape, share)
+    if task.target is None:
+        normal = y.reshape(len(y)) == 0
+        rows, y = rows[normal], np.zeros(np.count_nonzero(normal), np.int64)
+    else:
+        y = np.ascontiguousarray(y, task.target.dtype).reshape(len(x), *task.target.shape)
+        normal = np.ones(len(x), np.bool_)
+    if not len(rows):
+        raise DataError(f"{share} holds no sample that can be used")
+    return Samples(rows, y, (), normal)
+
+
 @dataclass(frozen=True)
 class Network:
-    """The torch module that a kit was compiled from, and its normalisation: a kit itself holds only graphs."""
+    """The torch module that a kit was compiled from, its normalisation and loss: a kit itself holds only graphs."""
 
     module: Any
     mean: Sequence[float] | None = None
     std: Sequence[float] | None = None
     batchnorm: Literal["merge", "frozen"] = "merge"
+    learning: Any = None
+    """What is learnt, where it is not simply one class of several (`coordinator.compiling.learning`)."""
 
     @property
     def size(self) -> int:

@@ -83,7 +83,9 @@ def _window(visits: Sequence[Descent], steps: range, kit: Kit, graphs: TorchGrap
     width = max(widths)
     weights = np.zeros((len(steps), len(visits), width), np.float32)
     x = np.empty((len(steps), len(visits), width, *kit.input.shape), kit.input.dtype)
-    y = np.empty((len(steps), len(visits), width), np.int64)
+    target = kit.learns.target
+    shape, dtype = (target.shape, target.dtype) if target else ((), "int64")
+    y = np.empty((len(steps), len(visits), width, *shape), dtype)
     for at, (visit, indices) in enumerate(zip(visits, order, strict=True)):
         for place, (step, index) in enumerate(zip(steps, indices, strict=True)):
             if step < len(visit.order):

@@ -83,7 +83,8 @@ class SideBySideTrainer:
             return None
         try:
             prepared = self._trainer.prepare(visit.shards, visit.device, work, visit.kit)
-            return None if prepared.kit.model.state else Descent.of(work, prepared, visit.store)
+            alone = prepared.kit.model.state or prepared.kit.learns.beside
+            return None if alone else Descent.of(work, prepared, visit.store)
         except (SojournError, KeyError):
             return None
 

@@ -46,6 +46,7 @@ class SideBySideGraphs:
     def __init__(self, kit: Kit, graphs: Graphs) -> None:
         """`graphs` are the kit's, on one thread."""
         self._kit, self._graphs = kit, graphs
+        self._targets = kit.learns.target is not None
         self._sessions: dict[int, onnxruntime.InferenceSession | None] = {}
         self._checks: dict[int, int] = {}
 
@@ -77,7 +78,9 @@ class SideBySideGraphs:
             return self._run_alone(vectors, batches)
         feeds: dict[str, Any] = {}
         for at, batch in enumerate(batches):
-            feeds[f"{at}/vector"], feeds[f"{at}/x"], feeds[f"{at}/y"] = vectors[at], batch.x, batch.y
+            feeds[f"{at}/vector"], feeds[f"{at}/x"] = vectors[at], batch.x
+            if self._targets:
+                feeds[f"{at}/y"] = batch.y
             for number, values in enumerate(batch.noise):
                 feeds[f"{at}/noise_{number}"] = values
         losses, gradients = session.run(["losses", "gradients"], feeds)

@@ -6,6 +6,7 @@ module computes is compared with the kit's probe like any other runtime.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -15,21 +16,23 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from coordinator.compiling.batchnorm import layers_with_state, with_plain_batchnorm
 from coordinator.compiling.dropout import with_fed_dropout
+from coordinator.compiling.learning import Passed, watched
 from coordinator.compiling.noise import learn_draws
 from coordinator.compiling.preprocessing import normalised
 from fleet_sim.engines.choosing import SMALL
 from fleet_sim.engines.serial import SerialEngine
 from fleet_sim.engines.torch_place import SampleLimit, TorchPlace, pieces
 from sojourn.errors import ModelError
-from sojourn.model.graphs import LOSS_TOLERANCE, Graphs, probe_vector
+from sojourn.model.graphs import LOSS_TOLERANCE, Graphs, probe_targets, probe_vector
 from sojourn.randomness import noise as draw_noise
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from coordinator.compiling.learning import Learning
     from fleet_sim.engines.engine import Network, Shards
     from sojourn.protocol.spec import Kit
 
@@ -45,6 +48,14 @@ class TorchGraphs(Graphs):
         # Threads that wait for each other at every step of a small model cost more than they bring.
         self.place = TorchPlace(device, threads=1 if network.size <= SMALL else 0)
         self._limit = SampleLimit(self.place)
+        self._learning = _placed(network.learning, self.place) if kit.task else None
+        if kit.task and self._learning is None:
+            raise ModelError(f"torch needs the loss of the kit's task {kit.task.kind!r}, which a graph does not tell")
+        if kit.learns.beside:
+            raise ModelError(
+                "a loss that looks at a further model (task.beside) is trained by onnxruntime alone: set trainer = "
+                "'onnx'"
+            )
         self._sizes, self._tensors = list(kit.model.sizes), kit.model.tensors
         fed, self._feed = with_fed_dropout(network.module)
         fed = with_plain_batchnorm(fed, network.batchnorm)
@@ -68,11 +79,14 @@ class TorchGraphs(Graphs):
         self,
         vector: NDArray[np.float32],
         x: NDArray[np.generic],
-        y: NDArray[np.int64],
+        y: NDArray[np.generic],
         noise: Sequence[NDArray[np.float32]] = (),
+        beside: Sequence[NDArray[np.float32]] = (),
     ) -> tuple[float, NDArray[np.float32], NDArray[np.float32]]:
         """The mean loss of a batch, its gradient by what is trained of the vector, and the state that it leaves."""
-        self._check_labels(y)
+        del beside  # refused above
+        if self.learns.target is not None:
+            self._check_targets(y)
         learnt = self._kit.model.learnt
         with self.place.work():
             self._module.train()
@@ -96,18 +110,47 @@ class TorchGraphs(Graphs):
         """For each of several models (B, P) the loss of a batch of its own and the gradient; samples are weighed."""
         self._module.train()
         batch = [x, y, weights, *noise]
-        return self._limit.fitting(y.numel(), lambda most: self._slopes_of_all(vectors, batch, most))
+        return self._limit.fitting(weights.numel(), lambda most: self._slopes_of_all(vectors, batch, most))
 
-    def logits(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
-        """The model's answers for a batch, one row per sample."""
+    def outputs(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
+        """The model's answers for a batch, in the task's own terms."""
+
+        def answered(model: Tensor, at: slice) -> Tensor:
+            raw = self._call(model, self.tensor(x[at]))
+            return self._learning.answers(raw) if self._learning else raw
+
+        return self._in_pieces(vector, len(x), answered)
+
+    def losses(
+        self,
+        vector: NDArray[np.float32],
+        x: NDArray[np.generic],
+        y: NDArray[np.generic],
+        beside: Sequence[NDArray[np.float32]] = (),
+    ) -> NDArray[np.float64]:
+        """The loss of each sample as the model predicts it."""
+        learning = self._learning
+        if learning is None:
+            return super().losses(vector, x, y, beside)
+
+        def scored(model: Tensor, at: slice) -> Tensor:
+            inputs = self.tensor(x[at])
+            return learning.losses(self._pass(model, inputs), inputs, self.tensor(y[at]), {})
+
+        return self._in_pieces(vector, len(x), scored).astype(np.float64)
+
+    def _in_pieces(
+        self, vector: NDArray[np.float32], samples: int, of: Callable[[Tensor, slice], Tensor]
+    ) -> NDArray[np.float32]:
+        """What prediction gives for samples, as many at once as memory allows."""
         self._module.eval()
         with self.place.work(), torch.no_grad():
             model = self.tensor(vector)
 
             def answers(most: int) -> Tensor:
-                return torch.cat([self._call(model, self.tensor(x[at])) for at in pieces(len(x), most)])
+                return torch.cat([of(model, at) for at in pieces(samples, most)])
 
-            found: NDArray[np.float32] = self._limit.fitting(len(x), answers).cpu().numpy()
+            found: NDArray[np.float32] = self._limit.fitting(samples, answers).cpu().numpy()
         return found
 
     def tensor(self, array: NDArray[np.generic]) -> Tensor:
@@ -126,7 +169,7 @@ class TorchGraphs(Graphs):
 
     def _slopes_of_all(self, vectors: Tensor, batch: Sequence[Tensor], most: int) -> tuple[Tensor, Tensor]:
         """The losses of several models and their gradients, from at most so many samples at once."""
-        models, width = batch[1].shape
+        models, width = batch[2].shape
         if most >= models * width:
             return self._slopes_of(vectors, batch)
         losses, gradients = torch.zeros(models, device=vectors.device), torch.zeros_like(vectors)
@@ -171,7 +214,7 @@ class TorchGraphs(Graphs):
             return False
         samples = len(kit.probe.y)
         x = np.frombuffer(kit.probe.x, dtype=kit.input.dtype).reshape(samples, *kit.input.shape)
-        y, weights = np.array(kit.probe.y, np.int64), np.full(samples, 1.0 / samples, np.float32)
+        y, weights = probe_targets(kit), np.full(samples, 1.0 / samples, np.float32)
         drawn = draw_noise(kit.probe.noise_seed, 0, samples, kit.noise)
         vector = self.tensor(probe_vector(kit.model.sizes, kit.probe.spread))
         batch = [self.tensor(each) for each in (x, y, weights, *drawn)]
@@ -188,14 +231,31 @@ class TorchGraphs(Graphs):
         self._feed.give(noise)
         for layer in self._with_state:
             layer.left = None
+        if self._learning is not None:
+            losses: Tensor = self._learning.losses(self._pass(vector, x), x, y, {})
+            return (losses * weights).sum()
         chances = torch.log_softmax(self._call(vector, x), 1).gather(1, y.unsqueeze(1)).squeeze(1)
         return -(chances * weights).sum()
+
+    def _pass(self, vector: Tensor, x: Tensor) -> Passed:
+        """The outputs, and those of the layers that the loss asks for."""
+        names = self._learning.features if self._learning else ()
+        with watched(self._module, names) as seen:
+            return Passed(self._call(vector, x), seen)
 
     def _call(self, vector: Tensor, x: Tensor) -> Tensor:
         parts = zip(self._tensors, torch.split(vector, self._sizes), strict=True)
         named = {f"module.{spec.name}": part.view(spec.shape) for spec, part in parts}
         answers: Tensor = functional_call(self._module, named, (x,))
         return answers
+
+
+def _placed(learning: Learning | None, place: TorchPlace) -> Learning | None:
+    """The same with its scale where torch computes."""
+    if learning is None:
+        return None
+    mean, std = (None if each is None else each.to(place.device) for each in (learning.mean, learning.std))
+    return replace(learning, mean=mean, std=std)
 
 
 class TorchEngine(SerialEngine):

@@ -11,13 +11,13 @@ from __future__ import annotations
 import hashlib
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edge_agent.training import objectives
 from edge_agent.training.descent import EpochResult, Prepared, metrics, steps_of
-from edge_agent.training.estimates import estimate, estimate_result, trains
+from edge_agent.training.estimates import class_counts, estimate, estimate_result, trains
 from edge_agent.training.handover import companions_of, memory_of, model_of, save_model
 from edge_agent.training.reasons import Unsupported
 from edge_agent.training.trainer import attempt, learnt_parts, visit_result
@@ -26,6 +26,7 @@ from fleet_sim.engines.engine import Outcome, brought, outcome_of
 from fleet_sim.engines.spent import Spent
 from sojourn.errors import DataError, Fault
 from sojourn.model.graphs import Graphs
+from sojourn.model.strata import strata_of
 from sojourn.parts import Elmy, name_of
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from edge_agent.training.descent import Progress
+    from edge_agent.training.descent import Batches, Progress
     from fleet_sim.engines.engine import Shards
     from sojourn.store.blobs import BlobStore
 
@@ -53,25 +54,43 @@ class UntrainedGraphs(Graphs):
         """Never: nothing is made of samples."""
         return False
 
-    def logits(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
-        """The class mix in the model's first numbers, for each sample."""
+    def outputs(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
+        """The class mix in the model's first numbers, for each sample; of a task without classes, nothing."""
+        if self.task:
+            return np.zeros((len(x), *self.task.output), np.float32)
         answers = np.zeros(len(self._kit.classes), np.float32)
         mix = vector[: len(answers)]
         answers[: len(mix)] = mix
         return np.broadcast_to(answers, (len(x), len(answers)))
 
+    def losses(
+        self,
+        vector: NDArray[np.float32],
+        x: NDArray[np.generic],
+        y: NDArray[np.generic],
+        beside: Sequence[NDArray[np.float32]] = (),
+    ) -> NDArray[np.float64]:
+        """Of a task without classes: less where the device has more of the stratum that a sample is of."""
+        if not self.task:
+            return super().losses(vector, x, y, beside)
+        mix = np.zeros(self.task.strata.count)
+        held = vector[: len(mix)].astype(np.float64)
+        mix[: len(held)] = held
+        return np.asarray(-self.task.blind * mix[strata_of(self.task, x, y)])
+
     def loss_and_gradient(
         self,
         vector: NDArray[np.float32],
         x: NDArray[np.generic],
-        y: NDArray[np.int64],
+        y: NDArray[np.generic],
         noise: Sequence[NDArray[np.float32]] = (),
+        beside: Sequence[NDArray[np.float32]] = (),
     ) -> tuple[float, NDArray[np.float32]]:
         """As steep as can be: where nothing is learnt, no way is too long for the gate."""
-        del vector, x, y, noise
+        del vector, x, y, noise, beside
         return 1.0, np.full(self._kit.model.learnt, STEEP, np.float32)
 
-    def loss(self, vector: NDArray[np.float32], x: NDArray[np.generic], y: NDArray[np.int64]) -> float:
+    def loss(self, vector: NDArray[np.float32], x: NDArray[np.generic], y: NDArray[np.generic]) -> float:
         """Always the same: where nothing is learnt, nothing gets worse."""
         del vector, x, y
         return 1.0
@@ -81,12 +100,12 @@ class UntrainedGraphs(Graphs):
 class _Share:
     """A device's samples, of which nothing is needed but their number and classes."""
 
-    y: NDArray[np.int64]
+    y: NDArray[Any]
 
     def __len__(self) -> int:
         return len(self.y)
 
-    def batch(self, index: NDArray[np.int64], dtype: str) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
+    def batch(self, index: NDArray[np.int64], dtype: str) -> tuple[NDArray[np.generic], NDArray[Any]]:
         """Refuse: a plan trains nothing."""
         raise Fault(f"{len(index)} samples of {dtype} were asked for in a plan")
 
@@ -129,7 +148,9 @@ class _UntrainedVisit:
     def perform(self, work: Warm | Train, progress: Progress) -> Warmed | Trained:
         """Report what the device would report, with other numbers in its model."""
         kit = self.kit(work.kit.digest if isinstance(work, Warm) else work.visit.kit.digest)
-        share = _Share(self.shards.y[self.shards.rows_of(self.device)])
+        rows = self.shards.rows_of(self.device)
+        # By their values samples without classes fall into strata.
+        share: Batches = _Share(self.shards.y[rows]) if not kit.task else self.shards.samples(self.device, kit)
         if not len(share):
             raise DataError(f"{self.device} has no samples")
         if isinstance(work, Warm):
@@ -158,7 +179,7 @@ class _UntrainedVisit:
         return visit_result(visit, self.blobs, prepared, start_and_end, objective, passed, remembered)
 
     def _model_with_mix(self, start: NDArray[np.float32], prepared: Prepared) -> NDArray[np.float32]:
-        counts = np.bincount(prepared.samples.y, minlength=len(prepared.kit.classes)) + RARE
+        counts = np.array(class_counts(prepared)) + RARE
         end = start.copy()
         mix = np.log(counts / counts.sum())[: len(end)]
         end[: len(mix)] = mix

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -49,8 +48,8 @@ class ExemplarView:
         rows = np.linspace(0, len(y) - 1, SHOWN).astype(np.int64) if len(y) > SHOWN else np.arange(len(y))
         if not len(y) or x.shape[1:] != kit.input.shape:
             raise InvalidBlob(f"{len(y)} exemplars of shape {x.shape[1:]} are none for a model of {kit.input.shape}")
-        self._x, self._y = graphs.features(exemplars.unpacked(x[rows])), y[rows]
-        blind = math.log(max(2, len(kit.classes)))
+        self._x, self._y = graphs.features(exemplars.unpacked(x[rows])), exemplars.compared()[rows]
+        blind = kit.learns.blind
         self.learnt, self.on_its_way, self.lost = LEARNT * blind, ON_ITS_WAY * blind, LOST * blind
         """A loss that counts as learnt, one of a model that is well on its way, and one that has nothing to lose."""
         self._losses: dict[bytes, float] = {}
@@ -86,7 +85,7 @@ class ExemplarView:
                 total += len(y) * gradient.astype(np.float64)
             return (total / len(self._y)).astype(np.float32)
 
-    def _batches(self) -> Iterator[tuple[NDArray[np.generic], NDArray[np.int64], int]]:
+    def _batches(self) -> Iterator[tuple[NDArray[np.generic], NDArray[np.generic], int]]:
         for at in range(0, len(self._y), BATCH):
             yield self._x[at : at + BATCH], self._y[at : at + BATCH], at
 

@@ -1,18 +1,21 @@
-"""CSV files: one sample per row, numbers in all columns but the label's."""
+"""CSV files: one sample, or one step of a series, per row; numbers in all columns but the label's."""
 
 from __future__ import annotations
 
 import csv
 from array import array
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
-from sojourn.data.csv_columns import columns_of, is_headed, is_number
+from sojourn.data.csv_columns import Asked, columns_left, columns_of, is_headed, is_number
 from sojourn.data.labels import NAMED
-from sojourn.data.samples import Content
+from sojourn.data.samples import Content, no_labels
+from sojourn.data.series import Timeline, in_time, time_of
 from sojourn.errors import DataError
 
 if TYPE_CHECKING:
@@ -20,38 +23,62 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from sojourn.data.csv_columns import CsvColumns
     from sojourn.data.labels import Labels
-    from sojourn.data.source import DataSettings
+    from sojourn.data.source import DataSettings, Form
 
 _DELIMITERS = ",;\t"
+_LOOKED_AT = 50
+"""Rows by which a column of text is known."""
+_MAY_BE_EMPTY = ("multilabel", "reconstruction")
+"""Kinds of tasks in which a sample without a label means something: that it has none of them."""
 
 
-def read_csv(settings: DataSettings) -> Content:
-    """What a CSV file holds; rows that are ragged or hold no number where one is due are left out and said."""
-    with _rows(settings.path) as rows:
-        return _read(rows, settings)
-
-
-def read_features(settings: DataSettings, features: int, text: TextIO | None = None) -> NDArray[np.float32]:
-    """The numbers of every row, to predict from; in a file with one column more that one is the label, and left out.
+def read_csv(settings: DataSettings, asked: Asked | None = None, text: TextIO | None = None) -> Content:
+    """What a CSV file holds; rows that are ragged or hold no number where one is due are left out and said.
 
     text: what is read instead of the file.
     """
     with _rows(settings.path, text) as rows:
+        return _read(rows, settings, asked or Asked())[0]
+
+
+def read_table(settings: DataSettings, asked: Asked) -> tuple[Content, list[str]]:
+    """What a CSV file holds, and of a list of images the file that each row names."""
+    with _rows(settings.path) as rows:
+        return _read(rows, settings, asked)
+
+
+def read_features(settings: DataSettings, form: Form, text: TextIO | None = None) -> NDArray[np.float32]:
+    """The numbers of every row, to predict from; labels and targets, where a file has them, are left out.
+
+    text: what is read instead of the file.
+    """
+    wanted = prod(form.input.shape)
+    with _rows(settings.path, text) as rows:
         head = next(rows, [])
-        if len(head) not in (features, features + 1):
-            raise DataError(
-                f"{settings.path} has {len(head)} columns, the model expects {features} numbers, or these and a label"
-            )
-        columns = columns_of(head, settings) if len(head) > features else None
-        at, headed = (columns.at, columns.headed) if columns else (None, is_headed(head, settings))
+        places, headed = _places(head, settings, form, wanted)
         values = array("f")
         for line, row in enumerate(_from(head, rows, headed), start=2 if headed else 1):
-            cells = [cell for place, cell in enumerate(row) if place != at]
-            if row and (len(row) != len(head) or not all(map(is_number, cells))):
-                raise DataError(f"{settings.path}, line {line}: {features} numbers are expected")
+            cells = [row[place] for place in places] if len(row) == len(head) else []
+            if row and not (cells and all(map(is_number, cells))):
+                raise DataError(f"{settings.path}, line {line}: {wanted} numbers are expected")
             values.extend(map(float, cells))
-    return np.frombuffer(values, dtype=np.float32).reshape(-1, features)
+    return np.frombuffer(values, dtype=np.float32).reshape(-1, wanted)
+
+
+def _places(head: list[str], settings: DataSettings, form: Form, wanted: int) -> tuple[tuple[int, ...], bool]:
+    """The columns with the numbers of a sample, and whether the first row names them."""
+    left = columns_left(head, settings)
+    if len(left) == wanted:
+        return left, is_headed([head[at] for at in left], settings)
+    columns = columns_of(head, settings, Asked(form.task or None, form.classes, form.input)) if len(left) > 1 else None
+    if columns is None or len(columns.features) != wanted:
+        also = "a label" if not form.task else "what is predicted"
+        raise DataError(
+            f"{settings.path} has {len(head)} columns, the model expects {wanted} numbers, or these and {also}"
+        )
+    return columns.features, columns.headed
 
 
 @contextmanager
@@ -65,30 +92,136 @@ def _rows(path: str, text: TextIO | None = None) -> Iterator[Iterator[list[str]]
         raise DataError(f"{path} cannot be read as CSV: {error}") from error
 
 
-def _read(rows: Iterator[list[str]], settings: DataSettings) -> Content:
+@dataclass
+class _Table:
+    """What was read so far, as compact as arrays are."""
+
+    features: array[float] = field(default_factory=lambda: array("f"))
+    targets: array[float] = field(default_factory=lambda: array("d"))
+    labels: dict[str, int] = field(default_factory=dict)
+    which: array[int] = field(default_factory=lambda: array("q"))
+    time: array[float] = field(default_factory=lambda: array("d"))
+    machines: dict[str, int] = field(default_factory=dict)
+    machine: array[int] = field(default_factory=lambda: array("q"))
+    files: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    faulty: list[list[str]] = field(default_factory=list)
+    """The first rows that could not be read."""
+    rows: int = 0
+
+    def add(self, row: list[str], columns: CsvColumns, *, label_needed: bool) -> None:
+        """Take a row, all of it or nothing; ValueError says what is wrong with it."""
+        if len(row) != len(columns.names):
+            raise ValueError(f"{len(row)} columns instead of {len(columns.names)}")
+        label = "" if columns.at is None else row[columns.at].strip()
+        if columns.at is not None and label_needed and not label:
+            raise ValueError("no label")
+        values, targets = ([_number(row[at]) for at in places] for places in (columns.features, columns.targets))
+        if columns.time is not None:
+            self.time.append(time_of(row[columns.time]))
+        if columns.series is not None:
+            self.machine.append(self.machines.setdefault(row[columns.series].strip(), len(self.machines)))
+        if columns.file is not None:
+            self.files.append(row[columns.file].strip())
+        if columns.at is not None:
+            self.which.append(self.labels.setdefault(label, len(self.labels)))
+        self.features.extend(values)
+        self.targets.extend(targets)
+        self.rows += 1
+
+    def miss(self, row: list[str], line: int, fault: str, columns: CsvColumns, *, broken: bool) -> None:
+        """Note a row that cannot be read; in a series without times it is missing from its place."""
+        self.faults.append(f"line {line}: {fault}")
+        if len(self.faulty) < _LOOKED_AT:
+            self.faulty.append(row)
+        if broken and columns.time is None:
+            self.features.extend([float("nan")] * len(columns.features))
+            if columns.series is not None:
+                self.machine.append(self.machine[-1] if self.machine else -1)
+            self.rows += 1
+
+
+def _read(rows: Iterator[list[str]], settings: DataSettings, asked: Asked) -> tuple[Content, list[str]]:
     head = next(rows, None)
     if head is None:
         raise DataError(f"{settings.path} is empty")
-    columns = columns_of(head, settings)
-    at, headed = columns.at, columns.headed
-    features, labels, which, faults = array("f"), dict[str, int](), array("q"), list[str]()
-    for line, row in enumerate(_from(head, rows, headed), start=2 if headed else 1):
+    columns = columns_of(head, settings, asked)
+    series = _is_series(columns, settings, asked)
+    if not series:
+        columns = replace(columns, time=None, series=None)  # they say nothing of a sample that stands alone
+    table, needed = _Table(), asked.kind not in _MAY_BE_EMPTY
+    good = 0
+    for line, row in enumerate(_from(head, rows, columns.headed), start=2 if columns.headed else 1):
         if not row:
             continue
         try:
-            values = _numbers(row, at, len(head))
+            table.add(row, columns, label_needed=needed)
+            good += 1
         except ValueError as error:
-            faults.append(f"line {line}: {error}")
-            continue
-        features.extend(values)
-        which.append(labels.setdefault(row[at].strip(), len(labels)))
+            table.miss(row, line, str(error), columns, broken=series)
+    if not good:
+        _check_text(table.faulty, columns, settings)
+    content = _content(table, columns, settings)
+    return (_series_of(content, table, columns, asked) if series else content), table.files
+
+
+def _is_series(columns: CsvColumns, settings: DataSettings, asked: Asked) -> bool:
+    """Whether rows are steps of a series: for a forecast, or where nobody says more than which column is the time."""
+    timed = columns.time is not None or columns.series is not None
+    bare = asked.task is None and columns.at is None and not columns.targets and settings.label is None
+    return asked.kind == "forecast" or (timed and bare)
+
+
+def _content(table: _Table, columns: CsvColumns, settings: DataSettings) -> Content:
+    faults = table.faults
     more = [f"{len(faults) - NAMED} more faulty rows"] if len(faults) > NAMED else []
-    x = np.frombuffer(features, dtype=np.float32).reshape(len(which), len(head) - 1)
-    # Labels that are all integers may mean anything; `named` asks what.
-    meant, which_each = _meant(tuple(labels), np.array(which, dtype=np.int64))
-    skipped, why = (*faults[:NAMED], *more), columns.why
+    x = np.frombuffer(table.features, dtype=np.float32).reshape(table.rows, len(columns.features))
+    labels: Labels = ()
+    which = no_labels(table.rows)
+    targets: NDArray[np.generic] | None = None
+    if columns.at is not None:
+        # Labels that are all integers may mean anything; `named` asks what.
+        labels, which = _meant(tuple(table.labels), np.array(table.which, dtype=np.int64))
+        if table.labels and all(map(is_number, table.labels)):
+            targets = np.array([float(label) for label in table.labels])[np.array(table.which, dtype=np.int64)]
+    elif columns.targets:
+        targets = np.frombuffer(table.targets, dtype=np.float64).reshape(table.rows, len(columns.targets))
     return Content(
-        settings.path, x, meant, which_each, settings.class_names, skipped, why, columns.guessed, columns.doubts
+        settings.path,
+        x,
+        labels,
+        which,
+        settings.class_names,
+        (*faults[:NAMED], *more),
+        columns.why,
+        columns.guessed,
+        columns.doubts,
+        targets,
+        columns.target_names,
+    )
+
+
+def _series_of(content: Content, table: _Table, columns: CsvColumns, asked: Asked) -> Content:
+    machine = np.array(table.machine, np.int64) if columns.series is not None else np.zeros(table.rows, np.int64)
+    time = np.array(table.time) if columns.time is not None else None
+    called = dict(zip(columns.predicted, asked.names, strict=False))
+    names = tuple(called.get(at, columns.names[at]) for at in columns.features)
+    return in_time(content, names, Timeline(machine, tuple(table.machines), time))
+
+
+def _check_text(faulty: list[list[str]], columns: CsvColumns, settings: DataSettings) -> None:
+    """Whether a whole column is text, so that no row at all could be read."""
+    rows = [row for row in faulty if len(row) == len(columns.names)]
+    wanted = (*columns.features, *columns.targets)
+    texts = [at for at in wanted if rows and all(row[at].strip() and not is_number(row[at]) for row in rows)]
+    if not texts:
+        return
+    names = ", ".join(repr(columns.names[at][:40]) for at in texts[:NAMED])
+    ignore = ", ".join(f'"{columns.names[at][:40]}"' if columns.headed else str(at + 1) for at in texts[:NAMED])
+    raise DataError(
+        f"{settings.path}: {names} {'holds' if len(texts) == 1 else 'hold'} text where numbers are needed: leave it "
+        f"out with data.ignore = [{ignore}], or make numbers of it; what tells when a row was is data.time, what tells "
+        "machines apart data.series"
     )
 
 
@@ -108,20 +241,17 @@ def _from(head: list[str], rows: Iterator[list[str]], headed: bool) -> Iterator[
     yield from rows
 
 
-def _numbers(row: list[str], at: int, columns: int) -> list[float]:
-    if len(row) != columns:
-        raise ValueError(f"{len(row)} columns instead of {columns}")
-    if not row[at].strip():
-        raise ValueError("no label")
-    cells = row[:at] + row[at + 1 :]
-    wrong = next((cell for cell in cells if cell.strip() and not is_number(cell)), None)
-    if wrong is not None:
-        raise ValueError(f"{wrong[:40]!r} is not a number")
-    # An empty cell is a missing value: NaN, which is left out and said later.
-    return [float(cell) if cell.strip() else float("nan") for cell in cells]
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        if cell.strip():
+            raise ValueError(f"{cell[:40]!r} is not a number") from None
+    return float("nan")  # a missing value, which is left out and said later
 
 
 def _whole(label: str) -> int | None:
     """The number that a label is, if it is a whole one without sign; "3.0", as some programs write 3, is one too."""
     digits, _, zeros = label.partition(".")
-    return int(digits) if digits.isdecimal() and str(int(digits)) == digits and not zeros.strip("0") else None
+    short = digits.isdecimal() and len(digits) < 19  # what is longer fits no int64, and means nothing
+    return int(digits) if short and str(int(digits)) == digits and not zeros.strip("0") else None

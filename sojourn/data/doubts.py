@@ -12,6 +12,7 @@ import numpy as np
 
 from sojourn.data.labels import shorten
 from sojourn.data.samples import Doubt
+from sojourn.data.scale_check import range_of, target_doubt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,27 +20,45 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from sojourn.data.samples import Content
+    from sojourn.protocol.task import TaskSpec
 
 _FEW = 10
 """Of fewer samples nothing is concluded."""
 _MOST_CLASSES = 100
 """A column of numbers with more different ones than this does not look like labels."""
 _LARGEST = 1000
+_COLUMNS = 64
+"""Of so many targets it is looked whether they are odd."""
+_NAME_TARGETS = "name the right columns with data.targets"
+_PREDICT = 'a job with [task] kind = "regression" predicts them as they are, a classifier needs them in bins'
 _NAME_IT = 'name the right column: data.label = "first", a name or a number (--label)'
 
 
-def doubts_of(content: Content) -> list[Doubt]:
-    """All that looks odd, the worst first."""
+def doubts_of(content: Content, task: TaskSpec | None = None) -> list[Doubt]:
+    """All that looks odd, the worst first; of labels and targets what matters to the task, if there is one."""
     if not len(content.which):
         return list(content.doubts)
-    labels = list(_of_labels(content))
-    classes = [] if labels else _of_classes(content)  # of what are no labels there are no classes to speak of
-    return [*labels, *content.doubts, *_of_values(content), *classes]
+    if task is not None and task.kind != "classification":
+        targets = _of_targets(content, task) if task.kind == "regression" else ()
+        return [*targets, *content.doubts, *_of_series(content), *_of_values(content)]
+    labels = list(_of_labels(content)) if content.labels else []
+    classes = (
+        [] if labels or not content.labels else _of_classes(content)
+    )  # of what are no labels there are no classes to speak of
+    targets = _of_targets(content) if not content.labels else ()
+    return [*labels, *targets, *content.doubts, *_of_series(content), *_of_values(content), *classes]
 
 
 def counts_of(content: Content) -> NDArray[np.int64]:
-    """How many samples each label has."""
+    """How many samples each label has; nothing where there are no labels."""
+    if not content.labels:
+        return np.zeros(0, np.int64)
     return np.bincount(content.which, minlength=len(content.labels))
+
+
+def is_quantity(content: Content) -> bool:
+    """Whether what samples are compared with is numbers of which no classes can be made."""
+    return content.targets is not None and (not content.labels or bool(_fractions(content)))
 
 
 def _of_labels(content: Content) -> Iterator[Doubt]:
@@ -54,12 +73,12 @@ def _of_labels(content: Content) -> Iterator[Doubt]:
     share, found = counts.max() / samples, f"{len(content.labels):,} different ones in {samples:,} samples"
     if fractions := _fractions(content):
         kinds = f"{found}, such as {fractions}"
-        yield Doubt("labels are numbers with fractions, as of a measurement", kinds, f"{remedy}; or put them into bins")
+        yield Doubt("labels are numbers with fractions, as of a measurement", kinds, f"{_PREDICT}; or {remedy}")
     elif 2 * len(content.labels) > samples:
         yield Doubt("nearly every sample has a label of its own, as if labels were ids", found, remedy)
     elif _spread(content):
         low, high = min(_numbers(content)), max(_numbers(content))
-        yield Doubt("labels look like measurements", f"{found}, from {low} to {high}", remedy)
+        yield Doubt("labels look like measurements", f"{found}, from {low} to {high}", f"{_PREDICT}; or {remedy}")
     elif first and len(content.labels) > 1:
         most = f"{share:.0%} of them are {content.labels[int(counts.argmax())]}; {found}"
         yield Doubt("labels look like values or pixels", most, remedy)
@@ -101,6 +120,37 @@ def _fractions(content: Content) -> str:
     return next((text[:20] for value, text in values if not value.is_integer()), "") if texts else ""
 
 
+def _of_targets(content: Content, task: TaskSpec | None = None) -> Iterator[Doubt]:
+    """Whether quantities say anything, and whether they are in the job's unit."""
+    targets = content.targets
+    if targets is None or targets.dtype.kind not in "buif" or not targets.size:
+        return
+    columns = targets.reshape(len(targets), -1) if targets.ndim < 3 else targets.reshape(-1, targets.shape[-1])
+    ranges = task.ranges if task and len(task.ranges) == columns.shape[1] else ()
+    for at in range(min(columns.shape[1], _COLUMNS)):
+        found = range_of(columns[:, at])
+        name = content.target_names[at] if at < len(content.target_names) else f"column {at + 1}"
+        if found and found[0] == found[1] and len(targets) >= _FEW:
+            detail = f"{name[:40]!r} is {found[0]:g} in all of {len(targets):,} samples"
+            yield Doubt("a target is always the same", detail, f"nothing can be learnt of it; {_NAME_TARGETS}")
+        elif found and ranges and (doubt := target_doubt(found, ranges[at], name)):
+            yield doubt
+
+
+def _of_series(content: Content) -> Iterator[Doubt]:
+    """Whether a channel is the time, which nobody has said, so that gaps are not seen."""
+    x = content.x
+    if content.series is None or x.ndim != 2 or len(x) < _FEW or content.series.timed:
+        return
+    start, stop = content.series.pieces[0] if len(content.series.pieces) else (0, 0)
+    steps = np.diff(x[start : min(stop, start + 1000)].astype(np.float64), axis=0)
+    rising = [at for at in range(x.shape[1]) if len(steps) >= _FEW - 1 and (steps[:, at] > 0).all()]
+    if rising:
+        names = content.series.channels or tuple(f"column {at + 1}" for at in range(x.shape[1]))
+        remedy = "if it is the time, name it with data.time, so that gaps are seen and nothing is learnt from a clock"
+        yield Doubt("a channel only rises, as time does", shorten(names[at] for at in rising), remedy)
+
+
 def _of_values(content: Content) -> Iterator[Doubt]:
     x = content.x
     if x.dtype.kind not in "buif" or not x.size:
@@ -114,7 +164,7 @@ def _of_values(content: Content) -> Iterator[Doubt]:
         if bad:
             remedy = "fill in what is missing; these samples are left out"
             yield Doubt("values are missing, NaN or infinite", f"in {bad:,} of {len(x):,} samples", remedy)
-    if len(x) > 1 and all(np.array_equal(x[0], x[at]) for at in range(1, len(x))):
+    if len(x) > 1 and all(bool((x[at : at + 1024] == x[0]).all()) for at in range(0, len(x), 1024)):
         yield Doubt(
             "all samples are alike", f"{len(x):,} times the same values", "look whether the file is the right one"
         )

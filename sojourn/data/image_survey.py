@@ -2,37 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
 
-from sojourn.data.images import BROKEN, FOLDERS, GREY, class_folders, eight_bits, images_in
+from sojourn.data.image_lists import FOLDERS, class_folders, images_in, list_images
+from sojourn.data.images import BROKEN, GREY, eight_bits
 from sojourn.data.labels import shorten
-from sojourn.data.samples import Content, Doubt
+from sojourn.data.samples import Doubt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from sojourn.data.samples import Content
     from sojourn.data.source import DataSettings
+    from sojourn.protocol.task import TaskSpec
 
 _OPENED = 64
 """Images that are opened, from everywhere among them: enough to see their sizes and values."""
 
 
-def survey_images(settings: DataSettings) -> tuple[Content, tuple[int, ...], tuple[float, float] | None]:
+def survey_images(
+    settings: DataSettings, task: TaskSpec | None = None
+) -> tuple[Content, tuple[int, ...], tuple[float, float] | None]:
     """The images of a folder without their pixels; the shape of one, if all have one; and the range of values."""
-    root = Path(settings.path)
-    files = {folder: images_in(folder) for folder in class_folders(root)}
-    names = tuple(folder.name for folder, paths in files.items() if paths)
-    which = np.repeat(np.arange(len(names)), [len(paths) for paths in files.values() if paths])
-    opened = [path for paths in files.values() for path in paths][:: max(1, len(which) // _OPENED)]
+    found, root = list_images(settings, task=task), Path(settings.path)
+    opened = found.paths[:: max(1, len(found.paths) // _OPENED)]
     shapes, values, broken = _opened(opened)
-    doubts = (*_of_folders(root, files), *_of_broken(broken, len(opened)))
-    nothing = np.empty((len(which), 0), np.uint8)
-    content = Content(settings.path, nothing, names, which, labelled_by=FOLDERS, doubts=doubts)
+    doubts = [*found.content.doubts]
+    content = found.content
+    if content.labelled_by == FOLDERS:
+        counts = np.bincount(content.which, minlength=len(content.labels))
+        doubts += _of_folders(
+            root, [str(name) for name, count in zip(content.labels, counts, strict=True) if not count]
+        )
+        content = _without_empty(content)
+    content = replace(content, doubts=(*doubts, *_of_broken(broken, len(opened))))
     return content, shapes.pop() if len(shapes) == 1 else (), values
+
+
+def _without_empty(content: Content) -> Content:
+    """The same without labels that no image has."""
+    there, which = np.unique(content.which, return_inverse=True)
+    return replace(content, labels=tuple(content.labels[at] for at in there), which=which)
 
 
 def domains_of(root: Path) -> dict[str, list[str]]:
@@ -40,7 +55,7 @@ def domains_of(root: Path) -> dict[str, list[str]]:
 
     They are if all hold the same folders, at least two, and no image beside them; else there are none.
     """
-    within = {folder.name: _within(folder) for folder in class_folders(root)}
+    within = {folder.name: _within(folder) for folder in class_folders(root, needed=True)}
     names = next(iter(within.values()))
     return within if len(names) > 1 and all(each == names for each in within.values()) else {}
 
@@ -52,7 +67,7 @@ def _within(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.is_dir() and images_in(path))
 
 
-def _opened(paths: list[Path]) -> tuple[set[tuple[int, ...]], tuple[float, float] | None, list[Path]]:
+def _opened(paths: Sequence[Path]) -> tuple[set[tuple[int, ...]], tuple[float, float] | None, list[Path]]:
     shapes, broken, low, high = set[tuple[int, ...]](), [], np.inf, -np.inf
     for path in paths:
         try:
@@ -67,7 +82,7 @@ def _opened(paths: list[Path]) -> tuple[set[tuple[int, ...]], tuple[float, float
     return shapes, (low, high) if low <= high else None, broken
 
 
-def _of_folders(root: Path, files: dict[Path, list[Path]]) -> Iterator[Doubt]:
+def _of_folders(root: Path, empty: list[str]) -> Iterator[Doubt]:
     if domains := domains_of(root):
         inside = shorten(next(iter(domains.values())))
         yield Doubt(
@@ -75,7 +90,7 @@ def _of_folders(root: Path, files: dict[Path, list[Path]]) -> Iterator[Doubt]:
             f"{shorten(domains)} hold the same folders {inside}",
             "name one of them as data.path",
         )
-    if empty := [folder.name for folder, paths in files.items() if not paths]:
+    if empty:
         yield Doubt("some folders hold no image", shorten(empty), "put images there, or remove the folders")
 
 

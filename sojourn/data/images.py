@@ -1,4 +1,4 @@
-"""Image folders: one folder per class, named like the class."""
+"""The pixels of images, in the size and colours that a job asks for."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ from typing import TYPE_CHECKING, BinaryIO, Literal
 import numpy as np
 from PIL import Image
 
-from sojourn.data.labels import NAMED, shorten
-from sojourn.data.samples import Content
+from sojourn.data.image_lists import list_images
 from sojourn.errors import DataError
 from sojourn.protocol.spec import InputSpec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from sojourn.data.samples import Content
     from sojourn.data.source import DataSettings, Form
+    from sojourn.protocol.task import TaskSpec
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm"})
-FOLDERS = "the names of the folders"
-"""Where the labels of images come from."""
 GREY = frozenset({"1", "L", "LA", "La", "I;16", "I;16L", "I;16B", "I;16N"})
 BROKEN = (
     OSError,
@@ -37,36 +35,29 @@ BROKEN = (
 """What Pillow's decoders raise on a file that is not the image it claims to be."""
 
 
-def read_images(settings: DataSettings, wanted: InputSpec, classes: tuple[str, ...] | None = None) -> Content:
+def read_images(
+    settings: DataSettings, wanted: InputSpec, classes: tuple[str, ...] | None = None, task: TaskSpec | None = None
+) -> Content:
     """The images of these classes (or of all), in the wanted size and colours; broken ones are left out and said."""
     root = Path(settings.path)
     colours, height, width = _size(wanted, settings.path)
-    folders = class_folders(root)
-    listed = [folder for folder in folders if classes is None or folder.name in classes]
-    skipped = []
-    if absent := [folder.name for folder in folders if folder not in listed]:
-        skipped.append(f"folders of classes that the job does not list: {shorten(absent)}")
-    files = [(path, which) for which, folder in enumerate(listed) for path in images_in(folder)]
-    x = np.empty((len(files), colours, height, width), np.uint8)
-    labels, broken = list[int](), list[str]()
-    for path, which in files:
+    found = list_images(settings, classes, task)
+    x = np.empty((len(found.paths), colours, height, width), np.uint8)
+    read, broken = list[int](), list[str]()
+    for at, path in enumerate(found.paths):
         try:
-            x[len(labels)] = _pixels(path, "RGB" if colours == 3 else "L", width, height)
+            x[len(read)] = _pixels(path, "RGB" if colours == 3 else "L", width, height)
         except BROKEN as error:
             broken.append(f"broken image {path.relative_to(root)}: {error}")
             continue
-        labels.append(which)
-    more = [f"{len(broken) - NAMED} more broken images"] if len(broken) > NAMED else []
-    names = tuple(folder.name for folder in listed)
-    which_each = np.array(labels, dtype=np.int64)
-    skips = (*skipped, *broken[:NAMED], *more)
-    return Content(settings.path, x[: len(labels)], names, which_each, (), skips, labelled_by=FOLDERS)
+        read.append(at)
+    return found.with_pixels(x[: len(read)], read, broken)
 
 
-def common_input(settings: DataSettings) -> InputSpec:
+def common_input(settings: DataSettings, task: TaskSpec | None = None) -> InputSpec:
     """The size and colours of all images of a folder, where nobody says them; they must be the same."""
     sizes: dict[tuple[int, int, int], Path] = {}
-    for path in (path for folder in class_folders(Path(settings.path)) for path in images_in(folder)):
+    for path in list_images(settings, task=task).paths:
         with suppress(*BROKEN), Image.open(path) as image:
             sizes.setdefault((1 if image.mode in GREY else 3, image.height, image.width), path)
     if len(sizes) != 1:
@@ -94,23 +85,6 @@ def _size(wanted: InputSpec, source: str) -> tuple[int, int, int]:
     if len(shape) == 3 and shape[0] in (1, 3):
         return shape[0], shape[1], shape[2]
     raise DataError(f"{source} holds images, and the model's samples have shape {shape}: images do not fit")
-
-
-def class_folders(root: Path) -> list[Path]:
-    """The folders of the classes, in order."""
-    try:
-        folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
-    except OSError as error:
-        raise DataError(f"{root} cannot be read: {error.strerror}") from error
-    if not folders:
-        raise DataError(f"{root} holds no folders: put the images of each class into a folder named like the class")
-    return folders
-
-
-def images_in(folder: Path) -> list[Path]:
-    """All images of a class, also in folders below its own."""
-    # Sorted, because the seed of a visit picks samples by their place.
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
 
 
 def _pixels(

@@ -18,11 +18,18 @@ if TYPE_CHECKING:
 Labels = tuple[str | int, ...]
 NAMED = 10
 """How many names or skipped things are written out before the rest is only counted."""
+_DIGITS = 4000
+"""Of more digits Python makes no number."""
 CLASSIFIES = (
-    "Sojourn trains classifiers: to predict a quantity (regression), put it into bins and give each bin a name, such "
-    "as low and high"
+    'This is for a classifier: a job that predicts the quantity itself says [task] kind = "regression"; or put it into '
+    "bins and give each bin a name, such as low and high"
 )
 """What to tell who wants another kind of answer than a class."""
+
+
+def is_whole(values: NDArray[np.generic]) -> bool:
+    """Whether these are floats without a fraction, as some programs write whole numbers."""
+    return values.dtype.kind == "f" and bool(np.isfinite(values).all()) and np.array_equal(values, np.floor(values))
 
 
 def distinct(y: NDArray[np.generic], source: str) -> tuple[Labels, NDArray[np.int64]]:
@@ -33,7 +40,7 @@ def distinct(y: NDArray[np.generic], source: str) -> tuple[Labels, NDArray[np.in
     values, which = np.unique(y, return_inverse=True)
     if values.dtype.kind in "US":
         return texts(values, source), which
-    whole = values.dtype.kind == "f" and np.array_equal(values, np.floor(values))
+    whole = is_whole(values)
     if not whole and values.dtype.kind not in "biu":
         parts = values[values != np.floor(values)] if values.dtype.kind == "f" else values[:0]
         such = f" such as {parts[0]:.6g}" if len(parts) else ""
@@ -97,4 +104,4 @@ def by_number(name: str) -> tuple[bool, int, str]:
 
 
 def _is_number(name: str) -> bool:
-    return name.removeprefix("-").isdecimal()
+    return len(name) < _DIGITS and name.removeprefix("-").isdecimal()

@@ -6,6 +6,7 @@ import io
 import zipfile
 import zlib
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,8 @@ NEEDED = "an NPZ with arrays x and y is needed"
 _PAIRS: dict[Purpose, tuple[Pair, ...]] = {"train": (TRAIN, WHOLE, TEST), "test": (TEST, WHOLE, TRAIN)}
 _ROWS = ("x", "x_test", "x_train")
 _NAMES = ("classes", "class_names")
+_QUANTITIES = ("target_names", "channels")
+"""Arrays that say what the columns of targets, or the channels of series, are called."""
 _ADVICE = f"{NEEDED}; a device's settings `x` and `y` may name others"
 _PACKED = "strips need their ends and their shape"
 _DAMAGED = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError)
@@ -46,6 +49,8 @@ def read_npz(settings: DataSettings, part: Purpose = "train") -> Content:
     with open_npz(settings.path) as file:
         pair = pair_for(file, part)
         pair = (settings.x or pair[0], settings.y or pair[1])
+        if settings.y:
+            array_of(settings.path, file, settings.y, _ADVICE)
         return content_in(file, settings.path, pair, settings.class_names)
 
 
@@ -79,9 +84,10 @@ def pair_for(file: Arrays, part: Purpose) -> Pair:
     """The names of samples and labels: those that are called after the part, else x and y, else the other part's.
 
     A file is named by its owner for what it is used for, so whatever pair it holds is good; where it holds several,
-    the one that says what it is for goes first.
+    the one that says what it is for goes first. Samples without labels are taken only where there are none with them.
     """
-    return next((pair for pair in _PAIRS[part] if holds_pair(file, pair)), WHOLE)
+    whole = (pair for pair in _PAIRS[part] if holds_pair(file, pair))
+    return next(whole, next((pair for pair in _PAIRS[part] if _holds(file, pair[0])), WHOLE))
 
 
 def holds_pair(file: Arrays, pair: Pair) -> bool:
@@ -90,10 +96,16 @@ def holds_pair(file: Arrays, pair: Pair) -> bool:
 
 
 def content_in(file: Arrays, source: str, pair: Pair, names: tuple[str, ...] = ()) -> Content:
-    """The samples and labels of these names; `names` say what integer labels mean, before the file's own names do."""
-    x, y = _samples(file, source, pair[0]), array_of(source, file, pair[1], _ADVICE)
+    """The samples and labels of these names; `names` say what integer labels mean, before the file's own names do.
+
+    Where there are no labels the content has none: not every job needs them.
+    """
+    x, y = _samples(file, source, pair[0]), file.get(pair[1])
     own = next((texts(file[key], source) for key in _NAMES if key in file), ())
-    return content_of(x, y, names or own, source, f"the array {pair[1]}")
+    absent = f"no array {pair[1]!r}, only {names_of(file)}; {_ADVICE}"
+    content = content_of(x, y, names or own, source, absent if y is None else f"the array {pair[1]}")
+    quantities = next((texts(file[key], source) for key in _QUANTITIES if key in file), ())
+    return replace(content, target_names=quantities) if quantities else content
 
 
 def array_of(path: str | Path, file: Arrays, name: str, advice: str = NEEDED) -> NDArray[np.generic]:

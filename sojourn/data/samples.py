@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 
-from sojourn.data.labels import distinct, named, shorten
+from sojourn.data.labels import distinct, is_whole, shorten
+from sojourn.data.series import forecast_windows, series_in
+from sojourn.data.targets import Targets, class_numbers, faults, label_flags, next_tokens, quantities
 from sojourn.errors import DataError
 
 if TYPE_CHECKING:
@@ -17,8 +20,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from sojourn.data.labels import Labels
-    from sojourn.data.source import Form
+    from sojourn.data.series import Series
+    from sojourn.data.source import Form, Purpose
     from sojourn.protocol.spec import InputSpec
+    from sojourn.protocol.task import TaskSpec
 
 _BLOCK = 1024
 
@@ -41,14 +46,19 @@ class SampleForm:
 
     input: InputSpec
     classes: tuple[str, ...]
+    task: TaskSpec | UnsetType = UNSET
 
 
 @dataclass(frozen=True)
 class Content:
     """What a file or folder holds, as it holds it.
 
-    labels are its distinct labels, `which` says which of them each sample has, and `names` what integer labels mean.
-    labelled_by says where the labels come from and why; guessed, that neither the file nor its owner said so.
+    labels are its distinct labels, `which` says which of them each sample has, and `names` what integer labels mean;
+    where there are no labels `which` is -1. targets are the numbers that samples are compared with, a row for each, and
+    target_names what their columns are called; labels that are numbers are targets as well. Where x are the steps of
+    series, `series` says how they follow each other.
+    labelled_by says where the labels or targets come from and why, or what the source has instead ("no array 'y'");
+    guessed, that neither the file nor its owner said so.
     """
 
     source: str
@@ -60,57 +70,79 @@ class Content:
     labelled_by: str = ""
     guessed: bool = False
     doubts: tuple[Doubt, ...] = ()
+    targets: NDArray[np.generic] | None = None
+    target_names: tuple[str, ...] = ()
+    series: Series | None = None
 
 
 @dataclass(frozen=True)
 class Samples:
-    """What a model is trained or tested on: x as compact as it was, y as class numbers; and what was left out.
+    """What a model is trained or tested on: x as compact as it was, y what it is compared with; and what was left out.
 
-    kept says of each sample of the content whether it is here.
+    y is class numbers (N,), or targets in the task's shape: float32, or int64 of tokens. A reconstruction has no
+    targets, and y is 1 where a label says that the sample is faulty, else 0.
+    kept says of each sample of the content whether it is here. Where samples are cut out of several series, machine
+    says which of `machines` each is of.
     """
 
     x: NDArray[np.generic]
-    y: NDArray[np.int64]
+    y: NDArray[Any]
     skipped: tuple[str, ...]
     kept: NDArray[np.bool_]
+    machine: NDArray[np.int64] | None = None
+    machines: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """How many samples there are."""
         return len(self.y)
 
-    def batch(self, index: NDArray[np.int64], dtype: str) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
+    def batch(self, index: NDArray[np.int64], dtype: str) -> tuple[NDArray[np.generic], NDArray[Any]]:
         """These samples as the graph takes them."""
         return np.ascontiguousarray(self.x[index], dtype=dtype), self.y[index]
 
 
 def content_of(
-    x: NDArray[np.generic], y: NDArray[np.generic], names: tuple[str, ...], source: str, labelled_by: str = ""
+    x: NDArray[np.generic],
+    y: NDArray[np.generic] | None,
+    names: tuple[str, ...],
+    source: str,
+    labelled_by: str = "",
 ) -> Content:
-    """Samples and their labels, one each; labels may also stand in a column."""
+    """Samples and their labels or targets, a row each, or without any; labels may also stand in a column."""
+    if y is None and x.ndim:
+        return Content(source, x, (), no_labels(len(x)), names, labelled_by=labelled_by)
+    y = np.array(None) if y is None else y
     y = y.reshape(len(y)) if y.ndim == 2 and y.shape[1] == 1 else y
-    if x.ndim < 1 or y.ndim != 1 or len(x) != len(y):
+    several = y.ndim > 1 and y.dtype.kind in "buif"
+    if x.ndim < 1 or len(x) != len(y if y.ndim else ()) or (y.ndim != 1 and not several):
         raise DataError(f"{source}: x has the shape {x.shape} and y {y.shape}, not one label for each sample")
-    return Content(source, x, *distinct(y, source), names, labelled_by=labelled_by)
+    fractions = y.dtype.kind == "f" and not is_whole(y)
+    labels, which = ((), no_labels(len(y))) if several or fractions else distinct(y, source)
+    targets = y if y.dtype.kind in "buif" else None
+    return Content(source, x, labels, which, names, labelled_by=labelled_by, targets=targets)
 
 
-def fit(content: Content, form: Form) -> Samples:
-    """The samples of these classes in the model's shape.
+def no_labels(samples: int) -> NDArray[np.int64]:
+    """Which label each of so many samples has: none; it takes no memory, however many they are."""
+    return np.broadcast_to(np.int64(-1), samples)
+
+
+def fit(content: Content, form: Form, part: Purpose = "train") -> Samples:
+    """The samples of these classes, or of this task, in the model's shape.
 
     Samples of other classes, and those that hold NaN or infinity, are left out and told in `skipped`: one bad row does
     not spoil a file. Where the roles once differed this holds for all of them: labels are compared by name, a number
     outside of the class names is an error, and so are floats where whole numbers are wanted.
+    part: what the samples are for; only a test set keeps those that are labelled as faulty.
     """
     source = content.source
-    if not len(content.which) and not content.skipped:
-        raise DataError(f"{source}: there are no samples in it")
-    names = named(content.labels, content.names, form.classes, source)
-    number = {name: at for at, name in enumerate(form.classes)}
-    y = np.array([number.get(name, -1) for name in names], dtype=np.int64)[content.which]
-    skipped = list(content.skipped)
-    listed = y >= 0
-    if not listed.all():
-        absent = shorten(name for name in names if name not in number)
-        skipped.append(f"{np.count_nonzero(~listed)} samples of classes that the job does not list: {absent}")
+    if not len(content.which):
+        nothing = _nothing(content, form, content.skipped)
+        raise nothing if content.skipped else DataError(f"{source}: there are no samples in it")
+    if form.task and form.task.kind in ("forecast", "tokens") and not _is_cut(content, form.input, form.task):
+        return _cut(content, form.input, form.task)
+    targets = _targets(content, form, part)
+    listed, skipped = targets.keep, [*content.skipped, *targets.skipped]
     if not listed.any():
         raise _nothing(content, form, skipped)
     x = shaped(numeric(content.x, form.input, source), form.input.shape, source)
@@ -120,7 +152,45 @@ def fit(content: Content, form: Form) -> Samples:
     keep = listed & finite
     if not keep.any():
         raise _nothing(content, form, skipped)
-    return Samples(x if keep.all() else x[keep], y[keep], tuple(skipped), keep)
+    return Samples(x if keep.all() else x[keep], targets.y[keep], tuple(skipped), keep)
+
+
+def _is_cut(content: Content, wanted: InputSpec, task: TaskSpec) -> bool:
+    """Whether somebody has cut the windows already: samples in the model's shape, each with what is to come."""
+    if content.targets is None or content.series is not None or task.target is None:
+        return False
+    found = content.x.shape[1:]
+    same = wanted.shape in (found, (*found, 1))
+    return same and prod(content.targets.shape[1:]) == prod(task.target.shape)
+
+
+def _cut(content: Content, wanted: InputSpec, task: TaskSpec) -> Samples:
+    """Samples that overlap in series, or lie end to end in sequences of tokens."""
+    if task.kind == "tokens":
+        from sojourn.data.tokens import token_windows  # noqa: PLC0415  # which knows what a content is
+
+        found, skipped = token_windows(content, wanted, task), content.skipped
+    else:
+        known = content if content.series else series_in(content)
+        known = replace(known, x=numeric(known.x, wanted, content.source))
+        found, skipped = forecast_windows(known, wanted, task), known.skipped
+    return Samples(found.x, found.y, skipped, np.ones(len(found.x), np.bool_), found.machine, found.machines)
+
+
+def _targets(content: Content, form: Form, part: Purpose) -> Targets:
+    match form.task:
+        case UnsetType():
+            return class_numbers(content, form.classes)
+        case task if task.kind in ("regression", "forecast"):
+            return quantities(content, task)
+        case task if task.kind == "tokens":
+            return next_tokens(content, task)
+        case task if task.kind == "multilabel":
+            return label_flags(content, form.classes)
+        case task if task.kind == "reconstruction":
+            return faults(content, task, part)
+        case _:
+            return class_numbers(content, form.classes)
 
 
 def natural_shape(x: NDArray[np.generic], dtype: str) -> tuple[int, ...]:
@@ -191,7 +261,8 @@ def numeric(x: NDArray[np.generic], wanted: InputSpec, source: str) -> NDArray[n
 def _nothing(content: Content, form: Form, skipped: Sequence[str]) -> DataError:
     whence = [f"labels are taken from {content.labelled_by}"] if content.guessed else []
     reasons = f" ({'; '.join((*skipped, *whence))})" if skipped or whence else ""
-    return DataError(f"{content.source} holds no sample of the job's classes {shorten(form.classes)}{reasons}")
+    of = f" of the job's classes {shorten(form.classes)}" if not form.task else " that can be used"
+    return DataError(f"{content.source} holds no sample{of}{reasons}")
 
 
 def _finite(x: NDArray[np.generic]) -> NDArray[np.bool_]:

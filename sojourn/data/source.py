@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
     from sojourn.data.samples import Content, Samples
     from sojourn.protocol.spec import InputSpec
+    from sojourn.protocol.task import TaskSpec
 
-Format = Literal["npz", "images", "csv"]
+Format = Literal["npz", "images", "csv", "text"]
 Purpose = Literal["train", "test"]
 """What samples are for: it decides which arrays of an NPZ file are taken."""
 _ZIP = b"PK\x03\x04"
-_SUFFIXES: dict[str, Format] = {".npz": "npz", ".csv": "csv"}
+_SUFFIXES: dict[str, Format] = {".npz": "npz", ".csv": "csv", ".txt": "text"}
 
 
 class Form(Protocol):
@@ -40,12 +41,16 @@ class Form(Protocol):
     def classes(self) -> tuple[str, ...]:
         """The names of the classes, in their order."""
 
+    @property
+    def task(self) -> TaskSpec | msgspec.UnsetType:
+        """What is learnt, where it is no plain classification."""
+
 
 class DataSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where the data is and how to read it."""
 
     path: str
-    """An NPZ or CSV file, or a folder with a folder of images for each class. Example: `"photos"`."""
+    """An NPZ or CSV file, a text, or a folder with a folder of images for each class. Example: `"photos"`."""
     format: Literal["auto"] | Format = "auto"
     """What it is; `auto` goes by its name, and by a file's first bytes."""
     x: str | None = None
@@ -63,10 +68,25 @@ class DataSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     class_names: tuple[str, ...] = ()
     """What the integer labels 0, 1, ... of an NPZ or CSV file mean, if the file does not say it itself. Example:
     `["cat", "dog"]`."""
+    targets: tuple[str | int, ...] = ()
+    """The columns of a CSV file, by name or number, with what jobs predict, in the order in which they list it; unless
+    told those that are called as in the job. Example: `["temp_c", "load_kw"]`."""
+    target_scale: str | None = None
+    """Brings what is predicted to another scale or unit, as `scale` does with the values of samples. Example:
+    `"32..212 to 0..100"`."""
+    ignore: tuple[str | int, ...] = ()
+    """Columns of a CSV file, by name or number, that are not read. Example: `["id", "remark"]`."""
+    time: str | int | None = None
+    """The column of a CSV file with the time of each row, as a number or as 2026-05-01 12:30: the rows of a series are
+    put in its order, and where it makes a jump is a gap. Unless told, rows are in order and without gaps. Example:
+    `"time"`."""
+    series: str | int | None = None
+    """The column of a CSV file that tells several series apart, such as machines. Example: `"machine"`."""
 
     def __post_init__(self) -> None:
-        if self.scale is not None:
-            scaling_of(self.scale)
+        for scale in (self.scale, self.target_scale):
+            if scale is not None:
+                scaling_of(scale)
 
 
 def read_as(path: str, **flags: object) -> DataSettings:
@@ -86,9 +106,11 @@ def format_of(settings: DataSettings) -> Format:
     if settings.format == "auto":
         found = "images" if folder else _SUFFIXES.get(path.suffix.lower()) or _by_content(path)
         if found is None:
-            raise DataError(f"{path} ends neither in .npz nor in .csv: set `format` to what it is, or rename it")
+            raise DataError(
+                f"{path} ends neither in .npz nor in .csv or .txt: set `format` to what it is, or rename it"
+            )
         return found
-    if folder != (settings.format == "images"):
+    if settings.format != "text" and folder != (settings.format == "images"):
         raise DataError(f"{path} is a {'folder' if folder else 'file'}, which cannot be {settings.format!r} data")
     return settings.format
 
@@ -101,21 +123,28 @@ def describe(settings: DataSettings) -> str:
         return f"no data: {error}"
 
 
-def load_data(settings: DataSettings, form: Form) -> Samples:
+def load_data(settings: DataSettings, form: Form, part: Purpose = "train") -> Samples:
     """Read the samples that fit a job or a release."""
     from sojourn.data.samples import fit  # noqa: PLC0415  # numpy comes with it
 
-    return fit(read_content(settings, "train", form.input, form.classes), form)
+    return fit(read_content(settings, part, form.input, form.classes, form.task or None), form, part)
 
 
 def read_content(
-    settings: DataSettings, part: Purpose, wanted: InputSpec | None = None, classes: tuple[str, ...] | None = None
+    settings: DataSettings,
+    part: Purpose,
+    wanted: InputSpec | None = None,
+    classes: tuple[str, ...] | None = None,
+    task: TaskSpec | None = None,
 ) -> Content:
     """Read what the data holds; images are brought to the size that is `wanted`, or else must all have one size.
 
     Of an image folder only the listed classes are read, so that what a job does not need costs no time.
+    task: which columns are read as what; without it, as for a classifier.
     """
-    content = _read(settings, part, wanted, classes)
+    content = _read(settings, part, wanted, classes, task)
+    if settings.target_scale and content.targets is not None:
+        content = replace(content, targets=scaled(content.targets, scaling_of(settings.target_scale)))
     return replace(content, x=on_scale(content.x, settings)) if settings.scale else content
 
 
@@ -124,7 +153,13 @@ def on_scale(x: NDArray[np.generic], settings: DataSettings) -> NDArray[np.gener
     return scaled(x, scaling_of(settings.scale)) if settings.scale and x.dtype.kind in "buif" else x
 
 
-def _read(settings: DataSettings, part: Purpose, wanted: InputSpec | None, classes: tuple[str, ...] | None) -> Content:
+def _read(
+    settings: DataSettings,
+    part: Purpose,
+    wanted: InputSpec | None,
+    classes: tuple[str, ...] | None,
+    task: TaskSpec | None,
+) -> Content:
     # Not at the top: numpy comes with these, and Pillow with images.
     match format_of(settings):
         case "npz":
@@ -133,12 +168,19 @@ def _read(settings: DataSettings, part: Purpose, wanted: InputSpec | None, class
             return read_npz(settings, part)
         case "csv":
             from sojourn.data.csv import read_csv  # noqa: PLC0415
+            from sojourn.data.csv_columns import Asked  # noqa: PLC0415
 
-            return read_csv(settings)
+            return read_csv(settings, Asked(task, classes, wanted))
         case "images":
             from sojourn.data.images import common_input, read_images  # noqa: PLC0415
 
-            return read_images(settings, wanted or common_input(settings), classes)
+            return read_images(settings, wanted or common_input(settings, task), classes, task)
+        case "text":
+            if task.kind != "tokens" if task else wanted is not None:
+                raise DataError(f'{settings.path} is text, which only a job with [task] kind = "tokens" learns')
+            from sojourn.data.tokens import read_text  # noqa: PLC0415
+
+            return read_text(settings)
 
 
 def _by_content(path: Path) -> Format | None:

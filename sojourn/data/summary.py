@@ -2,65 +2,73 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sojourn.data.data_survey import DataSurvey
-from sojourn.data.doubts import counts_of, doubts_of
+from sojourn.data.doubts import counts_of, doubts_of, is_quantity
 from sojourn.data.labels import by_number
+from sojourn.data.scale_check import range_of
+from sojourn.data.series import forecast_windows, series_in
 from sojourn.data.source import format_of, on_scale, read_content
+from sojourn.data.targets import quantities
+from sojourn.data.tokens import UNLABELLED
 from sojourn.errors import DataError
-from sojourn.protocol.data_summary import CLASSES, WARNINGS, DataSummary
+from sojourn.protocol.data_summary import CLASSES, SERIES, TARGETS, TEXT, WARNINGS, DataSummary, Quantity, SeriesSummary
 from sojourn.protocol.limits import MOST_FIGURE
+from sojourn.protocol.spec import InputSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from sojourn.data.samples import Content, Doubt
     from sojourn.data.source import DataSettings
+    from sojourn.protocol.task import TaskSpec
 
 _NAME, _SENTENCE = 80, 300
-_BLOCK = 1024
 
 
-def survey(settings: DataSettings) -> DataSurvey:
+def survey(settings: DataSettings, task: TaskSpec | None = None) -> DataSurvey:
     """What the data is taken for, and what looks odd about it; data that cannot be read is a summary with a fault.
 
     Images are counted and only some of them opened: there may be many, and no job has said in which size it wants them.
+    task: what the data is looked at for, where that is known; then it is a fault if there is nothing to learn it from.
     """
     shape: tuple[int, ...]
     try:
         if format_of(settings) == "images":
             from sojourn.data.image_survey import survey_images  # noqa: PLC0415  # Pillow comes with it
 
-            content, shape, values = survey_images(settings)
+            content, shape, values = survey_images(settings, task)
             values = _on_scale(values, settings)
         else:
-            content = read_content(settings, "train")
+            content = read_content(settings, "train", task=task)
+            content = series_in(content) if task and task.kind == "forecast" and not content.series else content
             shape, values = tuple(int(size) for size in content.x.shape[1:]), range_of(content.x)
         if not len(content.which):
             raise DataError(f"{settings.path} holds no samples: put some there, a visit without any is declined")
+        _check(content, task)
     except (DataError, MemoryError) as error:
         text = str(error) or f"{settings.path}: there is not enough memory to read it"
         return DataSurvey(DataSummary(fault=text[:_SENTENCE]))
-    doubts = doubts_of(content)
+    doubts = doubts_of(content, task)
     warnings = [f"{each.what} ({each.detail}); to do: {each.remedy}" for each in doubts]
     warnings += [f"left out: {text}" for text in content.skipped]
+    # What a job predicts as a quantity has no classes, even if it is whole numbers.
+    content = replace(content, labels=()) if _is_predicted(content, task) else content
     return DataSurvey(_summary(content, shape, values, doubts), tuple(warnings), tuple(_names(content)))
 
 
-def range_of(x: NDArray[np.generic]) -> tuple[float, float] | None:
-    """The least and the largest finite value, if there is one."""
-    low, high = np.inf, -np.inf
-    for at in range(0, len(x) if x.dtype.kind in "buif" else 0, _BLOCK):
-        block = x[at : at + _BLOCK]
-        block = block[np.isfinite(block)] if block.dtype.kind == "f" else block
-        if block.size:
-            low, high = min(low, float(block.min())), max(high, float(block.max()))
-    return (low, high) if low <= high else None
+def _check(content: Content, task: TaskSpec | None) -> None:
+    """Whether what the task needs can be made of the data, as far as that is known without a model."""
+    if task is None:
+        return
+    if task.kind == "regression":
+        quantities(content, task)
+    elif task.kind == "forecast" and task.window:
+        forecast_windows(content, InputSpec((task.window.steps, max(1, content.x.shape[1]))), task)
 
 
 def _on_scale(values: tuple[float, float] | None, settings: DataSettings) -> tuple[float, float] | None:
@@ -74,22 +82,53 @@ def _summary(
     content: Content, shape: tuple[int, ...], values: tuple[float, float] | None, doubts: Sequence[Doubt]
 ) -> DataSummary:
     named = sorted(zip(_names(content), counts_of(content).tolist(), strict=True), key=lambda each: by_number(each[0]))
+    predicted = _quantities(content)
     warnings = [f"{doubt.what}; to do: {doubt.remedy}" for doubt in doubts]
     if content.skipped:
         warnings.append("some of it cannot be read and is left out; to do: see the device's log")
     low, high = values or (None, None)
     return DataSummary(
         samples=len(content.which),
-        shape=shape,
+        shape=shape[:8],
         dtype=content.x.dtype.name[:_NAME],
-        low=None if low is None else max(low, -MOST_FIGURE),
-        high=None if high is None else min(high, MOST_FIGURE),
+        low=_told(low),
+        high=_told(high),
         classes=tuple(name[:_NAME] for name, _ in named[:CLASSES]),
         counts=tuple(count for _, count in named[:CLASSES]),
         class_count=len(named),
         labels=content.labelled_by[:_SENTENCE],
         warnings=tuple(text[:_SENTENCE] for text in warnings[:WARNINGS]),
+        targets=predicted[:TARGETS],
+        target_count=len(predicted),
+        series=_series(content),
     )
+
+
+def _series(content: Content) -> SeriesSummary | None:
+    series = content.series
+    if series is None:
+        return None
+    kind = TEXT if content.labelled_by == UNLABELLED else SERIES
+    return SeriesSummary(kind, len(np.unique(series.machine)), series.longest, series.gaps)
+
+
+def _is_predicted(content: Content, task: TaskSpec | None) -> bool:
+    return task.kind == "regression" if task else is_quantity(content)
+
+
+def _quantities(content: Content) -> tuple[Quantity, ...]:
+    """What may be predicted of the data, each with its range."""
+    targets = content.targets
+    if targets is None or content.labels or targets.dtype.kind not in "buif":
+        return ()
+    columns = targets.reshape(len(targets), -1)
+    names = content.target_names if len(content.target_names) == columns.shape[1] else [""] * columns.shape[1]
+    ranges = (range_of(columns[:, at]) or (None, None) for at in range(columns.shape[1]))
+    return tuple(Quantity(name[:_NAME], *map(_told, each)) for name, each in zip(names, ranges, strict=True))
+
+
+def _told(value: float | None) -> float | None:
+    return None if value is None else min(max(value, -MOST_FIGURE), MOST_FIGURE)
 
 
 def _names(content: Content) -> list[str]:

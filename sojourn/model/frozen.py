@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from sojourn.protocol.spec import FrozenTensor, Kit
 
-    Use = Literal["train", "predict", "trunk"]
+    Use = Literal["train", "predict", "score", "trunk"]
     """The graphs of a kit, as `FrozenTensor.graphs` calls them."""
 
 PREFIX = "frozen/"
@@ -39,6 +39,8 @@ def graph_in(kit: Kit, use: Use) -> bytes:
     """One of the kit's graphs as it stands there, without the frozen weights that it uses."""
     if use == "trunk":
         return kit.trunk.graph if kit.trunk else b""
+    if use == "score":
+        return kit.score or b""
     return kit.train if use == "train" else kit.predict
 
 

@@ -10,7 +10,8 @@ import onnxruntime
 
 from sojourn.errors import DataError, GraphRefused, ModelError
 from sojourn.model.frozen import given_to, graph_in
-from sojourn.model.kit_rules import STATE_TOLD, check_kit, check_predict, check_train, check_trunk
+from sojourn.model.kit_rules import STATE_TOLD, check_kit, check_predict, check_score, check_train, check_trunk
+from sojourn.model.metrics import cross_entropies
 from sojourn.model.session import REFUSED, open_session, session_options
 from sojourn.randomness import noise as draw_noise
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
     from sojourn.model.frozen import Use
     from sojourn.protocol.spec import FrozenTensor, Kit
+    from sojourn.protocol.task import TaskSpec
+
+    Losses = NDArray[np.float64]
 
 LOSS_TOLERANCE = 1e-4
 GRADIENT_TOLERANCE = 1e-3
@@ -37,6 +41,16 @@ class Graphs:
         check_kit(kit)
         self._kit = kit
         self._threads = threads
+
+    @cached_property
+    def learns(self) -> TaskSpec:
+        """What is learnt."""
+        return self._kit.learns
+
+    @property
+    def task(self) -> TaskSpec | None:
+        """What is learnt, where it is not simply one class of several."""
+        return self._kit.task or None
 
     @property
     def cuts(self) -> bool:
@@ -62,23 +76,27 @@ class Graphs:
         self,
         vector: NDArray[np.float32],
         x: NDArray[np.generic],
-        y: NDArray[np.int64],
+        y: NDArray[np.generic],
         noise: Sequence[NDArray[np.float32]] = (),
+        beside: Sequence[NDArray[np.float32]] = (),
     ) -> tuple[float, NDArray[np.float32]]:
         """The mean loss of a batch and its gradient by what is trained of the model's vector."""
-        loss, gradient, _ = self.loss_gradient_and_state(vector, x, y, noise)
+        loss, gradient, _ = self.loss_gradient_and_state(vector, x, y, noise, beside)
         return loss, gradient
 
     def loss_gradient_and_state(
         self,
         vector: NDArray[np.float32],
         x: NDArray[np.generic],
-        y: NDArray[np.int64],
+        y: NDArray[np.generic],
         noise: Sequence[NDArray[np.float32]] = (),
+        beside: Sequence[NDArray[np.float32]] = (),
     ) -> tuple[float, NDArray[np.float32], NDArray[np.float32]]:
-        """The same, and the state that a step with this batch leaves; empty for a model without state."""
-        self._check_labels(y)
-        feeds: dict[str, NDArray[np.generic]] = {"vector": vector, "x": x, "y": y}
+        """The same, and the state that a step with this batch leaves; empty for a model without state.
+
+        beside: the models that the task's loss looks at besides; this one itself, unless told.
+        """
+        feeds = self._feeds(vector, x, y, beside)
         feeds |= {f"noise_{at}": values for at, values in enumerate(noise)}
         model = self._kit.model
         loss, gradient, *rest = self._train.run(["loss", "gradient", *(["state"] if model.state else [])], feeds)
@@ -88,22 +106,58 @@ class Graphs:
         _check_shape("state", state, (model.size - model.learnt,))
         return float(loss), gradient, state
 
-    def loss(self, vector: NDArray[np.float32], x: NDArray[np.generic], y: NDArray[np.int64]) -> float:
-        """The mean cross-entropy of a batch as the model predicts it."""
-        logits = self.logits(vector, x).astype(np.float64)
-        shifted = logits - logits.max(axis=1, keepdims=True)
-        return float((np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(y)), y]).mean())
+    def loss(self, vector: NDArray[np.float32], x: NDArray[np.generic], y: NDArray[np.generic]) -> float:
+        """The mean loss of a batch as the model predicts it."""
+        return float(self.losses(vector, x, y).mean())
 
-    def logits(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
-        """The model's answers for a batch, one row per sample."""
-        answers: NDArray[np.float32] = self._predict.run(["logits"], {"vector": vector, "x": x})[0]
-        _check_shape("logits", answers, (len(x), len(self._kit.classes)))
+    def losses(
+        self,
+        vector: NDArray[np.float32],
+        x: NDArray[np.generic],
+        y: NDArray[np.generic],
+        beside: Sequence[NDArray[np.float32]] = (),
+    ) -> Losses:
+        """The loss of each sample as the model predicts it."""
+        if self.task:
+            found: NDArray[np.float32] = self._score.run(["losses"], self._feeds(vector, x, y, beside))[0]
+            _check_shape("losses", found, (len(x),))
+            return found.astype(np.float64)
+        return cross_entropies(self.outputs(vector, x), y.astype(np.int64))
+
+    def outputs(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
+        """The model's answers for a batch, in the task's own terms: values, or logits."""
+        name = self.learns.answers
+        answers: NDArray[np.float32] = self._predict.run([name], {"vector": vector, "x": x})[0]
+        _check_shape(name, answers, (len(x), *self.learns.output))
         return answers
 
-    def _check_labels(self, y: NDArray[np.int64]) -> None:
+    def logits(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
+        """A classifier's answers for a batch, one row per sample."""
+        return self.outputs(vector, x)
+
+    def _feeds(
+        self,
+        vector: NDArray[np.float32],
+        x: NDArray[np.generic],
+        y: NDArray[np.generic],
+        beside: Sequence[NDArray[np.float32]] = (),
+    ) -> dict[str, NDArray[np.generic]]:
+        """What a graph takes that compares answers with targets."""
+        feeds: dict[str, NDArray[np.generic]] = {"vector": vector, "x": x}
+        if self.learns.target is not None:
+            self._check_targets(y)
+            feeds["y"] = y
+        models = beside or (vector,) * len(self.learns.beside)
+        return feeds | {f"beside_{at}": each for at, each in enumerate(models[: len(self.learns.beside)])}
+
+    def _check_targets(self, y: NDArray[np.generic]) -> None:
+        learns = self.learns
         # The graph compares labels with class numbers: one out of range would count as no loss at all.
-        if y.size == 0 or y.min() < 0 or y.max() >= len(self._kit.classes):
-            raise DataError(f"labels must be 0 to {len(self._kit.classes) - 1} and a batch must not be empty")
+        most = learns.output[-1] if learns.kind in ("classification", "tokens") else None
+        if y.size == 0 or (most is not None and (y.min() < 0 or y.max() >= most)):
+            raise DataError(f"labels must be 0 to {(most or 1) - 1} and a batch must not be empty")
+        if learns.target and (y.shape[1:] != learns.target.shape or y.dtype != learns.target.dtype):
+            raise DataError(f"targets must be {learns.target.dtype} of {learns.target.shape}, not {y.dtype}{y.shape}")
 
     @cached_property
     def _trunk(self) -> onnxruntime.InferenceSession:
@@ -114,6 +168,11 @@ class Graphs:
     def _train(self) -> onnxruntime.InferenceSession:
         check_train(self._kit)
         return self._session("train", "the training graph")
+
+    @cached_property
+    def _score(self) -> onnxruntime.InferenceSession:
+        check_score(self._kit)
+        return self._session("score", "the scoring graph")
 
     @cached_property
     def _predict(self) -> onnxruntime.InferenceSession:
@@ -128,7 +187,7 @@ def check_probe(kit: Kit, graphs: Graphs) -> str | None:
     """Why this runtime may not train with the kit, or None when it agrees with the probe."""
     probe = kit.probe
     x = np.frombuffer(probe.x, dtype=kit.input.dtype).reshape(len(probe.y), *kit.input.shape)
-    y = np.array(probe.y, dtype=np.int64)
+    y = probe_targets(kit)
     noise = draw_noise(probe.noise_seed, 0, len(probe.y), kit.noise)
     try:
         vector = probe_vector(kit.model.sizes, probe.spread, kit.model.state)
@@ -138,6 +197,14 @@ def check_probe(kit: Kit, graphs: Graphs) -> str | None:
     except (*REFUSED, ModelError) as error:
         return f"onnxruntime {onnxruntime.__version__} refuses the kit's graphs: {error}"
     return _disagreement(kit, loss, gradient) or _disagreement_on_state(kit, state)
+
+
+def probe_targets(kit: Kit) -> NDArray[np.generic]:
+    """What the probe's samples are compared with."""
+    target = kit.learns.target
+    if target is None or not kit.probe.targets:
+        return np.array(kit.probe.y, dtype=np.int64)
+    return np.frombuffer(kit.probe.targets, dtype=target.dtype).reshape(len(kit.probe.y), *target.shape)
 
 
 def probe_vector(sizes: Sequence[int], spread: Sequence[float] = (), state: int = 0) -> NDArray[np.float32]:

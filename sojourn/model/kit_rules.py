@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from sojourn.errors import GraphRefused
 from sojourn.model.frozen import given_to, graph_in, names_of
 from sojourn.model.inspection import LARGEST, Declared, inspected
+from sojourn.model.task_rules import objections_to_task
 from sojourn.model.tensors import FLOAT, INT64
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from sojourn.model.frozen import Use
     from sojourn.protocol.spec import InputSpec, Kit
+    from sojourn.protocol.task import Target
 
 LARGEST_MODEL = 1 << 28
 """Numbers of a model."""
@@ -41,11 +43,7 @@ def check_kit(kit: Kit) -> None:
 def check_train(kit: Kit) -> None:
     """Refuse a training graph that does not take and give exactly what the kit says."""
     batch = None
-    inputs = {
-        "vector": Declared(FLOAT, (kit.model.size,)),
-        "x": _declared(kit.taken),
-        "y": Declared(INT64, (batch,)),
-    }
+    inputs = _compared(kit)
     inputs |= {f"noise_{at}": Declared(FLOAT, (batch, *shape)) for at, shape in enumerate(kit.noise)}
     learnt, size = kit.model.learnt, kit.model.size
     outputs = {"loss": Declared(FLOAT, ()), "gradient": Declared(FLOAT, (learnt,))}
@@ -56,14 +54,34 @@ def check_train(kit: Kit) -> None:
 def check_predict(kit: Kit) -> None:
     """Refuse a prediction graph that does not take and give exactly what the kit says."""
     inputs = {"vector": Declared(FLOAT, (kit.model.size,)), "x": _declared(kit.taken)}
-    outputs = {"logits": Declared(FLOAT, (None, len(kit.classes)))}
+    learns = kit.learns
+    outputs = {learns.answers: Declared(FLOAT, (None, *learns.output))}
     _compare(kit, "predict", "the prediction graph", inputs, outputs)
+
+
+def check_score(kit: Kit) -> None:
+    """Refuse a scoring graph that does not take and give exactly what the kit says."""
+    _compare(kit, "score", "the scoring graph", _compared(kit), {"losses": Declared(FLOAT, (None,))})
+
+
+def _compared(kit: Kit) -> dict[str, Declared]:
+    """What a graph takes that compares answers with targets: models, samples and targets."""
+    vector, learns = Declared(FLOAT, (kit.model.size,)), kit.learns
+    inputs = {"vector": vector, "x": _declared(kit.taken)}
+    if learns.target is not None:
+        inputs["y"] = Declared(_TYPES[learns.target.dtype], (None, *learns.target.shape))
+    return inputs | {f"beside_{at}": vector for at in range(len(learns.beside))}
 
 
 def check_trunk(kit: Kit) -> None:
     """Refuse a trunk that does not make the features that the kit says of its samples."""
     outputs = {"features": Declared(FLOAT, (None, *kit.taken.shape))}
     _compare(kit, "trunk", "the trunk", {"x": _declared(kit.input)}, outputs)
+
+
+def _bytes(spec: InputSpec | Target) -> int:
+    """How many bytes one sample takes, or one target."""
+    return prod(spec.shape) * (8 if spec.dtype == "int64" else 4)
 
 
 def _declared(spec: InputSpec) -> Declared:
@@ -92,12 +110,16 @@ def _objections(kit: Kit) -> Iterator[str]:
     if kit.model.state >= len(tensors):
         yield f"a model of {len(tensors)} tensors, of which {kit.model.state} are said to be state"
     names = {tensor.name for tensor in tensors}
-    if len(names) < len(tensors) or max(map(len, (*names, *kit.classes))) > LONGEST_NAME:
+    if len(names) < len(tensors) or max(map(len, (*names, *kit.classes, ""))) > LONGEST_NAME:
         yield "two tensors of one name, or a name that is too long"
     if not set(kit.linear) <= names:
         yield "a layer that is no tensor of the model"
-    if not 1 <= len(kit.classes) <= MOST_CLASSES or len(set(kit.classes)) < len(kit.classes):
+    least = 1 if kit.learns.kind in ("classification", "multilabel") else 0
+    if not least <= len(kit.classes) <= MOST_CLASSES or len(set(kit.classes)) < len(kit.classes):
         yield f"{len(kit.classes)} classes, or two of one name"
+    if kit.task:
+        yield from objections_to_task(kit.task, kit.input, len(kit.classes))
+        yield from ["a task and no graph of its loss"] if not kit.score else []
     if len(kit.noise) > MOST_ROWS or any(prod(shape) > LARGEST_SAMPLE for shape in (kit.input.shape, *kit.noise)):
         yield "a sample, or noise for it, that is too large"
     yield from _objections_to_frozen(kit)
@@ -121,9 +143,13 @@ def _objections_to_frozen(kit: Kit) -> Iterator[str]:
 
 def _objections_to_probe(kit: Kit) -> Iterator[str]:
     probe, rows = kit.probe, len(kit.probe.y)
-    if not 1 <= rows <= MOST_ROWS or not all(0 <= label < len(kit.classes) for label in probe.y):
+    labels = len(kit.classes) if kit.learns.kind == "classification" else 1
+    if not 1 <= rows <= MOST_ROWS or not all(0 <= label < labels for label in probe.y):
         yield f"a probe of {rows} rows, or with labels that are no class"
-    if len(probe.x) != rows * prod(kit.input.shape) * (8 if kit.input.dtype == "int64" else 4):
+    target = kit.task.target if kit.task and kit.task.kind != "classification" else None
+    if len(probe.targets) != (rows * _bytes(target) if target else 0):
+        yield f"a probe of {rows} rows with {len(probe.targets):,} bytes of targets"
+    if len(probe.x) != rows * _bytes(kit.input):
         yield "a probe whose rows are not of the input's shape"
     if rows * sum(map(prod, kit.noise)) > LARGEST_SAMPLE:
         yield "a probe that takes too much noise"

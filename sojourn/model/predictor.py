@@ -1,13 +1,15 @@
-"""Predicts with a graph that takes `x` and gives `logits`, and with a release: a graph that keeps to its card."""
+"""Predicts with a graph that takes `x` and gives answers, and with a release: a graph that keeps to its card."""
 
 from __future__ import annotations
 
-from math import nan
+from math import nan, prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sojourn.errors import DataError, ModelError
+from sojourn.model.answers import SCORE, Answer, figures_of, given_by, tally
+from sojourn.model.metrics import added
 from sojourn.model.session import REFUSED, first_line, open_session, session_options
 
 if TYPE_CHECKING:
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from sojourn.model.exemplars import Exemplars
+    from sojourn.model.metrics import Tally
     from sojourn.protocol.release import Card
+    from sojourn.protocol.task import TaskSpec
 
 BATCH = 256
 """Rows at a time: the memory that a test set takes does not grow with it."""
@@ -25,36 +29,49 @@ _TYPES = {"float32": "tensor(float)", "int64": "tensor(int64)"}
 class Predictor:
     """A prediction graph on this machine; safe to use from many threads."""
 
-    def __init__(self, graph: bytes, name: str = "the graph", threads: int = 1) -> None:
-        self.name = name
+    def __init__(
+        self, graph: bytes, name: str = "the graph", threads: int = 1, gives: tuple[str, ...] = ("logits",)
+    ) -> None:
+        """Run a graph whose results are called as `gives` says: answers, and scores if there are any."""
+        self.name, self._gives = name, list(gives)
         self.session = open_session(graph, session_options(threads), name)
 
-    def logits(self, x: NDArray[np.generic]) -> NDArray[np.float32]:
+    def answer(self, x: NDArray[np.generic]) -> Answer:
         """The answers for rows in the graph's shape and type."""
         try:
             if len(x) <= BATCH:
                 return self._run(x)
-            return np.concatenate([self._run(x[at : at + BATCH]) for at in range(0, len(x), BATCH)])
+            parts = [self._run(x[at : at + BATCH]) for at in range(0, len(x), BATCH)]
         except (*REFUSED, ValueError) as error:  # ValueError: there is no such input or output
             raise ModelError(f"onnxruntime does not run {self.name}: {first_line(error)}") from error
+        scores = [part.scores for part in parts if part.scores is not None]
+        return Answer(np.concatenate([part.outputs for part in parts]), np.concatenate(scores) if scores else None)
 
-    def accuracy(self, samples: Exemplars) -> float:
-        """The share of right answers."""
+    def logits(self, x: NDArray[np.generic]) -> NDArray[np.float32]:
+        """The same without scores: a classifier's logits, or what another task answers."""
+        return self.answer(x).outputs
+
+    def figures(self, samples: Exemplars, task: TaskSpec) -> dict[str, float]:
+        """How good the answers are, the task's main figure first."""
         x, y = samples.packed()
-        starts = range(0, len(y), BATCH)
-        batches = ((self.logits(samples.unpacked(x[at : at + BATCH])), y[at : at + BATCH]) for at in starts)
-        return sum(int((logits.argmax(axis=1) == labels).sum()) for logits, labels in batches) / len(y)
+        faulty, compared = samples.marked(), samples.compared()
+        if task.kind == "reconstruction":
+            compared = np.zeros(len(y), np.int64) if faulty is None else faulty.astype(np.int64)
+        total: Tally = {}
+        for at in range(0, len(y), BATCH):
+            rows = samples.unpacked(x[at : at + BATCH])
+            total = added(total, tally(task, self.answer(rows), rows, compared[at : at + BATCH]))
+        return figures_of(task, total)
 
-    def _run(self, x: NDArray[np.generic]) -> NDArray[np.float32]:
-        answers: NDArray[np.float32] = self.session.run(["logits"], {"x": x})[0]
-        return answers
+    def _run(self, x: NDArray[np.generic]) -> Answer:
+        return Answer(*self.session.run(self._gives, {"x": x}))
 
 
 class ReleasePredictor(Predictor):
     """Predicts with one release; made only of a graph that takes and gives what its card says."""
 
     def __init__(self, graph: bytes, card: Card, threads: int = 1) -> None:
-        super().__init__(graph, f"release {card.version} of {card.line}", threads)
+        super().__init__(graph, f"release {card.version} of {card.line}", threads, given_by(card.learns))
         self.card = card
         self.shape = card.input.shape
         self.dtype = np.dtype(card.input.dtype)
@@ -64,21 +81,35 @@ class ReleasePredictor(Predictor):
     def check_probe(self) -> None:
         """Refuse a release whose answers here are not those that came with it."""
         card, probe = self.card, self.card.probe
+        shape = (probe.rows, *card.learns.output)
         there = np.frombuffer(probe.logits, dtype="<f4")
-        if probe.rows < 1 or there.size != probe.rows * len(card.classes):
+        if probe.rows < 1 or there.size != prod(shape):
             raise ModelError(f"the card of {self.name} has no answers that could be compared")
-        here = self.logits(probe_rows(card))
-        if here.shape != (probe.rows, len(card.classes)):
-            raise ModelError(
-                f"{self.name} gives logits of shape {here.shape} instead of {(probe.rows, len(card.classes))}"
-            )
-        apart = np.abs(here.astype(np.float64) - there.reshape(here.shape))
+        here, scores = self.answer(probe_rows(card))
+        name = card.learns.answers
+        if here.shape != shape:
+            raise ModelError(f"{self.name} gives {name} of shape {here.shape} instead of {shape}")
+        self._compare(here, there.reshape(shape), probe.atol, "answers")
+        if scores is not None:
+            self._check_scores(scores)
+
+    def _check_scores(self, here: NDArray[np.float32]) -> None:
+        rows, told = self.card.probe.rows, self.card.probe.scores
+        there = np.frombuffer(told.values, dtype="<f4") if told else np.zeros(0, np.float32)
+        if there.size != rows or not told or not self.card.anomaly:
+            raise ModelError(f"the card of {self.name} has no scores that could be compared, or no threshold for them")
+        if here.shape != (rows,):
+            raise ModelError(f"{self.name} gives scores of shape {here.shape} instead of {(rows,)}")
+        self._compare(here, there, told.atol, "scores")
+
+    def _compare(self, here: NDArray[np.float32], there: NDArray[np.float32], most: float, what: str) -> None:
+        apart = np.abs(here.astype(np.float64) - there)
         # Written as "not within", so that a NaN disagrees too.
-        if not (apart <= probe.atol).all():
+        if not (apart <= most).all():
             furthest = nan if np.isnan(apart).any() else float(apart.max())
             raise ModelError(
-                f"the answers of {self.name} differ here by up to {furthest:.3g} from those that came with it, "
-                f"where {probe.atol:.3g} is allowed"
+                f"the {what} of {self.name} differ here by up to {furthest:.3g} from those that came with it, "
+                f"where {most:.3g} is allowed"
             )
 
     def typed(self, given: NDArray[np.generic]) -> NDArray[np.generic]:
@@ -105,15 +136,17 @@ def _disagreement(card: Card, session: onnxruntime.InferenceSession) -> str | No
     takes, gives = session.get_inputs(), {output.name: output for output in session.get_outputs()}
     if [each.name for each in takes] != ["x"]:
         return f"it takes {', '.join(each.name for each in takes) or 'nothing'} instead of x"
-    if "logits" not in gives:
-        return f"it gives {', '.join(gives)} instead of logits"
+    for name in (names := given_by(card.learns)):
+        if name not in gives:
+            return f"it gives {', '.join(gives)} instead of {' and '.join(names)}"
+        if gives[name].type != "tensor(float)":
+            return f"its {name} {'is' if name == SCORE else 'are'} a {gives[name].type} instead of float32"
     if takes[0].type != _TYPES[card.input.dtype]:
         return f"it takes a {takes[0].type} instead of {card.input.dtype}"
-    if gives["logits"].type != "tensor(float)":
-        return f"its logits are a {gives['logits'].type} instead of float32"
+    shapes = zip(names, (card.learns.output, ()), strict=False)
     for what, found, sample in (
         ("takes samples", takes[0].shape, card.input.shape),
-        ("gives logits", gives["logits"].shape, (len(card.classes),)),
+        *((f"gives {name}", gives[name].shape, shape) for name, shape in shapes),
     ):
         if not _fits(found, sample):
             return f"it {what} of shape {found} instead of rows of {list(sample)}"

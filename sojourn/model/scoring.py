@@ -1,11 +1,15 @@
-"""How well a model answers on labelled samples."""
+"""How well a model answers on samples."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from functools import reduce
+from math import nan
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from sojourn.model.metrics import added, cross_entropies, figures, tallied
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,6 +19,7 @@ if TYPE_CHECKING:
 
     from sojourn.model.exemplars import Exemplars
     from sojourn.model.graphs import Graphs
+    from sojourn.model.metrics import Tally
 
     T = TypeVar("T")
 
@@ -33,6 +38,7 @@ class ScoredSamples:
 
     def __init__(self, samples: Exemplars, graphs: Graphs, *, cores: int = 1) -> None:
         self.x, self.y = samples.packed()
+        self.compared, self.faulty = samples.compared(), samples.marked()
         self._unpacked, self._graphs, self._seen = samples.unpacked, graphs, False
         if graphs.cuts and len(self.y) and len(self.y) * self.taken(slice(0, 1)).nbytes <= KEPT:
             starts = range(0, len(self.y), BATCH)
@@ -43,22 +49,42 @@ class ScoredSamples:
         """Some of the samples as the graphs take them."""
         return self.x[rows] if self._seen else self._graphs.features(self._unpacked(self.x[rows]))
 
+    def batch(self, rows: slice) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+        """Some of the samples as the graphs take them, and what they are compared with."""
+        return self.taken(rows), self.compared[rows]
 
-def accuracy_and_loss(
+
+class Scores(NamedTuple):
+    """How good a model is: the share of right answers (NaN where a task has none), the mean loss, other figures."""
+
+    accuracy: float
+    loss: float
+    figures: dict[str, float]
+
+
+def scores_of(graphs: Graphs, vector: NDArray[np.float32], samples: ScoredSamples, *, cores: int = 1) -> Scores:
+    """All that is told of a model; the same numbers on however many cores."""
+    found = figures_of(graphs, vector, samples, cores=cores)
+    accuracy, loss = found.pop("accuracy", nan), found.pop("loss", nan)
+    return Scores(accuracy, loss, found)
+
+
+def figures_of(
     graphs: Graphs, vector: NDArray[np.float32], samples: ScoredSamples, *, cores: int = 1
-) -> tuple[float, float]:
-    """The share of right answers and the mean cross-entropy; the same numbers on however many cores."""
-    y = samples.y
+) -> dict[str, float]:
+    """All figures of a kit's task, the main one first; the same numbers on however many cores."""
+    kind = graphs.learns.kind
 
-    def score(at: int) -> tuple[int, float]:
-        labels = y[at : at + BATCH]
-        logits = graphs.logits(vector, samples.taken(slice(at, at + BATCH))).astype(np.float64)
-        shifted = logits - logits.max(axis=1, keepdims=True)
-        loss = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(labels)), labels]
-        return int((logits.argmax(axis=1) == labels).sum()), float(loss.sum())
+    def tally(at: int) -> Tally:
+        rows = slice(at, at + BATCH)
+        x, y = samples.batch(rows)
+        outputs, faulty = graphs.outputs(vector, x), samples.faulty
+        losses = graphs.losses(vector, x, y) if graphs.task else cross_entropies(outputs, samples.y[rows])
+        compared = x if kind == "reconstruction" else y
+        return tallied(kind, outputs, compared, losses, None if faulty is None else faulty[rows])
 
-    scores = _each(score, range(0, len(y), BATCH), cores)
-    return sum(right for right, _ in scores) / len(y), sum(loss for _, loss in scores) / len(y)
+    with np.errstate(over="ignore", invalid="ignore"):  # a model that has diverged has figures that say so
+        return figures(kind, reduce(added, _each(tally, range(0, len(samples.y), BATCH), cores)))
 
 
 def _each(of: Callable[[int], T], starts: range, cores: int) -> list[T]:

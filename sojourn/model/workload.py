@@ -18,7 +18,7 @@ import onnxruntime
 
 from sojourn.errors import MachineError
 from sojourn.model.frozen import given_to
-from sojourn.model.graphs import Graphs, check_probe, probe_vector
+from sojourn.model.graphs import Graphs, check_probe, probe_targets, probe_vector
 from sojourn.model.session import open_session, session_options
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit
@@ -90,7 +90,9 @@ def counted_cost(kit: Kit) -> float:
         session = open_session(kit.train, _counting(folder), "the training graph", given_to(kit, "train"))
         x, y = _samples(kit, COUNTED)
         drawn = noise(kit.probe.noise_seed, 0, COUNTED, kit.noise)
-        feeds: dict[str, NDArray[np.generic]] = {"vector": _probe_vector(kit), "y": y}
+        feeds: dict[str, NDArray[np.generic]] = {"vector": _probe_vector(kit)}
+        feeds |= {"y": y} if kit.learns.target else {}
+        feeds |= {f"beside_{at}": _probe_vector(kit) for at in range(len(kit.learns.beside))}
         feeds["x"] = Graphs(kit).features(x)
         feeds |= {f"noise_{at}": values for at, values in enumerate(drawn)}
         session.run(["loss", "gradient"], feeds)
@@ -132,9 +134,9 @@ def _shape(form: dict[str, list[int]]) -> list[int]:
     return next(iter(form.values()))
 
 
-def _samples(kit: Kit, batch: int) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
+def _samples(kit: Kit, batch: int) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
     """The probe's samples, which fit the model, as often as the batch needs them."""
     probe = kit.probe
     x = np.frombuffer(probe.x, dtype=kit.input.dtype).reshape(len(probe.y), *kit.input.shape)
     index = np.arange(batch) % len(probe.y)
-    return x[index], np.array(probe.y, dtype=np.int64)[index]
+    return x[index], probe_targets(kit)[index]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, get_args
 import msgspec
 
 from sojourn.parts import Encoding, Estimator
+from sojourn.protocol.task import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,7 +40,9 @@ MODEL_TRUNK = "model trunk"
 MANDATE = "mandate"
 """Does only what an operator has signed (`sojourn.protocol.mandate`). Only devices say so whose owners have operators'
 keys: they are asked for nothing without a mandate. All others do not look at one."""
-OF_MODELS = (MODEL_STATE, MODEL_FROZEN, MODEL_TRUNK)
+MODEL_TASKS = {kind: f"model task {kind}" for kind in get_args(Kind)}
+"""Learn something else than one class of several by cross-entropy (`sojourn.protocol.task`), by kind."""
+OF_MODELS = (MODEL_STATE, MODEL_FROZEN, MODEL_TRUNK, *MODEL_TASKS.values())
 """What a kit may ask for: of a device, and of the edge server that leads its model there."""
 ABILITIES = (*_EARLY, *OF_MODELS)
 """All that the agent here can do."""
@@ -60,7 +63,8 @@ def asked(encoding: Encoding, training: Training, estimator: Estimator, of_model
 def asked_by(kit: Kit) -> tuple[str, ...]:
     """What a kit asks for."""
     words = {MODEL_STATE: kit.model.state > 0, MODEL_FROZEN: bool(kit.frozen), MODEL_TRUNK: bool(kit.trunk)}
-    return tuple(word for word, needed in words.items() if needed)
+    task = (MODEL_TASKS[kit.task.kind],) if kit.task else ()
+    return (*(word for word, needed in words.items() if needed), *task)
 
 
 def leads(site: Iterable[str], words: Iterable[str]) -> bool:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from sojourn.protocol.limits import Bytes, Name, Number, Portion
+from sojourn.protocol.limits import Bytes, Label, Name, Number, Portion
 
 JobFileText = Annotated[str, msgspec.Meta(max_length=50_000)]
 """The text of a job file."""
@@ -21,6 +21,8 @@ class Continue(msgspec.Struct, frozen=True, tag="continue", tag_field="kind"):
     """How many in all; unset: as many as before."""
     target: Portion | msgspec.UnsetType = msgspec.UNSET
     """The accuracy that ends the job; 0: none; unset: as before."""
+    goal: Label | msgspec.UnsetType = msgspec.UNSET
+    """Another figure that ends it, such as `rmse <= 0.5`; it counts in place of `target`. Unset before 0.7.0."""
 
 
 class Remove(msgspec.Struct, frozen=True, tag="remove", tag_field="kind"):

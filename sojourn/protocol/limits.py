@@ -112,6 +112,8 @@ def check_figures(it: msgspec.Struct) -> None:
     """Refuse a structure whose figures that may be unknown are out of their range: its `__post_init__` calls this."""
     for name, known, by_name in _figures(type(it)):
         value: Any = getattr(it, name)
+        if value is msgspec.UNSET:
+            continue
         for each in value.values() if by_name else (value,):
             if not known.holds(each):
                 raise ValueError(f"Expected {name} from {known.least:g} to {known.most:g}, or NaN")

@@ -14,10 +14,20 @@ Constants = Annotated[tuple[float, ...], msgspec.Meta(max_length=4096)]
 
 
 class Normalisation(msgspec.Struct, frozen=True):
-    """What a job's graphs take off raw values and divide them by; one number, or one for each channel."""
+    """What a job's graphs take off raw values and divide them by; one number, or one for each channel.
+
+    Of targets the same, by the last axis, where a task has such.
+    """
 
     mean: Constants | None
     std: Constants | None
+    target_mean: Constants | msgspec.UnsetType = msgspec.UNSET
+    target_std: Constants | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def scaling(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Mean and deviation of targets, if they are scaled."""
+        return (self.target_mean, self.target_std) if self.target_mean and self.target_std else None
 
 
 class ReadKit(msgspec.Struct, frozen=True, tag="read-kit", tag_field="kind"):

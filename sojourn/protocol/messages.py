@@ -177,7 +177,7 @@ class Visited(msgspec.Struct, frozen=True, tag="visited", tag_field="kind"):
     note: Text | msgspec.UnsetType = msgspec.UNSET
     """What the operator should know of the device's data, if something is odd about it."""
     signed: HopSignature | msgspec.UnsetType = msgspec.UNSET
-    """The device's signature, where it has a key of its own (`sojourn.protocol.statements`); unset before 0.6.0."""
+    """The device's signature, where it has a key of its own (`sojourn.protocol.statements`); unset before 0.8.0."""
 
 
 class RosterAsk(msgspec.Struct, frozen=True, tag="roster-ask", tag_field="kind"):
@@ -222,7 +222,7 @@ class Tour(msgspec.Struct, frozen=True, tag="tour", tag_field="kind"):
     mandate: SignedMandate | msgspec.UnsetType = msgspec.UNSET
     """What an operator signed for the job, where one did: passed on with every visit."""
     keys: Annotated[dict[Name, PublicKey], msgspec.Meta(max_length=MOST_KEYS)] | msgspec.UnsetType = msgspec.UNSET
-    """With which keys its devices sign, where they have some of their own; unset before 0.6.0, and on tours of more
+    """With which keys its devices sign, where they have some of their own; unset before 0.8.0, and on tours of more
     devices: then only the coordinator looks."""
 
 

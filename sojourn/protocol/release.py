@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
+from sojourn.protocol.figure_names import called, figure_text, worsening
 from sojourn.protocol.limits import (
     Accuracy,
     Change,
     Digest,
     Duration,
+    Figure,
     Identity,
     Label,
     LongText,
+    Measure,
+    MetricName,
     Microseconds,
     Name,
     Number,
@@ -28,6 +32,8 @@ from sojourn.protocol.limits import (
     check_figures,
 )
 from sojourn.protocol.spec import InputSpec
+from sojourn.protocol.task import TaskSpec, classes_as_strata
+from sojourn.protocol.wire import Figures
 
 if TYPE_CHECKING:
     from sojourn.protocol.signing import Signer
@@ -39,29 +45,53 @@ ENOUGH = 50
 """At least this many predictions say something about how often each class comes."""
 QUORUM = 2
 """How many devices must complain before a fleet turns back, unless the rules say otherwise."""
+WORSE = 0.1
+"""By which share of what it was the main figure of a task may become worse, unless the rules say otherwise."""
 FELT = 100.0
 """Microseconds: a release that takes no longer than this more is not slower, whatever the factor. Of so short a time
 the scheduler decides more than the graph, and nobody notices it."""
 
 Version = Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Quantile = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 ReleaseState = Literal["fetching", "checking", "serving", "refused", "failed", "fell-back", "withdrawn"]
 """Where a device is with an order: the last five are where it ends, and only `serving` and `withdrawn` are good."""
 ENDS: frozenset[ReleaseState] = frozenset({"serving", "refused", "failed", "fell-back", "withdrawn"})
 BAD: frozenset[ReleaseState] = frozenset({"refused", "failed", "fell-back"})
 
 
-class ProbeCheck(msgspec.Struct, frozen=True):
-    """Inputs with the logits that torch, or else the machine that made the release, gave for them.
+class ProbeScores(msgspec.Struct, frozen=True):
+    """The scores of a probe's rows, float32, little-endian, and how far from them a device may be."""
 
-    x: rows of the card's input, in its dtype, little-endian; logits: float32, as many rows; `atol` is how far from them
-    a device may be.
+    values: bytes
+    atol: Duration
+
+
+class ProbeCheck(msgspec.Struct, frozen=True):
+    """Inputs with the answers that torch, or else the machine that made the release, gave for them.
+
+    x: rows of the card's input, in its dtype, little-endian; logits: float32, as many rows, of a task of another kind
+    what it answers; `atol` is how far from them a device may be.
     """
 
     rows: Number
     x: bytes
     logits: bytes
     atol: Duration
+    scores: ProbeScores | msgspec.UnsetType = msgspec.UNSET
+    """Of a reconstruction."""
+
+
+class AnomalyRule(msgspec.Struct, frozen=True):
+    """From which score on a sample counts as an anomaly.
+
+    A device takes the score that this share (`quantile`) of its own samples does not exceed. Where it has none, it
+    takes `threshold`: the same of the `samples` that the release was made with.
+    """
+
+    quantile: Quantile
+    threshold: Figure
+    samples: Number
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,9 +123,22 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     checked: Text = ""
     """What the graph was compared with, and how far it was from it."""
     notes: Text = ""
+    task: TaskSpec | msgspec.UnsetType = msgspec.UNSET
+    """What was learnt, where it is no plain classification."""
+    figures: Figures | msgspec.UnsetType = msgspec.UNSET
+    """How good it is on that data, by name; unset before 0.7.0."""
+    worse: Measure | msgspec.UnsetType = msgspec.UNSET
+    """Which share of its main figure the encoding cost, where that is not the accuracy: 0.01 is one percent."""
+    anomaly: AnomalyRule | msgspec.UnsetType = msgspec.UNSET
+    """Of a reconstruction."""
 
     def __post_init__(self) -> None:
         check_figures(self)
+
+    @property
+    def learns(self) -> TaskSpec:
+        """What was learnt."""
+        return self.task or classes_as_strata(len(self.classes))
 
 
 class Parcel(msgspec.Struct, frozen=True, array_like=True):
@@ -158,6 +201,21 @@ class Pace(msgspec.Struct, frozen=True, array_like=True):
     p95: Microseconds
 
 
+class TaskHealth(msgspec.Struct, frozen=True, array_like=True):
+    """How a release of another task than a classification does on the device's own data."""
+
+    measure: MetricName
+    """The task's main figure by name."""
+    figure: Measure = nan
+    before: Measure = nan
+    """The same of the release before it."""
+    threshold: Measure = nan
+    """Of a reconstruction: from which score on a sample counts as an anomaly here."""
+
+    def __post_init__(self) -> None:
+        check_figures(self)
+
+
 class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a release does on a device: less than a kilobyte.
 
@@ -180,7 +238,10 @@ class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     errors: Number = 0
     """What programs reported as wrong."""
     mix: Annotated[tuple[Portion, ...], msgspec.Meta(max_length=64)] = ()
-    """How often each class was predicted since, of all; the first classes where there are many."""
+    """How often each class was predicted since, of all; the first classes where there are many. What stands for
+    classes in other tasks: `sojourn.model.answers`."""
+    task: TaskHealth | msgspec.UnsetType = msgspec.UNSET
+    """Of a release whose main figure is not the accuracy; unset before 0.7.0."""
 
     def __post_init__(self) -> None:
         check_figures(self)
@@ -190,10 +251,12 @@ class HealthRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """When a stage of a rollout counts as unhealthy.
 
     failures: the share of a stage's devices that may be unhealthy. latency: how many times as long as before the 95th
-    percentile may take. accuracy: how far it may fall, in shares (0.02 is two points). drift: how far the mix of
-    predicted classes may move. errors: how many errors programs may report on one device. soak: how many seconds all
-    devices of a stage must have been well. patience: how many seconds to wait for devices that do not answer. quorum:
-    how many devices must complain before the fleet turns back, or all where it has fewer; 1 takes each device's word.
+    percentile may take. accuracy: how far it may fall, in shares (0.02 is two points). worse: by which share of what
+    it was another main figure may become worse (0.1: an error may grow by a tenth). drift: how far the mix of predicted
+    classes, or of what stands for them, may move. errors: how many errors programs may report on one device. soak: how
+    many seconds all devices of a stage must have been well. patience: how many seconds to wait for devices that do not
+    answer. quorum: how many devices must complain before the fleet turns back, or all where it has fewer; 1 takes each
+    device's word.
     """
 
     failures: Share = 0.0
@@ -205,10 +268,17 @@ class HealthRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     patience: Annotated[float, msgspec.Meta(ge=0, le=1e7)] = 600.0
     quorum: Annotated[int, msgspec.Meta(ge=1, le=1000)] | msgspec.UnsetType = msgspec.UNSET
 
+    worse: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | msgspec.UnsetType = msgspec.UNSET
+
     @property
     def company(self) -> int:
         """The quorum, also where it is unset: then a coordinator from before 0.3.0 takes the rules, too."""
         return self.quorum or QUORUM
+
+    @property
+    def worst(self) -> float:
+        """How much worse a main figure may be, also where that is unset: as for a coordinator from before 0.7.0."""
+        return WORSE if self.worse is msgspec.UNSET else self.worse
 
 
 RolloutStatus = Literal["running", "paused", "halted", "rolling-back", "rolled-back", "done"]
@@ -264,12 +334,23 @@ def complaint(health: Health, rules: HealthRules) -> str | None:
             f"accuracy fell by {100 * fell:.1f} points on {health.rows} local samples "
             f"({100 * health.accuracy_before:.1f} % to {100 * health.accuracy:.1f} %)"
         )
+    if health.task and (worse := _worse(health.task, health.rows, rules)):
+        return worse
+    what = "answers" if health.task else "classes"
     for drift, where in ((health.drift, "the same inputs"), (health.live_drift, "inputs in use")):
         if drift > rules.drift:
-            return f"the mix of predicted classes moved by {100 * drift:.0f} % on {where}"
+            return f"the mix of predicted {what} moved by {100 * drift:.0f} % on {where}"
     if health.errors > rules.errors:
         return f"{health.errors} errors were reported by programs"
     return None
+
+
+def _worse(health: TaskHealth, rows: int, rules: HealthRules) -> str | None:
+    name, lost = health.measure, worsening(health.measure, health.figure, health.before)
+    if not lost > rules.worst:  # nor is what is not known worse
+        return None
+    now, before = (figure_text(name, each) for each in (health.figure, health.before))
+    return f"{called(name)} became worse by {100 * lost:.0f} % on {rows} local samples ({before} to {now})"
 
 
 def _us(microseconds: float) -> str:

@@ -7,7 +7,16 @@ from typing import Annotated, Literal
 import msgspec
 
 from sojourn.protocol.limits import Identity, Name, Number, Text
-from sojourn.protocol.release import Health, HealthRules, LineView, ReleaseState, Share, SignedOrder, Version
+from sojourn.protocol.release import (
+    Health,
+    HealthRules,
+    LineView,
+    Quantile,
+    ReleaseState,
+    Share,
+    SignedOrder,
+    Version,
+)
 from sojourn.protocol.wire import Ref
 
 
@@ -21,9 +30,11 @@ class MakeRelease(msgspec.Struct, frozen=True, tag="make-release", tag_field="ki
     encoding: Literal["float32", "int8"] = "float32"
     notes: Text = ""
     max_loss: Share = 0.05
-    """How much accuracy the encoding may cost: 0.01 is one point."""
+    """How much accuracy the encoding may cost: 0.01 is one point. Of another main figure: which share of it."""
     round: Number | msgspec.UnsetType = msgspec.UNSET
     """Of which round's model; unset: of the newest."""
+    quantile: Quantile | msgspec.UnsetType = msgspec.UNSET
+    """Of a reconstruction: which share of a device's own samples lies below the threshold of anomalies; unset: 0.99."""
 
 
 class ReleaseMade(msgspec.Struct, frozen=True, tag="release-made", tag_field="kind"):

@@ -8,13 +8,24 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
+from sojourn.protocol.task import Shape, Size, TaskSpec, classes_as_strata
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
-Shape = Annotated[tuple[Size, ...], msgspec.Meta(max_length=8)]
-
+__all__ = [
+    "FrozenTensor",
+    "InputSpec",
+    "Kit",
+    "ModelSpec",
+    "Probe",
+    "Shape",
+    "Size",
+    "TensorSpec",
+    "Trunk",
+    "ValueRange",
+]
 VARIANCE = "running_var"
 """How the name of a state tensor ends that holds variances."""
 
@@ -100,6 +111,7 @@ class Probe(msgspec.Struct, frozen=True, omit_defaults=True):
 
     x: bytes
     y: tuple[int, ...]
+    """The class of each sample; of a task of another kind 0, and `targets` holds what they are compared with."""
     noise_seed: int
     loss: float
     norm: float
@@ -109,6 +121,9 @@ class Probe(msgspec.Struct, frozen=True, omit_defaults=True):
     """The largest number of each trained tensor in the vector, where the plain one would multiply rounding errors."""
     state: tuple[float, ...] = ()
     """Of a model with state, some numbers of the new one: at `sojourn.model.graphs.state_places`."""
+    targets: bytes = b""
+    """The targets of all samples, in the shape and type that the task says, little-endian; of a plain classifier and a
+    reconstruction there are none."""
 
 
 class ValueRange(msgspec.Struct, frozen=True):
@@ -148,6 +163,11 @@ class Kit(msgspec.Struct, frozen=True):
     predict: (vector[P], x[B, ...]) -> logits[B, classes]
 
     Behind a trunk x is the trunk's features; without one it is the samples.
+
+    With a task y is what that says, and there is none where a sample is its own target:
+    train: (vector[P], x[B, ...], y[B, ...], noise_0[B, ...], ..., beside_0[P], ...) -> (loss[], gradient[L], state)
+    predict: (vector[P], x[B, ...]) -> outputs[B, ...], in the targets' own units
+    score: (vector[P], x[B, ...], y[B, ...], beside_0[P], ...) -> losses[B]
     """
 
     model: ModelSpec
@@ -165,6 +185,15 @@ class Kit(msgspec.Struct, frozen=True):
     """What is not trained, where a job says what is: in no visit's vector, and here once for all graphs."""
     trunk: Trunk | msgspec.UnsetType = msgspec.UNSET
     """What samples go through before both graphs, if the model was cut; the probe's x are samples all the same."""
+    task: TaskSpec | msgspec.UnsetType = msgspec.UNSET
+    """What is learnt, where it is not simply one class of several."""
+    score: bytes | msgspec.UnsetType = msgspec.UNSET
+    """The loss of each sample, as the model predicts it: of a kit with a task."""
+
+    @property
+    def learns(self) -> TaskSpec:
+        """What is learnt."""
+        return self.task or classes_as_strata(len(self.classes))
 
     @property
     def taken(self) -> InputSpec:

@@ -34,6 +34,7 @@ from sojourn.protocol.limits import (
     check_figures,
 )
 from sojourn.protocol.signed_hop import SignedHop
+from sojourn.protocol.task import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -152,7 +153,7 @@ class VisitReport(msgspec.Struct, frozen=True):
     signature: Signature | None
     seconds: Duration
     signed: SignedHop | msgspec.UnsetType = msgspec.UNSET
-    """What the device signed, where it has a key of its own and the visit was kept; unset before 0.6.0."""
+    """What the device signed, where it has a key of its own and the visit was kept; unset before 0.8.0."""
 
     @property
     def stride(self) -> float:
@@ -203,6 +204,10 @@ class TourView(msgspec.Struct, frozen=True):
     done: bool
 
 
+Figures = Annotated[dict[MetricName, Measure], msgspec.Meta(max_length=64)]
+"""How good a model is, by name; NaN where that is not known."""
+
+
 class RoundReport(msgspec.Struct, frozen=True):
     """What a round did."""
 
@@ -218,6 +223,9 @@ class RoundReport(msgspec.Struct, frozen=True):
     failures: tuple[LongText, ...] = ()
     ended: Moment | msgspec.UnsetType = msgspec.UNSET
     """When; unset before 0.4.0, and where nobody knows the date."""
+    figures: Figures | msgspec.UnsetType = msgspec.UNSET
+    """How good the model is besides accuracy and loss, by name (`sojourn.model.metrics`); unset where that was not
+    measured, and before 0.7.0. What a task has no accuracy of is NaN there."""
 
     def __post_init__(self) -> None:
         check_figures(self)
@@ -243,11 +251,21 @@ class JobNews(msgspec.Struct, frozen=True):
 
 
 class JobTimes(msgspec.Struct, frozen=True):
-    """When a job was submitted and when it ended, and the seconds from its turn to its end, or so far."""
+    """When a job was submitted and when it ended, and the seconds from its turn to its end, or so far.
+
+    Here stands, too, what a list of jobs tells of one since 0.7.0: a view with a field more would have other bytes for
+    all jobs. task: what it learns, unset for a classification. figures: those of its newest round besides accuracy and
+    loss.
+    """
 
     submitted: Moment | None = None
     ended: Moment | None = None
     took: Duration | None = None
+    task: Kind | msgspec.UnsetType = msgspec.UNSET
+    figures: Figures | msgspec.UnsetType = msgspec.UNSET
+
+    def __post_init__(self) -> None:
+        check_figures(self)
 
 
 class JobView(msgspec.Struct, frozen=True):
@@ -271,6 +289,16 @@ class JobView(msgspec.Struct, frozen=True):
     """Unset before 0.4.0."""
     news: JobNews | msgspec.UnsetType = msgspec.UNSET
     """Unset in lists, and before 0.4.0."""
+
+    @property
+    def task(self) -> Kind:
+        """What the job learns."""
+        return (self.times and self.times.task) or "classification"
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """How good the newest model is, besides its accuracy and loss."""
+        return (self.times and self.times.figures) or {}
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ from sojourn.protocol import (
     topics,
     wire,
 )
-from sojourn.protocol.data_summary import DataSummary
+from sojourn.protocol.data_summary import DataSummary, Quantity, SeriesSummary
 from sojourn.protocol.envelope import bounded, kind, pack, pack_blob, unpack, unpack_blob, unpack_presence
 from sojourn.protocol.messages import BETWEEN, Message, Presence
 from sojourn.protocol.topics import Address
@@ -72,12 +72,15 @@ STRUCTURES: dict[str, type] = {
     **{form.__name__: form for form in (wire.TourId, wire.VisitId, wire.Task, wire.Offer, Member)},
     "DataSummary": DataSummary,
     **{form.__name__: form for form in (signed_hop.HopSignature, signed_hop.SignedHop)},
+    "Quantity": Quantity,
+    "SeriesSummary": SeriesSummary,
     **{form.__name__: form for form in (VisitReport, wire.TourView, wire.RoundReport, wire.JobView)},
     **{form.__name__: form for form in (wire.JobModels, wire.JobTimes, wire.JobNews)},
     **{form.__name__: form for form in (fleet_messages.FleetDevice, fleet_messages.LastVisit)},
     **{form.__name__: form for form in (fleet_messages.FleetChange, fleet_messages.VisitNote)},
     **{form.__name__: form for form in (release.SignedOrder, release.Order, release.Goods, release.Parcel)},
     **{form.__name__: form for form in (release.Card, release.ProbeCheck, release.Health, release.Pace)},
+    **{form.__name__: form for form in (release.ProbeScores, release.AnomalyRule, release.TaskHealth)},
     **{form.__name__: form for form in (release.HealthRules, release.LineView, release.DeviceView)},
     **{form.__name__: form for form in (mandate.SignedMandate, mandate.Mandate, operators.Request)},
     **{form.__name__: form for form in (mandate.SignedWithdrawal, mandate.Withdrawal, operators.RequestSignature)},

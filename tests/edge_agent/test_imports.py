@@ -21,11 +21,13 @@ HEAVY = {"numpy", "onnxruntime", "PIL"}
 IN_THE_WORKER = {
     "edge_agent.training.trainer", "edge_agent.training.descent", "edge_agent.training.model_pool",
     "edge_agent.training.estimates", "edge_agent.training.features", "edge_agent.training.handover",
-    "edge_agent.releases.trial",
+    "edge_agent.releases.trial", "edge_agent.releases.thresholds", "edge_agent.inference.plain_answers",
     "edge_agent.releases.loading", "edge_agent.inference.serving", "edge_agent.inference.model",
     "edge_agent.inference.inputs", "edge_agent.inference.http_api", "edge_agent.inference.endpoint",
-    "sojourn.data.csv", "sojourn.data.csv_columns", "sojourn.data.doubts", "sojourn.data.image_survey",
-    "sojourn.data.scale_check", "sojourn.data.summary",
+    "sojourn.data.csv", "sojourn.data.csv_columns", "sojourn.data.doubts", "sojourn.data.image_lists",
+    "sojourn.data.image_survey",
+    "sojourn.data.scale_check", "sojourn.data.series", "sojourn.data.summary", "sojourn.data.targets",
+    "sojourn.data.tokens", "sojourn.data.windows",
     "sojourn.data.images", "sojourn.data.npz", "sojourn.data.labels", "sojourn.data.samples",
 }  # fmt: skip
 """The modules that only the training worker, the trial of a release, or a program that predicts loads."""

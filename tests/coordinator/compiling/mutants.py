@@ -23,6 +23,7 @@ from torch import nn
 from coordinator.compiling import checking, compile_kit
 from coordinator.compiling.checking import Exam
 from coordinator.compiling.dropout import with_fed_dropout
+from coordinator.compiling.learning import classifying
 from coordinator.compiling.noise import learn_draws
 from coordinator.compiling.preprocessing import normalised
 from coordinator.compiling.samples import like
@@ -96,8 +97,8 @@ def right() -> tuple[Kit, NDArray[np.float32], Exam]:
     made = compile_kit(network(), SPEC, CLASSES, mean=mean, std=std, seed=1)
     fed, feed = with_fed_dropout(network())
     learn_draws(fed, feed, torch.zeros(2, *SPEC.shape))
-    samples = like(SPEC, fed, len(CLASSES), made.kit.noise, mean, std)
-    trainee = Trainee(normalised(fed, SPEC, mean, std), feed, len(CLASSES))
+    samples = like(SPEC, fed, classifying(len(CLASSES)), made.kit.noise, mean, std)
+    trainee = Trainee(normalised(fed, SPEC, mean, std), feed, classifying(len(CLASSES)))
     return made.kit, made.initial, Exam(trainee, samples, 1, 16)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from coordinator.compiling import checking, compile_kit, kits, probing
 from coordinator.compiling.checking import Exam, Kind, check_kit, kinds
+from coordinator.compiling.learning import classifying
 from coordinator.compiling.noise import NoiseFeed
 from coordinator.compiling.preprocessing import normalised
 from coordinator.compiling.reference import exact, nudged, rounded
@@ -58,8 +59,8 @@ class OffNow(Graphs):
         super().__init__(kit)
         self._off = cycle(off)
 
-    def loss_gradient_and_state(self, vector, x, y, noise=()):
-        loss, gradient, state = super().loss_gradient_and_state(vector, x, y, noise)
+    def loss_gradient_and_state(self, vector, x, y, noise=(), beside=()):
+        loss, gradient, state = super().loss_gradient_and_state(vector, x, y, noise, beside)
         changed = gradient.copy()
         changed[:20] *= 1.1 if next(self._off) else 1.0
         return loss, changed, state
@@ -98,8 +99,8 @@ class Kinked(nn.Module):
 
 def one_batch(module: nn.Module) -> tuple[Trainee, Batch]:
     spec = InputSpec((2,))
-    trainee = Trainee(normalised(module, spec, None, None), NoiseFeed(), 2)
-    return trainee, like(spec, module, 2, (), None, None).batch(4, 1)
+    trainee = Trainee(normalised(module, spec, None, None), NoiseFeed(), classifying(2))
+    return trainee, like(spec, module, classifying(2), (), None, None).batch(4, 1)
 
 
 def test_a_kink_beside_the_vector_shows_when_it_is_nudged() -> None:
@@ -136,8 +137,8 @@ def test_the_truth_is_in_double_precision_also_where_a_model_says_float() -> Non
     weight, bias = (p.detach().numpy().astype(np.float64) for p in (module.linear.weight, module.linear.bias))
     scale = module.scale.numpy().astype(np.float64)
     logits = (batch.x.astype(np.float64) @ scale + 1 / 3) @ weight.T + bias
-    np.testing.assert_allclose(truth.logits, logits, rtol=1e-14)
-    assert np.abs(rounded(trainee, trainee.initial.numpy(), batch).logits - logits).max() > 1e-9
+    np.testing.assert_allclose(truth.outputs, logits, rtol=1e-14)
+    assert np.abs(rounded(trainee, trainee.initial.numpy(), batch).outputs - logits).max() > 1e-9
 
 
 def test_no_seed_is_bad_luck() -> None:
@@ -146,8 +147,8 @@ def test_no_seed_is_bad_luck() -> None:
     kit = compile_kit(build("cnn", spec, 4, {}, 0), spec, CLASSES, mean=[160.0], std=[90.0], seed=0).kit
     for seed in range(1, 4):
         module = build("cnn", spec, 4, {}, seed)
-        trainee = Trainee(normalised(module, spec, [160.0], [90.0]), NoiseFeed(), 4)
-        check_kit(kit, Exam(trainee, like(spec, module, 4, (), [160.0], [90.0]), seed, 16))
+        trainee = Trainee(normalised(module, spec, [160.0], [90.0]), NoiseFeed(), classifying(4))
+        check_kit(kit, Exam(trainee, like(spec, module, classifying(4), (), [160.0], [90.0]), seed, 16))
 
 
 def test_the_jobs_batch_is_among_the_sizes_and_a_huge_one_is_not() -> None:

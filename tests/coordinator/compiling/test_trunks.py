@@ -16,6 +16,7 @@ from coordinator.compiling.baking import bake
 from coordinator.compiling.batchnorm import with_plain_batchnorm
 from coordinator.compiling.dropout import with_fed_dropout
 from coordinator.compiling.exporting import exported, trace_predict, trace_train
+from coordinator.compiling.learning import classifying
 from coordinator.compiling.noise import learn_draws
 from coordinator.compiling.preprocessing import normalised
 from coordinator.compiling.tracing import TRACED_BATCH, Trainee
@@ -58,7 +59,7 @@ def cut_of(module: nn.Module, spec: InputSpec = IMAGE) -> CutModel | None:
     fed, feed = with_fed_dropout(module)
     fed = with_plain_batchnorm(fed, "merge")
     whole = normalised(fed, spec, None, None)
-    trainee = Trainee(whole, feed, len(CLASSES))
+    trainee = Trainee(whole, feed, classifying(len(CLASSES)))
     shape = (TRACED_BATCH, *spec.shape)
     x = torch.ones(shape, dtype=torch.int64) if spec.dtype == "int64" else torch.rand(shape)
     learn_draws(fed.train(), feed, x)

@@ -17,8 +17,9 @@ from onnx import numpy_helper
 from coordinator.compiling import baking
 from coordinator.machine.work import BuildRelease, CoordinatorWorker, ReleaseBuilt
 from coordinator.releases import quantising
+from coordinator.releases.agreement import TOLERANCE
 from coordinator.releases.file import put_together, release_of
-from coordinator.releases.making import INT8_TOLERANCE, TOLERANCE, from_job
+from coordinator.releases.making import INT8_TOLERANCE, from_job
 from coordinator.releases.quantising import halves, quantised
 from sojourn.errors import DataError, ModelError
 from sojourn.model.exemplars import Exemplars
@@ -110,7 +111,7 @@ def test_a_cnn_agrees_too() -> None:
 @pytest.mark.parametrize("factor", [1.01, 0.0, float("nan")])
 def test_a_graph_with_other_weights_is_refused(factor: float, monkeypatch) -> None:
     job, bake = trained("mlp"), baking.bake
-    monkeypatch.setattr(baking, "bake", lambda kit, vector: tampered(bake(kit, vector), factor))
+    monkeypatch.setattr(baking, "bake", lambda kit, vector, scored=False: tampered(bake(kit, vector), factor))
     with pytest.raises(ModelError, match=r"the graph and torch disagree on 100 rows: logits are off by"):
         from_job(job.state, ASKED, *job.parts)
 
@@ -260,4 +261,4 @@ def test_a_card_that_nobody_could_read_is_not_made() -> None:
     release = from_job(job.state, ASKED, *job.parts)
     with pytest.raises(DataError, match="says what no card can"):
         release_of(msgspec.structs.replace(release.card, notes="x" * 2001), release.graph)
-    assert Predictor(release.graph).accuracy(job.test) == release.card.accuracy
+    assert Predictor(release.graph).figures(job.test, release.card.learns)["accuracy"] == release.card.accuracy

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from coordinator.releases.file import ReleaseFile
-from coordinator.releases.orders import orders_for, shares_of
+from coordinator.releases.orders import orders_for, shares_of, worse_of
 from sojourn.errors import ConfigError
 from sojourn.protocol.release import Goods, LineView, Order, Parcel, SignedOrder
 from sojourn.protocol.signing import Signer
@@ -61,3 +61,10 @@ def test_stages_are_shares(text: str, shares: tuple[float, ...]) -> None:
 def test_stages_that_make_no_sense_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--stages"):
         shares_of(text)
+
+
+def test_how_much_worse_a_figure_may_become() -> None:
+    assert [worse_of(text) for text in ("10%", " 0.1 ", "0", "250%")] == [0.1, 0.1, 0.0, 2.5]
+    for text in ("", "much", "-1%", "nan", "inf"):
+        with pytest.raises(ConfigError, match=r"write 10%, or 0\.1"):
+            worse_of(text)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coordinator.results.folder import COLUMNS, ROUNDS, VISITS, ResultFolder, write_table
-from coordinator.results.plots import NAMED, accuracy_figure, participation_figure
+from coordinator.results.plots import NAMED, course_figure, participation_figure
 from coordinator.results.report import MEANING, draw, summary_html, what_was_run
 from coordinator.results.tallies import DEVICE_COLUMNS, DEVICES, SITE_COLUMNS, SITES
 from hierarchy.arranging.measures import quality
@@ -132,7 +132,7 @@ def test_a_page_without_visits_and_pictures(results: ResultFolder) -> None:
 
 
 def test_axes_have_whole_rounds_and_percent(results: ResultFolder) -> None:
-    figure = accuracy_figure({"a": [results.rows(ROUNDS)]})
+    figure = course_figure({"a": [results.rows(ROUNDS)]})
     figure.canvas.draw()
     rounds, *_ = figure.axes
     assert all(tick == int(tick) for tick in rounds.get_xticks())

@@ -22,6 +22,7 @@ from sojourn.protocol.spec import Kit
 from sojourn.store.blobs import ref_of
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.fleet_sim.small_fleet import fedavg, job, visit
+from tests.fleet_sim.task_fleet import task_job
 from tests.there import there
 
 
@@ -139,3 +140,33 @@ def test_spans(text, seconds) -> None:
 def test_spans_that_are_none(text) -> None:
     with pytest.raises(ConfigError, match="no span of time of at most a year"):
         span_of(text)
+
+
+@cache
+def compiled_regression() -> tuple[str, Kit, Normalisation]:
+    """A job of quantities, its kit, and what its data gave to it."""
+    text = task_job("regression")
+    blobs = MemoryBlobs()
+    made = prepare(PrepareJob("job", text), blobs)
+    assert isinstance(made.normalisation, Normalisation)
+    return text, unpack_blob(blobs.read(there(made.kit).digest), Kit), made.normalisation
+
+
+def test_a_job_of_quantities_compiles_to_the_same_bytes_with_the_scaling_of_its_targets() -> None:
+    text, kit, scaling = compiled_regression()
+    assert scaling.scaling is not None
+    check_kit(read_job(text, "job"), kit, scaling)
+    other = msgspec.structs.replace(scaling, target_std=tuple(2 * each for each in scaling.scaling[1]))
+    with pytest.raises(JobError, match="compiled here"):
+        check_kit(read_job(text, "job"), kit, other)
+
+
+def test_a_kit_of_another_task_is_not_signed() -> None:
+    text, kit, scaling = compiled_regression()
+    with pytest.raises(JobError, match=r"task.loss is l1 in its file, and mse in the kit"):
+        check_kit(read_job(task_job("regression", task__loss="l1"), "job"), kit, scaling)
+    with pytest.raises(JobError, match="plain classifier"):
+        check_kit(settings(), kit, scaling)
+    evil = msgspec.structs.replace(kit, score=(kit.score or b"") + b"\x00")
+    with pytest.raises(JobError, match="score differ"):
+        check_kit(read_job(text, "job"), evil, scaling)

@@ -14,6 +14,8 @@ from sojourn.data.samples import SampleForm
 from sojourn.data.source import DataSettings
 from sojourn.errors import DataError
 from sojourn.protocol.spec import InputSpec
+from sojourn.protocol.task import Window
+from tests.sojourn.data.tasks import form_of
 
 GREY, COLOUR = SampleForm(InputSpec((1, 2, 3)), ("a", "b")), SampleForm(InputSpec((3, 2, 4)), ("a", "b"))
 PIXELS = np.arange(6, dtype=np.uint8).reshape(2, 3)
@@ -80,3 +82,64 @@ def test_rows_of_a_csv_in_a_request() -> None:
         of_csv(b"1,2\n3,x\n", flat)
     with pytest.raises(DataError, match="cannot be read as CSV"):
         of_csv(b"\xff\xfe", flat)
+
+
+TEMPERATURE = form_of("forecast", (2, 2), (1, 1), window=Window(2, 1), names=("a",))
+
+
+def test_a_forecast_goes_on_from_the_end_of_a_series(tmp_path: Path) -> None:
+    file = tmp_path / "series.csv"
+    file.write_text("t,a,b\n3,30,31\n1,10,11\n2,20,21\n", encoding="utf-8")
+    rows, one = read_inputs(DataSettings(path=str(file), time="t"), TEMPERATURE)
+    assert rows.tolist() == [[[20, 21], [30, 31]]]
+    assert not one
+    file.write_text("m,a,b\nx,1,2\ny,5,6\nx,3,4\ny,7,8\n", encoding="utf-8")
+    rows, _ = read_inputs(DataSettings(path=str(file), series="m"), TEMPERATURE)
+    assert rows.tolist() == [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]
+    assert of_csv(b"a,b\n1,2\n3,4\n5,6\n", TEMPERATURE).tolist() == [[[3, 4], [5, 6]]]
+
+
+@pytest.mark.parametrize("text", ["t,a,b\n1,1,1\n2,2,2\n9,3,3\n", "t,a,b\n1,1,1\n"])
+def test_too_few_steps_since_the_last_gap(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "series.csv"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match="1 steps are there since the last gap, the model needs 2"):
+        read_inputs(DataSettings(path=str(file), time="t"), TEMPERATURE)
+
+
+def test_a_window_or_many_or_a_longer_series_in_an_array() -> None:
+    long = np.arange(10.0).reshape(5, 2)
+    assert rows_of(long[:2], TEMPERATURE, "x")[0].tolist() == [long[:2].tolist()]
+    assert rows_of(np.stack([long[:2], long[1:3]]), TEMPERATURE, "x")[0].shape == (2, 2, 2)
+    rows, one = rows_of(long, TEMPERATURE, "x")
+    assert (rows.tolist(), one) == ([long[3:].tolist()], True)
+    with pytest.raises(DataError, match="has 3 channels"):
+        rows_of(np.zeros((5, 3)), TEMPERATURE, "x")
+
+
+def test_a_text_is_gone_on_with_from_its_end(tmp_path: Path) -> None:
+    form = form_of("tokens", (3,), (3,), dtype="int64", output=(3, 256))
+    (tmp_path / "a.txt").write_bytes(b"abcde")
+    rows, one = read_inputs(DataSettings(path=str(tmp_path / "a.txt")), form)
+    assert (rows.tolist(), one) == ([[99, 100, 101]], True)
+    assert rows_of([1, 2, 3, 4], form, "x")[0].tolist() == [[2, 3, 4]]
+    (tmp_path / "a.txt").write_bytes(b"ab")
+    with pytest.raises(DataError, match="has 2 tokens, the model needs 3"):
+        read_inputs(DataSettings(path=str(tmp_path / "a.txt")), form)
+
+
+def test_what_is_predicted_may_stand_in_the_file(tmp_path: Path) -> None:
+    form = form_of("regression", (2,), (2,), names=("load", "heat"))
+    file = tmp_path / "rows.csv"
+    cases: tuple[tuple[str, Any], ...] = (
+        ("a,load,b,heat\n1,9,2,9\n", {}),
+        ("a,b\n1,2\n", {}),
+        ("1,2,9,9\n", {}),
+        ("id,a,b\nx,1,2\n", {"ignore": ("id",)}),
+    )
+    for text, settings in cases:
+        file.write_text(text, encoding="utf-8")
+        assert read_inputs(DataSettings(path=str(file), **settings), form)[0].tolist() == [[1, 2]]
+    file.write_text("1,2,3\n", encoding="utf-8")
+    with pytest.raises(DataError, match="has 3 columns, the model expects 2 numbers, or these and what is predicted"):
+        read_inputs(DataSettings(path=str(file)), form)

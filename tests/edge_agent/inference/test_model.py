@@ -26,6 +26,7 @@ from edge_agent.inference.usage import UsageTally
 from edge_agent.inference.usage_listener import UsageListener
 from edge_agent.releases.work import Usage
 from sojourn.errors import ConfigError, DataError, ModelError, NoRelease
+from sojourn.model.answers import Answer
 from sojourn.protocol.release import ProbeCheck
 from sojourn.protocol.spec import InputSpec
 from tests.edge_agent.releases.releases_made import CLASSES, LINE, Shop, card_of, graph_of, weights_of
@@ -299,7 +300,7 @@ def test_a_script_that_just_ends_has_told_what_it_did(shop: Shop, ear: Ear) -> N
 def test_of_too_many_calls_some_stand_for_all(shop: Shop) -> None:
     counts, tally = Counts(1), UsageTally()
     for _ in range(KEPT + 100):
-        counts.add(1000, np.array([[0, 1, 0]], np.float32))
+        counts.add(1000, Answer(np.array([[0, 1, 0]], np.float32)))
     counts.move_to(tally)
     assert (tally.predictions, tally.classes.total(), tally.times.total()) == (KEPT + 100, KEPT, KEPT)
 
@@ -308,7 +309,7 @@ def test_many_classes_are_counted_as_the_rest_and_large_batches_by_class() -> No
     counts, tally = Counts(1), UsageTally()
     logits = np.zeros((3, 2000), np.float32)
     logits[[0, 1, 2], [7, 999, 1500]] = 1
-    counts.add(3000, logits)
+    counts.add(3000, Answer(logits))
     counts.move_to(tally)
     assert tally.classes == {7: 1, 999: 1, 1000: 1}
     assert tally.predictions == 3

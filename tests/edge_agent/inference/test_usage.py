@@ -24,7 +24,9 @@ from edge_agent.inference.usage import LARGEST, UsageReport, UsageSender, UsageT
 from edge_agent.inference.usage_listener import UsageListener
 from edge_agent.releases.work import Usage
 from sojourn.model.class_mix import total_variation
+from sojourn.protocol.task import Strata
 from tests.edge_agent.releases.releases_made import LINE, Shop
+from tests.edge_agent.releases.task_releases import VALUES, regression
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -295,3 +297,17 @@ def test_a_store_with_a_long_path_has_a_socket_too(tmp_path: Path) -> None:
     desk.tell(1, predictions=50)
     assert desk.next().health.predictions == 50
     desk.close()
+
+
+def test_answers_that_fall_into_other_groups_are_not_compared(tmp_path: Path) -> None:
+    """Strata of two releases may differ: the same number then means another range of values."""
+    shop = Shop(tmp_path / "store")
+    line = usage_listener.LineUsage(shop.folder)
+    for version, moved in ((1, False), (2, False), (3, True)):
+        task = msgspec.structs.replace(VALUES, strata=Strata(2, edges=(5.0 + moved,)))
+        made = regression(version)
+        shop.serve(version, graph=made["graph"], card=msgspec.structs.replace(made["card"], task=task))
+        line.look()
+        assert line.alike == (not moved)
+        line.add(UsageReport(LINE, version, 60, {1: 60}, {version % 2: 60}), usage_listener.NOBODY, 0.0, 1.0)
+        assert line.usage(0.0).health.live_drift == (1.0 if version == 2 else 0.0)

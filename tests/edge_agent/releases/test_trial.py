@@ -13,7 +13,7 @@ from onnx import TensorProto
 
 from edge_agent.releases.installing import Trial, Tried
 from edge_agent.releases.trial import inputs_for, tried
-from sojourn.data.source import DataSettings
+from sojourn.data.source import DataSettings, load_data
 from sojourn.protocol.release import ProbeCheck
 from sojourn.protocol.spec import InputSpec
 from tests.edge_agent.releases.releases_made import CLASSES, Shop, card_of, graph_of, weights_of
@@ -95,7 +95,8 @@ def test_that_the_one_before_does_not_load_is_not_the_new_ones_fault(shop: Shop)
 def test_a_large_data_set_is_tried_on_256_samples_from_all_over_it(tmp_path: Path) -> None:
     x = np.repeat(np.arange(1000, dtype=np.float32)[:, None], 3, axis=1)
     np.savez(tmp_path / "data.npz", x=x, y=np.repeat("cat", 1000))
-    inputs = inputs_for(card_of(1), DataSettings(path=str(tmp_path / "data.npz")))
+    data = DataSettings(path=str(tmp_path / "data.npz"))
+    inputs = inputs_for(card_of(1), load_data(data, card_of(1)))
     assert inputs.x.shape == (256, 3)
     assert (inputs.x[0, 0], inputs.x[-1, 0]) == (0, 999)
     assert inputs.y is not None

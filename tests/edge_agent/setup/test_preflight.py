@@ -34,7 +34,8 @@ from sojourn.data.source import DataSettings
 from sojourn.errors import ConfigError, MachineError
 from sojourn.links.settings import BrokerSettings, LocalBroker, TlsSettings
 from sojourn.parts import Training
-from sojourn.protocol.data_summary import DataSummary
+from sojourn.protocol.data_summary import DataSummary, SeriesSummary
+from sojourn.protocol.task import Window
 from tests import forked
 from tests.edge_agent.limits.fake_root import FakeRoot
 from tests.sojourn.brokers.brokers import Authority
@@ -158,6 +159,27 @@ def test_a_job_file_tells_what_it_asks() -> None:
     assert demands_of({}) == JobDemands()
     with pytest.raises(ConfigError, match=r"job\.toml: .*did you mean 'epochs'"):
         demands_of({"training": {"epoch": 3}}, where="job.toml")
+
+
+def test_a_job_of_another_kind_is_looked_at_for_what_it_predicts(tmp_path) -> None:
+    assert demands_of({"task": {"kind": "classification"}}).task is None
+    task = demands_of({"task": {"kind": "forecast", "targets": ["load"], "steps": 30, "loss": "l1"}}).task
+    assert task is not None
+    assert (task.kind, task.names, task.window) == ("forecast", ("load",), Window(30, 1))
+    for wrong in ({"kind": "sorting"}, {"steps": 0}):
+        with pytest.raises(ConfigError):
+            demands_of({"task": wrong})
+    path = tmp_path / "load.csv"
+    path.write_text("day,load\n" + "".join(f"{at % 7},{at % 5}\n" for at in range(20)), encoding="utf-8")
+    fault = tried(DataSettings(path=str(path)), 1, 8, seconds=0.01, task=task).data.summary.fault
+    assert "has 20 steps, and a window needs 30 that are seen and 1 that" in fault
+
+
+def test_data_without_classes_is_no_worry_where_none_are_needed() -> None:
+    series = but(data=DataSurvey(DataSummary(samples=9, series=SeriesSummary())))
+    assert of_data(series, JobDemands()).verdict == "ok"
+    regression = demands_of({"task": {"kind": "regression"}, "data": {"classes": ["a"]}})
+    assert of_data(but(data=DataSurvey(SEEN.summary, (), ("cat",))), regression).verdict == "ok"
 
 
 def test_a_worker_on_trial(tmp_path) -> None:

@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from coordinator.jobs.goal import Goal
 from coordinator.results.folder import ResultFolder
+from coordinator.results.task_figures import TaskFigures
 from fleet_sim.console.comparing import Comparison, compare, runs_of, training_of
 from fleet_sim.console.comparison_report import different, rounds_to, row
 from sojourn.errors import ConfigError
@@ -24,6 +26,8 @@ training = { epochs = 1, batch = 16, lr = 0.1 }
 devices = 4
 engine = "serial"
 """
+
+HALF = Goal("accuracy", 0.5)
 
 
 def rows(*accuracies: float) -> list[dict[str, str]]:
@@ -85,7 +89,7 @@ def test_the_same_run_twice_is_refused(compared) -> None:
 
 
 def test_a_line_of_the_table_is_of_all_seeds() -> None:
-    line = row("a", [rows(0.1, 0.5, 0.4), rows(0.2, 0.3, 0.6)], 0.5)
+    line = row("a", [rows(0.1, 0.5, 0.4), rows(0.2, 0.3, 0.6)], TaskFigures(), HALF)
     assert line == {
         "run": "a",
         "accuracy": "50.0 ± 14.1 %",
@@ -99,10 +103,10 @@ def test_a_line_of_the_table_is_of_all_seeds() -> None:
 
 
 def test_a_target_that_not_all_reached() -> None:
-    assert rounds_to(rows(0.1, 0.5, 0.4), 0.5) == 2
-    assert rounds_to(rows(0.1), 0.5) is None
-    assert row("a", [rows(0.6), rows(0.1)], 0.5)["round of 50 %"] == "1 (1 of 2 runs)"
-    assert row("a", [rows(0.1)], 0.5)["round of 50 %"] == "not reached"
+    assert rounds_to(rows(0.1, 0.5, 0.4), HALF) == 2
+    assert rounds_to(rows(0.1), HALF) is None
+    assert row("a", [rows(0.6), rows(0.1)], TaskFigures(), HALF)["round of 50 %"] == "1 (1 of 2 runs)"
+    assert row("a", [rows(0.1)], TaskFigures(), HALF)["round of 50 %"] == "not reached"
 
 
 def test_other_training_settings_are_told(tmp_path, capsys) -> None:

@@ -17,6 +17,7 @@ from coordinator.jobs.data import digits_split
 from coordinator.models import torchvision_import
 from coordinator.models.torchvision_import import torchvision_datasets
 from fleet_sim.datasets import FOLDER, NAMES, load
+from fleet_sim.datasets.made.registry import MADE
 from sojourn.errors import DataError
 
 X = np.arange(20, dtype=np.float32).reshape(10, 2)
@@ -371,7 +372,7 @@ def test_a_known_set_that_is_absent_says_where_it_was_looked_for_and_what_to_do(
     assert all(name in said for name in NAMES)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "digits"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("digits", *MADE)])
 def test_every_known_set_may_be_absent(name: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=f"{name} is not on this machine"):
         load(name, tmp_path / "none")
@@ -380,7 +381,10 @@ def test_every_known_set_may_be_absent(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("fashion", "there is no data set 'fashion'; looked for .*fashion.npz.*Known by name: digits, cifar10"),
+        (
+            "fashion",
+            "there is no data set 'fashion'; looked for .*fashion.npz.*Known by name: digits, diabetes, .*, cifar10",
+        ),
         ("none.npz", "none.npz: there is no such file"),
         ("./none", "none: there is no such file"),
         ("./", "is a folder without the four IDX files"),

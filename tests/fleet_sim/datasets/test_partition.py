@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -227,6 +230,8 @@ def test_what_samples_leaves_is_drawn_not_the_first() -> None:
         (Split(by="iid"), 1001, "1000 samples are too few for 1001 devices"),
         (Split(by="shards"), 501, "501 devices with 2 shards each are 1002 shards, but there are 1000 samples"),
         (Split(by="quantity", alpha=0.0), 4, "a split by quantity needs one above 0"),
+        (Split(by="range"), 4, "made has no quantity as its target but is for classification: a split by range needs"),
+        (Split(overlap=float("inf")), 4, "overlap is inf; it must be a number"),
         (Split(alpha=0.0), 9, "9 devices cannot hold 10 classes: take at least 10 devices"),
         (Split(by="user"), 61, "there are 60 users, too few for 61 devices"),
         (
@@ -248,7 +253,76 @@ def test_a_split_by_what_is_not_known_is_refused(by: By, what: str) -> None:
         split(Split(by=by), data_set(LABELS), 4, 1)
 
 
-@pytest.mark.parametrize("values", [{"alpha": -1.0}, {"by": "writer"}, {"shards": 0}, {"samples": -1}, {"beta": 1}])
+@pytest.mark.parametrize(
+    "values", [{"alpha": -1.0}, {"by": "writer"}, {"shards": 0}, {"samples": -1}, {"beta": 1}, {"overlap": -1.0}]
+)
 def test_a_simulation_file_cannot_ask_for_nonsense(values: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         validated(values, Split, "here")
+
+
+# --- samples without classes
+
+PRICES = np.random.default_rng(1).normal(size=1000)
+PRICED = DataSet(
+    "priced",
+    np.zeros((1000, 1), np.float32),
+    PRICES.astype(np.float32)[:, None],
+    np.zeros((1, 1), np.float32),
+    np.zeros((1, 1), np.float32),
+    (),
+    kind="regression",
+    names=("price",),
+)
+
+
+def reach(parts: list[np.ndarray]) -> list[tuple[float, float]]:
+    return [(float(PRICES[part].min()), float(PRICES[part].max())) for part in parts]
+
+
+def test_a_range_is_everything_between_its_ends() -> None:
+    parts = split(Split(by="range"), PRICED, 7, 1)
+    assert [len(part) for part in parts] == [143] * 6 + [142]
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(1000))
+    assert all(high < low for (_, high), (low, _) in itertools.pairwise(reach(parts)))
+
+
+def test_ranges_reach_into_each_other_as_far_as_is_said() -> None:
+    def spread(overlap: float) -> float:
+        return float(np.mean([PRICES[part].std() for part in split(Split(by="range", overlap=overlap), PRICED, 5, 1)]))
+
+    spreads = [spread(overlap) for overlap in (0.0, 0.5, 2.0, 100.0)]
+    assert spreads == sorted(spreads)
+    assert spreads[0] < 0.35 * spreads[-1]
+    assert spreads[-1] == pytest.approx(PRICES.std(), rel=0.05)
+    parts = split(Split(by="range", overlap=0.5), PRICED, 5, 1)
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(1000))
+    assert [len(part) for part in parts] == [200] * 5
+
+
+def test_equal_targets_are_dealt_by_lot() -> None:
+    flat = replace(PRICED, y_train=np.ones((1000, 1), np.float32))
+    one, other = (split(Split(by="range"), flat, 4, seed) for seed in (1, 2))
+    assert not same(one, other)
+    assert [len(part) for part in one] == [250] * 4
+
+
+def test_one_range_for_each_device_at_most_as_many_as_there_are_samples() -> None:
+    assert [len(part) for part in split(Split(by="range"), PRICED, 1000, 1)] == [1] * 1000
+    with pytest.raises(DataError, match="1000 samples are too few for 1001 ranges"):
+        split(Split(by="range"), PRICED, 1001, 1)
+
+
+@pytest.mark.parametrize("chosen", [Split(alpha=0.0), Split(by="shards", shards=1)])
+def test_strata_of_the_target_stand_for_classes(chosen: Split) -> None:
+    parts = split(chosen, PRICED, 10, 1)
+    assert sorted(len(part) for part in parts) == [100] * 10
+    ends = sorted(reach(parts))
+    assert all(high <= low for (_, high), (low, _) in itertools.pairwise(ends))
+
+
+def test_labels_together_stand_for_classes() -> None:
+    labels = np.array([[0, 0], [1, 0], [0, 1], [1, 1]], np.float32)[np.arange(1000) % 4]
+    data = replace(PRICED, kind="multilabel", y_train=labels, classes=("a", "b"), names=())
+    parts = split(Split(alpha=0.0), data, 4, 1)
+    assert sorted(tuple(labels[part].mean(axis=0)) for part in parts) == [(0, 0), (0, 1), (1, 0), (1, 1)]

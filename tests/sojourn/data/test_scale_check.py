@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from math import inf, nan
 
+import numpy as np
 import pytest
 
-from sojourn.data.scale_check import scale_doubt
+from sojourn.data.scale_check import range_of, scale_doubt, target_doubt
+from sojourn.data.windows import windows
 from sojourn.protocol.spec import ValueRange
 
 DIGITS = ValueRange(0, 16)
@@ -53,3 +55,28 @@ def test_a_demand_is_kept_to_the_letter() -> None:
 @pytest.mark.parametrize("wanted", [ValueRange(nan, 1), ValueRange(0, inf), ValueRange(3, 3), ValueRange(2, 1)])
 def test_a_range_that_is_none_is_not_compared(wanted: ValueRange) -> None:
     assert scale_doubt((0, 1000), wanted) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "odd"),
+    [((0, 10), False), ((4, 5), False), ((7, 7), False), ((9, 40), False), ((11, 20), True), ((0, 100), True)],
+)
+def test_a_quantity_in_another_unit_is_doubted_and_a_small_part_of_it_is_not(
+    found: tuple[float, float], odd: bool
+) -> None:
+    doubt = target_doubt(found, (0.0, 10.0), "load")
+    assert (doubt is not None) == odd
+    if doubt:
+        assert doubt.what == "a target is on another scale: in the job's samples it goes from 0 to 10"
+        assert "data.target_scale" in doubt.remedy
+
+
+@pytest.mark.parametrize("wanted", [(float("nan"), 1.0), (1.0, 1.0), (2.0, 1.0), (float("-inf"), 1.0)])
+def test_a_range_that_says_nothing_about_a_target(wanted: tuple[float, float]) -> None:
+    assert target_doubt((5.0, 6.0), wanted, "load") is None
+
+
+def test_the_range_of_windows_is_that_of_their_series() -> None:
+    steps = np.array([[3.0], [np.nan], [-1.0], [5.0]])
+    assert range_of(windows(steps, np.array([0, 2]), 1, (1,), np.float64)) == (-1, 5)
+    assert range_of(np.array([np.nan])) is None

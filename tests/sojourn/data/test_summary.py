@@ -10,6 +10,8 @@ from PIL import Image
 
 from sojourn.data.source import DataSettings
 from sojourn.data.summary import survey
+from sojourn.protocol.task import Window
+from tests.sojourn.data.tasks import form_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -138,9 +140,6 @@ def test_data_that_cannot_be_read(tmp_path: Path) -> None:
     assert "holds no folders" in look(str(tmp_path / "empty")).summary.fault
     (tmp_path / "empty" / "cat").mkdir()
     assert "holds no samples: put some there" in look(str(tmp_path / "empty")).summary.fault
-    fault = look(npz(tmp_path, x=np.ones((5, 2)), y=np.arange(5) / 2)).summary.fault
-    assert "such as 0.5" in fault
-    assert "put it into bins" in fault
 
 
 def picture(path: Path, size: tuple[int, int] = (4, 3), colour: Any = 7) -> None:
@@ -181,3 +180,94 @@ def test_what_others_read_holds_no_value_and_no_name(tmp_path: Path) -> None:
         told = look(csv(tmp_path, rows)).summary.shared(())
         assert "secret" not in str(told)
         assert [text.partition(";")[0] for text in told.warnings] == [odd_ones]
+
+
+def test_a_quantity_is_told_with_its_range(tmp_path: Path) -> None:
+    y = np.arange(30) / 4
+    found = look(npz(tmp_path, x=NUMBERS, y=y))
+    assert found.facts[1:] == ["1 quantity: 0 to 7.25", "targets: the array y"]
+    assert odd(found) == []
+    assert found.classes == ()
+    two = look(npz(tmp_path, x=NUMBERS, y=np.stack([y, 1 - y], axis=1), target_names=np.array(["load", "heat"])))
+    assert two.facts[1] == "2 quantities: load 0 to 7.25, heat -6.25 to 1"
+    assert two.summary.shared(()).lines()[1] == "2 quantities"
+    assert two.summary.shared(("range",)).lines()[1] == "2 quantities: 0 to 7.25, -6.25 to 1"
+    assert two.summary.shared(("classes",)).lines()[1] == "2 quantities: load, heat"
+
+
+def test_columns_that_the_owner_names_are_quantities(tmp_path: Path) -> None:
+    found = look(csv(tmp_path, [[at, 2 * at % 7, at % 3] for at in range(20)], ["a", "kw", "b"]), targets=("kw",))
+    assert found.facts == [
+        "20 samples of shape 2, float32, values 0 to 19",
+        "1 quantity: kw 0 to 6",
+        "targets: columns that data.targets names",
+    ]
+
+
+def test_labels_with_fractions_are_told_as_a_quantity_and_how_it_is_predicted(tmp_path: Path) -> None:
+    found = look(csv(tmp_path, [[at % 5, at % 4, at / 8] for at in range(20)], ["a", "b", "label"]))
+    assert found.facts[1] == "1 quantity: 0 to 2.375"
+    assert odd(found) == ["labels are numbers with fractions, as of a measurement"]
+    assert 'a job with [task] kind = "regression" predicts them as they are' in found.summary.warnings[0]
+
+
+def test_a_target_that_is_always_the_same(tmp_path: Path) -> None:
+    found = look(npz(tmp_path, x=NUMBERS, y=np.full(30, 0.5)))
+    assert odd(found) == ["a target is always the same"]
+    assert "'column 1' is 0.5 in all of 30 samples" in found.warnings[0]
+
+
+def test_a_series_is_told_with_its_gaps(tmp_path: Path) -> None:
+    rows = [[m, t, t % 5, m] for m in (1, 2) for t in range(40) if t != 30]
+    found = look(csv(tmp_path, rows, ["m", "t", "v", "w"]), time="t", series="m")
+    (fact,) = found.facts
+    assert fact.startswith("78 steps of 2 channels in 2 series, float32, values 0 to 4; 2 gaps, the longest stretch")
+    assert fact.endswith("without one has 30 steps")
+    assert found.warnings == ("left out: windows over 2 gaps in time",)
+    assert found.summary.shared(()).lines()[0].startswith("78 steps of 2 channels in 2 series, float32; 2 gaps")
+
+
+def test_a_channel_that_may_be_the_time(tmp_path: Path) -> None:
+    rows = [["a", t, t % 5] for t in range(40)]
+    assert odd(look(csv(tmp_path, rows, ["m", "t", "v"]), series="m")) == ["a channel only rises, as time does"]
+
+
+def test_text_is_told_by_its_size(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"hello")
+    assert look(str(tmp_path / "a.txt")).facts == ["5 bytes of text"]
+    (tmp_path / "b.txt").write_bytes(b"world!")
+    assert look(str(tmp_path), format="text").facts == ["11 bytes of text in 2 files"]
+
+
+def test_data_without_labels_is_no_fault(tmp_path: Path) -> None:
+    found = look(npz(tmp_path, x=NUMBERS))
+    assert not found.summary.fault
+    assert found.facts[1].startswith("labels: no array 'y', only x; an NPZ with arrays x and y is needed")
+    for at in range(3):
+        picture(tmp_path / "flat" / f"{at}.png", colour=at)
+    flat = look(str(tmp_path / "flat"))
+    assert flat.facts[0] == "3 samples of shape 1 x 3 x 4, uint8, values 0 to 2"
+    assert flat.summary.class_count == 0
+    (tmp_path / "flat" / "targets.csv").write_text("file,age\n0.png,3\n1.png,5\n", encoding="utf-8")
+    assert look(str(tmp_path / "flat")).facts[:2] == [
+        "2 samples of shape 1 x 3 x 4, uint8, values 0 to 1",
+        "2 classes: 3 (1), 5 (1)",
+    ]
+
+
+def test_data_is_looked_at_for_a_task_where_one_is_known(tmp_path: Path) -> None:
+    path = csv(tmp_path, [[at % 7, at % 5, at % 3] for at in range(20)], ["a", "b", "load"])
+    settings = DataSettings(path=path)
+    whole = survey(settings, form_of("regression", (2,), names=("load",)).task or None)
+    assert whole.facts[1] == "1 quantity: load 0 to 2"
+    assert whole.classes == ()
+    assert (
+        "no column 'heat'" in survey(settings, form_of("regression", (2,), names=("heat",)).task or None).summary.fault
+    )
+    window = form_of("forecast", (4, 3), window=Window(4, 1)).task or None
+    assert survey(settings, window).facts[0].startswith("20 steps of 3 channels, float32, values 0 to 6; 0 gaps")
+    beyond = form_of("forecast", (40, 3), window=Window(40, 1)).task or None
+    assert "a window needs 40 that are seen" in survey(settings, beyond).summary.fault
+    whole_numbers = npz(tmp_path, x=NUMBERS, y=np.arange(30))
+    found = survey(DataSettings(path=whole_numbers), form_of("regression", (2,)).task or None)
+    assert (found.facts[1], found.warnings) == ("1 quantity: 0 to 29", ())

@@ -12,7 +12,7 @@ from hierarchy.edge.exemplar_view import ExemplarView
 from sojourn.model import scoring
 from sojourn.model.exemplars import Exemplars, signature, signature_of
 from sojourn.model.graphs import Graphs, probe_vector
-from sojourn.model.scoring import ScoredSamples, accuracy_and_loss
+from sojourn.model.scoring import ScoredSamples, scores_of
 from sojourn.model.workload import built_in
 from sojourn.protocol.spec import Trunk
 from tests.sojourn.model.test_kit_rules import trunk
@@ -47,8 +47,8 @@ def test_a_test_set_goes_through_the_trunk_once(cores: int) -> None:
     scored = ScoredSamples(samples(), graphs, cores=cores)
     begun = graphs.rows
     assert begun in (COUNT, COUNT + 1)
-    found = accuracy_and_loss(graphs, W, scored, cores=cores)
-    assert found == accuracy_and_loss(plain, W, ScoredSamples(samples(), plain))
+    found = scores_of(graphs, W, scored, cores=cores)
+    assert found == scores_of(plain, W, ScoredSamples(samples(), plain))
     assert signature_of(graphs, W, scored, 10) == signature(plain, W, samples(), 10)
     assert graphs.rows == begun
 
@@ -58,7 +58,7 @@ def test_features_that_are_too_many_are_made_each_time(monkeypatch: pytest.Monke
     graphs, plain = CountedTrunk(KIT), Graphs(built_in())
     scored = ScoredSamples(samples(), graphs)
     for times in (1, 2):
-        assert accuracy_and_loss(graphs, W, scored) == accuracy_and_loss(plain, W, ScoredSamples(samples(), plain))
+        assert scores_of(graphs, W, scored) == scores_of(plain, W, ScoredSamples(samples(), plain))
         assert graphs.rows == 1 + times * COUNT
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from sojourn.protocol.data_summary import DataSummary
+from sojourn.protocol.data_summary import DataSummary, Quantity, SeriesSummary
 from sojourn.protocol.wire import Offer
 
 WHOLE = DataSummary(
@@ -71,6 +71,31 @@ def test_text_of_a_peer_is_safe_for_a_terminal() -> None:
     assert evil.lines() == ["1 samples", "1 class: cat", "labels: a b"]
 
 
+def test_what_a_peer_says_only_in_part_is_shown_all_the_same() -> None:
+    odd = DataSummary(samples=3, targets=(Quantity("a", low=1.0), Quantity("\x1b[2Jb", 1.0, 2.0)), target_count=9)
+    assert odd.lines() == ["3 samples", "9 quantities: a, b 1 to 2 and 7 more"]
+    assert DataSummary(samples=3, series=SeriesSummary()).lines() == [
+        "3 steps of 1 channel; 0 gaps, the longest stretch without one has 0 steps"
+    ]
+    assert len(msgspec.structs.fields(DataSummary)) < 16
+
+
+def test_what_is_not_there_is_not_sent() -> None:
+    old = {"samples": 5, "shape": (2,), "dtype": "float32", "labels": "the array y"}
+    assert msgspec.to_builtins(DataSummary(samples=5, shape=(2,), dtype="float32", labels="the array y")) == old
+
+
+def test_an_older_coordinator_reads_what_a_newer_agent_tells() -> None:
+    class Older(msgspec.Struct):
+        samples: int = 0
+        labels: str = ""
+
+    told = DataSummary(
+        samples=5, labels="x", targets=(Quantity("a", 0.0, 1.0),), target_count=1, series=SeriesSummary()
+    )
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(told), type=Older) == Older(5, "x")
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -82,6 +107,12 @@ def test_text_of_a_peer_is_safe_for_a_terminal() -> None:
         {"fault": "a" * 301},
         {"low": 1e39},
         {"shape": [1] * 9},
+        {"targets": [{}] * 17},
+        {"targets": [{"name": "a" * 81}]},
+        {"targets": [{"low": 1e39}]},
+        {"target_count": -1},
+        {"series": {"kind": "a" * 81}},
+        {"series": {"gaps": 1 << 60}},
     ],
 )
 def test_a_peer_cannot_say_too_much(wrong: dict[str, object]) -> None:

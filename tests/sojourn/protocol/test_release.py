@@ -15,7 +15,19 @@ from sojourn.errors import InvalidMessage
 from sojourn.links.link import PORTABLE_PAYLOAD
 from sojourn.protocol.envelope import Packet, pack, unpack
 from sojourn.protocol.messages import map_refs, refs
-from sojourn.protocol.release import Goods, Health, HealthRules, Order, Pace, Parcel, SignedOrder, complaint, sign
+from sojourn.protocol.release import (
+    WORSE,
+    Goods,
+    Health,
+    HealthRules,
+    Order,
+    Pace,
+    Parcel,
+    SignedOrder,
+    TaskHealth,
+    complaint,
+    sign,
+)
 from sojourn.protocol.release_messages import Release, ReleaseReport, Ship
 from sojourn.protocol.signing import Signer
 from sojourn.protocol.topics import Address
@@ -161,6 +173,39 @@ def test_what_cannot_be_compared_or_got_better_is_no_complaint(health) -> None:
     assert complaint(health, HealthRules()) is None
 
 
+@pytest.mark.parametrize(
+    ("measure", "figure", "before", "said"),
+    [
+        ("rmse", 0.6, 0.5, "RMSE became worse by 20 % on 9 local samples (0.5 to 0.6)"),
+        ("rmse", 0.5, 0.6, None),
+        ("rmse", 0.54, 0.5, None),
+        ("macro_f1", 0.4, 0.8, "macro F1 became worse by 50 % on 9 local samples (80.0 % to 40.0 %)"),
+        ("macro_f1", 0.8, 0.4, None),
+        ("r2", -0.5, -0.25, "R2 became worse by 100 % on 9 local samples (-0.25 to -0.5)"),
+        ("loss", 0.1, 0.0, "loss became worse by inf % on 9 local samples (0 to 0.1)"),
+        ("loss", 0.0, 0.0, None),
+        ("rmse", nan, 0.5, None),
+        ("rmse", 0.5, nan, None),
+        ("a-figure-of-tomorrow", 9.0, 0.5, None),
+    ],
+)
+def test_a_main_figure_may_become_worse_by_a_share_of_what_it_was(measure, figure, before, said) -> None:
+    health = Health(rows=9, task=TaskHealth(measure=measure, figure=figure, before=before))
+    assert complaint(health, HealthRules()) == said
+    assert complaint(health, HealthRules(worse=1e9)) == (said if "inf" in str(said) else None)
+
+
+def test_what_a_task_answers_may_drift_like_classes() -> None:
+    health = Health(drift=0.31, task=TaskHealth(measure="rmse"))
+    assert complaint(health, HealthRules()) == "the mix of predicted answers moved by 31 % on the same inputs"
+
+
+def test_rules_without_a_word_on_tasks_are_the_bytes_that_an_older_coordinator_takes() -> None:
+    assert "worse" not in msgspec.to_builtins(HealthRules())
+    assert HealthRules().worst == WORSE
+    assert HealthRules(worse=0.0).worst == 0.0
+
+
 def test_a_release_before_that_took_no_time_is_no_division_by_nothing() -> None:
     said = complaint(Health(pace=Pace(1, 200.0), pace_before=Pace(0, 0.0)), HealthRules())
     assert said == "inf times as slow as before on the same inputs (200 us, before 0 us)"
@@ -172,7 +217,11 @@ def test_a_report_with_all_figures_is_smaller_than_a_kilobyte() -> None:
         rows=1 << 40, pace=pace, pace_before=pace, accuracy=1 / 3, accuracy_before=2 / 3, drift=1 / 3,
         predictions=1 << 40, live=pace, live_before=pace, live_drift=1 / 3, errors=1 << 40, mix=(1 / 64,) * 64,
     )  # fmt: skip
-    assert all(getattr(health, field.name) != field.default for field in msgspec.structs.fields(Health))
+    assert all(getattr(health, field.name) != field.default for field in msgspec.structs.fields(Health)[:-1])
+    of_task = msgspec.structs.replace(
+        health, accuracy=nan, accuracy_before=nan, task=TaskHealth("perplexity", 1 / 3, 2 / 3, 1 / 7)
+    )
+    assert len(pack(Packet(MOST, EPOCH, ReleaseReport(LONGEST_NAME, MOST, 1 << 30, "fell-back", "", of_task)))) < 1024
     report = ReleaseReport(LONGEST_NAME, MOST, (1 << 31) - 1, "fell-back", "", health)
     data = pack(Packet(MOST, EPOCH, report))
     assert len(data) < 1024

@@ -1,0 +1,122 @@
+"""The figures of a job or a simulation in its tables: by name, by direction, and as people read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite, nan
+from typing import TYPE_CHECKING, Any, get_args
+
+from sojourn.figures import number, percent
+from sojourn.protocol.figure_names import DIRECTIONS, FIGURES, MAIN, SHARES, better, called, significant
+from sojourn.protocol.task import Kind
+from sojourn.protocol.wire import RoundReport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from coordinator.results.folder import Rows
+    from sojourn.protocol.wire import JobView
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+PLAIN = ("accuracy", "loss")
+"""What every table of rounds has."""
+
+
+@dataclass(frozen=True)
+class TaskFigures:
+    """Which figures a task has, and which of them stands for it."""
+
+    kind: Kind = "classification"
+
+    @property
+    def main(self) -> str:
+        """The figure that stands for a model."""
+        return MAIN[self.kind]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them, the main one first."""
+        return FIGURES[self.kind]
+
+    @property
+    def more(self) -> tuple[str, ...]:
+        """Those that a table of rounds has besides what every one has."""
+        return tuple(name for name in self.names if name not in PLAIN)
+
+    def measured(self, rows: Iterable[Mapping[str, str] | RoundReport]) -> list[str]:
+        """Those of which at least one round has a number."""
+        there = list(rows)
+        return [name for name in self.names if any(isfinite(figure_in(row, name)) for row in there)]
+
+    def best(self, rows: Sequence[Mapping[str, str] | RoundReport]) -> Any:
+        """The round whose model was the best, the first of several; where none was measured the first."""
+        found = rows[0]
+        for row in rows[1:]:
+            if better(self.main, figure_in(row, self.main), figure_in(found, self.main)):
+                found = row
+        return found
+
+    def text(self, row: Mapping[str, str] | RoundReport, name: str | None = None) -> str:
+        """A figure of a round, the main one unless told."""
+        name = name or self.main
+        return figure_shown(name, figure_in(row, name))
+
+
+def figure_shown(name: str, value: float) -> str:
+    """A figure in a table, where a loss has as many digits as it always had."""
+    if name in SHARES:
+        return percent(value)
+    if name == "loss":
+        return number(value)
+    return significant(value) if isfinite(value) else "-"
+
+
+def spread_shown(name: str, values: Sequence[float]) -> str:
+    """The mean of a figure over several runs, with its deviation."""
+    from statistics import fmean, stdev  # noqa: PLC0415  # only for tables of several runs
+
+    known = [value for value in values if isfinite(value)]
+    if len(known) < 2:
+        return figure_shown(name, known[0] if known else nan)
+    mean, apart = fmean(known), stdev(known)
+    if name in SHARES:
+        return f"{100 * mean:.1f} ± {100 * apart:.1f} %"
+    return f"{mean:.3g} ± {apart:.1g}"
+
+
+def figure_in(row: Mapping[str, str] | RoundReport, name: str) -> float:
+    """A figure of a round, in a table or as it was reported; NaN where it was not measured."""
+    if not isinstance(row, RoundReport):
+        return float(row.get(name) or nan)
+    return float(getattr(row, name)) if name in PLAIN else float((row.figures or {}).get(name, nan))
+
+
+def task_of(view: JobView) -> TaskFigures:
+    """What a job learns, as its view says it."""
+    return TaskFigures((view.times.task if view.times else None) or "classification")
+
+
+def figure_of_view(view: JobView) -> str:
+    """The main figure of a job's newest round."""
+    task = task_of(view)
+    if task.kind == "classification":
+        return percent(view.accuracy)
+    return figure_shown(task.main, ((view.times.figures if view.times else None) or {}).get(task.main, nan))
+
+
+def task_in(config: Mapping[str, Any]) -> TaskFigures:
+    """What a job file says that is learnt."""
+    task = config.get("task", {})
+    said = task if isinstance(task, str) else task.get("kind")
+    return TaskFigures(next((kind for kind in KINDS if kind == said), "classification"))
+
+
+def axis_words(name: str) -> str:
+    """What stands beside the axis of a picture."""
+    better_by = "" if name in SHARES else f" ({DIRECTIONS[name]} is better)"
+    return f"{called(name)} on the test set{better_by}"
+
+
+def of_rows(rows: Rows, name: str) -> list[float]:
+    """A figure of all rounds."""
+    return [figure_in(row, name) for row in rows]

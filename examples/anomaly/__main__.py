@@ -1,0 +1,44 @@
+"""Learn how healthy machines vibrate, and let a device score what it hears: from a simulation to a served release."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from examples.serving import begin, release_of, served
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run it and print the scores."""
+    example = begin("anomaly", str(__doc__), arguments)
+    release, data = release_of(example), example.data
+    with served(example, release) as model:
+        found = model.score(data.x_test)
+        scores = np.array([each.score for each in found] if isinstance(found, list) else [found.score])
+        example.say(
+            f"A device serves release {model.version}; from a score of {model.threshold:.3f} on, measured on its own "
+            "machine, it calls a sample an anomaly."
+        )
+    faulty = data.y_test == 1
+    for name, some in (("healthy", scores[~faulty]), ("faulty", scores[faulty])):
+        example.say(f"  {name}: {' '.join(f'{score:.3f}' for score in some[:8])} ...")
+    example.say(f"AUC {auc(scores, faulty):.3f} on faults that nobody has seen before.")
+    example.say(f"Tables, pictures and the release are in {example.folder}")
+
+
+def auc(scores: NDArray[np.float64], faulty: NDArray[np.bool_]) -> float:
+    """The share of pairs of a healthy and a faulty sample that the scores put in the right order."""
+    healthy = np.sort(scores[~faulty])
+    below = (
+        np.searchsorted(healthy, scores[faulty], side="left"),
+        np.searchsorted(healthy, scores[faulty], side="right"),
+    )
+    return float(np.mean((below[0] + below[1]) / 2 / len(healthy)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Prices of houses, where each device knows one range of them: `python -m examples.regression`."""

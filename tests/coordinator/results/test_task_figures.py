@@ -1,0 +1,159 @@
+"""Figures in tables, lines and pictures: by the direction of each task, percentages only of shares."""
+
+from __future__ import annotations
+
+from math import nan
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from coordinator.console.following import JobProgress
+from coordinator.console.job_tables import job_table, models_line
+from coordinator.console.watching import result_table, round_line, screen, some_rounds
+from coordinator.results.answers_table import ANSWERS_TABLE
+from coordinator.results.folder import ROUNDS, ResultFolder
+from coordinator.results.plots import answers_plot, course_figure
+from coordinator.results.report import REPORT, draw
+from coordinator.results.tallies import write_tallies
+from coordinator.results.task_figures import TaskFigures, figure_in, spread_shown, task_in
+from sojourn.protocol.wire import JobModels, JobTimes, JobView, RoundReport
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REGRESSION = TaskFigures("regression")
+
+
+def report(number: int, rmse: float = nan, **more: Any) -> RoundReport:
+    figures = {"rmse": rmse, "mae": rmse / 2, "r2": 0.5}
+    return RoundReport(number, nan, rmse**2, 1, 4, 0, 1000, 1.0, {}, (), msgspec.UNSET, more.get("figures", figures))
+
+
+def view(kind: Any = "regression", **more: Any) -> JobView:
+    times = JobTimes(task=kind, figures={"rmse": 0.25}) if kind else JobTimes()
+    return JobView("job", "visit", "mlp", "done", "", 3, 3, "train", more.pop("accuracy", nan), 4, times=times, **more)
+
+
+def printed(what: Any, width: int = 80) -> str:
+    console = Console(width=width, record=True, file=open("/dev/null", "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+    console.print(what)
+    return console.export_text()
+
+
+HISTORY = (report(1, 2.0), report(2, 0.5), report(3, 0.75))
+
+
+def test_the_best_round_is_that_of_the_lowest_error() -> None:
+    assert REGRESSION.best(HISTORY) is HISTORY[1]
+    assert TaskFigures("multilabel").best([{"macro_f1": "0.1"}, {"macro_f1": "0.9"}]) == {"macro_f1": "0.9"}
+    assert REGRESSION.best([report(1), report(2, 3.0)]).round == 2
+    many = tuple(report(at + 1, 1.0 if at != 30 else 0.1) for at in range(100))
+    assert many[30] in some_rounds(many, REGRESSION)
+
+
+def test_only_what_was_measured_is_shown() -> None:
+    assert REGRESSION.measured(HISTORY) == ["rmse", "mae", "r2", "loss"]
+    assert REGRESSION.measured([report(1, figures=msgspec.UNSET)]) == []
+    assert figure_in({"rmse": ""}, "rmse") != figure_in({"rmse": ""}, "rmse")  # NaN
+    assert spread_shown("rmse", [1.0, 3.0]) == "2 ± 1"
+    assert spread_shown("accuracy", [0.5, 0.7]) == "60.0 ± 14.1 %"
+    assert spread_shown("rmse", []) == "-"
+
+
+def test_the_task_of_a_job_file() -> None:
+    assert task_in({}).kind == "classification"
+    assert task_in({"task": "forecast"}).kind == "forecast"
+    assert task_in({"task": {"kind": "tokens"}}).main == "perplexity"
+    assert task_in({"task": {"kind": "of-tomorrow"}}).kind == "classification"
+
+
+def test_lines_and_tables_name_the_tasks_figures() -> None:
+    assert round_line(HISTORY[1], 3, REGRESSION).startswith("round 2/3 RMSE 0.5 MAE 0.25 visits 4 ")
+    progress = JobProgress(view(models=JobModels((1, 2, 3), 2)), HISTORY)
+    table = printed(result_table(progress))
+    assert "RMSE" in table
+    assert "accuracy" not in table
+    assert "at the end: loss 0.5625" in table
+    assert models_line(progress) == "models are kept of round 1 to 3; the best is 2 (0.5)"
+    assert "RMSE 0.75" in printed(screen(progress, 80))
+
+
+def test_a_classifiers_table_stays_and_names_the_others_below() -> None:
+    rounds = (RoundReport(1, 0.5, 1.0, 1, 4, 0, 1000, 1.0, {}, (), msgspec.UNSET, {"macro_f1": 0.25, "auc": 0.75}),)
+    table = printed(result_table(JobProgress(view(None), rounds)))
+    assert "accuracy" in table
+    assert "at the end: macro F1 25.0 %, AUC 75.0 %" in table
+    assert round_line(rounds[0], 1).startswith("round 1/1 accuracy 50.0 % loss 1.0000 visits 4")
+
+
+@pytest.mark.parametrize("kind", ["multilabel", "regression", "reconstruction", "forecast", "tokens"])
+def test_a_table_of_any_task_fits_into_80_columns(kind: Any) -> None:
+    task = TaskFigures(kind)
+    figures = dict.fromkeys(task.more, 0.123456)
+    one = RoundReport(10, 0.5, 0.1234, 9, 999, 0, 99_990_000, 9.9, {"vts": 0.9}, (), msgspec.UNSET, figures)
+    table = printed(result_table(JobProgress(view(kind), (one,))))
+    assert "…" not in table
+
+
+def test_jobs_with_different_tasks_stand_in_one_list() -> None:
+    both = printed(job_table([view(), view(None, accuracy=0.5)], 120), 120)
+    assert "figure" in both
+    assert "RMSE 0.25" in both
+    assert "accuracy 50.0 %" in both
+    assert "50.0 %" in printed(job_table([view(None, accuracy=0.5)]))
+
+
+def test_a_folder_has_the_columns_of_its_task(tmp_path: Path) -> None:
+    results = ResultFolder(tmp_path / "a")
+    results.open()
+    results.begin('name = "job"\n[task]\nkind = "regression"\n')
+    for each in HISTORY:
+        results.round(each, 1.0)
+    rows = results.rows(ROUNDS)
+    assert list(rows[0])[-3:] == ["rmse", "mae", "r2"]
+    assert [row["rmse"] for row in rows] == ["2.0", "0.5", "0.75"]
+    write_tallies(results, {}, {}, [])
+    results.table(ANSWERS_TABLE, ("quantity", "true", "predicted"), [("load", 1.0, 1.5), ("load", 2.0, 2.5)])
+    draw(results, "job", ["d"])
+    page = (tmp_path / "a" / REPORT).read_text()
+    assert "RMSE at the end" in page
+    assert "Regression: strategy visit" in page
+    assert "<th>RMSE</th>" in page
+    assert (tmp_path / "a" / "rmse.png").exists()
+    assert (tmp_path / "a" / "answers.png").exists()
+    assert not (tmp_path / "a" / "accuracy.png").exists()
+
+
+def test_a_folder_that_was_begun_before_there_were_more_figures_goes_on(tmp_path: Path) -> None:
+    results = ResultFolder(tmp_path / "a")
+    results.open()
+    results.begin('name = "job"\n')
+    results.table(ROUNDS, [name for name in results._head(ROUNDS) if name not in ("macro_f1", "auc")], ())
+    one = RoundReport(1, 0.5, 1.0, 1, 4, 0, 1000, 1.0, {}, (), msgspec.UNSET, {"macro_f1": 0.25})
+    results.round(one, 1.0)
+    results.close()
+    results.back_to(5.0)
+    assert "macro_f1" not in results.rows(ROUNDS)[0]
+    assert results.rows(ROUNDS)[0]["accuracy"] == "0.5"
+
+
+def test_an_axis_says_which_figure_it_is_and_which_way_is_better() -> None:
+    rows = [
+        {"round": "1", "clock": "1", "bytes": "1", "rmse": "900"},
+        {"round": "2", "clock": "2", "bytes": "1", "rmse": "1"},
+    ]
+    axes = course_figure({"a": [rows]}, "rmse").axes
+    assert axes[0].get_ylabel() == "RMSE on the test set (lower is better)"
+    assert axes[0].get_yscale() == "log"
+    shares = course_figure({"a": [[{**row, "auc": "0.5"} for row in rows]]}, "auc").axes
+    assert shares[0].get_ylim() == (0, 100)
+    assert shares[0].lines[0].get_ydata().tolist() == [50.0, 50.0]
+
+
+def test_scores_of_normal_and_faulty_samples_are_drawn(tmp_path: Path) -> None:
+    rows = [{"score": "0.0", "faulty": "0"}, {"score": "2.5", "faulty": "1"}]
+    assert answers_plot(rows, tmp_path / "a.png").startswith("Scores of test samples")
+    assert answers_plot(rows[:1], tmp_path / "b.png")
+    assert answers_plot([], tmp_path / "c.png") == ""

@@ -1,0 +1,122 @@
+"""Images with quantities, with several labels, and without any label."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sojourn.data.source import DataSettings, load_data, read_content
+from sojourn.errors import DataError
+from tests.sojourn.data.tasks import form_of
+from tests.sojourn.data.test_data import kit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sojourn.data.samples import Samples
+
+AGE = form_of("regression", (1, 2, 2), (1,), names=("age",))
+SEVERAL = form_of("multilabel", (1, 2, 2), (2,), classes=("red", "big"))
+PUMP = form_of("reconstruction", (1, 2, 2), normal=("good",))
+
+
+def pictures(folder: Path, *names: str) -> None:
+    """Images whose every pixel is their place in the list, times ten."""
+    for at, name in enumerate(names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (2, 2), 10 * at).save(folder / name)
+
+
+def load(folder: Path, form: Any, listed: str | None = None, part: Any = "train", **settings: Any) -> Samples:
+    if listed is not None:
+        (folder / "targets.csv").write_text(listed, encoding="utf-8")
+    return load_data(DataSettings(path=str(folder), **settings), form, part)
+
+
+def first(samples: Samples) -> list[int]:
+    return samples.x[:, 0, 0, 0].tolist()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("targets", "settings"),
+    [
+        ("file,age\nb.png,3.5\nsub/c.png,7\n", {}),
+        ("age,image\n3.5,b.png\n7,sub/c.png\n", {}),
+        ("b,who,years\nb.png,me,3.5\nsub/c.png,you,7\n", {"targets": ("years",)}),
+        ("file,note,age\nb.png,text is no matter,3.5\nsub/c.png,,7\n", {}),
+    ],
+)
+def test_a_list_says_what_each_image_is_compared_with(tmp_path: Path, targets: str, settings: Any) -> None:
+    pictures(tmp_path, "a.png", "b.png", "sub/c.png")
+    samples = load(tmp_path, AGE, targets, **settings)
+    assert first(samples) == [10, 20]
+    assert samples.y.tolist() == [[3.5], [7]]
+
+
+def test_several_labels_of_an_image(tmp_path: Path) -> None:
+    pictures(tmp_path, "a.png", "b.png")
+    assert load(tmp_path, SEVERAL, "file,big,red\na.png,1,0\nb.png,1,1\n").y.tolist() == [[0, 1], [1, 1]]
+    assert load(tmp_path, SEVERAL, "file,label\na.png,big\nb.png,red|big\n").y.tolist() == [[0, 1], [1, 1]]
+
+
+def test_rows_without_an_image_and_images_that_are_broken(tmp_path: Path) -> None:
+    pictures(tmp_path / "in", "a.png", "b.png")
+    pictures(tmp_path, "outside.png")
+    (tmp_path / "in" / "broken.png").write_bytes(b"no image")
+    rows = "a.png,1\nnone.png,2\n../outside.png,3\nbroken.png,4\nb.png,\ntargets.csv,5\n"
+    samples = load(tmp_path / "in", AGE, "file,age\n" + rows)
+    assert samples.y.tolist() == [[1]]
+    assert samples.skipped[0] == "3 rows of targets.csv without an image: 'none.png', '../outside.png', 'targets.csv'"
+    assert samples.skipped[1].startswith("broken image broken.png: ")
+    assert samples.skipped[2] == "1 samples whose target is missing, NaN or infinite"
+
+
+def test_images_without_a_list_are_no_regression(tmp_path: Path) -> None:
+    pictures(tmp_path, "cat/a.png")
+    for form in (AGE, SEVERAL):
+        with pytest.raises(DataError, match=r"has no targets\.csv beside its images: a CSV file with a column `file`"):
+            load(tmp_path, form)
+    with pytest.raises(DataError, match=r"no column 'age', which the job predicts, only 'file', 'size'"):
+        load(tmp_path, AGE, "file,size\ncat/a.png,3\n")
+
+
+def test_a_reconstruction_takes_images_with_and_without_folders(tmp_path: Path) -> None:
+    pictures(tmp_path / "flat", "a.png", "b.png")
+    assert first(load(tmp_path / "flat", PUMP)) == [0, 10]
+    pictures(tmp_path / "named", "good/a.png", "good/b.png", "scratch/c.png")
+    samples = load(tmp_path / "named", PUMP)
+    assert first(samples) == [0, 10]
+    assert samples.skipped == ("1 samples that are labelled as faulty: 'scratch'",)
+    tested = load(tmp_path / "named", PUMP, part="test")
+    assert tested.y.tolist() == [0, 0, 1]
+
+
+def test_the_size_is_found_where_nobody_says_it(tmp_path: Path) -> None:
+    pictures(tmp_path, "a.png", "b.png")
+    content = read_content(DataSettings(path=str(tmp_path)), "test", task=PUMP.task or None)
+    assert content.x.shape == (2, 1, 2, 2)
+    assert content.which.tolist() == [-1, -1]
+
+
+def test_images_are_no_series_no_text_and_flat_ones_have_no_class(tmp_path: Path) -> None:
+    pictures(tmp_path, "a.png")
+    for kind, what in (("forecast", "series"), ("tokens", "text")):
+        with pytest.raises(DataError, match=f"is a folder of images, and the job needs {what}"):
+            load(tmp_path, form_of(kind, (1, 2, 2)))
+    with pytest.raises(DataError, match="holds no folders: put the images of each class into a folder"):
+        load(tmp_path, kit())
+    (tmp_path / "none").mkdir()
+    with pytest.raises(DataError, match="holds no folders"):
+        load(tmp_path / "none", PUMP)
+
+
+def test_pixels_follow_their_rows(tmp_path: Path) -> None:
+    names = [f"{at}.png" for at in range(20)]
+    pictures(tmp_path, *names)
+    order = np.random.default_rng(1).permutation(20)
+    rows = "".join(f"{at}.png,{at}\n" for at in order)
+    samples = load(tmp_path, AGE, "file,age\n" + rows)
+    assert (samples.y[:, 0] * 10).tolist() == first(samples) == (10 * order).tolist()
