@@ -173,8 +173,7 @@ def _check(folder: Path, request: Check, shown: Shown | None, now: float) -> Ans
 
 def _is_due(folder: Path, shown: Shown, now: float) -> bool:
     """Whether two thirds of the certificate's life are over, or it is of an authority that is being replaced."""
-    authority = folders.authority_of(folder).known_as.subject.rfc4514_string().removeprefix("CN=")
-    return shown.until - now <= DUE_SECONDS or shown.issuer != authority
+    return shown.until - now <= DUE_SECONDS or shown.issuer != folders.authority_of(folder).name
 
 
 def _renew(folder: Path, request: Renew, shown: Shown | None, now: float) -> Answered:

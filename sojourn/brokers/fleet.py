@@ -60,6 +60,8 @@ class FleetMember(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """The public half of its own key, if it joined with one: it signs its results with that."""
     until: str = ""
     """When the newest of its certificates ends, where they are renewed at the door."""
+    authority: str = ""
+    """Which authority has vouched for that, by its name."""
     former: dict[str, str] = {}
     """Earlier certificates that have not ended yet, and when they do: a renewal's answer may be lost on its way."""
 
