@@ -245,6 +245,7 @@ def _without_answered(joining: Joining, node_key: bytes) -> dict[str, JoinReques
 
 
 def _welcome(folder: Path, fleet: FleetFile, request: JoinRequest) -> Welcome:
+    operators = folder / folders.OPERATOR_KEYS
     return Welcome(
         request.name,
         fleet.fleet,
@@ -255,6 +256,7 @@ def _welcome(folder: Path, fleet: FleetFile, request: JoinRequest) -> Welcome:
         tuple(fleet.named("edge")),
         {"release": fleet.release_key} if fleet.release_key else {},
         request.data,
+        operators.read_bytes() if operators.exists() else b"",
     )
 
 

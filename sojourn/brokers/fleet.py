@@ -41,6 +41,8 @@ COORDINATOR_GROUP = "sojourn-coordinator"
 COORDINATOR = "coordinator"
 NODE_KEYS = "node-keys.toml"
 """For the coordinator: whose results must be signed, and with which keys."""
+OPERATOR_KEYS = "operators.pub"
+"""The keys of those who may sign jobs, where somebody does: devices are given them."""
 OLD_CA_FILE, OLD_CA_KEY = "old-ca.pem", "old-ca.key"
 DOOR_PORT = 8885
 Kind = Literal["password", "certificate"]
