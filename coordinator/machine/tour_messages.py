@@ -37,6 +37,5 @@ def tour_message(state: JobState, tour: TourPlan, bounds: TourBounds, keys: Mapp
     return Tour(
         state.tour_id(tour), state.kit, vectors, tour.hops, tour.spares, task_of(state, tour), seed, job.tours.policy,
         job.gate.rules, norms, waves_of(state), weighting_of(strategy.aggregator), bounds,
-        state.mandate,
-        dict(sorted(keys.items())) if keys and len(keys) <= MOST_KEYS else msgspec.UNSET,
+        state.mandate, keys=dict(sorted(keys.items())) if keys and len(keys) <= MOST_KEYS else msgspec.UNSET,
     )  # fmt: skip

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sojourn.joining.token import Token
 
 FIRST_STAMP = bytes(16)
+OPERATORS = "operators.pub"
 _PATIENT_TRIES = 6
 """How often a door that cannot be reached is tried."""
 _PAUSE = 2.0
@@ -94,6 +95,10 @@ def write_settings(file: Path, identity: Identity, welcome: Welcome, data: dict[
     }
     if "release" in keys:
         table["release"] = {"key_file": f"{beside}/release.pub"}
+    if welcome.operators:
+        write_private(identity.folder / OPERATORS, welcome.operators)
+        if "mandate" in AgentSettings.__struct_fields__:  # then it does only what one of them signed
+            table["mandate"] = {"keys_file": f"{beside}/{OPERATORS}"}
     validated(table, AgentSettings, "what the door said")
     write_private(file, toml.dumps(table))
 

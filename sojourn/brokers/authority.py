@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sojourn.brokers import configuration
 from sojourn.brokers import fleet as folders
-from sojourn.brokers.certificates import DAYS_OF_JOINED, Authority
+from sojourn.brokers.certificates import Authority
 from sojourn.errors import ConfigError
 from sojourn.store.files import write_private
 
@@ -75,19 +75,15 @@ def _install(folder: Path, authority: Authority, trusted: list[Authority]) -> No
 
 
 def _behind(folder: Path, *, everybody: bool = False) -> Replaced:
-    """Members with certificates whose newest is from before the present authority."""
+    """Members whose newest certificate is not of the present authority; of bundles the date tells."""
+    name_now = folders.authority_of(folder).name
     began = dt.datetime.fromtimestamp((folder / folders.CA_KEY).stat().st_mtime, dt.UTC)
     members = {
         name: member
         for name, member in sorted(folders.read(folder).members.items())
         if member.kind == "certificate" and not member.revoked
     }
-    joined = [
-        name
-        for name, member in members.items()
-        if member.until
-        and (everybody or dt.datetime.fromisoformat(member.until) < began + dt.timedelta(DAYS_OF_JOINED))
-    ]
+    joined = [name for name, each in members.items() if each.until and (everybody or each.authority != name_now)]
     bundled = [
         name for name, each in members.items() if not each.until and (everybody or each.added <= f"{began:%Y-%m-%d}")
     ]
@@ -95,5 +91,5 @@ def _behind(folder: Path, *, everybody: bool = False) -> Replaced:
 
 
 def _next_name(fleet: str, old: Authority) -> str:
-    found = _NUMBER.fullmatch(old.known_as.subject.rfc4514_string())
+    found = _NUMBER.fullmatch(old.name)
     return f"{fleet} authority {int(found[1] or 1) + 1 if found else 2}"

@@ -104,6 +104,12 @@ class Authority:
         """The authority's own certificate."""
         return self._certificate
 
+    @property
+    def name(self) -> str:
+        """What the authority is called; one that takes its place is called otherwise."""
+        (found,) = self._certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        return str(found.value)
+
     def for_request(self, request: bytes, name: str, node_key: str, now: dt.datetime) -> Vouched:
         """A certificate for a node's own key, and bound to the one that it signs with; it lasts for some weeks.
 

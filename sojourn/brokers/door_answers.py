@@ -173,8 +173,7 @@ def _check(folder: Path, request: Check, shown: Shown | None, now: float) -> Ans
 
 def _is_due(folder: Path, shown: Shown, now: float) -> bool:
     """Whether two thirds of the certificate's life are over, or it is of an authority that is being replaced."""
-    authority = folders.authority_of(folder).known_as.subject.rfc4514_string().removeprefix("CN=")
-    return shown.until - now <= DUE_SECONDS or shown.issuer != authority
+    return shown.until - now <= DUE_SECONDS or shown.issuer != folders.authority_of(folder).name
 
 
 def _renew(folder: Path, request: Renew, shown: Shown | None, now: float) -> Answered:
@@ -246,6 +245,7 @@ def _without_answered(joining: Joining, node_key: bytes) -> dict[str, JoinReques
 
 
 def _welcome(folder: Path, fleet: FleetFile, request: JoinRequest) -> Welcome:
+    operators = folder / folders.OPERATOR_KEYS
     return Welcome(
         request.name,
         fleet.fleet,
@@ -256,6 +256,7 @@ def _welcome(folder: Path, fleet: FleetFile, request: JoinRequest) -> Welcome:
         tuple(fleet.named("edge")),
         {"release": fleet.release_key} if fleet.release_key else {},
         request.data,
+        operators.read_bytes() if operators.exists() else b"",
     )
 
 

@@ -41,6 +41,8 @@ COORDINATOR_GROUP = "sojourn-coordinator"
 COORDINATOR = "coordinator"
 NODE_KEYS = "node-keys.toml"
 """For the coordinator: whose results must be signed, and with which keys."""
+OPERATOR_KEYS = "operators.pub"
+"""The keys of those who may sign jobs, where somebody does: devices are given them."""
 OLD_CA_FILE, OLD_CA_KEY = "old-ca.pem", "old-ca.key"
 DOOR_PORT = 8885
 Kind = Literal["password", "certificate"]
@@ -60,6 +62,8 @@ class FleetMember(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """The public half of its own key, if it joined with one: it signs its results with that."""
     until: str = ""
     """When the newest of its certificates ends, where they are renewed at the door."""
+    authority: str = ""
+    """Which authority has vouched for that, by its name."""
     former: dict[str, str] = {}
     """Earlier certificates that have not ended yet, and when they do: a renewal's answer may be lost on its way."""
 

@@ -100,19 +100,21 @@ def forget(folder: Path, name: str) -> None:
 def vouched(folder: Path, fleet: FleetFile, request: JoinRequest, now: float) -> tuple[FleetFile, JoinRequest]:
     """The fleet with who asked as a member, and the request with its certificate; nothing is written yet."""
     moment = dt.datetime.fromtimestamp(now, dt.UTC)
-    issued = folders.authority_of(folder).for_request(request.request, request.name, request.node_key, moment)
+    authority = folders.authority_of(folder)
+    issued = authority.for_request(request.request, request.name, request.node_key, moment)
+    until = issued.until.isoformat(timespec="seconds")
     old = fleet.members.get(request.name)
     revoked = dict(fleet.revoked)
     if old is not None and old.node_key == request.node_key:
         former = still_good(old, now)
         member = msgspec.structs.replace(
-            old, serial=issued.serial, until=issued.until.isoformat(timespec="seconds"), former=former
+            old, serial=issued.serial, until=until, authority=authority.name, former=former
         )
     else:  # a new device, or one that takes the place of another: what that had ends
         revoked |= dict.fromkeys(old.serials if old else (), request.name)
         member = FleetMember(
             role="device", kind="certificate", added=moment.date().isoformat(), serial=issued.serial,
-            node_key=request.node_key, until=issued.until.isoformat(timespec="seconds"),
+            node_key=request.node_key, until=until, authority=authority.name,
         )  # fmt: skip
     fleet = msgspec.structs.replace(fleet, members={**fleet.members, request.name: member}, revoked=revoked)
     answered = msgspec.structs.replace(request, state="accepted", answered=now, certificate=issued.certificate.decode())

@@ -94,6 +94,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", tag_field="kind"):
     """The public keys of those whose orders count, by what they sign: `release`."""
     data: Label = ""
     """Where its data is, if the invitation says so."""
+    operators: Pem = b""
+    """The public keys of those who may sign jobs, one in a line; none where nobody does."""
 
 
 class Valid(msgspec.Struct, frozen=True, tag="valid", tag_field="kind"):

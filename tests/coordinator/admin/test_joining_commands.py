@@ -58,6 +58,7 @@ def invited(fleet: Run, *how: object) -> str:
 
 def test_two_commands_make_a_device_of_a_blank_one(fleet: Run, door: OpenDoor, tmp_path: Path) -> None:
     fleet("add-edge", "s1", "--output", tmp_path / "s1.tar.gz")
+    (tmp_path / "fleet" / "operators.pub").write_text(f"{'A' * 43}= ada\n")
     token = invited(fleet, "pi-1", "--authorised", "--data", "/srv/photos")
     said = agent("join", token, "--file", tmp_path / "pi" / "agent.toml")
     assert f"next: sojourn agent run {tmp_path / 'pi' / 'agent.toml'}" in said
@@ -69,6 +70,7 @@ def test_two_commands_make_a_device_of_a_blank_one(fleet: Run, door: OpenDoor, t
     assert made.broker.tls.certificate_file == made.broker.tls.key_file == str(identity / "node.pem")
     assert (made.broker.host, made.broker.port) == ("localhost", 8884)
     assert made.release.key_file == str(identity / "release.pub")
+    assert (identity / "operators.pub").read_text() == f"{'A' * 43}= ada\n"
     assert Identity(identity).has_joined
     assert not (identity / "next.key").exists()
     assert (tmp_path / "pi" / "agent.toml").stat().st_mode & 0o077 == 0
