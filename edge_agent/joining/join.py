@@ -97,8 +97,7 @@ def write_settings(file: Path, identity: Identity, welcome: Welcome, data: dict[
         table["release"] = {"key_file": f"{beside}/release.pub"}
     if welcome.operators:
         write_private(identity.folder / OPERATORS, welcome.operators)
-        if "mandate" in AgentSettings.__struct_fields__:  # then it does only what one of them signed
-            table["mandate"] = {"keys_file": f"{beside}/{OPERATORS}"}
+        table["mandate"] = {"keys_file": f"{beside}/{OPERATORS}"}
     validated(table, AgentSettings, "what the door said")
     write_private(file, toml.dumps(table))
 
