@@ -1,6 +1,8 @@
 """How long the model is between two devices: from the result in the edge's journal to the first step of the next visit.
 
-python -m benchmarks.handover [--hops 20]
+python -m benchmarks.handover [--hops 20] [--turns 3]
+
+Each model goes with and without a mandate that the devices demand and check, in turns.
 """
 
 from __future__ import annotations
@@ -15,12 +17,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from benchmarks.site import CLASSES, FLEET, PATIENCE, CompiledModel, MeasuredSite
 from edge_agent.agent import Agent
+from edge_agent.mandates import Mandates
 from edge_agent.training.objectives import NAMES
 from edge_agent.training.process import TrainingProcess
 from hierarchy.edge.records import VisitKept
@@ -29,8 +34,11 @@ from sojourn.links.mqtt import MqttLink
 from sojourn.node.driver import Driver
 from sojourn.node.machine import Doing
 from sojourn.node.node import Node
-from sojourn.parts import Training
-from sojourn.protocol.wire import Offer
+from sojourn.parts import Sgd, Training
+from sojourn.protocol.mandate import Mandate, sign_mandate
+from sojourn.protocol.signing import Signer
+from sojourn.protocol.wire import Offer, Task
+from sojourn.store.blobs import ref_of
 from sojourn.store.journal import FolderStore
 
 if TYPE_CHECKING:
@@ -38,6 +46,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from sojourn.links.settings import BrokerSettings
+    from sojourn.protocol.mandate import SignedMandate
 
 SAMPLES, EPOCHS = 400, 10
 TRIPS = 200
@@ -57,13 +66,15 @@ class Watched(TrainingProcess):
         super().start(key, work, watch)
 
 
-def device(settings: BrokerSettings, folder: Path, name: str, pipe: Connection) -> None:
-    """A device, in a process of its own; it says at what time each visit's training began."""
+def device(settings: BrokerSettings, folder: Path, name: str, pipe: Connection, key: str) -> None:
+    """A device, in a process of its own; it says at what time each visit's training began. With a key it demands it."""
     offer = Offer("", "", "", 1, 0, NAMES, "")
     store = FolderStore(folder / name)
     training = Watched(folder / name / "blobs", DataSettings(path=str(folder / "data.npz")))
     training.began = lambda: pipe.send(time.monotonic())
-    driver = Driver(Node(FLEET, Agent(name, offer), store, {"edge": MqttLink(settings, name)}, training))
+    mandates = Mandates(FLEET, {key: "ann"} if key else {})
+    agent = Agent(name, offer, mandates=mandates)
+    driver = Driver(Node(FLEET, agent, store, {"edge": MqttLink(settings, name)}, training))
     threading.Thread(target=lambda: (pipe.recv(), driver.stop())).start()
     driver.run()
 
@@ -113,27 +124,42 @@ def two_trips(settings: BrokerSettings, size: int) -> float:
     return statistics.median(times)
 
 
-def handovers(folder: Path, model: CompiledModel, hops: int) -> tuple[list[float], float]:
+def mandate_for(model: CompiledModel, training: Training) -> tuple[SignedMandate, str]:
+    """A mandate for these tours, and the public key that devices trust."""
+    signer, now = Signer(Ed25519PrivateKey.generate()), time.time()
+    mandate = Mandate(
+        fleet=FLEET, job="benchmark", serial=1, operator="ann", issued=now, ends=now + 86_400.0,
+        kit=ref_of(model.packed).digest, model="mlp", classes=CLASSES, class_count=len(CLASSES),
+        tasks=(Task("train", training, Sgd(), "float32", 1),), rounds=1000, visits=100_000,
+        returns={"model": 8 * len(model.initial)},
+    )  # fmt: skip
+    return sign_mandate(mandate, signer), signer.public
+
+
+def handovers(folder: Path, model: CompiledModel, hops: int, *, signed: bool) -> tuple[list[float], float]:
     """Seconds of every hand-over of a tour back and forth between two devices, and of two raw trips."""
+    training = Training(epochs=EPOCHS)
+    mandate, key = mandate_for(model, training) if signed else (msgspec.UNSET, "")
     kept: list[float] = []
     with MeasuredSite(folder, lambda record: isinstance(record, VisitKept) and kept.append(time.monotonic())) as site:
         names, pipes, processes = ["one", "two"], [], []
         for name in names:
             ours, theirs = multiprocessing.Pipe()
             pipes.append(ours)
-            arguments = site.broker.settings, folder, name, theirs
+            arguments = site.broker.settings, folder, name, theirs, key
             processes.append(multiprocessing.Process(target=device, args=arguments))
             processes[-1].start()
         site.await_devices(2)
-        training = Training(epochs=EPOCHS)
         route = names * (hops // 2 + 1)
-        site.lead(model, model.initial, route[:3], training=training)()  # fetches the kit, starts the workers
+        site.lead(
+            model, model.initial, route[:3], training=training, mandate=mandate
+        )()  # fetches the kit, starts the workers
         for pipe in pipes:
             drained(pipe)
         kept.clear()
         raw = [two_trips(site.broker.settings, 4 * len(model.initial))]
-        wait = site.lead(model, model.initial * np.float32(1.001), route[: hops + 1], training=training)
-        wait()
+        start, there = model.initial * np.float32(1.001), route[: hops + 1]
+        site.lead(model, start, there, training=training, mandate=mandate)()
         raw.append(two_trips(site.broker.settings, 4 * len(model.initial)))
         times = sorted(at for pipe in pipes for at in drained(pipe))
         for pipe in pipes:
@@ -151,23 +177,37 @@ def drained(pipe: Connection) -> list[float]:
     return found
 
 
+def measured(model: CompiledModel, hops: int, *, signed: bool) -> tuple[list[float], float]:
+    """The same in a folder of its own, in milliseconds."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        draw = np.random.default_rng(1)
+        y = draw.integers(0, len(CLASSES), SAMPLES)
+        np.savez(folder / "data.npz", x=draw.random((SAMPLES, 1, 8, 8), np.float32), y=y)
+        seconds, raw = handovers(folder, model, hops, signed=signed)
+    return [1e3 * each for each in seconds], 1e3 * raw
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hops", type=int, default=20)
+    parser.add_argument("--turns", type=int, default=3)
     arguments = parser.parse_args()
-    print(f"{'model':22}{'KB':>6}{'median ms':>11}{'min':>7}{'p90':>7}{'max':>7}{'two raw trips':>15}{'beyond':>8}")
+    head = f"{'model':22}{'KB':>6}{'mandate':>9}{'median ms':>11}{'min':>7}{'p90':>7}{'max':>7}"
+    print(f"{head}{'two raw trips':>15}{'beyond':>8}")
     for what, hidden in (("inside the message", [32]), ("fetched", [128])):
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            draw = np.random.default_rng(1)
-            y = draw.integers(0, len(CLASSES), SAMPLES)
-            np.savez(folder / "data.npz", x=draw.random((SAMPLES, 1, 8, 8), np.float32), y=y)
-            model = CompiledModel("mlp", (1, 8, 8), hidden=hidden)
-            seconds, raw = handovers(folder, model, arguments.hops)
-        times, trips = sorted(1e3 * each for each in seconds), 1e3 * raw
-        median, late = statistics.median(times), times[int(0.9 * len(times))]
-        row = f"mlp, {what:17}{4 * len(model.initial) / 1e3:6.0f}{median:11.1f}"
-        print(f"{row}{times[0]:7.1f}{late:7.1f}{times[-1]:7.1f}{trips:15.1f}{median - trips:8.1f}", flush=True)
+        model = CompiledModel("mlp", (1, 8, 8), hidden=hidden)
+        found: dict[bool, tuple[list[float], list[float]]] = {False: ([], []), True: ([], [])}
+        for turn in range(2 * arguments.turns):
+            signed = turn % 2 == 1
+            times, trips = measured(model, arguments.hops, signed=signed)
+            found[signed][0].extend(times)
+            found[signed][1].append(trips)
+        for signed, (all_times, raw) in found.items():
+            times, trips = sorted(all_times), statistics.mean(raw)
+            median, late = statistics.median(times), times[int(0.9 * len(times))]
+            row = f"mlp, {what:17}{4 * len(model.initial) / 1e3:6.0f}{'yes' if signed else 'no':>9}{median:11.1f}"
+            print(f"{row}{times[0]:7.1f}{late:7.1f}{times[-1]:7.1f}{trips:15.1f}{median - trips:8.1f}", flush=True)
 
 
 if __name__ == "__main__":

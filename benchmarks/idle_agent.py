@@ -1,9 +1,10 @@
 """An agent that waits for work, with the unit's command and environment: its memory and its processor time.
 
-python -m benchmarks.idle_agent [--minutes 10]
+python -m benchmarks.idle_agent [--minutes 10] [--mandate]
 
 It is connected to a Mosquitto with an edge server on it, has limits to look at, trusts a release key and serves a
-release, so that all its parts are there. Processor time is that of the process and all it started, from /proc.
+release, so that all its parts are there; it has done one visit. With --mandate it has operators' keys, and the visit
+was of a job that was signed. Processor time is that of the process and all it started, from /proc.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.agent_memory import PROC, sample, tree
+from coordinator.console.signing import give, prepared
 from coordinator.jobs.data import digits_split
 from coordinator.releases.orders import orders_for
+from coordinator.rounds.mandate_terms import Terms
 from sojourn.protocol.release import HealthRules
 from sojourn.protocol.signing import Signer
 from tests.live.live_fleet import FLEET, LiveFleet
@@ -31,6 +34,7 @@ from tests.live.release_goods import digits_release
 UNIT = Path(__file__).parents[1] / "deploy" / "device" / "sojourn-agent.service"
 SETTLE = 30.0
 PAUSE = 5.0
+JOB = 'name = "one"\nrounds = 1\nstrategy = "fedavg"\ndata.test = "digits"\n'
 
 
 def unit() -> tuple[list[str], dict[str, str]]:
@@ -50,8 +54,8 @@ def processor_seconds(pids: list[int]) -> float:
     return used / os.sysconf("SC_CLK_TCK")
 
 
-def start(folder: Path, fleet: LiveFleet, key: Path) -> subprocess.Popen[bytes]:
-    """The agent as systemd starts it."""
+def start(folder: Path, fleet: LiveFleet, key: Path, *, mandate: bool) -> subprocess.Popen[bytes]:
+    """The agent as systemd starts it; with operators' keys, if it is to have mandates."""
     x, y = digits_split(train=True)
     np.savez(folder / "data.npz", x=x, y=y)
     file = folder / "agent.toml"
@@ -60,6 +64,7 @@ def start(folder: Path, fleet: LiveFleet, key: Path) -> subprocess.Popen[bytes]:
         f'name = "one"\nfleet = "{FLEET}"\nstore = "{folder / "one"}"\n'
         f'[broker]\nhost = "{broker.host}"\nport = {broker.port}\n[data]\npath = "{folder / "data.npz"}"\n'
         f'[release]\nkey_file = "{key}"\n[limits]\nthrottle_at = 70\nstop_at = 80\nfree_memory = 64\nfree_disk = 256\n'
+        + (f'[mandate]\nkeys_file = "{key}"\n' if mandate else "")
     )
     words, added = unit()
     plain = {name: os.environ[name] for name in ("PATH", "LANG", "PYTHONPATH") if name in os.environ}
@@ -69,16 +74,24 @@ def start(folder: Path, fleet: LiveFleet, key: Path) -> subprocess.Popen[bytes]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--mandate", action="store_true")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         signer = Signer.generate(folder / "release.key")
         (folder / "release.pub").write_text(signer.public)
-        fleet = LiveFleet(folder, {"edge-1": []}, own_brokers=False)
-        process = start(folder, fleet, folder / "release.pub")
+        key = folder / "release.pub"
+        flags = ("--mandate-keys", str(key)) if asked.mandate else ()
+        fleet = LiveFleet(folder, {"edge-1": ["one"]}, own_brokers=False, cloud_flags=flags)
+        fleet.kill("one")  # the broker knows its name; the agent that is measured is the unit's own
+        process = start(folder, fleet, key, mandate=asked.mandate)
         try:
             with fleet.operator() as operator:
                 operator.jobs(patience=60)
+                operator.submit(JOB)
+                if asked.mandate:
+                    give(operator, prepared(operator, "one", JOB, Terms("ann"), lambda _step: None), signer)
+                fleet.wait(lambda: operator.job("one").status == "done", "the visit")
                 release = digits_release(1)
                 forward, back = orders_for(release, None, FLEET, signer)
                 operator.rollout(forward, back, release, (1.0,), HealthRules(soak=0))

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from sojourn.node.machine import Effect
     from sojourn.parts import Encoding
+    from sojourn.protocol.mandate import SignedMandate
 
 FLEET, EDGE, CLOUD = "benchmark", Address("edge", "edge"), Address("cloud", "cloud")
 CLASSES = tuple(str(digit) for digit in range(10))
@@ -137,8 +138,10 @@ class MeasuredSite:
         encoding: Encoding = "float32",
         training: Training = Training(),  # noqa: B008  # frozen
         threads: int | None = 1,
+        mandate: SignedMandate | msgspec.UnsetType = msgspec.UNSET,
+        keys: dict[str, bytes] | None = None,
     ) -> Callable[[], Toured]:
-        """Give a tour; what comes back waits for its end."""
+        """Give a tour; what comes back waits for its end. `keys`: with which its devices sign."""
         self._tours += 1
         kit = ref_of(model.packed)
         self.blobs.put(model.packed, kit.digest)
@@ -153,6 +156,8 @@ class MeasuredSite:
             TourPolicy(),
             Gate(norm_factor=None),
             (),
+            mandate=mandate,
+            keys=keys or msgspec.UNSET,
         )
         self._cloud.call(lambda now: self._cloud.node.inject(Lead(tour), now))  # type: ignore[arg-type]
         return lambda: self.coordinator.toured.get(timeout=PATIENCE)

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
+from coordinator.audit_records import ActLogged
 from coordinator.fleet_records import FleetChanged
+from coordinator.mandate_records import JobMandated, MandateWithdrawn
 from coordinator.records import (
     ENDED,
     DevicesEstimated,
@@ -40,7 +42,7 @@ RESTORE = "restore a backup (sojourn coordinator restore)"
 
 def objection(durable: CoordinatorState, record: Record) -> str | None:
     """Why a record does not follow the state that is here, where an earlier one is missing."""
-    if isinstance(record, JobSubmitted | RolloutBegun | FleetChanged):
+    if isinstance(record, JobSubmitted | RolloutBegun | FleetChanged | MandateWithdrawn | ActLogged):
         return None
     if isinstance(record, RolloutRecord):
         line = durable.lines.get(record.line)
@@ -59,7 +61,7 @@ def _follows(state: JobState, record: JobRecord) -> bool:  # noqa: C901, PLR0912
     That is worth more than to begin where the record is missing: models of earlier rounds are no longer kept.
     """
     numbers = {tour.number for tour in state.tours}
-    if isinstance(record, JobContinued | RoundsKept):
+    if isinstance(record, JobContinued | RoundsKept | JobMandated):
         return True
     if isinstance(record, RoundMeasured):
         return bool(state.unmeasured) and record.round == len(state.history)

@@ -6,10 +6,13 @@ from typing import Literal
 
 import msgspec
 
+from coordinator.audit_records import ActLogged
 from coordinator.fleet_records import FleetChanged, VisitOutcome
+from coordinator.mandate_records import JobMandated, MandateWithdrawn
 from coordinator.rollout_records import RolloutRecord
 from hierarchy.arranging.arrangement import ClientSet, Memo
 from sojourn.protocol.limits import Moment
+from sojourn.protocol.mandate_messages import Normalisation
 from sojourn.protocol.messages import Toured
 from sojourn.protocol.wire import JobStatus, Ref, RoundReport
 
@@ -83,6 +86,8 @@ class JobCompiled(msgspec.Struct, frozen=True, tag="job-compiled/1"):
     """What is odd about the job's own data, if something is."""
     asks: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """What the kit asks of devices and sites, if something (`sojourn.protocol.abilities`)."""
+    normalisation: Normalisation | msgspec.UnsetType = msgspec.UNSET
+    """What went into the kit besides the job's file: whoever signs it compiles it again."""
 
 
 class JobWaits(msgspec.Struct, frozen=True, tag="job-waits/1"):
@@ -247,8 +252,9 @@ class JobEnded(msgspec.Struct, frozen=True, tag="job-ended/1"):
 JobRecord = (
     JobSubmitted | JobStarted | JobCompiled | JobWaits | RoundPlanned | LegPassed | TourArrived | TourMoved
     | TourGivenUp | DevicesEstimated | RoundClosed | RoundMeasured | RoundsKept | JobEnded | JobContinued | JobRemoved
+    | JobMandated
 )  # fmt: skip
-Record = JobRecord | RolloutRecord | FleetChanged
+Record = JobRecord | RolloutRecord | FleetChanged | MandateWithdrawn | ActLogged
 
 
 def blobs_of(record: Record) -> tuple[bytes, ...]:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from coordinator import rollout_records
+from coordinator.audit_records import ActLogged, AuditLog
 from coordinator.fleet_records import FleetChanged, FleetHistory
 from coordinator.jobs.goal import figure_of
 from coordinator.jobs.settings import read_job
+from coordinator.mandate_records import JobMandated, MandateWithdrawn, withdrawn
 from coordinator.records import (
     ENDED,
     INITIAL,
@@ -40,6 +42,8 @@ from hierarchy.arranging.arrangement import ClientSet, Memo
 from sojourn.errors import JobError
 from sojourn.model.metrics import DIRECTIONS, MAIN
 from sojourn.protocol.limits import MOST_BYTES, Moment, sum_within
+from sojourn.protocol.mandate import SignedMandate, SignedWithdrawal
+from sojourn.protocol.mandate_messages import Normalisation
 from sojourn.protocol.messages import Toured
 from sojourn.protocol.wire import JobStatus, Ref, RoundReport, TourId
 
@@ -149,6 +153,12 @@ class JobState(msgspec.Struct):
     """The rounds of which it was counted whom they took: earlier versions did not."""
     unmeasured: bool | msgspec.UnsetType = msgspec.UNSET
     """Whether the model of the newest round is still to be tested; unset where it is not."""
+    normalisation: Normalisation | msgspec.UnsetType = msgspec.UNSET
+    """What went into the kit besides the job's file; unset before 0.8.0."""
+    mandate: SignedMandate | msgspec.UnsetType = msgspec.UNSET
+    """What an operator signed for it last."""
+    signed: str | msgspec.UnsetType = msgspec.UNSET
+    """What the operator called that request."""
 
     @property
     def begun(self) -> bool:
@@ -287,6 +297,9 @@ class JobState(msgspec.Struct):
                 self.first_handout = record.handout["model"]
                 self.vectors, self.handout = record.vectors, record.handout
                 self.data_notices, self.asks = record.notices, record.asks
+                self.normalisation = record.normalisation
+            case JobMandated():
+                self.mandate, self.signed = record.mandate, record.ticket
             case JobWaits():
                 self.status, self.detail = "waiting", record.reason
             case RoundPlanned():
@@ -456,19 +469,33 @@ class CoordinatorState(msgspec.Struct):
     """The removed jobs of which devices may still remember something."""
     remembered: FleetHistory | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="seen")
     """The devices that were ever seen, and their visits; unset before 0.4.0."""
+    withdrawals: dict[str, SignedWithdrawal] | msgspec.UnsetType = msgspec.UNSET
+    """By job, the withdrawals of mandates that might still hold."""
+    audit_log: AuditLog | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="audit")
+    """What operators did; unset before 0.8.0."""
 
     @property
     def seen(self) -> FleetHistory:
         """The devices that were ever seen, and their visits."""
         return FleetHistory() if isinstance(self.remembered, msgspec.UnsetType) else self.remembered
 
+    @property
+    def audit(self) -> AuditLog:
+        """What operators did."""
+        return AuditLog() if isinstance(self.audit_log, msgspec.UnsetType) else self.audit_log
+
     def apply(self, record: Record) -> None:
         """Change by one record."""
-        if isinstance(record, FleetChanged):
+        if isinstance(record, ActLogged):
+            self.audit_log = self.audit
+            self.audit_log.apply(record)
+        elif isinstance(record, FleetChanged):
             self.remembered = self.seen
             self.remembered.apply(record)
         elif isinstance(record, RolloutRecord):
             rollout_records.apply(self.lines, record)
+        elif isinstance(record, MandateWithdrawn):
+            self.withdrawals = withdrawn(self.withdrawals or {}, record)
         elif isinstance(record, JobSubmitted):
             state = JobState(record.job, record.text, record.ticket, next_tour=self._skipped, submitted=record.at)
             self.jobs[record.job] = state

@@ -139,6 +139,12 @@ install -d -m 0755 /etc/sojourn
 [ "$role" = edge ] || install -d -m 0755 "$prefix/models"
 install -d -m 0700 -o "sojourn-$role" -g "sojourn-$role" "/var/lib/sojourn-$role"
 install -m 0644 "$here/$role/$unit" "$units/$unit"
+if [ "$role" = coordinator ]; then
+    # Enabled by whoever lets devices join with tokens: systemctl enable --now sojourn-door sojourn-broker-reload.path
+    for each in sojourn-door.service sojourn-broker-reload.path sojourn-broker-reload.service; do
+        install -m 0644 "$here/coordinator/$each" "$units/$each"
+    done
+fi
 install -d -m 0755 "$units/mosquitto.service.d"
 install -m 0644 "$here/edge/mosquitto.service.d/sojourn.conf" "$units/mosquitto.service.d/sojourn.conf"
 sync

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.made_pages import write_or_check
-from docs.vectors import blobs, invalid_packets, numbers, packets, training
+from docs.vectors import blobs, invalid_packets, numbers, packets, statements, training
 from docs.vectors.examples import with_examples
 from docs.vectors.telling import text_of
 from sojourn import WIRE
@@ -31,6 +31,7 @@ def make() -> dict[str, Any]:
         **blobs.make(),
         **numbers.make(),
         **training.make(),
+        **statements.make(),
     }
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from edge_agent.mandate_records import MandateEnded
+from edge_agent.mandates import Mandates
 from edge_agent.records import AgentState, Record
 from edge_agent.releases.machine import ReleaseMachine
 from edge_agent.releases.work import Usage
@@ -19,6 +21,7 @@ from edge_agent.visits import VisitMachine
 from sojourn.data.data_survey import DataSurvey
 from sojourn.node.machine import (
     Announce,
+    Append,
     Did,
     DidNot,
     Do,
@@ -32,7 +35,9 @@ from sojourn.node.machine import (
     Say,
     Told,
     Woke,
+    soonest,
 )
+from sojourn.protocol.mandate_messages import Recall
 from sojourn.protocol.mending import read_record
 from sojourn.protocol.messages import Accepted, Cancel, Discarded, Prepare, Visit
 from sojourn.protocol.release_messages import Release
@@ -41,7 +46,7 @@ from sojourn.protocol.topics import Address
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
-    from edge_agent.visits import Objection
+    from edge_agent.visits import Objection, Sign
     from sojourn.node.machine import Event
     from sojourn.protocol.messages import Message
     from sojourn.protocol.topics import Role
@@ -59,6 +64,8 @@ class Agent:
         edges: frozenset[str] = frozenset(),
         objection: Objection | None = None,
         releases: ReleaseMachine | None = None,
+        mandates: Mandates | None = None,
+        sign: Sign | None = None,
     ) -> None:
         self.address = Address("device", name)
         self.offer: Offer | None = offer
@@ -67,7 +74,10 @@ class Agent:
         self.state = AgentState()
         self._edges = edges
         self._objection = objection or (lambda: None)
-        self._visits = VisitMachine(self.state, offer, self._objection)
+        self._mandates = mandates or Mandates()
+        self._visits = VisitMachine(self.state, offer, self._objection, self._mandates)
+        if sign is not None:
+            self._visits.sign = sign
         self._releases = releases or ReleaseMachine("", "")
         self._warming: Prepare | None = None
         """The visit that is near, for which the worker is made ready."""
@@ -118,11 +128,11 @@ class Agent:
 
     def wake_at(self) -> float | None:
         """The next resend or sign of life."""
-        return self._visits.wake_at(trying=self._releases.trying)
+        return soonest(self._visits.wake_at(trying=self._releases.trying), self._mandates.wake_at())
 
     def start(self, now: float) -> list[Effect]:
         """Go on with what the durable state says was under way."""
-        effects = [*self._releases.start(self.state), *self._visits.start(now)]
+        effects = [*self._mandates.start(self.state, now), *self._releases.start(self.state), *self._visits.start(now)]
         return [*effects, *self._releases.go_on(self.state, busy=self._busy)]
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -166,9 +176,26 @@ class Agent:
             case Linked():
                 return [*self._visits.linked(now), *self._releases.linked(self.state)]
             case Woke():
-                return self._visits.woke(now)
+                return [*self._look_at_mandates(now), *self._visits.woke(now)]
             case _:
                 return []
+
+    def _look_at_mandates(self, now: float) -> list[Effect]:
+        """End those whose time is over, when it is time to look."""
+        at = self._mandates.wake_at()
+        if at is None or at > now:
+            return []
+        effects = self._mandates.look(self.state, now)
+        ended = [it.record.job for it in effects if isinstance(it, Append) and isinstance(it.record, MandateEnded)]
+        for job in ended:
+            effects += self._visits.mandate_over(job, now)
+        return effects
+
+    def _recalled(self, message: Recall, now: float) -> list[Effect]:
+        job, effects = self._mandates.recalled(self.state, message.withdrawal)
+        if job and self._warming and self._warming.job == job:
+            self._warming = None
+        return [*effects, *(self._visits.mandate_over(job, now) if job else ())]
 
     def _told(self, what: object) -> list[Effect]:
         if isinstance(what, DataSurvey):
@@ -194,13 +221,15 @@ class Agent:
                 return self._visits.answered(edge, message.visit, accepted=True)
             case Discarded() | Cancel():
                 return self._visits.answered(edge, message.visit, accepted=False)
+            case Recall():
+                return self._recalled(message, now)
             case Release():
                 return self._releases.ordered(self.state, edge, message)
             case _:
                 return []
 
     def _prepare(self, edge: Address, message: Prepare) -> list[Effect]:
-        if self._busy or self._objection():
+        if self._busy or self._objection() or not self._mandates.allows(self.state, edge.name, message):
             return []
         self._warming = message
         return [Pull(message.kit, edge)]

@@ -10,14 +10,18 @@ import msgspec
 import typer
 
 from edge_agent.inference.commands import predict
+from edge_agent.joining.commands import join
+from edge_agent.owner.commands import mandates
 from edge_agent.setup.commands import init, preflight
 from sojourn import options
 from sojourn.settings import broker_flags
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Run the agent of a device.")
 app.command()(init)
+app.command()(join)
 app.command()(preflight)
 app.command()(predict)
+app.command()(mandates)
 
 
 @app.callback()
@@ -50,6 +54,9 @@ def run(
     release_key: Annotated[
         str | None, typer.Option(metavar="FILE", help="Serve the releases of those who have its private half.")
     ] = None,
+    mandate_keys: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Do only what one of these operators signed.")
+    ] = None,
     verbose: options.Verbose = False,
 ) -> None:
     """Take visits from the edge servers of a fleet until told to stop."""
@@ -64,6 +71,7 @@ def run(
         "objectives": objective or None,
         "shares": share or None,
         "release": {"key_file": release_key},
+        "mandate": {"keys_file": mandate_keys},
         "verbose": verbose,
     }
     # This process becomes the agent: typer and rich leave the memory with the old program.

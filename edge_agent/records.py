@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from edge_agent.mandate_records import MandateBook, MandateEnded, MandateRecord
 from sojourn.protocol.messages import Visit, Visited
 from sojourn.protocol.release import ENDS, Goods, Health, Order, ReleaseState
 from sojourn.protocol.wire import Ref, VisitId
@@ -59,7 +60,7 @@ class ReleaseEnded(msgspec.Struct, frozen=True, tag="release-ended/1"):
     health: Health | None
 
 
-Record = VisitTaken | VisitTrained | VisitEnded | ReleaseOrdered | ReleaseEnded
+Record = VisitTaken | VisitTrained | VisitEnded | ReleaseOrdered | ReleaseEnded | MandateRecord
 
 
 class HeldVisit(msgspec.Struct):
@@ -130,6 +131,13 @@ class AgentState(msgspec.Struct):
     memory: dict[str, Memory] = {}
     kits: list[Ref] = []
     lines: dict[str, ReleaseLine] = {}
+    mandate_book: MandateBook | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="mandates")
+    """Unset where there was never one."""
+
+    @property
+    def mandates(self) -> MandateBook:
+        """What is known of mandates."""
+        return MandateBook() if isinstance(self.mandate_book, msgspec.UnsetType) else self.mandate_book
 
     def apply(self, record: Record) -> None:
         """Change by one record."""
@@ -144,6 +152,8 @@ class AgentState(msgspec.Struct):
             case VisitTrained():
                 held = self.held[record.key]
                 held.answer, held.memory = record.answer, record.memory
+                if self.mandate_book and (signed := self.mandate_book.held.get(held.order.id.job)):
+                    signed.visits += 1
             case VisitEnded():
                 held = self.held.pop(record.key)
                 self.fences.pop(record.key, None)
@@ -152,6 +162,8 @@ class AgentState(msgspec.Struct):
                     del self.fences[next(iter(self.fences))]
                 if record.accepted and held.memory:
                     self._remember(held)
+            case _:
+                self._mandate(record)
 
     def mend(self) -> None:
         """Records are missing: of untrained visits only the newest is worked on, and what is served is looked at."""
@@ -166,6 +178,13 @@ class AgentState(msgspec.Struct):
         for key in gone:
             del self.held[key]
         return [f"the result of the visit {key} is gone; it is trained again if it is asked for" for key in gone]
+
+    def _mandate(self, record: MandateRecord) -> None:
+        self.mandate_book = self.mandates
+        self.mandate_book.apply(record)
+        if isinstance(record, MandateEnded) and record.forget:
+            self.memory.pop(record.job, None)
+            self.kits = []
 
     def _order(self, record: ReleaseOrdered) -> None:
         known = self.lines.get(record.order.line)

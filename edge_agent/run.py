@@ -21,7 +21,9 @@ from edge_agent.agent import Agent
 from edge_agent.inference.endpoint_process import EndpointProcess
 from edge_agent.inference.reporters import ErrorToken
 from edge_agent.inference.usage_listener import UsageListener
+from edge_agent.joining.renewals import Renewals
 from edge_agent.limits.rules import Limits
+from edge_agent.mandates import Mandates, whose_word
 from edge_agent.releases.installing import Installer
 from edge_agent.releases.machine import ReleaseMachine
 from edge_agent.settings import AgentSettings
@@ -41,7 +43,7 @@ from sojourn.node.machine import Told
 from sojourn.node.node import Node
 from sojourn.node.quotas import SpeakingRate
 from sojourn.notify import Notifier
-from sojourn.protocol.abilities import ABILITIES
+from sojourn.protocol.abilities import ABILITIES, MANDATE
 from sojourn.protocol.limits import LABEL, MOST_BYTES, TEXT
 from sojourn.protocol.wire import Offer
 from sojourn.settings import read_settings, store_folder
@@ -50,6 +52,7 @@ from sojourn.store.journal import FolderStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from edge_agent.visits import Sign
     from sojourn.data.data_survey import DataSurvey
 
 log = logging.getLogger("sojourn")
@@ -84,7 +87,19 @@ def assemble(settings: AgentSettings, notifier: Notifier | None = None) -> tuple
     folder = store_folder(settings.store, settings.fleet, settings.name)
     limits = Limits(settings.limits, folder)
     releases = ReleaseMachine(settings.fleet, _release_key(settings))
-    agent = Agent(settings.name, about, edges=frozenset(settings.edges), objection=limits.objection, releases=releases)
+    mandates = mandates_of(settings)
+    if mandates.demanded:
+        about = msgspec.structs.replace(about, abilities=(*ABILITIES, MANDATE))
+    log.info("%s: mandates: %s", settings.name, whose_word(mandates.keys))
+    agent = Agent(
+        settings.name,
+        about,
+        edges=frozenset(settings.edges),
+        objection=limits.objection,
+        releases=releases,
+        mandates=mandates,
+        sign=_signing(settings),
+    )
     link = MqttLink(settings.broker, settings.name)
     store = FolderStore(folder)
     training = TrainingProcess(
@@ -121,7 +136,8 @@ def secrets_of(settings: AgentSettings) -> list[Path]:
         *([tls.key_file, tls.certificate_file] if isinstance(tls, TlsSettings) else []),
     ]
     store = store_folder(settings.store, settings.fleet, settings.name)
-    return [store / "journal.db", *(Path(file).expanduser() for file in files if file)]
+    own = settings.identity.folder
+    return [store / "journal.db", *(Path(file).expanduser() for file in [*files, own] if file)]
 
 
 @contextmanager
@@ -142,6 +158,16 @@ def serving(settings: AgentSettings, driver: Driver) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def renewing(settings: AgentSettings) -> Iterator[None]:
+    """While in this context: have the device's certificate renewed, if it joined with a token."""
+    if settings.identity.folder is None:
+        yield
+        return
+    with closing(Renewals(Path(settings.identity.folder))):
+        yield
+
+
 def main(flags: str, file: str | None = None) -> int:
     """Run until told to stop; returns the exit code."""
     given = msgspec.json.decode(flags, type=dict)
@@ -150,7 +176,7 @@ def main(flags: str, file: str | None = None) -> int:
         notifier = Notifier.from_environment()
         settings = read_settings(file, given, AgentSettings)
         driver, watch = assemble(settings, notifier)
-        with serving(settings, driver), closing(watch()):
+        with serving(settings, driver), renewing(settings), closing(watch()):
             run_until_signal(driver, notifier)
     except SojournError as error:
         return logs.complain(error)
@@ -164,6 +190,25 @@ def _release_key(settings: AgentSettings) -> str:
     from sojourn.protocol.signing import read_public  # noqa: PLC0415  # cryptography's megabytes only where releases are served
 
     return read_public(settings.release.key_file)
+
+
+def mandates_of(settings: AgentSettings) -> Mandates:
+    """The operators whose word counts here; without keys nothing is demanded."""
+    if settings.mandate.keys_file is None:
+        return Mandates()
+    from sojourn.protocol.signing import read_publics  # noqa: PLC0415  # cryptography's megabytes only where keys are
+
+    sites = frozenset({settings.mandate.site} if settings.mandate.site else settings.edges)
+    return Mandates(settings.fleet, read_publics(settings.mandate.keys_file), sites)
+
+
+def _signing(settings: AgentSettings) -> Sign | None:
+    """How results are signed here; None where the device has no key of its own."""
+    if settings.identity.folder is None:
+        return None
+    from edge_agent.joining.signing import visit_signer  # noqa: PLC0415  # cryptography's megabytes only where there are keys
+
+    return visit_signer(settings.name, Path(settings.identity.folder))
 
 
 def _runtime() -> str:

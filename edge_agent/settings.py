@@ -29,6 +29,25 @@ class ReleaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     Example: `8800`."""
 
 
+class MandateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Whose word lets jobs train on the device."""
+
+    keys_file: str | None = None
+    """Holds the public keys of operators, one in a line with the operator's name after it: only what one of them has
+    signed is done here. Without it, whatever the fleet's coordinator asks. Example: `"operators.pub"`."""
+    site: Name | None = None
+    """The site that the device belongs to, for mandates that hold at some sites only; unless told, the `edges`.
+    Example: `"edge-1"`."""
+
+
+class IdentitySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The device's own keys, if it joined with a token."""
+
+    folder: str | None = None
+    """Where `sojourn agent join` put them; without, the device has a bundle's credentials, and signs nothing. Example:
+    `"identity"`."""
+
+
 class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A device."""
 
@@ -60,3 +79,7 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """What training may take of the device, and when."""
     release: ReleaseSettings = ReleaseSettings()
     """Which releases the device serves, and how."""
+    mandate: MandateSettings = MandateSettings()
+    """Whose word lets jobs train on the device."""
+    identity: IdentitySettings = IdentitySettings()
+    """The device's own keys."""

@@ -44,6 +44,8 @@ class DeviceVisitEvent(StrEnum):
     """The job has moved on: a later attempt, or a later round, is asked for."""
     UNSUPPORTED = "unsupported"
     """After a restart the owner no longer allows what it asks for."""
+    MANDATE_OVER = "mandate over"
+    """What an operator signed for its job has ended or was withdrawn."""
     ALL_FETCHED = "all fetched"
     PULL_FAILED = "pull failed"
     UNBLOCKED = "unblocked"
@@ -74,6 +76,10 @@ DEVICE_VISIT = Table(
         (At.FETCHING, On.ACCEPTED): At.OVER,
         (At.FETCHING, On.DISCARDED): At.OVER,
         (At.FETCHING, On.SUPERSEDED): At.OVER,
+        (At.FETCHING, On.MANDATE_OVER): At.DECLINED,
+        (At.WAITING, On.MANDATE_OVER): At.DECLINED,
+        (At.TRAINING, On.MANDATE_OVER): At.DECLINED,
+        (At.TRAINED, On.MANDATE_OVER): At.OVER,
         (At.WAITING, On.UNBLOCKED): At.TRAINING,
         (At.WAITING, On.ASKED_AGAIN): At.WAITING,
         (At.WAITING, On.ACCEPTED): At.OVER,

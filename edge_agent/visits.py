@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from edge_agent.active_visit import ActiveVisit
+from edge_agent.mandates import Mandates
 from edge_agent.offer_check import remembers, unsupported
 from edge_agent.records import (
     RESULTS_KEPT,
@@ -43,10 +44,13 @@ if TYPE_CHECKING:
     from edge_agent.training.work import Trained
     from sojourn.node.machine import DidNot, Doing, Effect
     from sojourn.protocol.messages import Visit
+    from sojourn.protocol.signed_hop import HopSignature
     from sojourn.protocol.wire import Offer, VisitId, VisitReason
 
     Objection = Callable[[], tuple[VisitReason, str] | None]
     """Why this device will not work now, if it will not: heat, hours, power ..."""
+    Sign = Callable[[Visit, Visited], HopSignature | msgspec.UnsetType]
+    """The device's signature of a result, where it has a key of its own."""
 
 DECLINED = "declined"
 """The key under which the last refusal waits to be heard."""
@@ -58,6 +62,11 @@ REASONS: tuple[VisitReason, ...] = (
 """The words for what ended a training that an edge server understands."""
 
 
+def _unsigned(_order: Visit, _answer: Visited) -> msgspec.UnsetType:
+    """What a device without a key signs."""
+    return msgspec.UNSET
+
+
 @dataclass
 class VisitMachine:
     """The visits of a device: at most one that is worked on, and results that wait for an answer."""
@@ -65,6 +74,8 @@ class VisitMachine:
     state: AgentState
     offer: Offer
     objection: Objection
+    mandates: Mandates = field(default_factory=Mandates)
+    sign: Sign = _unsigned
     active: ActiveVisit | None = None
     _outbox: Outbox = field(default_factory=Outbox)
     _declined: Declined | None = None
@@ -114,26 +125,33 @@ class VisitMachine:
             begun = self._begin(key, held, now)
             if objection := unsupported(held.order.task, self.offer):  # the owner has changed the terms since
                 effects += self._decline(DeviceVisitEvent.UNSUPPORTED, "unsupported", objection, now)
+            elif self.mandates.demanded and not self.mandates.in_force(self.state, held.order.id.job):
+                effects += self._decline(
+                    DeviceVisitEvent.MANDATE_OVER, "mandate", "not covered: no mandate holds now", now
+                )
             else:
                 effects += begun
         return effects
 
     def ordered(self, edge: Address, order: Visit, now: float) -> list[Effect]:
         """A visit was asked for: take it, say why not, or say again what became of it."""
+        # A mandate is kept once, not with each visit.
+        bare = msgspec.structs.replace(order, mandate=msgspec.UNSET) if order.mandate else order
         if self.state_of(order.id) != DeviceVisitState.NEW:
-            return self._again(edge, order, now)
+            return self._again(edge, bare, now)
         effects: list[Effect] = []
         key = key_of(order.id)
         if key in self.state.held:  # an older attempt of the same visit
             effects += self._end(key, DeviceVisitEvent.SUPERSEDED)
         if self.active and supersedes(order.id, self.active.order.id):
             effects += self._end(self.active.key, DeviceVisitEvent.SUPERSEDED)
-        if refusal := self._refusal(order):
+        if refusal := self._refusal(edge, order):
             DEVICE_VISIT.step(DeviceVisitState.NEW, DeviceVisitEvent.REFUSED)
             return [*effects, Send(edge, Declined(order.id, *refusal)), Say(f"declined {order.id}: {refusal[1]}")]
         while len(self.state.held) >= RESULTS_KEPT:  # results that nobody fetches
             effects += self._end(next(iter(self.state.held)), DeviceVisitEvent.CROWDED_OUT)
-        record = VisitTaken(edge.name, order)
+        effects += self.mandates.take(self.state, order, now)
+        record = VisitTaken(edge.name, bare)
         self.state.apply(record)
         return [*effects, Append(record), *self._begin(key, self.state.held[key], now)]
 
@@ -179,6 +197,8 @@ class VisitMachine:
                 return []
             text = f"nobody has answered the result of {key}: it is dropped, and what it would have remembered"
             effects += [*self._end(key, DeviceVisitEvent.UNANSWERED), Say(text, "warning")]
+        if self.mandates.demanded and not self.mandates.in_force(self.state, active.order.id.job):
+            return [*effects, *self.mandate_over(active.order.id.job, now)]
         active.step(DeviceVisitEvent.UNBLOCKED)
         return [*effects, self._train(now)]
 
@@ -195,10 +215,13 @@ class VisitMachine:
     def did(self, outcome: Trained, now: float) -> list[Effect]:
         """The visit is trained: keep the result, and offer it until it is answered."""
         active = self._active()
+        if objection := self.mandates.too_much(self.state, active.order.id.job, outcome):
+            return self._decline(DeviceVisitEvent.NOT_DONE, "mandate", objection, now)
         active.step(DeviceVisitEvent.DONE)
         samples = min(outcome.samples, MOST)
         note = outcome.note[:TEXT] or msgspec.UNSET
         answer = Visited(active.order.id, outcome.vectors, samples, outcome.metrics, outcome.signature, note)
+        answer = msgspec.structs.replace(answer, signed=self.sign(active.order, answer))
         record = VisitTrained(active.key, answer, outcome.memory)
         self.state.apply(record)
         self.active = None
@@ -224,6 +247,17 @@ class VisitMachine:
         reason: VisitReason = next((word for word in REASONS if word == event.reason), "failed")
         return self._decline(DeviceVisitEvent.NOT_DONE, reason, event.detail, now)
 
+    def mandate_over(self, job: str, now: float) -> list[Effect]:
+        """What was signed for a job holds no longer: nothing of it goes on, and nothing more of it leaves."""
+        effects: list[Effect] = []
+        for key in [key for key, held in self.state.held.items() if held.order.id.job == job]:
+            if self.active and self.active.key == key:
+                text = "not covered: the mandate has ended"
+                effects += self._decline(DeviceVisitEvent.MANDATE_OVER, "mandate", text, now)
+            else:
+                effects += self._end(key, DeviceVisitEvent.MANDATE_OVER)
+        return effects
+
     def linked(self, now: float) -> list[Effect]:
         """The link is up: offer at once what waits for an answer."""
         return [*self._outbox.hasten(now)]
@@ -236,12 +270,13 @@ class VisitMachine:
     def _state_of_held(self, held: HeldVisit) -> DeviceVisitState:
         return self.active.state if self.active and self.active.held is held else DeviceVisitState.TRAINED
 
-    def _refusal(self, order: Visit) -> tuple[VisitReason, str] | None:
+    def _refusal(self, edge: Address, order: Visit) -> tuple[VisitReason, str] | None:
         """Why a visit is declined: another is under way, it asks for what is unknown here, or the owner objects."""
         if self.active:
             return "busy", f"visiting for {self.active.order.id.job}"
-        objection = unsupported(order.task, self.offer)
-        return ("unsupported", objection) if objection else self.objection()
+        if objection := unsupported(order.task, self.offer):
+            return "unsupported", objection
+        return self.mandates.refusal(self.state, edge.name, order) or self.objection()
 
     def _again(self, edge: Address, order: Visit, now: float) -> list[Effect]:
         """A visit that is known comes again: answer from memory."""

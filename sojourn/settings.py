@@ -33,6 +33,11 @@ _PATHS: dict[str, Any] = {
     "data": {"path": None},
     "release": {"key_file": None, "error_token_file": None},
     "release_key_file": None,
+    "mandate": {"keys_file": None},
+    "mandate_keys_file": None,
+    "operators_file": None,
+    "node_keys_file": None,
+    "identity": {"folder": None},
     "broker": _BROKER_PATHS,
     "cloud_broker": _BROKER_PATHS,
 }

@@ -66,6 +66,11 @@ class Forked:
         self._process = context.Process(target=_run, args=(arguments, said, folder, typed), daemon=True)
         self._process.start()
 
+    @property
+    def pid(self) -> int:
+        """The id of its process."""
+        return there(self._process.pid)
+
     def kill(self) -> None:
         """End it as a power cut would, and wait until it is gone."""
         self._process.kill()

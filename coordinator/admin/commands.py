@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from sojourn.notify import Notifier
 
 Settings = Annotated[str | None, typer.Option(metavar="FILE", help="The coordinator's settings, which name its store.")]
+log = logging.getLogger("sojourn")
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Run the coordinator of a fleet.")
 
 
@@ -41,6 +43,12 @@ def run(
     release_key: Annotated[
         str | None, typer.Option(metavar="FILE", help="The public key of those who sign releases.")
     ] = None,
+    operators_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Operators' keys and roles: take only what they signed.")
+    ] = None,
+    mandate_keys: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Let jobs wait until one of these operators signed them.")
+    ] = None,
     store: options.Store = None,
     verbose: options.Verbose = False,
 ) -> None:
@@ -56,6 +64,8 @@ def run(
         "broker": broker_flags(broker, username, password_file),
         "operators": operator or None,
         "release_key_file": release_key,
+        "operators_file": operators_file,
+        "mandate_keys_file": mandate_keys,
         "store": store,
     }
     settings = read_settings(file, flags, CoordinatorSettings)
@@ -104,30 +114,38 @@ def assemble(settings: CoordinatorSettings, notifier: Notifier | None = None) ->
 
     While it waits for a full disk it keeps telling systemd's watchdog that it is alive.
     """
+    from coordinator.admin.operator_roles import OperatorRoles, guarded_by
     from coordinator.machine.coordinator import Coordinator
+    from coordinator.machine.trust import Trust
     from coordinator.machine.work import CoordinatorWorker
+    from coordinator.rounds.node_keys import NodeKeys
     from sojourn.links.mqtt import MqttLink
     from sojourn.node.driver import Driver
     from sojourn.node.node import Node
     from sojourn.node.quotas import SpeakingRate
     from sojourn.node.workers import ThreadWorkers
     from sojourn.notify import Notifier
-    from sojourn.protocol.signing import read_public
+    from sojourn.protocol.signing import read_public, read_publics
     from sojourn.store.journal import FolderStore
 
     key = read_public(settings.release_key_file) if settings.release_key_file else ""
+    mandate_keys = read_publics(settings.mandate_keys_file) if settings.mandate_keys_file else {}
+    roles = OperatorRoles(settings.operators_file) if settings.operators_file else None
+    for line in guarded_by(roles, mandate_keys):
+        log.info("%s: %s", settings.name, line)
+    keys = NodeKeys(Path(settings.node_keys_file) if settings.node_keys_file else None, settings.signed_hops)
     machine = Coordinator(
         settings.name,
         frozenset(settings.operators),
         fleet=settings.fleet,
-        release_key=key,
+        trust=Trust(key, mandate_keys, roles, keys.of),
         keep=settings.keep,
         wall=time.time() - time.monotonic(),
     )
     link = MqttLink(settings.broker, settings.name)
     folder = store_folder(settings.store, settings.fleet, settings.name)
     store = FolderStore(folder)
-    workers = ThreadWorkers(CoordinatorWorker(store.blobs, folder / "blobs"), tells=True)
+    workers = ThreadWorkers(CoordinatorWorker(store.blobs, folder / "blobs", keys=keys), tells=True)
     pause = (notifier or Notifier()).nap
     node = Node(
         settings.fleet, machine, store, {"edge": link, "cloud": link}, workers, pause=pause, rate=SpeakingRate()

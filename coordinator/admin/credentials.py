@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sojourn import toml
-from sojourn.brokers.fleet import CA_FILE
+from sojourn.brokers.fleet import CA_FILE, COORDINATOR, COORDINATOR_GROUP, NODE_KEYS
 from sojourn.store.files import private_folder, write_private
 
 if TYPE_CHECKING:
@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
     from sojourn.brokers.fleet import FleetFile, Secret
 
+OPERATOR_KEYS = "operators.pub"
+"""The keys of those who may sign jobs, in the fleet's folder; devices are given it with their bundles."""
 AGENT_STORE = "/var/lib/sojourn-agent"
 EDGE_STORE = "/var/lib/sojourn-edge"
 COORDINATOR_STORE = "/var/lib/sojourn-coordinator"
-COORDINATOR_GROUP = "sojourn-coordinator"
 
 
 def broker_table(fleet: FleetFile, secret: Secret, stem: str) -> dict[str, Any]:
@@ -37,7 +38,11 @@ def agent_bundle(folder: Path, fleet: FleetFile, name: str, secret: Secret, data
     settings |= {"data": {"path": data}, "broker": broker_table(fleet, secret, "agent")}
     if fleet.release_key:
         settings["release"] = {"key_file": "agent.release.pub"}
-    return _files(folder, fleet, "agent", settings, secret)
+    keys = folder / OPERATOR_KEYS
+    if keys.exists():
+        settings["mandate"] = {"keys_file": "agent.operators.pub"}
+    files = _files(folder, fleet, "agent", settings, secret)
+    return files | ({"agent.operators.pub": keys.read_bytes()} if keys.exists() else {})
 
 
 def edge_bundle(folder: Path, fleet: FleetFile, name: str, secret: Secret) -> dict[str, bytes]:
@@ -52,10 +57,11 @@ def write_coordinator(folder: Path, fleet: FleetFile, name: str, secret: Secret)
     """The settings of the coordinator, which runs beside its broker; returns where they are."""
     settings: dict[str, Any] = {"name": name, "fleet": fleet.fleet, "store": COORDINATOR_STORE}
     settings["operators"] = fleet.named("operator")
+    settings["node_keys_file"] = NODE_KEYS
     settings["broker"] = _beside(fleet, secret, "coordinator")
     if fleet.release_key:
         settings["release_key_file"] = "coordinator.release.pub"
-    own = private_folder(folder / "coordinator", group=COORDINATOR_GROUP)
+    own = private_folder(folder / COORDINATOR, group=COORDINATOR_GROUP)
     for file, text in _files(folder, fleet, "coordinator", settings, secret).items():
         write_private(own / file, text, group=COORDINATOR_GROUP)
     return own / "coordinator.toml"

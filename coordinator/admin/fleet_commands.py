@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coordinator.admin import joining_commands
+from coordinator.admin.fleet_options import DEFAULT, Folder, Reload, reload_or_say, say_reload
+from coordinator.admin.operator_commands import app as operators
 from coordinator.console.as_json import AsJson, print_json
+from coordinator.console.audit_commands import audit
 from coordinator.console.device_commands import history, show, status
 from sojourn import options
 
@@ -24,12 +26,6 @@ app = typer.Typer(
     help="Say who belongs to a fleet, and make credentials for them; see who is here.",
 )
 
-Folder = Annotated[
-    Path,
-    typer.Option(
-        "--fleet-folder", metavar="FOLDER", help="With the fleet's keys and members.", envvar="SOJOURN_FLEET_FOLDER"
-    ),
-]
 NodeName = Annotated[str, typer.Argument(metavar="NAME", help="The node's name: a-z, 0-9 and '-'.")]
 Output = Annotated[Path | None, typer.Option(metavar="FILE", help="The bundle.", show_default="NAME.tar.gz")]
 Password = Annotated[
@@ -42,7 +38,6 @@ ShowPassword = Annotated[bool, typer.Option("--show-password", help="With --pass
 Wait = Annotated[
     float, typer.Option(metavar="SECONDS", min=0, help="For the broker to read its files again, before it is cleared.")
 ]
-DEFAULT = Path("/etc/sojourn/fleet")
 WAIT = 30.0
 _LISTED = 10
 
@@ -57,6 +52,7 @@ def init(
     certificate_port: options.CertificatePort = 8884,
     password_port: options.PasswordPort = 0,
     local_port: options.LocalPort = 1883,
+    door_port: Annotated[int, typer.Option(help="Where devices ask to join (`sojourn fleet door`).")] = 8885,
     cloud: Annotated[str, typer.Option(help="The coordinator's name.")] = "cloud",
     operator: Annotated[list[str] | None, typer.Option(help="May be repeated.", show_default="operator")] = None,
     fleet_folder: Folder = DEFAULT,
@@ -65,7 +61,7 @@ def init(
     from coordinator.admin import credentials
     from sojourn.brokers import fleet as folders
     from sojourn.brokers.configuration import CONF
-    from sojourn.brokers.fleet import BROKER, RELEASE_KEY, FleetFile
+    from sojourn.brokers.fleet import BROKER, DOOR_PORT, RELEASE_KEY, FleetFile
     from sojourn.errors import ConfigError
     from sojourn.settings import validated
 
@@ -73,7 +69,12 @@ def init(
         raise ConfigError("operators connect with passwords: give a --local-port, or a --password-port")
     hosts = host or [_asked("Name or address at which nodes reach the broker", "--host")]
     listeners = {"password": password_port, "certificate": certificate_port, "local": local_port}
-    values = {"fleet": fleet, "hosts": hosts, "listeners": listeners}
+    values = {
+        "fleet": fleet,
+        "hosts": hosts,
+        "listeners": listeners,
+        "door": 0 if door_port == DOOR_PORT else door_port,
+    }
     folders.create(fleet_folder, validated(values, FleetFile, "the command line"), signed_here=True)
     with folders.alone(fleet_folder):
         for name in operator or ["operator"]:
@@ -110,7 +111,7 @@ def add_device(
     typer.echo(f"on the device: sudo ./install.sh --bundle {path.name}", err=True)
     if not fleet.named("edge"):
         typer.echo("there is no edge server yet: it will obey any; --renew it when there is one", err=True)
-    _say_reload()
+    say_reload()
 
 
 @app.command("add-edge")
@@ -136,7 +137,7 @@ def add_edge(
         more = f" and {len(devices) - _LISTED} more" if len(devices) > _LISTED else ""
         typer.echo(f"{', '.join(devices[:_LISTED])}{more}: these obey it only when {name!r} is among the", err=True)
         typer.echo("`edges` of their agent.toml; add-device --renew makes new bundles that say so", err=True)
-    _say_reload()
+    say_reload()
 
 
 @app.command("list")
@@ -154,34 +155,42 @@ def list_(fleet_folder: Folder = DEFAULT, as_json: AsJson = False) -> None:
     table = Table("name", "role", "credential", "added", "state", title=f"{fleet.fleet} at {fleet.hosts[0]}")
     for name, member in sorted(fleet.members.items()):
         state = f"revoked {member.revoked}" if member.revoked else "may connect"
-        table.add_row(name, member.role, member.kind, member.added, state)
+        kind = f"own key, until {member.until[:10]}" if member.until else member.kind
+        table.add_row(name, member.role, kind, member.added, state)
     Console().print(table)
 
 
-for command in (status, show, history):
+for command in (status, show, history, audit):
     app.command()(command)
+app.add_typer(operators, name="operators")
+for name, joining_command in joining_commands.COMMANDS.items():
+    app.command(name)(joining_command)
 
 
 @app.command()
-def revoke(name: NodeName, wait: Wait = WAIT, fleet_folder: Folder = DEFAULT) -> None:
+def revoke(name: NodeName, wait: Wait = WAIT, reload: Reload = "", fleet_folder: Folder = DEFAULT) -> None:
     """Let a member connect no more: a lost or stolen device. It stays listed, and leaves every roster."""
     from sojourn.brokers import fleet as folders
+    from sojourn.brokers import joining
 
     with folders.alone(fleet_folder):
         left = folders.revoke(fleet_folder, name)
+        joining.forget(fleet_folder, name)
         typer.echo(f"{name} is revoked")
-        _clear(fleet_folder, name, left, wait)
+        _clear(fleet_folder, name, left, wait, reload)
 
 
 @app.command()
-def remove(name: NodeName, wait: Wait = WAIT, fleet_folder: Folder = DEFAULT) -> None:
+def remove(name: NodeName, wait: Wait = WAIT, reload: Reload = "", fleet_folder: Folder = DEFAULT) -> None:
     """Forget a member. Its credentials end, too, it leaves every roster, and its name is free for another."""
     from sojourn.brokers import fleet as folders
+    from sojourn.brokers import joining
 
     with folders.alone(fleet_folder):
         left = folders.remove(fleet_folder, name)
+        joining.forget(fleet_folder, name)
         typer.echo(f"{name} is removed")
-        _clear(fleet_folder, name, left, wait)
+        _clear(fleet_folder, name, left, wait, reload)
 
 
 @app.command("renew-broker")
@@ -195,7 +204,7 @@ def renew_broker(
     with folders.alone(fleet_folder):
         fleet: FleetFile = folders.renew_broker(fleet_folder, host or [])
     typer.echo(f"the broker is known as {', '.join(fleet.hosts)}")
-    _say_reload()
+    say_reload()
 
 
 def _asked(question: str, flag: str) -> str:
@@ -240,15 +249,12 @@ def _admitted(folder: Path, name: str, role: MemberRole, kind: Kind, *, renew: b
         return folders.admit(folder, name, role, kind, renew=renew)
 
 
-def _clear(folder: Path, name: str, left: list[str], wait: float) -> None:
+def _clear(folder: Path, name: str, left: list[str], wait: float, reload: str) -> None:
     """Have the broker forget what it keeps of a member, after it has read its files again."""
     from sojourn.brokers.clearing import HOST, clear
     from sojourn.errors import LinkError
 
-    if _reloaded(folder):
-        typer.echo("the broker has read its files again", err=True)
-    else:
-        _say_reload()
+    reload_or_say(folder, reload)
     try:
         if clear(folder, name, left, wait):
             typer.echo(f"what the broker kept of {name} is cleared")
@@ -259,14 +265,6 @@ def _clear(folder: Path, name: str, left: list[str], wait: float) -> None:
         raise typer.Exit(1) from error
 
 
-def _reloaded(folder: Path) -> bool:
-    """Have systemd's own broker read its files again, where it is the one that this folder is for."""
-    if folder.resolve() != DEFAULT or os.geteuid() != 0 or not Path("/run/systemd/system").is_dir():
-        return False
-    done = subprocess.run(["systemctl", "reload", "mosquitto"], check=False, capture_output=True)
-    return done.returncode == 0
-
-
 def _deliver(path: Path, files: dict[str, bytes], secret: Secret, *, show_password: bool) -> None:
     from sojourn.brokers.bundle import write_bundle
 
@@ -274,7 +272,3 @@ def _deliver(path: Path, files: dict[str, bytes], secret: Secret, *, show_passwo
     if show_password and secret.kind == "password":
         typer.echo(f"password: {secret.files['password'].decode().strip()}")
     typer.echo(f"{path} holds a secret: copy it over a safe way, and delete it here")
-
-
-def _say_reload() -> None:
-    typer.echo("the broker takes it up with: systemctl reload mosquitto (or kill -HUP its process)", err=True)

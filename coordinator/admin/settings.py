@@ -7,6 +7,7 @@ from typing import ClassVar
 import msgspec
 
 from coordinator.machine.kept_rounds import KeepSettings
+from coordinator.rounds.node_keys import SigningPolicy
 from sojourn.links.settings import BrokerSettings
 from sojourn.protocol.limits import Name
 from sojourn.settings import Texts, broker_table
@@ -27,6 +28,18 @@ class CoordinatorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     release_key_file: str | None = None
     """Holds the public key of those who sign releases: orders that it did not sign are refused. Without one, orders are
     passed on unverified; devices verify them in any case. Example: `"release.pub"`."""
+    operators_file: str | None = None
+    """Holds the operators' public keys and roles: then only what they sign is done, and only what their roles allow;
+    `sojourn fleet operators` writes it. It is read again when it changes. Example: `"operators.toml"`."""
+    mandate_keys_file: str | None = None
+    """Holds the public keys of operators that devices trust: then every job waits until one of them has signed what
+    devices may do for it. Example: `"operators.pub"`."""
+    node_keys_file: str | None = None
+    """Holds the keys of the devices that have joined with some of their own, as `sojourn fleet keys` prints them; it is
+    read again when it changes. Without one nobody has to sign. Example: `"node-keys.toml"`."""
+    signed_hops: SigningPolicy = "enrolled"
+    """Whose results must be signed: `enrolled`, of devices that have a key in `node_keys_file`; `require`, of all, and
+    others are left out; `off`, nobody's."""
     store: str | None = None
     """The folder for journal and blobs; `~/.local/share/sojourn/FLEET/NAME` unless told. Example:
     `"/var/lib/sojourn-coordinator"`."""

@@ -32,6 +32,9 @@ def _connection(
     ca_file: Annotated[
         str | None, typer.Option(metavar="FILE", help="The broker's CA: encrypt.", envvar="SOJOURN_CA_FILE")
     ] = None,
+    operator_key: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Your key: sign what you ask.", envvar="SOJOURN_OPERATOR_KEY")
+    ] = None,
 ) -> Operator:
     from coordinator.console.operator import Operator  # noqa: PLC0415  # `--help` is quick without it
     from sojourn.links.settings import BrokerSettings  # noqa: PLC0415
@@ -41,7 +44,15 @@ def _connection(
     logging.getLogger("sojourn").addHandler(logging.NullHandler())
     flags = broker_flags(broker, username, password_file) | {"tls": ca_file and {"ca_file": ca_file}}
     settings = validated({key: value for key, value in flags.items() if value is not None}, BrokerSettings, "--broker")
-    return Operator(settings, fleet=fleet, cloud=cloud, name=operator)
+    return Operator(settings, fleet=fleet, cloud=cloud, name=operator, signer=_signer(operator_key))
+
+
+def _signer(key: str | None) -> Any:
+    if key is None:
+        return None
+    from sojourn.protocol.signing import Signer  # noqa: PLC0415  # only who signs needs it
+
+    return Signer.load(key)
 
 
 CONNECTION = tuple(inspect.signature(_connection, eval_str=True, locals={"Operator": Any}).parameters.values())

@@ -6,15 +6,18 @@ broker, a boot that others could count messages by, or a store. What a node asks
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import queue
 import secrets
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from coordinator.machine.acts import what_of
 from sojourn import __version__
 from sojourn.errors import InvalidBlob, InvalidMessage, JobError, LinkError, UserError
 from sojourn.links.mqtt import MqttLink
@@ -22,10 +25,13 @@ from sojourn.node.exchange import Exchange
 from sojourn.node.machine import Linked, Pulled
 from sojourn.node.outbox import Outbox
 from sojourn.protocol import topics
+from sojourn.protocol.audit import Audit, InspectAudit
 from sojourn.protocol.envelope import Packet, pack, unpack
 from sojourn.protocol.fleet_messages import Fleet, InspectFleet
 from sojourn.protocol.job_messages import JobText, Removed
+from sojourn.protocol.mandate_messages import KitTold, ReadKit, SignJob, WithdrawJob
 from sojourn.protocol.messages import Chunk, Exported, Fetch, FetchHashes, Gone, Hashes, Inspect, Jobs, Refused
+from sojourn.protocol.operators import Request, SignedRequest, sign_request
 from sojourn.protocol.release_messages import ReleaseMade, Releases
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch
@@ -39,18 +45,23 @@ if TYPE_CHECKING:
     from sojourn.protocol.job_messages import Continue, ReadJob, Remove
     from sojourn.protocol.messages import Export, Message, Stop, Submit
     from sojourn.protocol.release_messages import InspectReleases, MakeRelease, Rollout, Steer
+    from sojourn.protocol.signing import Signer
     from sojourn.protocol.wire import Ref
 
     Question = (
         InspectFleet | Inspect | Submit | Stop | Export | Continue | Remove | ReadJob
-        | MakeRelease | Rollout | Steer | InspectReleases
+        | MakeRelease | Rollout | Steer | InspectReleases | ReadKit | SignJob | WithdrawJob
+        | InspectAudit
     )  # fmt: skip
 
 PATIENCE = 10.0
 """Seconds for a coordinator that is there to answer."""
-_Answer = TypeVar("_Answer", Jobs, Exported, Removed, JobText, Fleet, ReleaseMade, Releases)
-_ANSWERS = (Jobs, Exported, Removed, JobText, Fleet, ReleaseMade, Releases, Refused)
-SINCE: dict[type, str] = {InspectFleet: "0.4.0"}
+_Answer = TypeVar("_Answer", Jobs, Exported, Removed, JobText, Fleet, ReleaseMade, Releases, KitTold, Audit)
+_ANSWERS = (Jobs, Exported, Removed, JobText, Fleet, ReleaseMade, Releases, KitTold, Audit, Refused)
+SINCE: dict[type, str] = {
+    InspectFleet: "0.4.0",
+    **dict.fromkeys((ReadKit, SignJob, WithdrawJob, InspectAudit, SignedRequest), "0.8.0"),
+}
 """The questions that the first coordinators do not know, and the version that brought them."""
 log = logging.getLogger(__name__)
 
@@ -58,7 +69,11 @@ log = logging.getLogger(__name__)
 class CoordinatorClient:
     """A person's questions to one coordinator, and its answers; the link opens with the first question."""
 
-    def __init__(self, broker: BrokerSettings, fleet: str, cloud: str, name: str, link: Link | None) -> None:
+    def __init__(
+        self, broker: BrokerSettings, fleet: str, cloud: str, name: str, link: Link | None, signer: Signer | None = None
+    ) -> None:
+        """`signer`: the operator's own key; with it every question is signed."""
+        self._signer = signer
         self.fleet = topics.check_name(fleet, "fleet")
         self.cloud = Address("cloud", topics.check_name(cloud, "coordinator"))
         self._me = Address("cloud", topics.check_name(name, "operator"))
@@ -105,22 +120,39 @@ class CoordinatorClient:
 
     def ask(self, question: Question, form: type[_Answer], patience: float) -> _Answer:
         """Ask until it is answered; a coordinator that answers other questions, and not this one, is too old."""
-        since = SINCE.get(type(question))
+        since = SINCE[SignedRequest] if self._signer else SINCE.get(type(question))
+        asked = self._signed(question) if self._signer else question
         if since is None:
-            return self._ask(question, form, patience)
+            return self._ask(asked, form, patience)
         try:
-            return self._ask(question, form, patience / 2)
+            return self._ask(asked, form, patience / 2)
         except LinkError:
-            self._ask(Inspect(f"{question.ticket}-known"), Jobs, patience / 2)
+            with suppress(JobError):  # one that answers so knows of signatures
+                self._ask(Inspect(f"{question.ticket}-known"), Jobs, patience / 2)
         try:
-            return self._ask(question, form, patience / 4)  # it may have started only now
+            return self._ask(asked, form, patience / 4)  # it may have started only now
         except LinkError as error:
             raise UserError(
                 f"coordinator {self.cloud.name!r} is of a version before {since}, which does not know this question: "
                 f"update it (this is version {__version__})"
             ) from error
 
-    def _ask(self, question: Question, form: type[_Answer], patience: float) -> _Answer:
+    def _signed(self, question: Question) -> SignedRequest:
+        """A question with the operator's signature."""
+        assert self._signer is not None  # noqa: S101  # callers have looked
+        data = msgspec.msgpack.encode(question)
+        request = Request(
+            self.fleet,
+            self.cloud.name,
+            self._me.name,
+            time.time(),
+            question.ticket,
+            what_of(question),
+            hashlib.sha256(data).digest(),
+        )
+        return SignedRequest(question.ticket, data, sign_request(request, self._signer))
+
+    def _ask(self, question: Question | SignedRequest, form: type[_Answer], patience: float) -> _Answer:
         """Ask until the answer with our ticket is here; what is fetched of us meanwhile is a sign of life."""
         if not self._open:
             self._open = True
@@ -142,8 +174,8 @@ class CoordinatorClient:
             raise JobError(clean_lines(answer.reason))
         if not isinstance(answer, form):
             raise LinkError(f"coordinator {self.cloud.name!r} answered with {type(answer).__name__}")
-        # It is shown on a terminal; a job file goes into a file, and keeps its lines.
-        return answer if isinstance(answer, JobText) else cleaned(answer)
+        # It is shown on a terminal; what is compared, or goes into a file, stays as it is.
+        return answer if isinstance(answer, JobText | KitTold | Audit) else cleaned(answer)
 
     def offer(self, *contents: bytes) -> list[Ref]:
         """Let the coordinator fetch these from here, while a question waits for its answer."""

@@ -10,6 +10,18 @@ import typer
 from coordinator.console.as_json import AsJson, print_json
 from coordinator.console.asking import asking
 from coordinator.console.job_life_commands import Job, continue_, export, remove, report
+from coordinator.console.mandate_commands import (
+    SPAN,
+    For,
+    Key,
+    Purpose,
+    Site,
+    Trust,
+    Yes,
+    sign,
+    sign_job,
+    withdraw,
+)
 from coordinator.console.visit_commands import visits
 from sojourn.errors import ConfigError
 
@@ -32,11 +44,23 @@ def submit(
             metavar="NAME[@ROUND]", help="Start from the model of an earlier job, of its newest round, @12 or @best."
         ),
     ] = None,
+    key: Key = None,
+    span: For = SPAN,
+    site: Site = None,
+    purpose: Purpose = "",
+    trust_coordinator: Trust = False,
+    yes: Yes = False,
     watch: Annotated[bool, typer.Option("--watch", help="Watch it until it ends.")] = False,
 ) -> None:
-    """Give a job to the coordinator. Files that it names must be on the coordinator's machine."""
-    view = operator.submit(job_text(file, name, start_from))
+    """Give a job to the coordinator. Files that it names must be on the coordinator's machine.
+
+    With --key what devices may do for it is signed as soon as it is compiled; the next options are about that.
+    """
+    text = job_text(file, name, start_from)
+    view = operator.submit(text)
     typer.echo(f"job {view.job} is {view.status}")
+    if key is not None:
+        sign_job(operator, view.job, text, key, span, site or (), purpose, None, trusting=trust_coordinator, yes=yes)
     if watch:
         from coordinator.console.job_watch import watch_job
 
@@ -107,7 +131,7 @@ def stop(operator: Any, job: Job) -> None:
     typer.echo(f"job {view.job} is {view.status}")
 
 
-for command in (export, report, remove):
+for command in (export, report, remove, sign, withdraw):
     app.command()(command)
 app.command("continue")(continue_)
 

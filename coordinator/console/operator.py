@@ -12,22 +12,28 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeVar
 from msgspec import UNSET, UnsetType
 
 from coordinator.console.coordinator_client import PATIENCE, CoordinatorClient
-from sojourn.errors import JobError, LinkError
+from sojourn.errors import ConfigError, JobError, LinkError
+from sojourn.protocol.audit import Audit, InspectAudit
 from sojourn.protocol.fleet_messages import Fleet, InspectFleet
 from sojourn.protocol.job_messages import Continue, JobText, ReadJob, Remove, Removed
+from sojourn.protocol.mandate_messages import KitTold, ReadKit, SignJob, WithdrawJob
 from sojourn.protocol.messages import Export, Exported, Inspect, Jobs, Stop, Submit
 from sojourn.protocol.release_messages import InspectReleases, MakeRelease, ReleaseMade, Releases, Rollout, Steer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
     from types import TracebackType
 
     from coordinator.releases.file import ReleaseFile
     from coordinator.releases.making import Wanted
     from sojourn.links.link import Link
     from sojourn.links.settings import BrokerSettings
+    from sojourn.protocol.audit import AuditEntry
     from sojourn.protocol.fleet_messages import FleetChange, FleetDevice, FleetTopic, VisitNote
+    from sojourn.protocol.mandate import SignedMandate, SignedWithdrawal
     from sojourn.protocol.release import HealthRules, LineView, SignedOrder
+    from sojourn.protocol.signing import Signer
     from sojourn.protocol.wire import JobView
 
 _T = TypeVar("_T")
@@ -53,9 +59,18 @@ class Operator:
     """A person's connection to a coordinator, open for as long as the `with` block."""
 
     def __init__(
-        self, broker: BrokerSettings, *, fleet: str, cloud: str, name: str = "operator", link: Link | None = None
+        self,
+        broker: BrokerSettings,
+        *,
+        fleet: str,
+        cloud: str,
+        name: str = "operator",
+        link: Link | None = None,
+        signer: Signer | None = None,
     ) -> None:
-        self._client = CoordinatorClient(broker, fleet, cloud, name, link)
+        self._client = CoordinatorClient(broker, fleet, cloud, name, link, signer)
+        self._signer = signer
+        self.name = name
         self.fleet = self._client.fleet
         self.flags = ""
         """The options that reach the same coordinator, as they are typed."""
@@ -65,6 +80,25 @@ class Operator:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._client.close()
+
+    def signer(self, key: Path | None) -> Signer:
+        """The key in this file, or the operator's own; ConfigError where neither is named."""
+        from sojourn.protocol.signing import Signer  # noqa: PLC0415  # only who signs needs it
+
+        if key is None and self._signer is None:
+            raise ConfigError("name the key to sign with: --key FILE, or --operator-key (SOJOURN_OPERATOR_KEY)")
+        return Signer.load(key) if key is not None else self._signer  # type: ignore[return-value]
+
+    def audit(self) -> list[AuditEntry]:
+        """The whole audit log, as the coordinator has it."""
+        found: list[AuditEntry] = []
+        for _ in range(MOST_PAGES):
+            after = found[-1].number if found else 0
+            page = self._client.ask(InspectAudit(_ticket(), after), Audit, PATIENCE)
+            found += page.entries
+            if not page.more or not page.entries:
+                break
+        return found
 
     def command(self, words: str) -> str:
         """A command that a person may type next, with the options that were given to this one."""
@@ -105,6 +139,19 @@ class Operator:
         """The text of a job's file, and the coordinator's version."""
         version = self._of_today(name, "tell a job's file")
         return self._client.ask(ReadJob(_ticket(), name), JobText, PATIENCE).text, version
+
+    def kit(self, name: str) -> tuple[KitTold, bytes]:
+        """A job's kit, with what is said of it, and its bytes."""
+        told = self._client.ask(ReadKit(_ticket(), name), KitTold, PATIENCE)
+        return told, self._client.fetch(told.kit)
+
+    def sign(self, mandate: SignedMandate) -> JobView:
+        """Let a job go to devices with this mandate."""
+        return self._ask_jobs(SignJob(_ticket(), mandate), PATIENCE)[0]
+
+    def withdraw(self, withdrawal: SignedWithdrawal) -> tuple[JobView, ...]:
+        """End a job, and its mandates on all devices."""
+        return self._ask_jobs(WithdrawJob(_ticket(), withdrawal), PATIENCE)
 
     def export(self, name: str, which: int | Literal["best"] | None = None) -> ExportedModel:
         """The model of a job after a round, the newest unless told, as ONNX."""
@@ -196,7 +243,9 @@ class Operator:
             )
         return version
 
-    def _ask_jobs(self, question: Inspect | Submit | Stop | Continue, patience: float) -> tuple[JobView, ...]:
+    def _ask_jobs(
+        self, question: Inspect | Submit | Stop | Continue | SignJob | WithdrawJob, patience: float
+    ) -> tuple[JobView, ...]:
         answer = self._client.ask(question, Jobs, patience)
         if not (answer.jobs or isinstance(question, Inspect)):
             raise LinkError(f"coordinator {self._client.cloud.name!r} answered without a job")

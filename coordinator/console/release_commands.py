@@ -116,7 +116,7 @@ def show(file: Annotated[Path, typer.Argument(metavar="FILE", help="The release.
 def key(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The private key to write.")] = Path("release.key"),
 ) -> None:
-    """Make a key that signs releases, where `sojourn fleet init` did not make one."""
+    """Make a key: one that signs releases, where `sojourn fleet init` made none, or an operator's own."""
     from sojourn.protocol.signing import Signer
 
     public = file.with_suffix(".pub")
@@ -124,7 +124,7 @@ def key(
         raise ConfigError(f"{public} exists: name another file")
     signer = Signer.generate(file)
     public.write_text(f"{signer.public}\n")
-    typer.echo(f"{file}: signs releases; keep it to yourself, with a copy elsewhere\n{public}: for devices")
+    typer.echo(f"{file}: signs; keep it to yourself, with a copy elsewhere\n{public}: for those who trust it")
 
 
 for command in (rollout, status, pause, resume, rollback):

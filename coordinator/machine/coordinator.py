@@ -14,14 +14,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from coordinator import lost_pieces
+from coordinator.machine.acts import NEEDED, job_name
 from coordinator.machine.fleet_requests import FleetRequests
 from coordinator.machine.fleet_watch import FleetWatch
 from coordinator.machine.job_queue import JobQueue
+from coordinator.machine.mandate_requests import MandateRequests
+from coordinator.machine.mandate_rules import MandateRules
+from coordinator.machine.operator_desk import OperatorDesk
 from coordinator.machine.operator_requests import OperatorRequests
 from coordinator.machine.rollout_requests import RolloutRequests
 from coordinator.machine.rollouts import Rollouts
 from coordinator.machine.sites import RosterRead, Sites
 from coordinator.machine.tours import RoundTours
+from coordinator.machine.trust import Trust
 from coordinator.machine.work import ModelExported, ReleaseBuilt
 from coordinator.records import Record
 from coordinator.releases.verifying import CardChecked
@@ -41,10 +46,24 @@ from sojourn.node.machine import (
     soonest,
 )
 from sojourn.node.outbox import Outbox
+from sojourn.protocol.audit import REFUSED, InspectAudit
 from sojourn.protocol.fleet_messages import InspectFleet
 from sojourn.protocol.job_messages import Continue, ReadJob, Remove
+from sojourn.protocol.mandate_messages import ReadKit, SignJob, WithdrawJob
 from sojourn.protocol.mending import read_record
-from sojourn.protocol.messages import Birth, Export, Inspect, Roster, RosterAsk, Stop, Submit, Toured, TourProgress
+from sojourn.protocol.messages import (
+    Birth,
+    Export,
+    Inspect,
+    Refused,
+    Roster,
+    RosterAsk,
+    Stop,
+    Submit,
+    Toured,
+    TourProgress,
+)
+from sojourn.protocol.operators import SignedRequest
 from sojourn.protocol.release_messages import DeviceReport, InspectReleases, MakeRelease, Rollout, Steer
 from sojourn.protocol.topics import Address
 
@@ -53,6 +72,7 @@ if TYPE_CHECKING:
 
     from coordinator.machine.kept_rounds import KeepSettings
     from sojourn.node.machine import Effect, Event
+    from sojourn.protocol.audit import AuditEntry
     from sojourn.protocol.messages import Message
     from sojourn.protocol.topics import Role
     from sojourn.protocol.wire import Epoch, Offer
@@ -67,15 +87,14 @@ class Coordinator:
         operators: frozenset[str] = frozenset({"operator"}),
         *,
         fleet: str = "sojourn",
-        release_key: str = "",
+        trust: Trust = Trust(),  # noqa: B008  # frozen
         wall: float = 0.0,
         keep: KeepSettings | None = None,
     ) -> None:
         """A coordinator that knows no job yet.
 
-        release_key: the public half of the key that signs releases; without it they go out unverified. wall: what a
-        clock on the wall shows, in seconds since 1970, when `now` is 0; people are told times by it. keep: which models
-        of finished rounds are kept.
+        trust: whose signatures count. wall: what a clock on the wall shows, in seconds since 1970, when `now` is 0;
+        people are told times by it. keep: which models of finished rounds are kept.
         """
         self.address = Address("cloud", name)
         self.offer: Offer | None = None
@@ -84,13 +103,16 @@ class Coordinator:
         self.sites = Sites()
         self._operators = operators
         self._outbox = Outbox()
-        self._tours = RoundTours(self._outbox)
+        self._tours = RoundTours(self._outbox, trust.device_keys)
         self._watch = FleetWatch(self.sites, wall)
-        self._queue = JobQueue(self.sites, self._tours, self._watch, keep)
+        rules = MandateRules(fleet, trust.mandate_keys)
+        self._queue = JobQueue(self.sites, self._tours, self._watch, keep, rules)
         self._fleet_requests = FleetRequests(self.sites, self._watch)
         self._requests = OperatorRequests(self._queue, self.sites, self._tours)
+        self._mandate_requests = MandateRequests(self._queue, self.sites, self._requests, rules)
         self._rollouts = Rollouts(self.sites, self.state)
-        self._rollout_requests = RolloutRequests(self._rollouts, fleet, release_key)
+        self._desk = OperatorDesk(fleet, name, trust.roles)
+        self._rollout_requests = RolloutRequests(self._rollouts, fleet, trust.release_key)
 
     @property
     def state(self) -> CoordinatorState:
@@ -99,7 +121,7 @@ class Coordinator:
 
     def role_of(self, sender: str) -> Role | None:
         """Operators are known by name and speak as the cloud does; everybody else who may write here is an edge."""
-        return "cloud" if sender in self._operators else "edge"
+        return "cloud" if sender in self._operators or self._desk.knows(sender) else "edge"
 
     def restore(self, snapshot: bytes) -> None:
         """Take the durable state from a snapshot."""
@@ -160,7 +182,11 @@ class Coordinator:
         return self._queue.start(now)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """React."""
+        """React; what operators did is written down before they are answered."""
+        effects = self._react(event, now)
+        return self._desk.with_entries(self.state, effects, self._queue.date(now)) if self._desk.waits else effects
+
+    def _react(self, event: Event, now: float) -> list[Effect]:
         match event:
             case Received():
                 return self._receive(event.sender, event.epoch, event.message, now)
@@ -185,7 +211,36 @@ class Coordinator:
             case _:
                 return []
 
+    def _asked(self, sender: Address, message: Message, now: float) -> list[Effect]:
+        """An operator asks: do it if that is allowed, once."""
+        if type(message) not in NEEDED and not isinstance(message, SignedRequest):
+            return []
+        date = self._queue.date(now)
+        asked = self._desk.admitted(sender, message, date)
+        if isinstance(asked, str):
+            return self._desk.refuse(self.state, sender, message, asked, date)
+        if earlier := self._desk.earlier(self.state.audit, asked):
+            return self._again(sender, asked.message, earlier, now)
+        self._desk.expect(asked)
+        return self._of_jobs(sender, asked.message, now)
+
+    def _again(self, sender: Address, message: Message, earlier: AuditEntry, now: float) -> list[Effect]:
+        """An act that was answered comes again: say how things are, and do nothing."""
+        if earlier.outcome == REFUSED:
+            return [Send(sender, Refused(earlier.ticket, earlier.detail))]
+        match message:
+            case Submit():
+                return [Send(sender, self._requests.inspect(Inspect(message.ticket, job_name(message.job)), now))]
+            case Stop() | Continue():
+                return [Send(sender, self._requests.inspect(Inspect(message.ticket, message.job), now))]
+            case Steer():
+                return self._rollout_requests.inspect(sender, InspectReleases(message.ticket, message.line))
+            case _:  # these know their tickets themselves, or make the same again
+                return self._of_jobs(sender, message, now)
+
     def _receive(self, sender: Address, epoch: Epoch, message: Message, now: float) -> list[Effect]:
+        if sender.role == "cloud":
+            return self._asked(sender, message, now)
         match message:
             case Roster():
                 self._outbox.answered(("roster", sender.name))
@@ -197,7 +252,7 @@ class Coordinator:
             case DeviceReport():
                 return self._rollouts.reported(sender.name, message, now)
             case _:
-                return self._of_jobs(sender, message, now)
+                return []
 
     def _of_jobs(self, sender: Address, message: Message, now: float) -> list[Effect]:
         match message:
@@ -217,6 +272,19 @@ class Coordinator:
                 return self._requests.remove(sender, message, now)
             case ReadJob():
                 return [Send(sender, self._requests.read(message))]
+            case _:
+                return self._of_mandates(sender, message, now)
+
+    def _of_mandates(self, sender: Address, message: Message, now: float) -> list[Effect]:
+        match message:
+            case ReadKit():
+                return self._mandate_requests.read(sender, message, now)
+            case SignJob():
+                return self._mandate_requests.sign(sender, message, now)
+            case WithdrawJob():
+                return self._mandate_requests.withdraw(sender, message, now)
+            case InspectAudit():
+                return self._desk.tell(self.state, sender, message)
             case _:
                 return self._of_releases(sender, message, now)
 
@@ -243,7 +311,7 @@ class Coordinator:
         if state and born:
             effects += self._tours.ask_again(state, site, now)
         if born:
-            effects += self._rollouts.fleet_changed(now, site)
+            effects += [*self._rollouts.fleet_changed(now, site), *self._mandate_requests.born(site, now)]
         return [*effects, *self._watch.look(self.state, now), *self._queue.reconsider(now)]
 
     def _pulled(self, digest: bytes, now: float) -> list[Effect]:

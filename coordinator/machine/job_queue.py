@@ -15,6 +15,7 @@ import msgspec
 from coordinator.machine.job_summaries import plan_line, round_line
 from coordinator.machine.job_table import JOB, STATUS, WORK, step_of
 from coordinator.machine.kept_rounds import KeepSettings, kept_after, let_go
+from coordinator.machine.mandate_rules import MandateRules
 from coordinator.machine.sites import ROSTER_PATIENCE
 from coordinator.machine.waiting_jobs import WaitingJobs, needs
 from coordinator.records import (
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from coordinator.machine.sites import Sites
     from coordinator.machine.tours import RoundTours
     from coordinator.machine.waiting_jobs import Reach
+    from coordinator.mandate_records import JobMandated
     from coordinator.records import JobRecord
     from coordinator.state import JobState
     from sojourn.node.machine import DidNot, Doing, Effect
@@ -81,7 +83,15 @@ _EVENTS: dict[type, str] = {
 class JobQueue:
     """All jobs, and of the one whose turn it is: the step it is at, and how long it has waited."""
 
-    def __init__(self, sites: Sites, tours: RoundTours, watch: FleetWatch, keep: KeepSettings | None = None) -> None:
+    def __init__(
+        self,
+        sites: Sites,
+        tours: RoundTours,
+        watch: FleetWatch,
+        keep: KeepSettings | None = None,
+        mandates: MandateRules | None = None,
+    ) -> None:
+        self._mandates = mandates or MandateRules()
         self.durable = CoordinatorState()
         self.incomplete: set[str] = set()
         """The jobs of which something is gone from the disk: they cannot go on."""
@@ -205,7 +215,7 @@ class JobQueue:
     def _idle(self) -> bool:
         """Whether nothing is under way for any job."""
         state = self.current
-        return state is None or self.step(state) in ("waiting", "queued")
+        return state is None or self.step(state) in ("waiting", "queued", "unsigned")
 
     def reconsider(self, now: float) -> list[Effect]:
         """Something may have changed: if nothing is under way, take up the oldest job that may go on now."""
@@ -216,6 +226,8 @@ class JobQueue:
 
     def _may_go_on(self, state: JobState, now: float) -> bool:
         """Whether a job is worth a try: it does not wait for devices, or may have them now."""
+        if self.step(state) == "unsigned":
+            return False
         return self.step(state) != "waiting" or self._waiting.may_go_on(state, now)
 
     def _take_turn(self, state: JobState, now: float) -> list[Effect]:
@@ -279,6 +291,8 @@ class JobQueue:
         return self._plan(state, now)
 
     def _plan(self, state: JobState, now: float, *, ask_silent: bool = False) -> list[Effect]:
+        if reason := self._mandates.lacking(self.durable, state, self.date(now)):
+            return [*self._wait(state, reason, "signature lacking"), *self.reconsider(now)]
         if not state.history and (unread := self._sites.unread(now)):
             # What is arranged once would leave out a site that is just coming up. It keeps its turn meanwhile.
             self._waiting.add(state, now, None, ROSTER_PATIENCE)
@@ -295,12 +309,19 @@ class JobQueue:
             self._waiting.unable(state),
             ask_silent,
             gone,
+            () if state.mandate else self._sites.demanding(),
         )
         return [self._work(state, work)]
 
-    def _wait(self, state: JobState, reason: str) -> list[Effect]:
+    def signed(self, state: JobState, record: JobMandated, now: float) -> list[Effect]:
+        """An operator signed a job: it goes on with that, if it waited for it."""
+        if self.step(state) == "unsigned":
+            self._advance(state, "signed")
+        return [self.write(record, sync=True), Say(f"job {state.name} is signed"), *self.reconsider(now)]
+
+    def _wait(self, state: JobState, reason: str, event: str = "devices lacking") -> list[Effect]:
         """Until the sites change, or for a while: a device that gave no answer may have one then."""
-        self._advance(state, "devices lacking")
+        self._advance(state, event)
         if (state.status, state.detail) == ("waiting", reason):
             return []
         return [self.write(JobWaits(state.name, reason)), Say(f"job {state.name} waits: {reason}")]

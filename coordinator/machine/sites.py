@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -9,7 +10,7 @@ import msgspec
 
 from sojourn.errors import InvalidMessage
 from sojourn.node.machine import Do, Pull, Say, Send
-from sojourn.protocol.abilities import able, leads
+from sojourn.protocol.abilities import MANDATE, able, leads
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.messages import Birth, RosterSeen
 from sojourn.protocol.topics import Address
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from coordinator.records import TourPlan
+    from coordinator.rounds.node_keys import NodeKeys
     from sojourn.node.machine import Effect, Present
     from sojourn.protocol.messages import Roster
     from sojourn.store.blobs import BlobStore
 
 
+log = logging.getLogger(__name__)
 Found = TypeVar("Found")
 DEVICES = 10_000
 """At most this many devices are taken from one site."""
@@ -58,11 +61,16 @@ class RosterRead(msgspec.Struct, frozen=True, dict=True):
         return {member.device: member.epoch for member in self.members}
 
 
-def read_roster(work: ReadRoster, blobs: BlobStore) -> RosterRead:
-    """Read the roster in a blob."""
+def read_roster(work: ReadRoster, blobs: BlobStore, keys: NodeKeys | None = None) -> RosterRead:
+    """Read the roster in a blob; where every result must be signed, without devices that have no key."""
     members = unpack_blob(blobs.read(work.members.digest), tuple[Member, ...], ROSTER_BYTES)
     if len(members) > DEVICES:
         raise InvalidMessage(f"the roster of {work.site} has {len(members)} devices, more than {DEVICES}")
+    if keys and keys.policy == "require":
+        known = keys.now()
+        if strange := [member.device for member in members if member.device not in known]:
+            log.warning("%d devices of %s are left out, they have no key: %s", len(strange), work.site, strange[:10])
+        members = tuple(member for member in members if member.device in known)
     return RosterRead(work.site, work.epoch, work.revision, _sharing_offers(members))
 
 
@@ -238,6 +246,13 @@ class Sites:
         if asks not in CONSENT:
             return ()
         return self._once(("unwilling", asks), lambda: self._unwilling(asks))
+
+    def demanding(self) -> tuple[str, ...]:
+        """The devices that do only what an operator signed."""
+        offers = ((name, member.offer) for name, (_, member) in self.here().items())
+        return self._once(
+            "demanding", lambda: tuple(sorted(name for name, it in offers if it and MANDATE in (it.abilities or ())))
+        )
 
     def _unwilling(self, asks: str) -> tuple[str, ...]:
         members = [member for site in self._epochs if (it := self._rosters.get(site)) for member in it.members]

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from coordinator.aggregators.contributions import weighting_of
 from coordinator.rounds.orders import task_of, waves_of
 from sojourn.errors import Fault
-from sojourn.protocol.messages import Tour
+from sojourn.protocol.messages import MOST_KEYS, Tour
 from sojourn.randomness import derive
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from coordinator.records import TourPlan
     from coordinator.state import JobState
     from sojourn.parts import TourBounds
 
 
-def tour_message(state: JobState, tour: TourPlan, bounds: TourBounds) -> Tour:
-    """A planned tour as it goes to its site, within these bounds."""
+def tour_message(state: JobState, tour: TourPlan, bounds: TourBounds, keys: Mapping[str, bytes] | None = None) -> Tour:
+    """A planned tour as it goes to its site, within these bounds, with the keys of its devices if they are not many."""
     if state.kit is None:
         raise Fault(f"{state.name} has tours but was not compiled")
     job, strategy = state.settings, state.strategy
@@ -33,4 +37,5 @@ def tour_message(state: JobState, tour: TourPlan, bounds: TourBounds) -> Tour:
     return Tour(
         state.tour_id(tour), state.kit, vectors, tour.hops, tour.spares, task_of(state, tour), seed, job.tours.policy,
         job.gate.rules, norms, waves_of(state), weighting_of(strategy.aggregator), bounds,
+        state.mandate, keys=dict(sorted(keys.items())) if keys and len(keys) <= MOST_KEYS else msgspec.UNSET,
     )  # fmt: skip

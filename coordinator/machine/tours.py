@@ -17,12 +17,16 @@ from sojourn.protocol.messages import TourAccepted, TourCancel, TourDiscarded
 from sojourn.protocol.topics import Address
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from coordinator.records import TourPlan
     from coordinator.state import CoordinatorState, JobState
     from sojourn.node.machine import Effect
     from sojourn.node.outbox import Outbox
     from sojourn.protocol.messages import Toured, TourProgress
     from sojourn.protocol.wire import TourId
+
+    KeysOf = Callable[[Iterable[str]], dict[str, bytes]]
 
 FLOAT32 = 4
 """How many times as many bytes a model takes in float32 as in the smallest encoding, at most."""
@@ -31,7 +35,9 @@ FLOAT32 = 4
 class RoundTours:
     """What a coordinator knows of tours and may forget: leases, progress, results that are being fetched."""
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: Outbox, keys: KeysOf = lambda _devices: {}) -> None:
+        """`keys` says with which keys some devices sign."""
+        self._keys = keys
         self.progress: dict[int, TourProgress] = {}
         self._outbox = outbox
         self._leases: dict[int, float] = {}
@@ -76,7 +82,7 @@ class RoundTours:
     def _ask(self, state: JobState, tour: TourPlan, leg: Leg, now: float) -> list[Effect]:
         self._deadlines.setdefault(tour.number, now + leg.deadline(tour))
         self._lease(tour.number, now, state.settings.tours.site_lease)
-        message = tour_message(state, tour, leg.bounds(tour))
+        message = tour_message(state, tour, leg.bounds(tour), self._keys({*tour.hops, *tour.spares}))
         return [*self._outbox.ask(("tour", tour.number), Address("edge", tour.site), message, now)]
 
     def ask_all(self, state: JobState, now: float) -> list[Effect]:

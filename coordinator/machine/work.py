@@ -22,6 +22,7 @@ from coordinator.releases.verifying import CheckCard, check_card
 from coordinator.rounds.census import Census
 from coordinator.rounds.closing import PassLeg, close_round, pass_leg
 from coordinator.rounds.evaluation import Evaluator, MeasureRound, measure_round
+from coordinator.rounds.hop_check import HopCheck
 from coordinator.rounds.kit_cache import KitCache
 from coordinator.rounds.planning import PlanRound, plan_round
 from coordinator.rounds.preparing import PrepareJob, prepare
@@ -40,6 +41,7 @@ from sojourn.store.blobs import FolderBlobs, disk_errors, ref_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from coordinator.rounds.node_keys import NodeKeys
     from coordinator.rounds.preparing import Compiled
     from hierarchy.edge.exemplar_view import ExemplarViews
     from sojourn.store.blobs import BlobStore
@@ -109,7 +111,7 @@ class CoordinatorWorker:
     With a cache of `kits`, those that were compiled before are taken from it; others are compiled `apart`, in another
     process.
     `make` makes the graphs that models are tested with; `views` are those of edge servers in the same process. `tell`
-    is told in words what long work is at.
+    is told in words what long work is at. `keys` are those that devices sign with.
     """
 
     def __init__(
@@ -122,12 +124,14 @@ class CoordinatorWorker:
         make: Callable[[Kit, int], Graphs] = Graphs,
         tell: Callable[[str], None] = lambda _text: None,
         views: ExemplarViews | None = None,
+        keys: NodeKeys | None = None,
     ) -> None:
         self._blobs = blobs
         self._folder = folder
         self._kits, self._apart = kits, apart
         self._evaluator, self._census = Evaluator(blobs, make, views), Census()
         self._tell = tell
+        self._keys, self._hops = keys, HopCheck(keys)
 
     def __call__(self, work: Any, tell: Callable[[str], None] | None = None) -> Any:
         """Do one piece of work; a disk that is full is a DiskFull, whatever was being written."""
@@ -150,9 +154,9 @@ class CoordinatorWorker:
             case PlanRound():
                 return plan_round(work, self._blobs, self._census)
             case PassLeg():
-                return pass_leg(work, self._blobs, self._evaluator)
+                return pass_leg(work, self._blobs, self._evaluator, self._hops)
             case CloseRound():
-                return close_round(work, self._blobs, self._evaluator)
+                return close_round(work, self._blobs, self._evaluator, self._hops)
             case MeasureRound():
                 return measure_round(work, self._evaluator)
             case ExportModel():
@@ -160,7 +164,7 @@ class CoordinatorWorker:
             case BuildRelease():
                 return self._release(work)
             case ReadRoster():
-                return read_roster(work, self._blobs)
+                return read_roster(work, self._blobs, self._keys)
             case CheckCard():
                 return check_card(work, self._blobs)
             case _:

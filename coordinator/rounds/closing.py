@@ -28,7 +28,7 @@ from coordinator.rounds.results import (
     visit_alone,
 )
 from coordinator.rounds.schedules import merges
-from coordinator.rounds.tour_check import TourCheck, usual_rise
+from coordinator.rounds.tour_check import NOBODY_SIGNS, TourCheck, usual_rise
 from coordinator.state import JobState
 from hierarchy.edge.rules import not_finite
 from sojourn.model import vectors
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from coordinator.jobs.settings import JobSettings
     from coordinator.records import TourPlan
     from coordinator.rounds.evaluation import Evaluator
+    from coordinator.rounds.hop_check import HopCheck
     from coordinator.rounds.results import CloseRound
     from coordinator.strategies import Strategy
     from sojourn.protocol.spec import Kit
@@ -61,18 +62,20 @@ class PassLeg(msgspec.Struct, frozen=True):
     state: JobState
 
 
-def close_round(work: CloseRound, blobs: BlobStore, evaluator: Evaluator) -> RoundClosed | DevicesEstimated:
+def close_round(
+    work: CloseRound, blobs: BlobStore, evaluator: Evaluator, hops: HopCheck = NOBODY_SIGNS
+) -> RoundClosed | DevicesEstimated:
     """Merge in plan order and evaluate; or, after an estimation, work out what it found."""
     if work.state.phase == "estimate":
-        return estimated(work, blobs, evaluator)
-    return _Closing(work, blobs, evaluator).record()
+        return estimated(work, blobs, evaluator, hops)
+    return _Closing(work, blobs, evaluator, hops).record()
 
 
-def pass_leg(work: PassLeg, blobs: BlobStore, evaluator: Evaluator) -> LegPassed:
+def pass_leg(work: PassLeg, blobs: BlobStore, evaluator: Evaluator, hops: HopCheck = NOBODY_SIGNS) -> LegPassed:
     """What the present leg brought home is what the next one departs with."""
     state, kit = work.state, evaluator.kit(work.state)
     leg = [(tour, reports_of(state, tour, blobs)) for tour in state.tours if tour.leg == state.leg]
-    model = _relayed(state, TourCheck(state, leg, blobs, evaluator), blobs, kit)
+    model = _relayed(state, TourCheck(state, leg, blobs, evaluator, hops), blobs, kit)
     exact = vectors.save(blobs, model, "float32", kit.model)
     handout = handed_out(model, state.settings, exact, blobs, kit)
     return LegPassed(state.name, state.leg + 1, {RELAY: exact}, {RELAY: handout})
@@ -89,12 +92,12 @@ def _relayed(state: JobState, check: TourCheck, blobs: BlobStore, kit: Kit) -> V
 class _Closing:
     """A training round that is being closed: the visits that its tours report, and the models that they brought."""
 
-    def __init__(self, work: CloseRound, blobs: BlobStore, evaluator: Evaluator) -> None:
+    def __init__(self, work: CloseRound, blobs: BlobStore, evaluator: Evaluator, hops: HopCheck) -> None:
         self._work, self._blobs, self._evaluator = work, blobs, evaluator
         self._state, self._kit = work.state, evaluator.kit(work.state)
         self._reports = [(tour, reports_of(work.state, tour, blobs)) for tour in work.state.tours]
         self._done = [report for _, each in self._reports for report in each if report.status == "done"]
-        self._check = TourCheck(self._state, self._reports, blobs, evaluator)
+        self._check = TourCheck(self._state, self._reports, blobs, evaluator, hops)
         refusals = {tour.number: self._check.refusal(tour) for tour in self._state.tours}
         self._refused = {number: reason for number, reason in refusals.items() if reason}
         alone = [visit_alone(tour, each) for tour, each in self._reports if tour.number in self._refused]

@@ -11,7 +11,7 @@ from coordinator.fleet_records import worth_keeping
 from coordinator.records import INITIAL, DevicesEstimated
 from coordinator.rounds.failure_lines import Mishap, grouped, within_room
 from coordinator.rounds.results import mishaps_of, outcomes_of, reports_of, sample_of, tour_model, traffic_of
-from coordinator.rounds.tour_check import TourCheck
+from coordinator.rounds.tour_check import NOBODY_SIGNS, TourCheck
 from hierarchy.arranging.rows import rows
 from sojourn.model import vectors
 from sojourn.model.classifier import classifier_weights
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from coordinator.records import TourPlan
     from coordinator.rounds.evaluation import Evaluator
+    from coordinator.rounds.hop_check import HopCheck
     from coordinator.rounds.results import CloseRound
     from coordinator.state import JobState
     from sojourn.parts import Estimator
@@ -93,11 +94,13 @@ def keep_weights(vector: NDArray[np.float32], blobs: BlobStore) -> Ref:
     return ref
 
 
-def estimated(work: CloseRound, blobs: BlobStore, evaluator: Evaluator) -> DevicesEstimated:
+def estimated(
+    work: CloseRound, blobs: BlobStore, evaluator: Evaluator, hops: HopCheck = NOBODY_SIGNS
+) -> DevicesEstimated:
     """Work out what an estimation found."""
     state, estimator = work.state, work.state.strategy.estimator
     reported = [(tour, reports_of(state, tour, blobs)) for tour in state.tours]
-    check = TourCheck(state, reported, blobs, evaluator)
+    check = TourCheck(state, reported, blobs, evaluator, hops)
     signatures: dict[str, tuple[float, ...]] = {}
     weights: dict[str, Ref] = {}
     samples, mishaps, visited = {}, [], []

@@ -40,12 +40,15 @@ def _idle(work: PlanRound) -> str:
 def left_aside(work: PlanRound, mute: Sequence[str]) -> list[str]:
     """Who is here and takes no part, and why; `mute` are those that could not be estimated."""
     settings, strategy, lines = work.state.settings, work.state.strategy, []
-    if work.unable:
+    if work.demanding:
+        why = f"they do only what an operator signed: sojourn job sign {work.state.name}"
+        lines.append(left_out(why, work.demanding))
+    if unable := [device for device in work.unable if device not in {*work.demanding}]:
         asks = work.state.asks or ()
         words = ", ".join(sorted(asked(settings.encoding, strategy.training, strategy.estimator, asks)))
         update = "update their agents and edge servers" if asks else "update their agents"
         why = f"without all that the job asks for (objective {name_of(strategy.objective)}, {words}), {update}"
-        lines.append(left_out(why, work.unable))
+        lines.append(left_out(why, unable))
     if work.unwilling:
         why = 'their owners do not share what it asks for, which shares = ["class-counts"] in their agent.toml does'
         lines.append(left_out(why, work.unwilling))

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sojourn.parts import EdgeCloud, Elmy, Sgd
+from sojourn.parts import EdgeCloud, Elmy, NoEstimator, Sgd
 from sojourn.protocol.wire import Task
 
 if TYPE_CHECKING:
+    from coordinator.jobs.settings import JobSettings
     from coordinator.records import TourPlan
     from coordinator.state import JobState
     from sojourn.parts import TourBounds
@@ -27,15 +28,33 @@ COMPANY = 3
 
 def task_of(state: JobState, tour: TourPlan) -> Task:
     """What each device of a tour is asked to do."""
-    job, strategy = state.settings, state.strategy
-    training, objective, estimator = strategy.training, strategy.objective, None
     if state.phase == "estimate":
-        estimator, objective = strategy.estimator, Sgd()
-        epochs = getattr(estimator, "epochs", 0)
-        training = msgspec.structs.replace(training, epochs=epochs) if epochs else training
-    elif isinstance(objective, Elmy) and _has_learnt(state, tour):  # only a model that is new is warmed up
+        return estimation_task(state.settings)
+    return training_task(state.settings, is_new=not _has_learnt(state, tour))
+
+
+def all_tasks(job: JobSettings) -> tuple[Task, ...]:
+    """All that devices may ever be asked for a job: `task_of` gives one of these, and a mandate holds for them."""
+    found = (training_task(job, is_new=True), training_task(job, is_new=False), estimation_task(job))
+    asks = not isinstance(job.parts().estimator, NoEstimator)
+    return tuple({msgspec.msgpack.encode(task): task for task in (found if asks else found[:2])}.values())
+
+
+def training_task(job: JobSettings, *, is_new: bool) -> Task:
+    """What a device does in a round; `is_new`: with a model that no device has had yet."""
+    strategy = job.parts()
+    objective = strategy.objective
+    if isinstance(objective, Elmy) and not is_new:  # only a model that is new is warmed up
         objective = msgspec.structs.replace(objective, warmup=0, start="received")
-    return Task(state.phase, training, objective, job.encoding, job.threads, estimator)
+    return Task("train", strategy.training, objective, job.encoding, job.threads)
+
+
+def estimation_task(job: JobSettings) -> Task:
+    """What a device does before it first takes part."""
+    strategy = job.parts()
+    training, epochs = strategy.training, getattr(strategy.estimator, "epochs", 0)
+    training = msgspec.structs.replace(training, epochs=epochs) if epochs else training
+    return Task("estimate", training, Sgd(), job.encoding, job.threads, strategy.estimator)
 
 
 def _has_learnt(state: JobState, tour: TourPlan) -> bool:

@@ -58,6 +58,8 @@ class PlanRound(msgspec.Struct, frozen=True):
     """Whether devices that gave no answer to an estimation are asked once more."""
     gone: dict[str, float] = {}
     """The devices that were here before, and when they went, in seconds since 1970."""
+    demanding: tuple[str, ...] = ()
+    """The devices that do only what was signed, where the job is not."""
 
 
 class NotYet(msgspec.Struct, frozen=True):

@@ -28,6 +28,7 @@ from sojourn.model.classifier import classifier_weights
 from sojourn.parts import ClassifierEstimator
 from sojourn.protocol.abilities import asked_by
 from sojourn.protocol.envelope import pack_blob, unpack_blob
+from sojourn.protocol.mandate_messages import Normalisation
 from sojourn.protocol.spec import Kit
 from sojourn.protocol.wire import Ref
 from sojourn.store.blobs import ref_of
@@ -123,6 +124,7 @@ def prepare(
         kit.learns.strata.count,
         within_room(notices, work.name) or msgspec.UNSET,
         asked_by(kit) or msgspec.UNSET,
+        _normalisation(data),
     )
 
 
@@ -193,6 +195,17 @@ def _compiled(
         task = msgspec.structs.replace(learning.task, blind=blind_loss(learning, data.exemplars))
         kit = msgspec.structs.replace(kit, task=task)
     return kit, compiled.initial
+
+
+def _normalisation(data: PublicData) -> Normalisation:
+    """The constants of a kit that come from the job's data."""
+    return Normalisation(data.mean, data.std, *(data.scaling or ()))
+
+
+def compiled_here(job: JobSettings, data: PublicData, say: Callable[[str], None]) -> Kit:
+    """What a job compiles to in this process, whatever was compiled before."""
+    kit, _ = _compiled(job, data, say)
+    return kit
 
 
 def _task(kit: Kit, data: PublicData) -> TaskSpec | None:

@@ -12,6 +12,7 @@ from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING
 
+from coordinator.rounds.hop_check import HopCheck
 from coordinator.rounds.orders import Leg, Rises, bounds_beside, rises_of, task_of, waves_of
 from coordinator.rounds.results import returned_by, tour_model
 from hierarchy.edge.rules import (
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     Vector = NDArray[np.float32]
     Reported = Sequence[tuple[TourPlan, Sequence[VisitReport]]]
 
-
+NOBODY_SIGNS = HopCheck()
 MOST_RISE = 1e6
 """A usual rise beyond this is no other one."""
 FEW_RISES = 8
@@ -68,7 +69,15 @@ def usual_rise(rises: Sequence[float]) -> Rises | None:
 class TourCheck:
     """What the tours of a leg or a round brought home, judged by the rules of the job's gate."""
 
-    def __init__(self, state: JobState, reported: Reported, blobs: BlobStore, evaluator: Evaluator) -> None:
+    def __init__(
+        self,
+        state: JobState,
+        reported: Reported,
+        blobs: BlobStore,
+        evaluator: Evaluator,
+        hops: HopCheck = NOBODY_SIGNS,
+    ) -> None:
+        self._hops, self._forged = hops, dict[int, str | None]()
         self._state, self._blobs, self._evaluator = state, blobs, evaluator
         self._kit, self._gate = evaluator.kit(state), state.settings.gate.rules
         self._leg = Leg(state)
@@ -97,8 +106,16 @@ class TourCheck:
         """A tour's model, if it has one that passes."""
         return None if self.refusal(tour) else tour_model(self._state, tour, self._blobs, self._kit)
 
+    def _unsigned(self, tour: TourPlan) -> str | None:
+        """Why what its devices signed does not bear a tour out."""
+        if tour.number not in self._forged:
+            self._forged[tour.number] = self._hops.refusal(self._state, tour, self._done[tour.number])
+        return self._forged[tour.number]
+
     def refusal(self, tour: TourPlan) -> str | None:
         """Why a tour that is home counts for nothing; None if it counts, or brought no model."""
+        if reason := self._unsigned(tour):
+            return reason
         try:
             model = tour_model(self._state, tour, self._blobs, self._kit)
             names = self._state.strategy.objective.returns if self._state.phase == "train" else ()

@@ -14,9 +14,10 @@ ROOM_KB=600000
 
 usage() {
     cat <<'END'
-Usage: install.sh [--bundle FILE] [--wheel FILE | --wheelhouse DIR] [--python PATH] [--without-hashes] [--no-start]
+Usage: install.sh [--join TOKEN | --bundle FILE] [--wheel FILE | --wheelhouse DIR] [--python PATH] [--without-hashes] [--no-start]
        install.sh --uninstall [--purge]
 
+  --join TOKEN       join a fleet with keys of its own; TOKEN is what `sojourn fleet invite` prints, or - to read it here
   --bundle FILE      settings and credentials, made with: sojourn fleet add-device NAME
   --wheel FILE       install this wheel of Sojourn (make wheel), and fetch what it needs
   --wheelhouse DIR   install from the wheels in this folder (make wheelhouse); needs no internet
@@ -42,7 +43,7 @@ misused() {
     exit 2
 }
 
-bundle='' wheel='' wheelhouse='' python='' uninstall='' purge='' hashes=yes start=yes
+join='' bundle='' wheel='' wheelhouse='' python='' uninstall='' purge='' hashes=yes start=yes
 for argument in "$@"; do
     case "$argument" in -h | --help) usage && exit 0 ;; esac
 done
@@ -50,9 +51,10 @@ done
 read_arguments() {
     while [ $# -gt 0 ]; do
         case "$1" in
-            --bundle | --wheel | --wheelhouse | --python)
+            --join | --bundle | --wheel | --wheelhouse | --python)
                 if [ $# -lt 2 ] || [ -z "$2" ]; then misused "$1 needs a value"; fi
                 case "$1" in
+                    --join) join=$2 ;;
                     --bundle) bundle=$2 ;;
                     --wheel) wheel=$2 ;;
                     --wheelhouse) wheelhouse=$2 ;;
@@ -68,8 +70,9 @@ read_arguments() {
         esac
     done
     [ -z "$purge" ] || [ -n "$uninstall" ] || misused "--purge goes with --uninstall"
+    [ -z "$join" ] || [ -z "$bundle" ] || misused "--join and --bundle: give one of them"
     [ -z "$wheel" ] || [ -z "$wheelhouse" ] || misused "--wheel and --wheelhouse: give one of them"
-    [ -z "$uninstall" ] || [ -z "$bundle$wheel$wheelhouse$python" ] || misused "--uninstall goes with --purge only"
+    [ -z "$uninstall" ] || [ -z "$join$bundle$wheel$wheelhouse$python" ] || misused "--uninstall goes with --purge only"
     [ -z "$bundle" ] || [ -r "$bundle" ] || [ "$(id -u)" -ne 0 ] || fail "--bundle: $bundle cannot be read"
     [ -z "$wheel" ] || [ -f "$wheel" ] || fail "--wheel: there is no file $wheel"
     [ -z "$wheelhouse" ] || [ -d "$wheelhouse" ] || fail "--wheelhouse: there is no folder $wheelhouse"
@@ -300,6 +303,20 @@ put_config() {
     done
 }
 
+join_fleet() {
+    [ -n "$join" ] || return 0
+    if [ -f "$STATE/identity/joined.json" ] && [ -f "$CONFIG/agent.toml" ]; then
+        say "This device has joined already."
+        return 0
+    fi
+    [ ! -f "$CONFIG/agent.toml" ] || fail "$CONFIG/agent.toml is there: move it away to join with keys of its own"
+    "$PREFIX/current/bin/sojourn" agent join "$join" --file "$CONFIG/agent.toml" --identity "$STATE/identity" \
+        --store "$STATE" || fail "the agent is installed, and has not joined: run this again with the same token"
+    chown -R "$ACCOUNT:$ACCOUNT" "$STATE/identity"
+    chown "root:$ACCOUNT" "$CONFIG/agent.toml"
+    chmod 0640 "$CONFIG/agent.toml"
+}
+
 put_unit() {
     install -d -m 0755 "$UNITS/$UNIT.d"
     cores=$(nproc)
@@ -352,7 +369,7 @@ start_service() {
         say "The agent runs. What it says: journalctl -u $UNIT -f"
     fi
     if [ ! -f "$CONFIG/agent.toml" ]; then
-        say "It has no settings yet: run install.sh --bundle FILE, or sojourn agent init, then systemctl start $UNIT"
+        say "It has no settings yet: run install.sh --join TOKEN, or sojourn agent init, then systemctl start $UNIT"
     fi
 }
 
@@ -373,6 +390,7 @@ install_all() {
     put_unit
     switch_over
     say "Installed: $("$PREFIX/current/bin/sojourn" --version)"
+    join_fleet
     start_service
 }
 

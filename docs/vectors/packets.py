@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -48,6 +49,7 @@ from sojourn.parts import (
 )
 from sojourn.protocol import topics
 from sojourn.protocol.abilities import ABILITIES
+from sojourn.protocol.audit import Audit, AuditEntry, InspectAudit
 from sojourn.protocol.envelope import Packet, kind, pack, pack_blob
 from sojourn.protocol.fleet_messages import (
     FORM,
@@ -59,6 +61,8 @@ from sojourn.protocol.fleet_messages import (
     VisitNote,
 )
 from sojourn.protocol.job_messages import Continue, JobText, ReadJob, Remove, Removed
+from sojourn.protocol.mandate import Mandate, Withdrawal, sign_mandate, sign_withdrawal
+from sojourn.protocol.mandate_messages import KitTold, Normalisation, ReadKit, Recall, SignJob, WithdrawJob
 from sojourn.protocol.messages import (
     Accepted,
     Birth,
@@ -92,6 +96,7 @@ from sojourn.protocol.messages import (
     Visit,
     Visited,
 )
+from sojourn.protocol.operators import Request, SignedRequest, sign_request
 from sojourn.protocol.release import (
     DeviceView,
     Goods,
@@ -116,7 +121,8 @@ from sojourn.protocol.release_messages import (
     Ship,
     Steer,
 )
-from sojourn.protocol.signing import CONTEXT
+from sojourn.protocol.signed_hop import HopSignature
+from sojourn.protocol.signing import CONTEXT, Signer
 from sojourn.protocol.topics import TOPICS
 from sojourn.protocol.wire import JobModels, JobNews, JobTimes, JobView, Ref, RoundReport, Task, TourView
 from sojourn.randomness import derive
@@ -140,7 +146,7 @@ RESULT = _inline(vectors.encode(END, "float32", SPEC), "float32")
 
 def make() -> dict[str, Any]:
     """All of them, by the keys that they have in vectors.json."""
-    sent = [*_presence(), *_visits(), *_pulls(), *_answers(), *_tours(), *_requests(), *_releases()]
+    sent = [*_presence(), *_visits(), *_pulls(), *_answers(), *_tours(), *_requests(), *_releases(), *_mandates()]
     return {"topics": _topics(), "packets": [_packet(*each) for each in sent]}
 
 
@@ -244,6 +250,12 @@ def _answers() -> list[Sent]:
             EDGE,
             Visited(VISIT, {"model": RESULT, "control_delta": moved}, 60, {**metrics, "remembered": 4.0}),
         ),
+        (
+            "visited-and-signed",
+            DEVICE,
+            EDGE,
+            Visited(VISIT, {"model": RESULT}, 60, metrics, signed=HopSignature(8, bytes(range(64)))),
+        ),
         ("accepted", EDGE, DEVICE, Accepted(VISIT)),
         ("discarded", EDGE, DEVICE, Discarded(VISIT, "this attempt is no longer wanted")),
         ("cancel", EDGE, DEVICE, Cancel(VISIT)),
@@ -324,6 +336,10 @@ def _requests() -> list[Sent]:
     ]
 
 
+_SIGNER = Signer(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
+"""The key whose 32 private bytes are 0, 1, 2 ..."""
+
+
 def _order(serial: int, version: int, goods: Goods | None, *, rollback: bool = False) -> SignedOrder:
     """An order with the signature of the key whose 32 private bytes are 0, 1, 2 ..."""
     data = msgspec.msgpack.encode(Order(FLEET, "digits", serial, version, goods, rollback))
@@ -367,6 +383,50 @@ def _releases() -> list[Sent]:
         ("steer", OPERATOR, CLOUD, Steer("t-8", "digits", "pause")),
         ("inspect-releases", OPERATOR, CLOUD, InspectReleases("t-9", "digits")),
         ("releases", CLOUD, OPERATOR, Releases("t-9", (line,))),
+    ]
+
+
+def _mandates() -> list[Sent]:
+    """What an operator signed, on its way to a device, and what ends it; requests with a signature, and the log."""
+    mandate = Mandate(
+        fleet=FLEET, job="digits", serial=1_790_000_000_000, operator="ann", purpose="to read digits",
+        issued=1_790_000_000.0, ends=1_792_592_000.0, kit=KIT.digest, model="mlp", classes=("cat", "dog"),
+        class_count=2, sites=("hall",), tasks=(TASK,), rounds=10, visits=50, returns={"model": 40},
+    )  # fmt: skip
+    signed = sign_mandate(mandate, _SIGNER)
+    withdrawal = sign_withdrawal(
+        Withdrawal(
+            fleet=FLEET, job="digits", serial=1_790_000_100_000, operator="ann", issued=1_790_000_100.0,
+            ends=1_792_592_000.0,
+        ),
+        _SIGNER,
+    )  # fmt: skip
+    stop = msgspec.msgpack.encode(Stop("t-3", "digits"))
+    request = Request(
+        FLEET, CLOUD.name, "ann", 1_790_000_000.0, "t-3", "stop digits", hashlib.sha256(stop).digest()
+    )  # fmt: skip
+    proof = sign_request(request, _SIGNER)
+    first = AuditEntry(1, 1_790_000_000.0, "ann", "submit digits", "done", "", "t-1", None, b"")
+    second = AuditEntry(2, 1_790_000_001.0, "ann", "stop digits", "done", "", "t-3", proof, first.digest)
+    tour = Tour(TOUR, KIT, {"model": MODEL}, ("pi-1",), (), TASK, 7, TourPolicy(), Gate(), (), mandate=signed)
+    return [
+        ("prepare-with-a-mandate", EDGE, DEVICE, Prepare("digits", KIT, TASK, signed)),
+        ("visit-with-a-mandate", EDGE, DEVICE, Visit(VISIT, KIT, {"model": MODEL}, TASK, SEED, 60.0, 0, signed)),
+        ("tour-with-a-mandate", CLOUD, EDGE, tour),
+        ("declined-without-a-mandate-for-it", DEVICE, EDGE, Declined(VISIT, "mandate", "its time is over")),
+        ("recall", EDGE, DEVICE, Recall(withdrawal)),
+        ("read-kit", OPERATOR, CLOUD, ReadKit("t-a", "digits")),
+        (
+            "kit-told",
+            CLOUD,
+            OPERATOR,
+            KitTold("t-a", "digits", KIT, Normalisation((4.5,), (6.0,)), ("torch 2.12.1",), 7),
+        ),
+        ("sign-job", OPERATOR, CLOUD, SignJob("t-b", signed)),
+        ("withdraw-job", OPERATOR, CLOUD, WithdrawJob("t-c", withdrawal)),
+        ("signed-request", OPERATOR, CLOUD, SignedRequest("t-3", stop, proof)),
+        ("inspect-audit", OPERATOR, CLOUD, InspectAudit("t-d", 0)),
+        ("audit", CLOUD, OPERATOR, Audit("t-d", (first, second))),
     ]
 
 

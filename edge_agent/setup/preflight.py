@@ -12,6 +12,7 @@ import msgspec
 
 from edge_agent.limits import readings
 from edge_agent.limits.rules import Limits, look
+from edge_agent.mandates import whose_word
 from edge_agent.setup import broker_check, clock_check, training_trial
 from sojourn.errors import MachineError, UserError
 from sojourn.parts import Training
@@ -108,7 +109,7 @@ def preflight(settings: AgentSettings, demands: JobDemands) -> list[Finding]:
     else:
         found += [of_data(tried, demands), *of_training(tried, demands, settings.limits), of_cage(tried.cage)]
     found += [of_disk(folder, demands, settings.limits), of_broker(settings), of_clock(settings), *of_limits(settings)]
-    return [*found, of_service(Path(settings.limits.root))]
+    return [*found, of_mandates(settings), of_service(Path(settings.limits.root))]
 
 
 def of_data(tried: TrialResult, demands: JobDemands) -> Finding:
@@ -202,6 +203,19 @@ def of_broker(settings: AgentSettings) -> Finding:
         return Finding("broker", "fails", refused, remedy)
     secure = "over TLS" if settings.broker.tls else "without TLS"
     return Finding("broker", "ok", f"{where} lets {settings.name} in, {secure}")
+
+
+def of_mandates(settings: AgentSettings) -> Finding:
+    """Whose word lets jobs train here."""
+    if settings.mandate.keys_file is None:
+        return Finding("mandates", "ok", whose_word({}))
+    from sojourn.protocol.signing import read_publics  # noqa: PLC0415  # cryptography only where keys are
+
+    try:
+        keys = read_publics(settings.mandate.keys_file)
+    except UserError as error:
+        return Finding("mandates", "fails", str(error), "correct [mandate] in the settings, or the file that it names")
+    return Finding("mandates", "ok", whose_word(keys))
 
 
 def of_clock(settings: AgentSettings, now: dt.datetime | None = None) -> Finding:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from sojourn.node.machine import Machine
     from sojourn.node.workers import Workers
     from sojourn.protocol.job_messages import Continue
+    from sojourn.protocol.mandate_messages import SignJob, WithdrawJob
     from sojourn.protocol.topics import Role
     from sojourn.store.blobs import BlobStore
     from sojourn.store.journal import Store
@@ -118,7 +119,7 @@ class MemoryFleet:
         """Hand a job to the coordinator, as an operator does."""
         self.ask(Submit("ticket", text))
 
-    def ask(self, message: Submit | Continue | Stop) -> None:
+    def ask(self, message: Submit | Continue | Stop | SignJob | WithdrawJob) -> None:
         """Ask something of the coordinator, as an operator does."""
         node = self.nodes[CLOUD].node
         node.inject(Received(Address("cloud", "operator"), Epoch(0, bytes(8)), message), self.world.now)

@@ -26,7 +26,7 @@ from sojourn import __version__
 from sojourn.model.graphs import Graphs
 from sojourn.node.machine import Received, Send
 from sojourn.protocol.abilities import ABILITIES
-from sojourn.protocol.messages import Inspect, Jobs, Refused
+from sojourn.protocol.messages import Inspect, Jobs
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch, Offer
 
@@ -161,10 +161,8 @@ class VirtualFleet(MemoryFleet):
         self.ask(message)
         if self.job(message.job).continued != before:
             return None
-        # What is refused changes nothing, so that it can be asked again for the reason.
-        (answer,) = self.coordinator().handle(Received(OPERATOR, Epoch(0, bytes(8)), message), self.world.now)
-        assert isinstance(answer, Send)  # noqa: S101
-        return answer.message.reason if isinstance(answer.message, Refused) else None
+        entries = reversed(self.coordinator().state.audit.entries)
+        return next((it.detail for it in entries if it.ticket == message.ticket), "the coordinator refused it")
 
     def coordinator(self) -> Coordinator:
         """The coordinator's machine."""

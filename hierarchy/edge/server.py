@@ -14,12 +14,14 @@ import msgspec
 
 from hierarchy.edge.gate import Failed, Passed, Wrapped
 from hierarchy.edge.merge import Merged
+from hierarchy.edge.recalls import Recalls
 from hierarchy.edge.records import EdgeState, Record
 from hierarchy.edge.roster import SiteRoster
 from hierarchy.edge.shipping import Shipping
 from hierarchy.edge.site import Site
 from hierarchy.edge.tours import TourLeader
 from sojourn.node.machine import Did, DidNot, Linked, Present, Pulled, PullFailed, Received, Woke, soonest
+from sojourn.protocol.mandate_messages import Recall
 from sojourn.protocol.mending import read_record
 from sojourn.protocol.messages import (
     Declined,
@@ -57,6 +59,7 @@ class EdgeServer:
         self._tours = TourLeader(self.site)
         self._visits = self._tours.visits
         self._shipping = Shipping(self.site.cloud)
+        self._recalls = Recalls()
 
     @property
     def state(self) -> EdgeState:
@@ -121,7 +124,7 @@ class EdgeServer:
                 return self._receive(event.sender, event.message, now)
             case Present():
                 born, said = self.roster.present(event, now)
-                return [*said, *(self._visits.born(event.node.name, now) if born else [])]
+                return [*said, *(self._born(event.node.name, now) if born else [])]
             case Pulled():
                 return self._pulled(event.digest, now)
             case PullFailed():
@@ -153,11 +156,25 @@ class EdgeServer:
                 return self._visits.progress(sender, message, now)
             case Declined():
                 return self._visits.declined(sender, message, now)
+            case _:
+                return self._hand_on(sender, message, now)
+        return []
+
+    def _hand_on(self, sender: Address, message: Message, now: float) -> list[Effect]:
+        """What concerns releases and withdrawals is handed to devices, or up."""
+        match message:
+            case Recall():
+                return self._recalls.take(message, self.roster.members)
             case Ship():
                 return self._shipping.take(message, self.roster.members)
             case ReleaseReport():
                 return self._shipping.reported(sender, message, self.roster.members, now)
-        return []
+            case _:
+                return []
+
+    def _born(self, device: str, now: float) -> list[Effect]:
+        """A device is here again: it may have forgotten what it was asked, and not heard what was withdrawn."""
+        return [*self._recalls.told(device), *self._visits.born(device, now)]
 
     def _pulled(self, digest: bytes, now: float) -> list[Effect]:
         effects = self._shipping.pulled(digest)

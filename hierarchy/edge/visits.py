@@ -11,6 +11,7 @@ from hierarchy.edge.gate import Check, unfit
 from hierarchy.edge.records import VisitIssued, VisitKept, VisitMissed, key_of
 from hierarchy.edge.rules import counted_samples, granted_samples
 from hierarchy.edge.running import RunningVisit
+from hierarchy.edge.signatures import given_to, signed_hop, unsigned
 from hierarchy.edge.tour_table import GATHERING
 from hierarchy.edge.visit_table import DUE, HANDED, KEPT, MISSED, VISIT, WAITING
 from sojourn.node.machine import Pull, Say, Send
@@ -79,9 +80,8 @@ class Visits:
         tour, running = self._site.tour(key)
         it, device = tour.order, Address("device", str(tour.open_visits[hop].device))
         seed = derive(it.seed, device.name, tour.repeat(hop))
-        vectors = {name: ref for name, ref in tour.handout.items() if name != "gate"}
         _, earlier = running.before(tour)
-        visit = Visit(tour.visit(hop), it.kit, vectors, it.task, seed, it.policy.lease, earlier)
+        visit = Visit(tour.visit(hop), it.kit, given_to(tour), it.task, seed, it.policy.lease, earlier, it.mandate)
         return [*self._site.outbox.ask(("visit", key, hop), device, visit, now)]
 
     def born(self, device: str, now: float) -> list[Effect]:
@@ -122,7 +122,7 @@ class Visits:
         following = [] if tour.order.merges else tour.route[hop + 1 : hop + 2]
         if not following or following == [device] or following[0] in self._site.at:
             return []
-        prepare = Prepare(tour.order.id.job, tour.order.kit, tour.order.task)
+        prepare = Prepare(tour.order.id.job, tour.order.kit, tour.order.task, tour.order.mandate)
         return [Send(Address("device", following[0]), prepare)]
 
     def visited(self, sender: Address, message: Visited, now: float) -> list[Effect]:
@@ -140,6 +140,8 @@ class Visits:
             return []
         visit.result = message
         if reason := unfit(message.vectors, it.task, it.vectors["model"]):
+            return self.lose(where, "unfit result", reason, now)
+        if reason := unsigned(tour, sender.name, message):
             return self.lose(where, "unfit result", reason, now)
         needed = {ref.digest: ref for ref in message.vectors.values()}
         if not needed:
@@ -226,6 +228,7 @@ class Visits:
             self._measured(where, passed),
             result.signature if task.kind == "estimate" else None,
             _lasted(visit.began, now),
+            signed_hop(tour, result, passed),
         )
         handed_on = tour.order.task.kind == "train" and not tour.order.merges
         record = VisitKept(key, passed.vectors, passed.handout if handed_on else {}, report)

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from sojourn.errors import ConfigError
+from sojourn.errors import ConfigError, InvalidMessage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +23,10 @@ _BEGIN = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
 _YEARS_OF_AUTHORITY = 30
 _YEARS_OF_CERTIFICATE = 10
 _DAYS_OF_YEAR = 365
+DAYS_OF_JOINED = 30
+"""How long a certificate lasts that was given at the door; it is renewed there when a third of that is left."""
+NODE_KEY = "sojourn-node-key:"
+"""How the name begins under which a certificate holds the public half of the node's own key."""
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,252})")
 
 
@@ -32,6 +36,14 @@ class Issued(NamedTuple):
     certificate: bytes
     key: bytes
     serial: str
+
+
+class Vouched(NamedTuple):
+    """A certificate for a key that stays with its owner, its serial number, and its last moment."""
+
+    certificate: bytes
+    serial: str
+    until: dt.datetime
 
 
 class Authority:
@@ -87,6 +99,40 @@ class Authority:
         """The authority's secret, as PEM."""
         return _secret(self._key)
 
+    @property
+    def known_as(self) -> x509.Certificate:
+        """The authority's own certificate."""
+        return self._certificate
+
+    @property
+    def name(self) -> str:
+        """What the authority is called; one that takes its place is called otherwise."""
+        (found,) = self._certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        return str(found.value)
+
+    def for_request(self, request: bytes, name: str, node_key: str, now: dt.datetime) -> Vouched:
+        """A certificate for a node's own key, and bound to the one that it signs with; it lasts for some weeks.
+
+        Of the request only the key counts, with the proof that its owner has it: the name is ours to give.
+        """
+        key = requested_key(request)
+        until = now + dt.timedelta(days=DAYS_OF_JOINED)
+        certificate = (
+            _with_purpose(x509.CertificateBuilder(), self._key, ExtendedKeyUsageOID.CLIENT_AUTH)
+            .add_extension(
+                x509.SubjectAlternativeName([x509.UniformResourceIdentifier(NODE_KEY + node_key)]), critical=False
+            )
+            .subject_name(_named(name))
+            .issuer_name(self._certificate.subject)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(_BEGIN)
+            .not_valid_after(until)
+            .sign(self._key, hashes.SHA256())
+        )
+        text = certificate.public_bytes(serialization.Encoding.PEM)
+        return Vouched(text, f"{certificate.serial_number:x}", until)
+
     def for_node(self, name: str) -> Issued:
         """A certificate with which a node shows the broker who it is: its name is its username there."""
         return self._issue(name, ExtendedKeyUsageOID.CLIENT_AUTH, [])
@@ -114,17 +160,35 @@ class Authority:
 
     def _issue(self, name: str, purpose: x509.ObjectIdentifier, hosts: list[x509.GeneralName]) -> Issued:
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = (
-            _builder(_named(name), self._certificate.subject, key, _YEARS_OF_CERTIFICATE)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
-        )
+        builder = _builder(_named(name), self._certificate.subject, key, _YEARS_OF_CERTIFICATE)
+        builder = _with_purpose(builder, self._key, purpose)
         if hosts:
             builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
         text = certificate.public_bytes(serialization.Encoding.PEM)
         return Issued(text, _secret(key), f"{certificate.serial_number:x}")
+
+
+def requested_key(request: bytes) -> ec.EllipticCurvePublicKey:
+    """The key in a certificate signing request, if who asks has its private half and it is of the kind we use."""
+    try:
+        asked = x509.load_der_x509_csr(request)
+        key, proven = asked.public_key(), asked.is_signature_valid
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise InvalidMessage(f"not a request for a certificate: {error}") from error
+    if not proven or not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise InvalidMessage("the request for a certificate does not prove a key on P-256")
+    return key
+
+
+def _with_purpose(
+    builder: x509.CertificateBuilder, authority: ec.EllipticCurvePrivateKey, purpose: x509.ObjectIdentifier
+) -> x509.CertificateBuilder:
+    return (
+        builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
+    )
 
 
 def _builder(

@@ -4,6 +4,9 @@ fleet.toml       the fleet's name, where its broker is, who its members are
 ca.key, ca.pem   the authority that vouches for the broker, and for members that have certificates
 release.key      the key that signs releases (only where the fleet began; keep a copy elsewhere)
 broker/          what mosquitto reads: mosquitto.conf, passwords, acl, certificates, crl.pem
+joining.json     invitations, and who asks to join (`sojourn.brokers.joining_file`)
+coordinator/     the coordinator's settings, and the keys of the devices that have joined with some of their own
+old-ca.*         the authority before this one, while members may still have certificates of it
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from sojourn import toml
 from sojourn.brokers import configuration, passwords
 from sojourn.brokers.acl import MemberRole, Members, acl_lines, left_behind
 from sojourn.brokers.certificates import Authority
-from sojourn.brokers.configuration import Listeners
+from sojourn.brokers.configuration import Listeners, OptionalPort
 from sojourn.errors import ConfigError
 from sojourn.protocol.limits import Name
 from sojourn.protocol.signing import Signer
@@ -34,6 +37,14 @@ if TYPE_CHECKING:
 
 FLEET_FILE, CA_FILE, CA_KEY, RELEASE_KEY, BROKER = "fleet.toml", "ca.pem", "ca.key", "release.key", "broker"
 DEFAULT_FOLDER = "/etc/sojourn/fleet"
+COORDINATOR_GROUP = "sojourn-coordinator"
+COORDINATOR = "coordinator"
+NODE_KEYS = "node-keys.toml"
+"""For the coordinator: whose results must be signed, and with which keys."""
+OPERATOR_KEYS = "operators.pub"
+"""The keys of those who may sign jobs, where somebody does: devices are given them."""
+OLD_CA_FILE, OLD_CA_KEY = "old-ca.pem", "old-ca.key"
+DOOR_PORT = 8885
 Kind = Literal["password", "certificate"]
 
 
@@ -47,6 +58,19 @@ class FleetMember(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """Of the certificate, if it has one."""
     revoked: str = ""
     """Since when it may no longer connect."""
+    node_key: str = ""
+    """The public half of its own key, if it joined with one: it signs its results with that."""
+    until: str = ""
+    """When the newest of its certificates ends, where they are renewed at the door."""
+    authority: str = ""
+    """Which authority has vouched for that, by its name."""
+    former: dict[str, str] = {}
+    """Earlier certificates that have not ended yet, and when they do: a renewal's answer may be lost on its way."""
+
+    @property
+    def serials(self) -> list[str]:
+        """The certificates with which it can connect."""
+        return [serial for serial in (self.serial, *self.former) if serial]
 
 
 class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -60,7 +84,14 @@ class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     revoked: dict[str, Name] = {}
     """Whose certificates are no longer valid, by their serial numbers."""
     listeners: Listeners = Listeners()
+    door: OptionalPort = 0
+    """Where devices ask to join, if it is not the usual port (`sojourn fleet door`)."""
     members: dict[Name, FleetMember] = {}
+
+    @property
+    def door_port(self) -> int:
+        """Where devices ask to join."""
+        return self.door or DOOR_PORT
 
     @property
     def barred(self) -> list[str]:
@@ -71,6 +102,12 @@ class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def named(self, *roles: MemberRole) -> list[str]:
         """The members of these roles that may connect."""
         return [name for name, each in sorted(self.members.items()) if each.role in roles and not each.revoked]
+
+    @property
+    def node_keys(self) -> dict[str, str]:
+        """The keys with which devices that may connect sign, by their names."""
+        members = sorted(self.members.items())
+        return {name: each.node_key for name, each in members if each.node_key and not each.revoked}
 
     @property
     def admitted(self) -> Members:
@@ -153,6 +190,16 @@ def authority_of(folder: Path) -> Authority:
         raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from error
 
 
+def old_authority_of(folder: Path) -> Authority | None:
+    """The authority before this one, while certificates of both are taken."""
+    if not (folder / OLD_CA_KEY).exists():
+        return None
+    try:
+        return Authority.load((folder / OLD_CA_FILE).read_bytes(), (folder / OLD_CA_KEY).read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+
 def write(folder: Path, fleet: FleetFile, hashes: dict[str, str], cleared: Sequence[str] = ()) -> None:
     """Write what mosquitto reads, then the fleet file: who is listed there can connect, and who is not cannot.
 
@@ -164,12 +211,27 @@ def write(folder: Path, fleet: FleetFile, hashes: dict[str, str], cleared: Seque
     texts: dict[str, str | bytes] = {
         configuration.PASSWORDS: passwords.lines(known),
         configuration.ACL: acl_lines(fleet.fleet, members, cleared),
-        configuration.REVOKED: authority_of(folder).revoked(list(fleet.revoked)),
+        configuration.REVOKED: _revocations(folder, fleet),
         configuration.CONF: configuration.fleet_conf(broker.resolve(), fleet.listeners, len(members.devices)),
     }
     for name, text in texts.items():
         write_private(broker / name, text, group=configuration.GROUP)
     write_private(folder / FLEET_FILE, toml.dumps(msgspec.to_builtins(fleet)))
+    _write_node_keys(folder, fleet)
+
+
+def _revocations(folder: Path, fleet: FleetFile) -> bytes:
+    """One list for each authority whose certificates are taken: mosquitto refuses those of one without a list."""
+    both = [authority_of(folder), old_authority_of(folder)]
+    return b"".join(each.revoked(list(fleet.revoked)) for each in both if each)
+
+
+def _write_node_keys(folder: Path, fleet: FleetFile) -> None:
+    """Tell the coordinator beside this folder who signs with what; a site's own broker has none."""
+    keys = fleet.node_keys
+    path = folder / COORDINATOR / NODE_KEYS
+    if path.parent.is_dir() and (keys or path.exists()):
+        write_private(path, toml.dumps({"keys": keys}), group=COORDINATOR_GROUP)
 
 
 def admit(folder: Path, name: str, role: MemberRole, kind: Kind, *, renew: bool = False) -> tuple[FleetFile, Secret]:
@@ -245,7 +307,7 @@ def _member(fleet: FleetFile, name: str) -> FleetMember:
 
 
 def _with_serial(revoked: dict[str, str], name: str, old: FleetMember | None) -> dict[str, str]:
-    return {**revoked, old.serial: name} if old is not None and old.serial else revoked
+    return {**revoked, **dict.fromkeys(old.serials, name)} if old is not None else revoked
 
 
 def _today() -> str:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from paho.mqtt.enums import MQTTProtocolVersion
 
 from sojourn.errors import ConfigError, Fault, LinkError
@@ -49,7 +50,7 @@ class MqttLink:
         self._name = name
         self._username = name if settings.username is None else settings.username
         self._password = read_password(settings)
-        self._context = tls_context(settings.tls)
+        self._context = TlsFiles(settings.tls)
         self._versions = _VERSIONS[settings.protocol]
         self._payload_limit = min(PORTABLE_PAYLOAD, settings.max_payload or PORTABLE_PAYLOAD)
         self._listener: Listener | None = None
@@ -72,7 +73,7 @@ class MqttLink:
         if self._thread is not None:
             raise Fault("a link is opened only once")
         self._listener = listener
-        identity = Identity(self._name, self._username, self._password, self._context, tuple(filters), will)
+        identity = Identity(self._name, self._username, self._password, self._context.now(), tuple(filters), will)
         self._thread = threading.Thread(target=self._run, args=(identity,), name=f"mqtt-{self._name}", daemon=True)
         self._thread.start()
 
@@ -111,6 +112,7 @@ class MqttLink:
         failures = 0
         while not self._closing.is_set():
             started = time.monotonic()
+            identity = msgspec.structs.replace(identity, context=self._context.now())
             ending = self._connect_once(identity)
             if self._closing.is_set():
                 return
@@ -165,6 +167,29 @@ class MqttLink:
     def _tell_arrived(self, topic: str, payload: bytes) -> None:
         if self._listener is not None and not self._closing.is_set():
             self._listener.arrived(self, topic, payload)
+
+
+class TlsFiles:
+    """What TLS needs, read again before a connection when the files have changed: certificates are renewed."""
+
+    def __init__(self, tls: bool | TlsSettings) -> None:
+        self._tls = tls
+        self._read = self._stamps()
+        self._context = tls_context(tls)
+
+    def now(self) -> ssl.SSLContext | None:
+        """The context as the files have it; the one before, if they cannot be read at the moment."""
+        if (stamps := self._stamps()) != self._read:
+            try:
+                self._context, self._read = tls_context(self._tls), stamps
+            except ConfigError as error:
+                _LOG.warning("%s", error)
+        return self._context
+
+    def _stamps(self) -> tuple[int, ...]:
+        files = self._tls if isinstance(self._tls, TlsSettings) else TlsSettings()
+        named = (files.ca_file, files.certificate_file, files.key_file)
+        return tuple(Path(name).stat().st_mtime_ns for name in named if name and Path(name).exists())
 
 
 def _delay(failures: int, ending: Ending) -> float:

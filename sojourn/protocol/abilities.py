@@ -37,6 +37,9 @@ MODEL_FROZEN = "model frozen"
 """Put the weights that are not trained into a kit's graphs, where they stand in it once (`sojourn.model.frozen`)."""
 MODEL_TRUNK = "model trunk"
 """Train behind a part of the model that is a graph of its own (`sojourn.protocol.spec.Trunk`)."""
+MANDATE = "mandate"
+"""Does only what an operator has signed (`sojourn.protocol.mandate`). Only devices say so whose owners have operators'
+keys: they are asked for nothing without a mandate. All others do not look at one."""
 MODEL_TASKS = {kind: f"model task {kind}" for kind in get_args(Kind)}
 """Learn something else than one class of several by cross-entropy (`sojourn.protocol.task`), by kind."""
 OF_MODELS = (MODEL_STATE, MODEL_FROZEN, MODEL_TRUNK, *MODEL_TASKS.values())
@@ -70,8 +73,12 @@ def leads(site: Iterable[str], words: Iterable[str]) -> bool:
 
 
 def able(offer: Offer | None, objective: str, words: Iterable[str]) -> bool:
-    """Whether a device offers an objective and all of these; one that offers nothing is asked for nothing."""
+    """Whether a device offers an objective and all of these; one that offers nothing is asked for nothing.
+
+    One that does only what was signed is asked where a mandate is among the words; others are asked in any case.
+    """
     if offer is None or objective not in offer.objectives:
         return False
     known = FIRST if offer.abilities is msgspec.UNSET else frozenset(offer.abilities)
-    return known.issuperset(words)
+    signed = MANDATE in (words := frozenset(words))
+    return known.issuperset(words - {MANDATE} if signed else words) and (signed or MANDATE not in known)

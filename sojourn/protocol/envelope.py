@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 import msgpack
 import msgspec
 
-from sojourn.errors import Fault, InvalidMessage
+from sojourn.errors import InvalidMessage
 from sojourn.protocol import limits
 from sojourn.protocol.limits import Identity
 from sojourn.protocol.mending import mended
@@ -41,22 +41,29 @@ class Packet(msgspec.Struct, frozen=True):
 def pack(packet: Packet) -> bytes:
     """The bytes of a packet: the message's own map, with two entries more in front."""
     body = _ENCODER.encode(packet.message)
-    entries = body[0] - _SMALLEST_FIXMAP + 2
-    if entries > _MOST_ENTRIES:
-        raise Fault(f"{kind(packet.message)!r} has more fields than a msgpack map of this form can hold")
+    entries, head = _map_head(body)
+    entries += 2
     return b"%b\xa2id%b\xa5epoch%b%b" % (
-        b"%c" % (_SMALLEST_FIXMAP + entries) if entries <= _FIXMAP else b"\xde\x00%c" % entries,
+        b"%c" % (_SMALLEST_FIXMAP + entries) if entries <= _FIXMAP else b"\xde%b" % entries.to_bytes(2),
         _ENCODER.encode(packet.id),
         _ENCODER.encode(packet.epoch),
-        body[1:],
+        body[head:],
     )
 
 
 def packed_size(number: int, epoch: int, message: Message) -> int:
     """How many bytes `pack` would make of a packet of this number, with an epoch that takes so many."""
     body = _ENCODER.encode(message)
-    longer_map = 0 if body[0] - _SMALLEST_FIXMAP + 2 <= _FIXMAP else 2
-    return len(body) + len(_ENCODER.encode(number)) + epoch + _KEYS + longer_map
+    entries, head = _map_head(body)
+    new_head = 1 if entries + 2 <= _FIXMAP else 3
+    return len(body) - head + new_head + len(_ENCODER.encode(number)) + epoch + _KEYS
+
+
+def _map_head(body: bytes) -> tuple[int, int]:
+    """How many entries a message's own map has, and how many bytes say so."""
+    if body[0] == _MAP_16:
+        return int.from_bytes(body[1:3]), 3
+    return body[0] - _SMALLEST_FIXMAP, 1
 
 
 def inlined_size(content: bytes) -> int:
@@ -92,9 +99,8 @@ class _Header(msgspec.Struct, frozen=True):
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_SMALLEST_FIXMAP, _FIXMAP = 0x80, 15
-_MOST_ENTRIES = _FIXMAP + 2
-"""The message's own map is a short one of at most 15 entries; with the two in front it may need the longer form."""
+_SMALLEST_FIXMAP, _FIXMAP, _MAP_16 = 0x80, 15, 0xDE
+"""How a map of at most 15 entries begins, and how a longer one."""
 _KIND = b"\xa4kind"
 _KEYS = len(b"\xa2id\xa5epoch")
 _MESSAGES: dict[str, type[Message]] = {kind(form): form for form in get_args(Message)}
@@ -135,6 +141,19 @@ def _unpack_checked(data: bytes, kinds: Mapping[str, type[Message | Presence]], 
         # Struct by struct rather than as one union: msgspec analyses a union anew at every call.
         header = msgspec.convert(fields, _Header, builtin_types=(bytes,))
         return Packet(header.id, header.epoch, _converted(fields, form, mend=mend and fields.get("wire", 1) == 1))
+    except msgspec.ValidationError as error:
+        raise InvalidMessage(f"{name!r}: {error}") from error
+
+
+def unpack_inner(data: bytes) -> Message:
+    """A message that another one carries as bytes: a msgpack map with its kind, within the limits of a packet."""
+    fields = bounded(data)
+    name = fields.get("kind") if isinstance(fields, dict) else None
+    form = _MESSAGES.get(name) if isinstance(name, str) else None
+    if form is None:
+        raise InvalidMessage(f"unknown kind {str(name)[:64]!r}")
+    try:
+        return msgspec.convert(fields, form, builtin_types=(bytes,))
     except msgspec.ValidationError as error:
         raise InvalidMessage(f"{name!r}: {error}") from error
 

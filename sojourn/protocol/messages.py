@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from sojourn.parts import Gate, TourBounds, TourPolicy, Weighting
+from sojourn.protocol.audit import Audit, InspectAudit
 from sojourn.protocol.fleet_messages import Fleet, InspectFleet
 from sojourn.protocol.job_messages import Continue, JobFileText, JobText, ReadJob, Remove, Removed
 from sojourn.protocol.limits import (
@@ -30,6 +31,9 @@ from sojourn.protocol.limits import (
     Text,
     check_figures,
 )
+from sojourn.protocol.mandate import SignedMandate
+from sojourn.protocol.mandate_messages import KitTold, ReadKit, Recall, SignJob, WithdrawJob
+from sojourn.protocol.operators import SignedRequest
 from sojourn.protocol.release_messages import (
     DeviceReport,
     InspectReleases,
@@ -42,10 +46,14 @@ from sojourn.protocol.release_messages import (
     Ship,
     Steer,
 )
+from sojourn.protocol.signed_hop import HopSignature, PublicKey
 from sojourn.protocol.wire import JobView, Offer, Ref, Task, TourId, Vectors, VisitId, VisitReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+MOST_KEYS = 512
+"""Of the devices of one tour: they ride along in the order, which has to fit into a packet."""
 
 
 class Birth(msgspec.Struct, frozen=True, tag="birth", tag_field="kind"):
@@ -103,6 +111,8 @@ class Prepare(msgspec.Struct, frozen=True, tag="prepare", tag_field="kind"):
     job: Name
     kit: Ref
     task: Task
+    mandate: SignedMandate | msgspec.UnsetType = msgspec.UNSET
+    """What an operator signed for the job, where one did."""
 
 
 class Visit(msgspec.Struct, frozen=True, tag="visit", tag_field="kind"):
@@ -116,6 +126,8 @@ class Visit(msgspec.Struct, frozen=True, tag="visit", tag_field="kind"):
     lease: Seconds
     earlier: Hop = 0
     """How many visits the model has had on this tour: a first device may have to warm it up."""
+    mandate: SignedMandate | msgspec.UnsetType = msgspec.UNSET
+    """What an operator signed for the job, where one did."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel", tag_field="kind"):
@@ -164,6 +176,8 @@ class Visited(msgspec.Struct, frozen=True, tag="visited", tag_field="kind"):
     signature: Signature | None = None
     note: Text | msgspec.UnsetType = msgspec.UNSET
     """What the operator should know of the device's data, if something is odd about it."""
+    signed: HopSignature | msgspec.UnsetType = msgspec.UNSET
+    """The device's signature, where it has a key of its own (`sojourn.protocol.statements`); unset before 0.8.0."""
 
 
 class RosterAsk(msgspec.Struct, frozen=True, tag="roster-ask", tag_field="kind"):
@@ -205,6 +219,11 @@ class Tour(msgspec.Struct, frozen=True, tag="tour", tag_field="kind"):
     """How a merge weighs its models."""
     bounds: TourBounds | msgspec.UnsetType = msgspec.UNSET
     """What bounds the tour besides; unset in what an earlier version sent or wrote."""
+    mandate: SignedMandate | msgspec.UnsetType = msgspec.UNSET
+    """What an operator signed for the job, where one did: passed on with every visit."""
+    keys: Annotated[dict[Name, PublicKey], msgspec.Meta(max_length=MOST_KEYS)] | msgspec.UnsetType = msgspec.UNSET
+    """With which keys its devices sign, where they have some of their own; unset before 0.8.0, and on tours of more
+    devices: then only the coordinator looks."""
 
 
 class TourCancel(msgspec.Struct, frozen=True, tag="tour-cancel", tag_field="kind"):
@@ -320,6 +339,8 @@ Message = (
     | InspectFleet | Fleet
     | MakeRelease | ReleaseMade | Rollout | Steer | InspectReleases | Releases
     | Ship | Release | ReleaseReport | DeviceReport
+    | ReadKit | KitTold | SignJob | WithdrawJob | Recall
+    | SignedRequest | InspectAudit | Audit
 )  # fmt: skip
 
 BETWEEN: dict[type, frozenset[tuple[str, str]]] = {
@@ -337,6 +358,10 @@ BETWEEN: dict[type, frozenset[tuple[str, str]]] = {
     **dict.fromkeys((Continue, Remove, Removed, ReadJob, JobText), frozenset({("cloud", "cloud")})),
     **dict.fromkeys((InspectFleet, Fleet), frozenset({("cloud", "cloud")})),
     **dict.fromkeys(
+        (ReadKit, KitTold, SignJob, WithdrawJob, SignedRequest, InspectAudit, Audit), frozenset({("cloud", "cloud")})
+    ),
+    Recall: frozenset({("cloud", "edge"), ("edge", "device")}),
+    **dict.fromkeys(
         (MakeRelease, ReleaseMade, Rollout, Steer, InspectReleases, Releases), frozenset({("cloud", "cloud")})
     ),
 }
@@ -351,6 +376,7 @@ _REFS: dict[type, tuple[str, ...]] = {
     Toured: ("vectors", "reports"),
     Roster: ("members",),
     Exported: ("model",),
+    KitTold: ("kit",),
     **dict.fromkeys((ReleaseMade, Rollout, Ship, Release), ("graph", "card")),
 }
 

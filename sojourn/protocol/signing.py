@@ -1,4 +1,8 @@
-"""Ed25519 keys: who holds the private one may give orders to a fleet; with the public one anybody can tell."""
+"""Ed25519 keys: who holds the private one may give orders to a fleet; with the public one anybody can tell.
+
+One kind of key signs all: orders of releases, mandates, and what an operator asks of a coordinator. What stands before
+the signed bytes (a context) keeps a signature for one of these from being one for another.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +22,13 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 CONTEXT = b"sojourn-order-1"
-"""Stands before all that is signed, so that a signature for something else is never one for an order."""
+"""Stands before the bytes of an order of a release."""
 PUBLIC_BYTES = 32
 SIGNATURE_BYTES = 64
 
 
 class Signer:
-    """A private key that signs orders."""
+    """A private key that signs."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
@@ -70,15 +74,15 @@ class Signer:
         raw = self._key.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
         return base64.b64encode(raw).decode()
 
-    def sign(self, data: Buffer) -> bytes:
-        """The signature of an order's bytes."""
-        return self._key.sign(CONTEXT + bytes(data))
+    def sign(self, data: Buffer, context: bytes = CONTEXT) -> bytes:
+        """The signature of these bytes in a context: an order's, unless told."""
+        return self._key.sign(context + bytes(data))
 
 
-def verify(public: str, data: Buffer, signature: Buffer) -> bool:
-    """Whether the holder of the private key signed these bytes."""
+def verify(public: str, data: Buffer, signature: Buffer, context: bytes = CONTEXT) -> bool:
+    """Whether the holder of the private key signed these bytes in this context."""
     try:
-        _key(public).verify(bytes(signature), CONTEXT + bytes(data))
+        _key(public).verify(bytes(signature), context + bytes(data))
     except InvalidSignature:
         return False
     return True
@@ -101,6 +105,24 @@ def read_public(path: Path | str) -> str:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError(f"the release key {path} cannot be read: {why}") from error
     return check_public(text, str(path))
+
+
+def read_publics(path: Path | str) -> dict[str, str]:
+    """The public keys in a file, by key, with the name that follows each in its line; `#` begins a remark."""
+    try:
+        lines = Path(path).expanduser().read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ConfigError(f"the operators' keys {path} cannot be read: {why}") from error
+    keys: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        words = line.partition("#")[0].split(maxsplit=1)
+        if words:
+            key = check_public(words[0], f"{path}, line {number}")
+            keys[key] = words[1].strip()[:200] if len(words) > 1 else f"key {key[:8]}"
+    if not keys:
+        raise ConfigError(f"{path} holds no key: it has one in each line, in base64, and then whose it is")
+    return keys
 
 
 def _key(public: str) -> Ed25519PublicKey:

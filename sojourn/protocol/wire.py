@@ -33,6 +33,7 @@ from sojourn.protocol.limits import (
     Text,
     check_figures,
 )
+from sojourn.protocol.signed_hop import SignedHop
 from sojourn.protocol.task import Kind
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 VectorName = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 VisitReason = Literal[
     "busy", "hot", "metered", "power", "hours", "memory", "disk", "data", "runtime", "unsupported", "stale", "gone",
-    "failed",
+    "failed", "mandate",
 ]  # fmt: skip
 METRICS = 32
 """At most this many figures come with a visit."""
@@ -151,6 +152,8 @@ class VisitReport(msgspec.Struct, frozen=True):
     metrics: Metrics
     signature: Signature | None
     seconds: Duration
+    signed: SignedHop | msgspec.UnsetType = msgspec.UNSET
+    """What the device signed, where it has a key of its own and the visit was kept; unset before 0.8.0."""
 
     @property
     def stride(self) -> float:

@@ -13,6 +13,8 @@ import msgpack
 import msgspec
 import numpy as np
 import pytest
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from coordinator import fleet_records
 from coordinator.machine import job_views, operator_requests, paging, routes
@@ -34,7 +36,22 @@ from sojourn.model import exemplars, scoring, vectors
 from sojourn.model.exemplars import Exemplars
 from sojourn.model.graphs import GRADIENT_TOLERANCE, LOSS_TOLERANCE, probe_vector
 from sojourn.node import exchange, node, outbox
-from sojourn.protocol import envelope, fleet_messages, limits, messages, release, signing, spec, topics, wire
+from sojourn.protocol import (
+    audit,
+    envelope,
+    fleet_messages,
+    limits,
+    mandate,
+    mandate_messages,
+    messages,
+    operators,
+    release,
+    signed_hop,
+    signing,
+    spec,
+    topics,
+    wire,
+)
 from sojourn.protocol.data_summary import DataSummary, Quantity, SeriesSummary
 from sojourn.protocol.envelope import bounded, kind, pack, pack_blob, unpack, unpack_blob, unpack_presence
 from sojourn.protocol.messages import BETWEEN, Message, Presence
@@ -54,6 +71,7 @@ STRUCTURES: dict[str, type] = {
     **{form.__name__: form for form in (spec.InputSpec, spec.Probe, Exemplars, wire.Epoch, wire.Ref)},
     **{form.__name__: form for form in (wire.TourId, wire.VisitId, wire.Task, wire.Offer, Member)},
     "DataSummary": DataSummary,
+    **{form.__name__: form for form in (signed_hop.HopSignature, signed_hop.SignedHop)},
     "Quantity": Quantity,
     "SeriesSummary": SeriesSummary,
     **{form.__name__: form for form in (VisitReport, wire.TourView, wire.RoundReport, wire.JobView)},
@@ -64,6 +82,9 @@ STRUCTURES: dict[str, type] = {
     **{form.__name__: form for form in (release.Card, release.ProbeCheck, release.Health, release.Pace)},
     **{form.__name__: form for form in (release.ProbeScores, release.AnomalyRule, release.TaskHealth)},
     **{form.__name__: form for form in (release.HealthRules, release.LineView, release.DeviceView)},
+    **{form.__name__: form for form in (mandate.SignedMandate, mandate.Mandate, operators.Request)},
+    **{form.__name__: form for form in (mandate.SignedWithdrawal, mandate.Withdrawal, operators.RequestSignature)},
+    **{form.__name__: form for form in (mandate_messages.Normalisation, audit.AuditEntry)},
     **{f"Objective `{form.__struct_config__.tag}`": form for form in get_args(parts.Objective)},
     **{f"Estimator `{form.__struct_config__.tag}`": form for form in get_args(parts.Estimator)},
 }
@@ -407,7 +428,7 @@ def test_the_page_says_which_structures_are_arrays_and_which_are_closed(name):
 def test_no_structure_was_forgotten():
     forms = {
         form
-        for module in (messages, release, spec, wire, parts.visits)
+        for module in (messages, release, spec, wire, parts.visits, mandate, mandate_messages, audit)
         for form in vars(module).values()
         if isinstance(form, type) and issubclass(form, msgspec.Struct) and form.__module__ == module.__name__
     }
@@ -607,3 +628,15 @@ def test_links_within_the_page_lead_somewhere():
     titles = re.findall(r"^#{1,4} (.+)$", PAGE, re.MULTILINE)
     anchors = {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in titles}
     assert set(re.findall(r"\]\(#([^)]+)\)", PAGE)) <= anchors
+
+
+@pytest.mark.parametrize("vector", VECTORS["statements"], ids=named)
+def test_what_a_device_signs_is_made_of_the_parts_that_the_page_lists(vector):
+    parts_of = untold(vector["statement"])
+    assert parts_of[3] == hashlib.sha256(bytes.fromhex(vector["task"])).digest()
+    data = b"sojourn-visit-1" + msgpack.packb(parts_of, use_bin_type=True)
+    assert data.hex() == vector["hex"]
+    key, signature = bytes.fromhex(vector["public_key"]), bytes.fromhex(vector["signature"])
+    Ed25519PublicKey.from_public_bytes(key).verify(signature, data)
+    with pytest.raises(InvalidSignature):
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, data + b"x")

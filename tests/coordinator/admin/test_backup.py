@@ -13,13 +13,16 @@ import pytest
 
 from coordinator.admin import backup
 from coordinator.admin.backup import back_up, restore
+from coordinator.audit_records import ActLogged
 from coordinator.fleet_records import FleetChanged, VisitOutcome, joined
 from coordinator.machine.coordinator import Coordinator
 from coordinator.records import DevicesEstimated, JobCompiled, JobSubmitted, RoundClosed, RoundKeeps, TourPlan
 from sojourn.errors import StoreError, UserError
+from sojourn.protocol.audit import faults
 from sojourn.protocol.wire import RoundReport
 from sojourn.store.blobs import ref_of
 from sojourn.store.journal import FolderStore
+from tests.sojourn.protocol.test_audit import log
 
 KIT = bytes(range(256)) * 400
 
@@ -48,6 +51,15 @@ def store(tmp_path: Path):
     record(made, compiled(KIT))
     yield made
     made.close()
+
+
+def test_a_backup_holds_the_audit_log(store: FolderStore, tmp_path: Path) -> None:
+    for entry in log("submit a", "stop a"):
+        record(store, ActLogged(entry))
+    back_up(tmp_path / "store", tmp_path / "file")
+    restore(tmp_path / "file", tmp_path / "other", force=False)
+    found = replayed(tmp_path / "other").state.audit.entries
+    assert (found, faults(found)) == (log("submit a", "stop a"), [])
 
 
 def test_a_backup_brings_back_what_is_remembered_of_the_fleet(store: FolderStore, tmp_path: Path) -> None:

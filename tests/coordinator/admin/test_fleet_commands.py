@@ -17,7 +17,7 @@ from sojourn.brokers import fleet as folders
 from sojourn.brokers.bundle import read_bundle, write_bundle
 from sojourn.errors import ConfigError
 from sojourn.links.settings import TlsSettings, read_password
-from sojourn.protocol.signing import Signer, read_public
+from sojourn.protocol.signing import Signer, read_public, read_publics
 from sojourn.settings import read_settings
 
 
@@ -100,6 +100,19 @@ def test_the_password_is_printed_only_when_asked_for(with_passwords, tmp_path: P
     bundle = str(tmp_path / "a.tar.gz")
     said = with_passwords("add-device", "pi-1", "--password", "--show-password", "--output", bundle)
     assert read_bundle(tmp_path / "a.tar.gz")["agent.password"].decode().strip() in said
+
+
+def test_a_bundle_brings_the_keys_of_those_who_may_sign_jobs(fleet, tmp_path: Path) -> None:
+    fleet("add-device", "pi-0", "--output", str(tmp_path / "before.tar.gz"))
+    assert "agent.operators.pub" not in read_bundle(tmp_path / "before.tar.gz")
+    key = Signer.generate(tmp_path / "ann.key").public
+    (tmp_path / "ann.pub").write_text(key)
+    fleet("operators", "add", "ann", "--public", str(tmp_path / "ann.pub"), "--role", "owner")
+    fleet("add-device", "pi-1", "--output", str(tmp_path / "pi-1.tar.gz"))
+    folder = unpacked(tmp_path / "pi-1.tar.gz", tmp_path / "pi-1")
+    made = read_settings(str(folder / "agent.toml"), {}, AgentSettings)
+    assert made.mandate.keys_file is not None
+    assert read_publics(made.mandate.keys_file) == {key: "ann"}
 
 
 def test_a_bundle_with_a_certificate_has_no_password(fleet, tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_a_coordinator_of_an_earlier_version_is_told_to_be_updated(connect, monk
     connect(lambda question: [] if isinstance(question, InspectFleet) else [Jobs(question.ticket, ())])
     with pytest.raises(UserError, match=r"'cloud' is of a version before 0\.4\.0.*update it"):
         run(fleet_app, "status")
-    assert set(coordinator_client.SINCE) == {InspectFleet}
+    assert coordinator_client.SINCE[InspectFleet] == "0.4.0"
 
 
 def test_a_job_says_all_that_went_wrong_with_the_rounds_it_is_of(connect) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from coordinator.audit_records import ActLogged
 from coordinator.machine.coordinator import Coordinator
 from coordinator.machine.sites import ReadRoster, RosterRead
 from coordinator.records import JobCompiled, RoundClosed
@@ -45,6 +46,11 @@ def result(number: int, round_: int = 1):
     return ref_of(f"result {round_} {number}".encode(), "float32")
 
 
+def is_logged(effect: Any) -> bool:
+    """Whether an effect is an entry of the audit log: these have tests of their own."""
+    return isinstance(effect, Append) and isinstance(effect.record, ActLogged)
+
+
 class Bench:
     """A coordinator whose every record is kept, whose work is done by hand, and whose replayed twin is compared."""
 
@@ -66,7 +72,12 @@ class Bench:
                 case Undo():
                     self.work.pop(effect.key, None)
         assert self.replayed().snapshot() == self.cloud.snapshot()
-        return effects
+        return [effect for effect in effects if not is_logged(effect)]
+
+    @property
+    def changes(self) -> list[bytes]:
+        """The records of what was done, without those of who asked for it."""
+        return [record for record in self.records if b"act-logged/1" not in record]
 
     def replayed(self, cut=0) -> Coordinator:
         return replayed(Coordinator("c"), self.records, cut)

@@ -8,6 +8,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.machine.coordinator import Coordinator
+from coordinator.machine.trust import Trust
 from sojourn.node.machine import Pulled, Send, Woke
 from sojourn.protocol.release import Goods, Health, HealthRules, Order, Parcel, sign
 from sojourn.protocol.release_messages import DeviceReport, InspectReleases, ReleaseReport, Rollout, Ship, Steer
@@ -44,7 +45,7 @@ class RolloutBench(Bench):
 
     def __init__(self, devices=(), sites=1, key="") -> None:
         super().__init__()
-        self.cloud = Coordinator("c", release_key=key)
+        self.cloud = Coordinator("c", trust=Trust(key))
         self.now = 0.0
         for number in range(sites):
             self.join(f"s{number}", tuple(devices[number::sites]))
@@ -63,7 +64,7 @@ class RolloutBench(Bench):
 
     def of_releases(self) -> list[bytes]:
         """The records but for those of who came and went."""
-        return [record for record in self.records if b"fleet-changed" not in record]
+        return [record for record in self.changes if b"fleet-changed" not in record]
 
     def line(self, name="l"):
         return self.cloud.state.lines[name]

@@ -121,9 +121,9 @@ def test_what_leaves_nothing_to_do_is_refused(changes, question, reason) -> None
     bench = LongBench()
     bench.running(rounds=2, **changes)
     bench.rounds([0.5, 0.6])
-    before = bench.cloud.snapshot()
+    before = bench.changes
     assert reason in bench.ask(Continue("c", "job", **question)).reason
-    assert bench.cloud.snapshot() == before
+    assert bench.changes == before
 
 
 def test_a_target_is_raised_or_taken_away() -> None:

@@ -111,14 +111,19 @@ class Anything(Bench):
         name = f"job-{self.draw.randrange(8)}"
         kind = self.draw.choice(KINDS)
         submit = Submit(f"t {name}", text(name, **kind))
-        others = [Stop("s", name), Inspect("i", name), Export("e", name), Remove(f"r{self.draw.random()}"[:20], name)]
+        others = [
+            Stop(f"s{self.draw.random()}", name),
+            Inspect("i", name),
+            Export("e", name),
+            Remove(f"r{self.draw.random()}"[:20], name),
+        ]
         go_on = Continue(f"c{self.draw.random()}"[:20], name, self.draw.randint(1, 4))
         self.hear(OPERATOR, self.draw.choice([submit, submit, go_on, go_on, *others]))
 
     def stopped(self) -> None:
         state = self.cloud._queue.current
         if state and self.draw.random() < 0.3:
-            self.hear(OPERATOR, Stop("s", state.name))
+            self.hear(OPERATOR, Stop(f"s{self.draw.random()}", state.name))
 
     def worked(self) -> None:
         if self.work:
@@ -213,8 +218,12 @@ RARE = {
     ("passing", "work failed"),
     ("planning next", "stop"),
     ("planning next", "no room"),
+    ("planning", "signature lacking"),
+    ("planning next", "signature lacking"),
+    ("unsigned", "signed"),
+    ("unsigned", "stop"),
 }
-"""What hardly ever happens by chance has a test of its own."""
+"""What hardly ever happens by chance has a test of its own; signatures have theirs in `test_mandates`."""
 
 
 def test_in_any_order_only_rows_of_the_table_are_taken_and_every_one_is(reached) -> None:
@@ -270,7 +279,9 @@ def test_a_status_for_every_state_and_work_for_some() -> None:
     assert {STATUS[state] for state in JOB.ends} == set(ENDED)
 
 
-@pytest.mark.parametrize("state", [state for state in JOB.states if state not in ("planning", "passing", "closing")])
+@pytest.mark.parametrize(
+    "state", [state for state in JOB.states if state not in ("planning", "passing", "closing", "unsigned")]
+)
 def test_a_restart_finds_the_step_again(state) -> None:
     tours = (TourPlan(0, "s1", ("a",)),) if state == "touring" else ()
     assert step_of(JobState("job", "", status=STATUS[state], tours=tours)) == state

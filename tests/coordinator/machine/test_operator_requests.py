@@ -18,13 +18,13 @@ from tests.sojourn.store.replays import sends
 def test_submitting_twice_changes_nothing_and_names_are_unique() -> None:
     bench = Bench()
     bench.hear(OPERATOR, Submit("t", text()))
-    before = bench.cloud.snapshot()
+    before = bench.changes
     assert [type(m) for m in sends(bench.hear(OPERATOR, Submit("t", text())))] == [Jobs]
     (refused,) = sends(bench.hear(OPERATOR, Submit("other", text())))
     assert refused == Refused("other", "there is a job 'job' already (compiling); give this one another name")
     for wrong in ("", "name = 3", "name = ", text(round=3), "a = " + "[" * 20_000):
         assert [type(m) for m in sends(bench.hear(OPERATOR, Submit("x", wrong)))] == [Refused]
-    assert bench.cloud.snapshot() == before
+    assert bench.changes == before
 
 
 def test_questions_are_answered() -> None:

@@ -9,6 +9,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.machine.coordinator import Coordinator
+from coordinator.machine.trust import Trust
 from coordinator.releases.file import LARGEST_GRAPH
 from coordinator.releases.verifying import CardChecked, CheckCard, check_card
 from coordinator.rollout_records import AHEAD
@@ -165,7 +166,7 @@ def test_a_rollout_from_before_there_was_a_key_is_not_resumed_but_can_be_undone(
     for ref in refs(1):
         it.tell(Pulled(ref.digest))
     it.steer("pause", "p")
-    it.cloud = replayed(Coordinator("c", release_key=SIGNER.public), it.records)
+    it.cloud = replayed(Coordinator("c", trust=Trust(SIGNER.public)), it.records)
     it.note(it.cloud.start(it.now))
     assert "not signed with the fleet's release key" in refusal(it.steer("resume", "r"))
     it.steer("rollback", "u")

@@ -7,8 +7,11 @@ from math import prod
 import msgspec
 
 from sojourn.parts import Gate, Sgd, TourBounds, TourPolicy, Training
+from sojourn.protocol.audit import Audit, AuditEntry, InspectAudit
 from sojourn.protocol.fleet_messages import Fleet, FleetChange, InspectFleet
 from sojourn.protocol.job_messages import Continue, JobText, ReadJob, Remove, Removed
+from sojourn.protocol.mandate import SignedMandate, SignedWithdrawal
+from sojourn.protocol.mandate_messages import KitTold, Normalisation, ReadKit, Recall, SignJob, WithdrawJob
 from sojourn.protocol.messages import (
     Accepted,
     Cancel,
@@ -40,6 +43,7 @@ from sojourn.protocol.messages import (
     Visit,
     Visited,
 )
+from sojourn.protocol.operators import RequestSignature, SignedRequest
 from sojourn.protocol.release import DeviceView, Goods, Health, HealthRules, LineView, Pace, Parcel, SignedOrder
 from sojourn.protocol.release_messages import (
     DeviceReport,
@@ -63,6 +67,7 @@ VISIT, TOUR = VisitId("job", 1, 0, 2, (1, 3)), TourId("job", 1, 0, 1)
 REPORT = RoundReport(1, 0.5, 1.5, 2, 4, 0, 1000, 2.5, {"vts": 0.9}, ("dev: lost, silent",))
 TOUR_VIEW = TourView(0, "site", ("a", "b"), 1, "b", 3, 4, 0, False)
 VIEW = JobView("job", "visit", "mlp", "running", "", 1, 5, "train", 0.5, 4, (TOUR_VIEW,), (REPORT,))
+MANDATE = SignedMandate(b"a mandate", bytes(64))
 ORDER = SignedOrder(b"an order", bytes(64))
 HEALTH = Health(rows=5, pace=Pace(1.5, 2.5), accuracy=0.5, accuracy_before=0.75, live=Pace(1.0, 2.0), mix=(0.25, 0.75))
 RELEASE_REPORT = ReleaseReport("line", 7, 3, "serving", "", HEALTH)
@@ -125,6 +130,17 @@ EXAMPLES = (
     Release(ORDER, REF, Ref(D, 3, inline=b"abc")),
     RELEASE_REPORT,
     DeviceReport("d", RELEASE_REPORT),
+    Prepare("job", REF, TASK, MANDATE),
+    Visit(VISIT, REF, {"model": REF}, TASK, 9, 60.0, mandate=MANDATE),
+    Tour(TOUR, REF, {"model": REF}, ("a",), (), TASK, 5, TourPolicy(), Gate(), (), 0, "samples", TourBounds(), MANDATE),
+    ReadKit("ticket", "job"),
+    KitTold("ticket", "job", REF, Normalisation((1.5,), None), ("torch 2",), 7),
+    SignJob("ticket", MANDATE),
+    WithdrawJob("ticket", SignedWithdrawal(b"a withdrawal", bytes(64))),
+    Recall(SignedWithdrawal(b"a withdrawal", bytes(64))),
+    SignedRequest("ticket", b"a message", RequestSignature(b"a request", bytes(64))),
+    InspectAudit("ticket", 7),
+    Audit("ticket", (AuditEntry(1, 1e9, "ann", "stop job", "done", "", "t", None, b""),), more=True),
 )
 
 

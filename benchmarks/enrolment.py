@@ -1,0 +1,83 @@
+"""A hundred devices join: each makes its keys and asks at the door, one command accepts them all, each fetches its own.
+
+python -m benchmarks.enrolment [--devices 100]
+
+The door is the real one, a process of its own, and every device is a folder with keys of its own; all of them ask from
+this process, some at a time, over TLS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from sojourn.brokers import fleet as folders
+from sojourn.errors import LinkError
+from sojourn.joining import asking
+from sojourn.joining.identity import Identity
+from sojourn.joining.token import Token, read_token
+from sojourn.joining.words import Waiting, Welcome
+from tests.sojourn.brokers.guarded_broker import free_ports
+
+AT_ONCE = 8
+
+
+def sojourn(*arguments: object) -> str:
+    command = [sys.executable, "-m", "sojourn.cli", *map(str, arguments)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def patiently(token: Token, folder: Path) -> Waiting | Welcome:
+    """Ask as a device does: again, when the door has too many callers."""
+    while True:
+        try:
+            return asking.join(token, asking.authority_of(token), Identity(folder), "board", "benchmark")
+        except LinkError:
+            time.sleep(0.2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--devices", type=int, default=100)
+    count = parser.parse_args().devices
+    print(f"load {os.getloadavg()[0]:.1f}")
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(AT_ONCE) as many:
+        fleet, (certificates, local, port) = Path(name) / "fleet", free_ports(3)
+        ports = ["--certificate-port", certificates, "--local-port", local, "--door-port", port]
+        sojourn("fleet", "init", "--host", "localhost", *ports, "--fleet-folder", fleet)
+        at = ["--fleet-folder", fleet, "--reload", "true"]
+        door = subprocess.Popen(
+            [sys.executable, "-m", "sojourn.cli", "fleet", "door", "--host", "127.0.0.1", *map(str, at)],
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            begun = time.monotonic()
+            line = sojourn("fleet", "invite", "--count", count, "--prefix", "board", "--fleet-folder", fleet)
+            token = read_token(line.split()[0])
+            devices = [Path(name) / f"device-{number}" for number in range(count)]
+            asked = list(many.map(lambda folder: patiently(token, folder), devices))
+            waiting = time.monotonic()
+            sojourn("fleet", "accept", "--all", *at)
+            accepted = time.monotonic()
+            answers = list(many.map(lambda folder: patiently(token, folder), devices))
+            done = time.monotonic()
+        finally:
+            door.terminate()
+            door.wait()
+        names = {answer.name for answer in answers if isinstance(answer, Welcome)}
+        members = folders.read(fleet).named("device")
+    print(f"{sum(isinstance(each, Waiting) for each in asked)} asked in {waiting - begun:.1f} s")
+    print(f"accepted with one command in {accepted - waiting:.1f} s")
+    print(f"{len(names)} have their certificates, {done - accepted:.1f} s later; {len(members)} members")
+    print(f"in all {done - begun:.1f} s (reach 60)")
+    print(f"load {os.getloadavg()[0]:.1f}")
+
+
+if __name__ == "__main__":
+    main()

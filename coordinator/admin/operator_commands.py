@@ -1,0 +1,128 @@
+"""`sojourn fleet operators`: who may ask what of the coordinator, and whose mandates devices trust."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from coordinator.console.as_json import AsJson, print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sojourn.protocol.operators import OperatorEntry
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Say who may ask what of the coordinator, by key and role."
+)
+Folder = Annotated[
+    Path,
+    typer.Option(
+        "--fleet-folder", metavar="FOLDER", help="With the fleet's keys and members.", envvar="SOJOURN_FLEET_FOLDER"
+    ),
+]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The operator's name.")]
+DEFAULT = Path("/etc/sojourn/fleet")
+FILE, KEYS = "operators.toml", "operators.pub"
+
+
+@app.command()
+def add(
+    name: Name,
+    public: Annotated[Path, typer.Option(metavar="FILE", help="The operator's public key: `sojourn release key`.")],
+    role: Annotated[str, typer.Option(help="viewer, submitter, releaser or owner.")] = "submitter",
+    replace: Annotated[bool, typer.Option("--replace", help="Another key or role for one that is there.")] = False,
+    fleet_folder: Folder = DEFAULT,
+) -> None:
+    """Let an operator in, or give one another key: what the old one signs counts no longer at the coordinator."""
+    from sojourn.brokers import fleet as folders
+    from sojourn.errors import ConfigError
+    from sojourn.protocol.operators import OperatorEntry
+    from sojourn.protocol.signing import read_public
+    from sojourn.protocol.topics import check_name
+    from sojourn.settings import validated
+
+    check_name(name, "the operator's name")
+    entry = {"key": read_public(public), "role": role, "added": dt.datetime.now(dt.UTC).date().isoformat()}
+    made = validated(entry, OperatorEntry, "--role")
+    with folders.alone(fleet_folder):
+        known = _known(fleet_folder)
+        if name in known and not replace:
+            raise ConfigError(f"{name!r} is an operator already ({known[name].role}): --replace changes key and role")
+        first = not known
+        _write(fleet_folder, {**known, name: made})
+    typer.echo(f"{name} is {made.role}")
+    _say_what_to_do(fleet_folder, first=first)
+
+
+@app.command()
+def remove(name: Name, fleet_folder: Folder = DEFAULT) -> None:
+    """Let an operator ask nothing any more. What devices trust changes with their own files."""
+    from sojourn.brokers import fleet as folders
+    from sojourn.errors import ConfigError
+
+    with folders.alone(fleet_folder):
+        known = _known(fleet_folder)
+        if name not in known:
+            raise ConfigError(f"{name!r} is no operator: `sojourn fleet operators list` shows who is")
+        left = {key: each for key, each in known.items() if key != name}
+        if not any(each.role == "owner" for each in left.values()):
+            typer.echo("no owner is left", err=True)
+        _write(fleet_folder, left)
+    typer.echo(f"{name} is no operator any more")
+    _say_what_to_do(fleet_folder, first=False)
+
+
+@app.command("list")
+def list_(fleet_folder: Folder = DEFAULT, as_json: AsJson = False) -> None:
+    """List the operators with their roles and keys."""
+    from rich.console import Console
+    from rich.table import Table
+
+    known = _known(fleet_folder)
+    if as_json:
+        print_json(known)
+        return
+    table = Table("name", "role", "key", "added")
+    for name, each in sorted(known.items()):
+        table.add_row(name, each.role, each.key, each.added)
+    Console().print(table)
+
+
+def _known(folder: Path) -> dict[str, OperatorEntry]:
+    from coordinator.admin.operator_roles import read_operators
+
+    return read_operators(folder / FILE) if (folder / FILE).exists() else {}
+
+
+def _write(folder: Path, operators: Mapping[str, OperatorEntry]) -> None:
+    """The file for the coordinator, with a copy where it can read it, and the keys that devices should trust."""
+    from sojourn import toml
+    from sojourn.brokers.fleet import COORDINATOR_GROUP
+    from sojourn.protocol.operators import mandate_keys
+    from sojourn.store.files import write_private
+
+    table = {"operators": {name: msgspec.to_builtins(each) for name, each in sorted(operators.items())}}
+    keys = "".join(f"{key} {name}\n" for key, name in mandate_keys(operators).items())
+    for name, text in ((FILE, toml.dumps(table)), (KEYS, keys or "# nobody may sign jobs\n")):
+        write_private(folder / name, text)
+        if (folder / "coordinator").is_dir():
+            write_private(folder / "coordinator" / name, text, group=COORDINATOR_GROUP)
+
+
+def _say_what_to_do(folder: Path, *, first: bool) -> None:
+    if first:
+        typer.echo(
+            f'to demand it, set in {folder / "coordinator" / "coordinator.toml"}: operators_file = "{FILE}" (requests '
+            f'are signed) and mandate_keys_file = "{KEYS}" (jobs are signed), and start the coordinator again',
+            err=True,
+        )
+    typer.echo(
+        f"devices trust {folder / KEYS}: new bundles bring it, others need it at [mandate] keys_file and a restart of "
+        "the agent; the coordinator reads its mandate_keys_file when it starts",
+        err=True,
+    )

@@ -1,0 +1,1 @@
+"""What the owner of a device is shown of what others may do with it."""

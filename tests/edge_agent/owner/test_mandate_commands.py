@@ -1,0 +1,101 @@
+"""`sojourn agent mandates`: the owner reads who may do what, beside an agent that runs, and corrects a clock."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from edge_agent.commands import app
+from edge_agent.mandate_records import ClockSeen, MandateEnded, MandateTaken
+from edge_agent.owner.mandate_view import task_words
+from edge_agent.records import AgentState
+from sojourn.errors import ConfigError, StoreError
+from sojourn.parts import SizeEstimator, Training
+from sojourn.protocol.wire import Task
+from sojourn.store.journal import FolderStore
+from tests.sojourn.protocol.examples import TASK
+from tests.sojourn.protocol.mandates import key_of, signed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FAR = 4e9
+
+
+@pytest.fixture
+def store(tmp_path: Path):
+    """The store of an agent that runs."""
+    made = FolderStore(tmp_path / "store")
+    held = signed(ends=FAR, sites=("hall",), purpose="to know cats from dogs", figures=7)
+    for record in (
+        MandateTaken("job", 5, "ann", held, FAR, 1e9),
+        MandateTaken("old", 6, "ben", signed(job="old"), 2e9, 1e9),
+        MandateEnded("old", 6, "withdrawn by ben", 2e9, 1.7e9, True),
+    ):
+        made.append(msgspec.msgpack.encode(record), sync=True)
+    yield made
+    made.close()
+
+
+def run(*words: object) -> str:
+    done = CliRunner().invoke(app, ["mandates", *map(str, words)], catch_exceptions=False)
+    assert done.exit_code == 0
+    return done.output
+
+
+def test_an_owner_reads_who_may_do_what_until_when_while_the_agent_runs(tmp_path: Path, store) -> None:
+    (tmp_path / "operators.pub").write_text(f"{key_of('ann').public} ann\n")
+    file = tmp_path / "agent.toml"
+    tables = '[data]\npath = "x.npz"\n[mandate]\nkeys_file = "operators.pub"\n'
+    file.write_text(f'name = "pi-1"\nstore = "{tmp_path / "store"}"\n{tables}')
+    told = run(file)
+    assert told.startswith("mandates: only what one of these signed is done here: ann\n\njob: in force (mandate 5)\n")
+    for line in (
+        "  what    train: 1 epochs in batches of 32, sgd, rate 0.05, objective sgd",
+        "  model   mlp, kit 000102030405; classes: a, b",
+        "  leaves  model (at most 1,000 bytes), 7 numbers that describe the data, how many samples there are, losses",
+        "  where   hall",
+        "  for     to know cats from dogs",
+        "  by      ann",
+        "  until   2096-10-02 07:06 UTC",
+        "  given   0 results of at most 4, in 3 rounds",
+        "old: ended 2023-11-14 22:13 UTC: withdrawn by ben (mandate 6)",
+    ):
+        assert line in told
+    newest, old = json.loads(run("--store", tmp_path / "store", "--json"))
+    assert (newest["job"], newest["state"], newest["kit"][:6]) == ("job", "in force", "000102")
+    assert old["state"].startswith("ended")
+
+
+def test_a_snapshot_and_the_records_after_it_are_read(tmp_path: Path, store) -> None:
+    store.snapshot(msgspec.msgpack.encode(AgentState()))
+    assert run("--store", tmp_path / "store").endswith("no mandate has come here yet\n")
+
+
+def test_a_clock_is_corrected_only_while_the_agent_rests(tmp_path: Path, store) -> None:
+    store.append(msgspec.msgpack.encode(ClockSeen(3.9e9)), sync=True)
+    with pytest.raises(StoreError, match="in use by another process"):
+        run("--store", tmp_path / "store", "--reset-clock")
+    store.close()
+    assert "need to be signed again" in run("--store", tmp_path / "store", "--reset-clock")
+    again = FolderStore(tmp_path / "store")
+    last = msgspec.msgpack.decode(again.load()[1][-1], type=ClockSeen)
+    assert last.corrected
+    assert last.at < 3e9
+    again.close()
+
+
+def test_what_is_no_store_is_said(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="holds no agent's store"):
+        run("--store", tmp_path)
+    with pytest.raises(ConfigError, match="name the agent's settings file"):
+        run()
+
+
+def test_tasks_in_words() -> None:
+    asked = Task("estimate", Training(epochs=3, optimiser="adam"), TASK.objective, "float32", 1, SizeEstimator())
+    assert task_words(asked) == "estimate (sizes): at most 3 epochs in batches of 32, adam, rate 0.05"

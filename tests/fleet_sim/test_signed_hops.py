@@ -1,0 +1,307 @@
+"""Signed hops in whole jobs: honest fleets lose nothing by them, and what a hostile edge server says is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from hierarchy.edge import gate, signatures, tours, visits
+from sojourn.protocol.envelope import pack_blob
+from sojourn.protocol.messages import Visit
+from tests.fleet_sim.signed_fleet import SignedFleet
+from tests.fleet_sim.small_fleet import fedavg, initial_model, job, run, visit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from coordinator.state import JobState
+    from sojourn.protocol.wire import VisitReport
+
+    Tamper = Callable[[list[VisitReport]], list[VisitReport]]
+
+SITES = {"site-a": ("dev-0", "dev-1", "dev-2", "dev-3")}
+ALL: dict[str, Any] = {"fleet__devices": 4}
+CHAINS = visit(rounds=1, **ALL)
+"""Two tours of two devices, one after another; with an estimation before."""
+
+
+def done(text: str, **how: Any) -> tuple[SignedFleet, JobState]:
+    fleet = SignedFleet(SITES, **how)
+    fleet.submit(text)
+    return fleet, fleet.run("job")
+
+
+def failures(state: JobState) -> str:
+    return " | ".join(line for report in state.history for line in report.failures)
+
+
+@pytest.fixture
+def hostile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tamper], None]:
+    """Have edge servers report what a test makes of the truth, on training tours; they believe every device."""
+
+    def set_up(tamper: Tamper) -> None:
+        truth, kinds = tours.TourLeader._end, list[str]()
+
+        def end(self: Any, key: str, *rest: Any) -> Any:
+            kinds.append(self._site.state.tours[key].order.task.kind)
+            return truth(self, key, *rest)
+
+        def told(reports: list[VisitReport]) -> bytes:
+            return pack_blob(tamper(list(reports)) if kinds[-1] == "train" else reports)
+
+        monkeypatch.setattr(tours.TourLeader, "_end", end)
+        monkeypatch.setattr(tours, "pack_blob", told)
+        monkeypatch.setattr(visits, "unsigned", lambda *_: None)
+
+    return set_up
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        fedavg(**ALL),
+        CHAINS,
+        visit(rounds=1, encoding="float16", **ALL),
+        visit(rounds=1, estimator__name="class-counts", estimator__epochs=None, **ALL),
+        visit(rounds=1, gate__clip=False, **ALL),
+        job(strategy="hierfavg", **ALL),
+    ],
+    ids=["alone", "chains", "compressed", "counts", "strict", "merged"],
+)
+def test_an_honest_fleet_learns_the_same_bits_with_signatures(text: str) -> None:
+    plain = run(text, SITES)
+    fleet, state = done(text)
+    assert state.status == plain.state.status == "done"
+    assert failures(state) == failures(plain.state)
+    assert np.array_equal(fleet.model(), plain.model)
+    assert not np.array_equal(fleet.model(), 0 * plain.model)
+
+
+def signed(report: VisitReport, **changes: Any) -> VisitReport:
+    """The report with something else in what its device is said to have signed."""
+    return msgspec.structs.replace(report, signed=msgspec.structs.replace(report.signed, **changes))  # type: ignore[type-var]
+
+
+def renamed(reports: list[VisitReport]) -> list[VisitReport]:
+    names = {"dev-0": "dev-1", "dev-1": "dev-0", "dev-2": "dev-3", "dev-3": "dev-2"}
+    return [msgspec.structs.replace(each, device=names[each.device]) for each in reports]
+
+
+TAMPERS: dict[str, tuple[Tamper, str]] = {
+    "unsigned": (
+        lambda reports: [msgspec.structs.replace(each, signed=msgspec.UNSET) for each in reports],
+        "is not signed",
+    ),
+    "samples": (
+        lambda reports: [msgspec.structs.replace(each, samples=each.samples + 1) for each in reports],
+        "samples, not",
+    ),
+    "more samples signed": (
+        lambda reports: [signed(each, samples=each.samples + 1) for each in reports],
+        "has not signed what is said of its visit",
+    ),
+    "steps": (lambda reports: [signed(each, steps=7_777) for each in reports], "has not signed"),
+    "returned": (lambda reports: [signed(each, returned={"model": b"x" * 32}) for each in reports], "has not signed"),
+    "given": (lambda reports: [signed(each, given={"model": b"x" * 32}) for each in reports], "has not signed"),
+    "signature": (lambda reports: [signed(each, signature=b"x" * 64) for each in reports], "has not signed"),
+    "attempt": (lambda reports: [signed(each, attempt=(9, 1)) for each in reports], "of another attempt"),
+    "kept": (lambda reports: [signed(each, kept=b"x" * 32) for each in reports], "was changed after it came back"),
+}
+
+
+@pytest.mark.parametrize("what", TAMPERS)
+def test_what_devices_have_not_signed_is_refused_by_name_and_the_tour_is_lost(
+    what: str, hostile: Callable[[Tamper], None]
+) -> None:
+    tamper, words = TAMPERS[what]
+    hostile(tamper)
+    fleet, state = done(fedavg(rounds=1, **ALL))
+    assert failures(state).count(words) >= 1
+    assert "dev-0" in failures(state)
+    assert state.history[0].tours == 0
+    assert np.array_equal(fleet.model(), initial_model())
+
+
+def test_a_device_cannot_be_invented(hostile: Callable[[Tamper], None]) -> None:
+    """A site says that other devices than those that trained made the models of its two tours."""
+    hostile(renamed)
+    _, state = done(CHAINS)
+    assert state.history[0].tours == 0
+    assert "has not signed what is said of its visit" in failures(state)
+
+
+def test_what_was_signed_in_an_earlier_round_does_not_count_again(hostile: Callable[[Tamper], None]) -> None:
+    first: dict[str, VisitReport] = {}
+
+    def replay(reports: list[VisitReport]) -> list[VisitReport]:
+        return [first.setdefault(each.device, each) for each in reports]
+
+    hostile(replay)
+    _, state = done(fedavg(rounds=2, **ALL))
+    assert [report.tours for report in state.history] == [4, 0]
+    assert failures(state).count("has not signed") + failures(state).count("of another attempt") >= 1
+
+
+def test_what_was_signed_on_another_tour_or_hop_does_not_count(hostile: Callable[[Tamper], None]) -> None:
+    def swapped(reports: list[VisitReport]) -> list[VisitReport]:
+        one, two = reports
+        return [msgspec.structs.replace(two, hop=0), msgspec.structs.replace(one, hop=1)]
+
+    hostile(swapped)
+    _, state = done(CHAINS)
+    assert state.history[0].tours == 0
+    assert "has not signed" in failures(state)
+
+
+def test_a_statement_counts_once(hostile: Callable[[Tamper], None]) -> None:
+    def doubled(reports: list[VisitReport]) -> list[VisitReport]:
+        one, two = reports
+        return [one, signed(two, attempt=one.signed.attempt)]  # type: ignore[union-attr]
+
+    hostile(doubled)
+    _, state = done(CHAINS)
+    assert "counts once, and is there twice" in failures(state)
+
+
+def test_a_device_that_was_given_another_model_breaks_the_chain(
+    hostile: Callable[[Tamper], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second device trains the model that the tour began with, and its signature says so."""
+    monkeypatch.setattr(visits, "given_to", lambda tour: {"model": tour.order.vectors["model"]})
+    monkeypatch.setattr(signatures, "given_to", lambda tour: {"model": tour.order.vectors["model"]})
+    hostile(lambda reports: reports)
+    _, state = done(CHAINS)
+    assert state.history[0].tours == 0
+    assert "was given another model than dev-" in failures(state)
+
+
+def test_the_first_device_must_have_been_given_what_the_coordinator_sent(
+    hostile: Callable[[Tamper], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the second round a site leads the model of the first round along once more."""
+    hostile(lambda reports: reports)
+    truth, first = tours.TourLeader._begin, list[Any]()
+
+    def begin(self: Any, message: Any, now: float) -> Any:
+        first.append(message.vectors["model"])
+        changed = {**message.vectors, "model": first[0]}
+        return truth(self, msgspec.structs.replace(message, vectors=changed), now)
+
+    monkeypatch.setattr(tours.TourLeader, "_begin", begin)
+    _, state = done(fedavg(rounds=2, **ALL))
+    assert [report.tours for report in state.history] == [4, 0]
+    assert "dev-0 was given another model than the coordinator left" in failures(state)
+
+
+def test_a_model_of_the_edge_servers_own_making_does_not_come_home(
+    hostile: Callable[[Tamper], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hostile(lambda reports: reports)
+    truth = tours.TourLeader._results
+
+    def results(self: Any, key: str) -> Any:
+        found = truth(self, key)
+        tour = self._site.state.tours[key]
+        return {**found, "model": tour.order.vectors["model"]} if tour.order.task.kind == "train" else found
+
+    monkeypatch.setattr(tours.TourLeader, "_results", results)
+    _, state = done(CHAINS)
+    assert state.history[0].tours == 0
+    assert "the model that came home is not the one that dev-" in failures(state)
+
+
+def test_a_model_that_is_changed_between_two_hops_is_noticed(
+    hostile: Callable[[Tamper], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hostile(lambda reports: reports)
+    truth = gate.check
+
+    def check(work: Any, blobs: Any, views: Any = None) -> Any:
+        passed = truth(work, blobs, views)
+        if isinstance(passed, gate.Passed) and work.task.kind == "train":
+            return msgspec.structs.replace(passed, handout={"model": work.checkpoint["model"]})
+        return passed
+
+    monkeypatch.setattr(gate, "check", check)
+    _, state = done(CHAINS)
+    assert state.history[0].tours == 0
+    assert "was changed after it came back" in failures(state)
+
+
+def test_an_edge_server_that_asks_for_another_task_gets_no_signature_for_this_one(
+    hostile: Callable[[Tamper], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hostile(lambda reports: reports)
+    truth = Visit
+
+    def asked(*fields: Any) -> Any:
+        made = truth(*fields)
+        training = msgspec.structs.replace(made.task.training, epochs=3)
+        return msgspec.structs.replace(made, task=msgspec.structs.replace(made.task, training=training))
+
+    monkeypatch.setattr(visits, "Visit", asked)
+    _, state = done(fedavg(rounds=1, **ALL))
+    assert state.history[0].tours == 0
+    assert "has not signed" in failures(state)
+
+
+def test_what_an_estimate_found_is_signed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(reports: list[VisitReport]) -> bytes:
+        turned = [msgspec.structs.replace(it, signature=tuple(reversed(it.signature or ())) or None) for it in reports]
+        return pack_blob(turned)
+
+    text = visit(rounds=1, estimator__name="class-counts", estimator__epochs=None, **ALL)
+    honest = SignedFleet(SITES)
+    honest.submit(text)
+    assert len(honest.run("job").signatures) == 4
+    monkeypatch.setattr(tours, "pack_blob", told)
+    fleet = SignedFleet(SITES)
+    fleet.submit(text)
+    state = fleet.run("job", 500)
+    assert (state.signatures, state.history) == ({}, [])
+    assert sorted(state.silent) == ["dev-0", "dev-1", "dev-2", "dev-3"]
+
+
+def test_a_device_that_signs_with_another_key_costs_its_hop_and_not_the_round() -> None:
+    _, state = done(fedavg(rounds=1, **ALL), signers={"dev-1": "dev-0"})
+    assert state.history[0].tours == 3
+    assert "dev-1: refused, the result is not what the device has signed" in failures(state)
+
+
+def test_a_device_that_does_not_sign_is_refused_where_it_has_a_key_and_taken_where_it_has_none() -> None:
+    fleet = SignedFleet(SITES, unsigned=("dev-3",))
+    fleet.submit(fedavg(rounds=1, **ALL))
+    state = fleet.run("job")
+    assert (state.history[0].tours, failures(state)) == (4, "")
+    strict = SignedFleet(SITES, unsigned=("dev-3",), policy="require")
+    strict.submit(fedavg(rounds=1, fleet__devices=3))
+    state = strict.run("job")
+    assert (state.history[0].tours, state.history[0].visits, failures(state)) == (3, 3, "")
+
+
+def test_an_edge_server_cannot_say_that_a_device_with_a_key_has_none(hostile: Callable[[Tamper], None]) -> None:
+    hostile(lambda reports: [msgspec.structs.replace(each, signed=msgspec.UNSET) for each in reports])
+    off = SignedFleet(SITES, policy="off")
+    off.submit(fedavg(rounds=1, **ALL))
+    assert off.run("job").history[0].tours == 4
+    _, state = done(fedavg(rounds=1, **ALL))
+    assert state.history[0].tours == 0
+
+
+def test_that_an_update_was_shortened_is_believed_only_where_the_job_lets_edge_servers_do_that(
+    hostile: Callable[[Tamper], None],
+) -> None:
+    """What is left to an edge server: where it may shorten, it may say so; the tour is judged by its way."""
+
+    def claimed(reports: list[VisitReport]) -> list[VisitReport]:
+        words = "its norm is over the usual: it was shortened to that"
+        return [signed(msgspec.structs.replace(each, reason=words), handed=b"x" * 32) for each in reports]
+
+    hostile(claimed)
+    assert done(fedavg(rounds=1, gate__clip=True, **ALL))[1].history[0].tours == 4
+    state = done(fedavg(rounds=1, gate__clip=False, **ALL))[1]
+    assert state.history[0].tours == 0
+    assert "was changed after it came back" in failures(state)

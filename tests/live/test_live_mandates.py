@@ -1,0 +1,90 @@
+"""Operators' keys over a real Mosquitto: a signed job trains, an unsigned one does not, and all of it can be read."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from coordinator.console.operator import Operator
+from coordinator.console.signing import give, prepared, withdraw
+from coordinator.rounds.mandate_terms import Terms
+from sojourn.errors import JobError
+from sojourn.protocol.audit import faults
+from sojourn.protocol.mandate import sign_mandate
+from sojourn.protocol.signing import Signer
+from tests.forked import sojourn
+from tests.live.live_fleet import FLEET, LiveFleet, compile_here
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+JOB = """
+name = "signed"
+rounds = 1
+threads = 1
+strategy = "fedavg"
+[model]
+options = { hidden = [16] }
+[data]
+test = "digits"
+[fleet]
+devices = 2
+"""
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> tuple[Path, Path]:
+    ann = Signer.generate(tmp_path / "ann.key")
+    (tmp_path / "operators.pub").write_text(f"{ann.public} ann\n")
+    (tmp_path / "operators.toml").write_text(f'[operators.operator]\nkey = "{ann.public}"\nrole = "owner"\n')
+    return tmp_path / "operators.pub", tmp_path / "operators.toml"
+
+
+def test_only_what_ann_signed_is_trained_and_all_of_it_is_written_down(tmp_path: Path, keys) -> None:
+    public, operators = keys
+    fleet = LiveFleet(
+        tmp_path,
+        {"edge-1": ["pi-1", "pi-2"]},
+        own_brokers=False,
+        flags=("--mandate-keys", str(public), "--edge", "edge-1"),
+        cloud_flags=("--mandate-keys", str(public), "--operators-file", str(operators)),
+    )
+    signer = Signer.load(tmp_path / "ann.key")
+    broker = fleet.brokers["cloud"].settings
+    try:
+        compile_here(JOB)
+        with Operator(broker, fleet=FLEET, cloud="cloud", signer=signer) as ann:
+            ann.jobs(patience=150)
+            ann.submit(JOB)
+            fleet.wait(lambda: "waiting for a signature" in ann.job("signed").detail, "the job to wait for ann")
+            with pytest.raises(JobError, match="takes only what an operator signed"):
+                Operator(broker, fleet=FLEET, cloud="cloud").jobs()
+            assert fleet.trained() == []
+            mandate = prepared(ann, "signed", JOB, Terms("ann", 3600.0), lambda _step: None)
+            other = Signer.generate(tmp_path / "eve.key")
+            with pytest.raises(JobError, match="not signed with a key of this coordinator"):
+                ann.sign(sign_mandate(mandate, other))
+            give(ann, mandate, signer)
+            fleet.wait(lambda: ann.job("signed").status == "done", "the signed job's end")
+            withdraw(ann, "signed", "ann", signer)
+            fleet.wait_for("pi-1", "has ended: withdrawn by ann")
+            entries = ann.audit()
+        assert faults(entries) == []
+        assert [(it.who, it.what.split()[0], it.outcome) for it in entries if it.proof] == [
+            ("operator", "submit", "done"),
+            ("operator", "sign-job", "refused"),
+            ("operator", "sign-job", "done"),
+            ("operator", "withdraw-job", "done"),
+        ]
+        store = tmp_path / "stores" / "pi-1"
+        (line,) = json.loads(sojourn("agent", "mandates", "--store", str(store), "--json"))
+        assert (line["job"], line["by"], line["given"]) == ("signed", "ann", 1)
+        assert "withdrawn by ann" in line["state"]
+        assert "only what one of these signed is done here: ann" in fleet.log("pi-1")
+        assert "jobs wait until one of these has signed them: ann" in fleet.log("cloud")
+        assert mandate.ends > time.time()
+    finally:
+        fleet.stop()
