@@ -23,7 +23,7 @@ from sojourn.node.node import Node
 from sojourn.node.workers import InlineWorkers, ThreadWorkers
 from sojourn.parts import Gate, Sgd, TourPolicy, Training
 from sojourn.protocol.envelope import pack_blob
-from sojourn.protocol.messages import Roster, RosterSeen, Tour, TourAccepted, Toured
+from sojourn.protocol.messages import Roster, RosterSeen, Tour, TourAccepted, Toured, TourSigning
 from sojourn.protocol.spec import InputSpec
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Task, TourId
@@ -156,8 +156,7 @@ class MeasuredSite:
             TourPolicy(),
             Gate(norm_factor=None),
             (),
-            mandate=mandate,
-            keys=keys or msgspec.UNSET,
+            signing=TourSigning(mandate, keys or msgspec.UNSET) if mandate or keys else msgspec.UNSET,
         )
         self._cloud.call(lambda now: self._cloud.node.inject(Lead(tour), now))  # type: ignore[arg-type]
         return lambda: self.coordinator.toured.get(timeout=PATIENCE)

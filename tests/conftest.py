@@ -19,7 +19,10 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _GARBAGE = (10_000, 10, 10)
 """How many new objects begin a collection, instead of 700: torch and the simulations make many, and few are garbage."""
 _LONG = (
+    "tests/docs/test_first_hour.py",
     "tests/live/",
+    "tests/examples/",
+    "tests/upgrade/",
     "tests/fleet_sim/demo/",
     "tests/fleet_sim/engines/",
     "tests/coordinator/compiling/",

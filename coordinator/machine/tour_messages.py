@@ -9,7 +9,7 @@ import msgspec
 from coordinator.aggregators.contributions import weighting_of
 from coordinator.rounds.orders import task_of, waves_of
 from sojourn.errors import Fault
-from sojourn.protocol.messages import MOST_KEYS, Tour
+from sojourn.protocol.messages import MOST_KEYS, Tour, TourSigning
 from sojourn.randomness import derive
 
 if TYPE_CHECKING:
@@ -37,5 +37,11 @@ def tour_message(state: JobState, tour: TourPlan, bounds: TourBounds, keys: Mapp
     return Tour(
         state.tour_id(tour), state.kit, vectors, tour.hops, tour.spares, task_of(state, tour), seed, job.tours.policy,
         job.gate.rules, norms, waves_of(state), weighting_of(strategy.aggregator), bounds,
-        state.mandate, keys=dict(sorted(keys.items())) if keys and len(keys) <= MOST_KEYS else msgspec.UNSET,
+        _signing(state, keys or {}),
     )  # fmt: skip
+
+
+def _signing(state: JobState, keys: Mapping[str, bytes]) -> TourSigning | msgspec.UnsetType:
+    """Who signed the job and who signs its visits; unset where nobody does."""
+    told = dict(sorted(keys.items())) if 0 < len(keys) <= MOST_KEYS else msgspec.UNSET
+    return TourSigning(state.mandate, told) if state.mandate or told else msgspec.UNSET

@@ -93,6 +93,7 @@ from sojourn.protocol.messages import (
     TourDiscarded,
     Toured,
     TourProgress,
+    TourSigning,
     Visit,
     Visited,
 )
@@ -408,7 +409,9 @@ def _mandates() -> list[Sent]:
     proof = sign_request(request, _SIGNER)
     first = AuditEntry(1, 1_790_000_000.0, "ann", "submit digits", "done", "", "t-1", None, b"")
     second = AuditEntry(2, 1_790_000_001.0, "ann", "stop digits", "done", "", "t-3", proof, first.digest)
-    tour = Tour(TOUR, KIT, {"model": MODEL}, ("pi-1",), (), TASK, 7, TourPolicy(), Gate(), (), mandate=signed)
+    tour = Tour(
+        TOUR, KIT, {"model": MODEL}, ("pi-1",), (), TASK, 7, TourPolicy(), Gate(), (), signing=TourSigning(signed)
+    )
     return [
         ("prepare-with-a-mandate", EDGE, DEVICE, Prepare("digits", KIT, TASK, signed)),
         ("visit-with-a-mandate", EDGE, DEVICE, Visit(VISIT, KIT, {"model": MODEL}, TASK, SEED, 60.0, 0, signed)),

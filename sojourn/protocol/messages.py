@@ -200,6 +200,16 @@ class RosterSeen(msgspec.Struct, frozen=True, tag="roster-seen", tag_field="kind
     revision: Number
 
 
+class TourSigning(msgspec.Struct, frozen=True):
+    """Who signed the job, and who signs its visits: what an edge server passes on, and what it looks at."""
+
+    mandate: SignedMandate | msgspec.UnsetType = msgspec.UNSET
+    """What an operator signed for the job, where one did: passed on with every visit."""
+    keys: Annotated[dict[Name, PublicKey], msgspec.Meta(max_length=MOST_KEYS)] | msgspec.UnsetType = msgspec.UNSET
+    """With which keys its devices sign, where they have some of their own; unset on tours of more devices: then only
+    the coordinator looks."""
+
+
 class Tour(msgspec.Struct, frozen=True, tag="tour", tag_field="kind"):
     """Lead the model along these devices, one after another."""
 
@@ -219,11 +229,19 @@ class Tour(msgspec.Struct, frozen=True, tag="tour", tag_field="kind"):
     """How a merge weighs its models."""
     bounds: TourBounds | msgspec.UnsetType = msgspec.UNSET
     """What bounds the tour besides; unset in what an earlier version sent or wrote."""
-    mandate: SignedMandate | msgspec.UnsetType = msgspec.UNSET
-    """What an operator signed for the job, where one did: passed on with every visit."""
-    keys: Annotated[dict[Name, PublicKey], msgspec.Meta(max_length=MOST_KEYS)] | msgspec.UnsetType = msgspec.UNSET
-    """With which keys its devices sign, where they have some of their own; unset before 0.8.0, and on tours of more
-    devices: then only the coordinator looks."""
+    signing: TourSigning | msgspec.UnsetType = msgspec.UNSET
+    """Who signed and who signs, where somebody does; unset before 0.8.0. In one field: a map with one entry more would
+    begin with other bytes for all tours."""
+
+    @property
+    def mandate(self) -> SignedMandate | msgspec.UnsetType:
+        """What an operator signed for the job, if one did."""
+        return self.signing.mandate if self.signing else msgspec.UNSET
+
+    @property
+    def keys(self) -> dict[str, bytes] | msgspec.UnsetType:
+        """With which keys its devices sign, as far as that is told."""
+        return self.signing.keys if self.signing else msgspec.UNSET
 
 
 class TourCancel(msgspec.Struct, frozen=True, tag="tour-cancel", tag_field="kind"):

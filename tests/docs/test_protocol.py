@@ -66,6 +66,7 @@ KINDS: dict[str, type] = {kind(form): form for form in (*get_args(Message), *get
 STRUCTURES: dict[str, type] = {
     "Training settings": parts.Training,
     **{form.__name__: form for form in (parts.TourPolicy, parts.Gate, parts.TourBounds, spec.Kit)},
+    "TourSigning": messages.TourSigning,
     **{form.__name__: form for form in (spec.ModelSpec, spec.TensorSpec, spec.ValueRange, spec.FrozenTensor)},
     "Trunk": spec.Trunk,
     **{form.__name__: form for form in (spec.InputSpec, spec.Probe, Exemplars, wire.Epoch, wire.Ref)},

@@ -52,7 +52,6 @@ VISIT = 'strategy = "visit"\narranger = { sets = 2, size = 2 }\nestimator = { ep
 JOBS = {
     "fedavg-frozen": f'strategy = "fedavg"\n{KEPT}',
     "fedadam": f'strategy = "fedadam"\naggregator = {{ lr = 0.1 }}\n{MERGED}',
-    "scaffold-int8": f'strategy = "scaffold"\nencoding = "int8"\n{MERGED}',
     "torchvision-head": (
         f'{VISIT}\nmodel = {{ name = "torchvision:shufflenet_v2_x0_5", trains = ["fc.*"] }}\nencoding = "int8"'
     ),

@@ -37,4 +37,5 @@ def test_a_real_fleet_comes_to_the_same_bits(fleet, name) -> None:
     assert [it.loss for it in view.history] == [it.loss for it in state.history]
     assert view.task == {"quantities": "regression", "shapes": "reconstruction"}[name]
     last = state.history[-1]
-    assert view.figures == {**({"loss": last.loss} if name == "shapes" else {}), **last.figures}
+    main = {"loss": last.loss} if name == "shapes" else {}
+    assert view.figures == main | (last.figures or {})

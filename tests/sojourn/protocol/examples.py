@@ -40,6 +40,7 @@ from sojourn.protocol.messages import (
     TourDiscarded,
     Toured,
     TourProgress,
+    TourSigning,
     Visit,
     Visited,
 )
@@ -132,7 +133,7 @@ EXAMPLES = (
     DeviceReport("d", RELEASE_REPORT),
     Prepare("job", REF, TASK, MANDATE),
     Visit(VISIT, REF, {"model": REF}, TASK, 9, 60.0, mandate=MANDATE),
-    Tour(TOUR, REF, {"model": REF}, ("a",), (), TASK, 5, TourPolicy(), Gate(), (), 0, "samples", TourBounds(), MANDATE),
+    Tour(TOUR, REF, {"model": REF}, ("a",), (), TASK, 5, TourPolicy(), Gate(), (), signing=TourSigning(MANDATE)),
     ReadKit("ticket", "job"),
     KitTold("ticket", "job", REF, Normalisation((1.5,), None), ("torch 2",), 7),
     SignJob("ticket", MANDATE),
