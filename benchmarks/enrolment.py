@@ -20,9 +20,9 @@ from pathlib import Path
 from sojourn.brokers import fleet as folders
 from sojourn.errors import LinkError
 from sojourn.joining import asking
-from sojourn.joining.identity import Identity
+from sojourn.joining.identity import NodeIdentity
 from sojourn.joining.token import Token, read_token
-from sojourn.joining.words import Waiting, Welcome
+from sojourn.joining.words import RequestNoted, Welcome
 from tests.sojourn.brokers.guarded_broker import free_ports
 
 AT_ONCE = 8
@@ -33,11 +33,11 @@ def sojourn(*arguments: object) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def patiently(token: Token, folder: Path) -> Waiting | Welcome:
+def patiently(token: Token, folder: Path) -> RequestNoted | Welcome:
     """Ask as a device does: again, when the door has too many callers."""
     while True:
         try:
-            return asking.join(token, asking.authority_of(token), Identity(folder), "board", "benchmark")
+            return asking.join(token, asking.authority_of(token), NodeIdentity(folder), "board", "benchmark")
         except LinkError:
             time.sleep(0.2)
 
@@ -72,7 +72,7 @@ def main() -> None:
             door.wait()
         names = {answer.name for answer in answers if isinstance(answer, Welcome)}
         members = folders.read(fleet).named("device")
-    print(f"{sum(isinstance(each, Waiting) for each in asked)} asked in {waiting - begun:.1f} s")
+    print(f"{sum(isinstance(each, RequestNoted) for each in asked)} asked in {waiting - begun:.1f} s")
     print(f"accepted with one command in {accepted - waiting:.1f} s")
     print(f"{len(names)} have their certificates, {done - accepted:.1f} s later; {len(members)} members")
     print(f"in all {done - begun:.1f} s (reach 60)")

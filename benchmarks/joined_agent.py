@@ -28,7 +28,7 @@ from benchmarks.idle_agent import unit
 from coordinator.admin.credentials import agent_bundle
 from edge_agent.joining.join import write_settings
 from sojourn.brokers import fleet as folders
-from sojourn.joining.identity import Identity, Joined
+from sojourn.joining.identity import Membership, NodeIdentity
 from sojourn.joining.words import Welcome
 from tests.sojourn.brokers.guarded_broker import GuardedBroker
 from tests.sojourn.joining.open_door import ask, open_door
@@ -50,12 +50,12 @@ def bundled(folder: Path, broker: GuardedBroker) -> Path:
 
 def joined(folder: Path, door: OpenDoor) -> Path:
     """A device that has joined; returns its settings."""
-    token, identity = door.invite(name="joined", authorised=True), Identity(folder / "joined" / "identity")
+    token, identity = door.invite(name="joined", authorised=True), NodeIdentity(folder / "joined" / "identity")
     welcome = ask(token, identity.folder, "joined")
     if not isinstance(welcome, Welcome):
         raise SystemExit("it was not let in")
     identity.install(welcome.certificate, welcome.authorities)
-    identity.remember(Joined(name="joined", host=token.host, port=token.port, stamp=bytes(16)))
+    identity.remember(Membership(name="joined", host=token.host, port=token.port, stamp=bytes(16)))
     file = folder / "joined" / "agent.toml"
     write_settings(file, identity, welcome, {"path": str(folder / "data.npz")}, None)
     return file

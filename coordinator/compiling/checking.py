@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.compiling.reference import Answer, exact, nudged, rounded
+from coordinator.compiling.reference import TorchAnswer, exact, nudged, rounded
 from sojourn.errors import ModelError
 from sojourn.model.graphs import Graphs
 from sojourn.model.session import REFUSED
@@ -161,7 +161,7 @@ def _by_graphs(graphs: Graphs, exam: Exam, kind: Kind, draw: int) -> list[NDArra
     return [np.array([loss], np.float64), outputs.reshape(-1), losses, *parts]
 
 
-def _parts(answer: Answer) -> Iterator[NDArray[np.float64]]:
+def _parts(answer: TorchAnswer) -> Iterator[NDArray[np.float64]]:
     yield answer.loss.reshape(1)
     yield answer.outputs.reshape(-1)
     yield answer.losses

@@ -29,7 +29,7 @@ HUBER = 1.0
 
 
 @dataclass(frozen=True)
-class Passed:
+class ForwardPass:
     """What one pass through a model gave: its outputs, and those of the layers that a loss asks for by name."""
 
     outputs: Tensor
@@ -46,7 +46,7 @@ class LossContext:
 
     inputs: Tensor
     features: Mapping[str, Tensor]
-    beside: Mapping[str, Passed]
+    beside: Mapping[str, ForwardPass]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Learning:
     own: str = ""
     """The name of a loss of one's own."""
 
-    def batch_loss(self, passed: Passed, x: Tensor, y: Tensor, beside: Mapping[str, Passed]) -> Tensor:
+    def batch_loss(self, passed: ForwardPass, x: Tensor, y: Tensor, beside: Mapping[str, ForwardPass]) -> Tensor:
         """The mean loss of a batch."""
         if self.plain:
             # Not nll_loss: the exporter turns its backward into a wrong constant without a word.
@@ -74,7 +74,7 @@ class Learning:
             return -(chances * hot).sum(1).mean()
         return self.losses(passed, x, y, beside).mean()
 
-    def losses(self, passed: Passed, x: Tensor, y: Tensor, beside: Mapping[str, Passed]) -> Tensor:
+    def losses(self, passed: ForwardPass, x: Tensor, y: Tensor, beside: Mapping[str, ForwardPass]) -> Tensor:
         """The loss of each sample."""
         target = x if self.task.target is None else y
         return self.loss(passed.outputs, self.standardised(target), LossContext(x, passed.features, beside))

@@ -19,7 +19,7 @@ from torch.func import vmap
 from torch.utils._pytree import tree_map
 
 from coordinator.compiling.layers import Operators, Whereabouts
-from coordinator.compiling.learning import LossContext, Passed, by_sample
+from coordinator.compiling.learning import ForwardPass, LossContext, by_sample
 from sojourn.errors import ConfigError, ModelError
 from sojourn.parts.own import own_module
 from sojourn.randomness import derive
@@ -92,7 +92,7 @@ def blind_loss(learning: Learning, exemplars: Exemplars) -> float:
     x, _ = exemplars.arrays()
     inputs, y = torch.from_numpy(np.array(x)), torch.from_numpy(np.array(exemplars.compared()))
     zeros = torch.zeros((len(y), *learning.task.output))
-    passed = Passed(zeros)
+    passed = ForwardPass(zeros)
     try:
         with torch.no_grad():
             beside = dict.fromkeys(map(str, learning.task.beside), passed)
@@ -225,4 +225,4 @@ def _taken_apart(context: LossContext) -> tuple[Tensor, dict[str, Tensor], dict[
 
 def _put_together(parts: Any) -> LossContext:
     inputs, features, beside = parts
-    return LossContext(inputs, features, {name: Passed(*each) for name, each in beside.items()})
+    return LossContext(inputs, features, {name: ForwardPass(*each) for name, each in beside.items()})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from coordinator.compiling.reference import Answer, exact, nudged, rounded
+from coordinator.compiling.reference import TorchAnswer, exact, nudged, rounded
 from sojourn.errors import ModelError
 from sojourn.model.graphs import GRADIENT_TOLERANCE, LOSS_TOLERANCE, probe_vector, state_places
 from sojourn.protocol.spec import Probe
@@ -84,7 +84,7 @@ def _vector(trainee: Trainee, spread: tuple[float, ...]) -> NDArray[np.float32]:
     return probe_vector(trainee.sizes, spread, len(trainee.sizes) - trainee.trained)
 
 
-def _unlike(answer: Answer, other: Answer) -> float:
+def _unlike(answer: TorchAnswer, other: TorchAnswer) -> float:
     """How far apart two answers are, in what a device allows (`sojourn.model.graphs`)."""
     loss, gradient, there = float(answer.loss), answer.gradient, other.gradient
     norm, largest = float(np.linalg.norm(gradient)), float(np.abs(gradient).max(initial=0))

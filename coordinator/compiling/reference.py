@@ -26,7 +26,7 @@ NUDGE = 2e-6
 
 
 @dataclass(frozen=True)
-class Answer:
+class TorchAnswer:
     """The loss, the gradient by each tensor, the answers and the new state of one batch, all in float64.
 
     losses: of each sample, as in prediction; none of a plain classifier, whose kit has no graph for them.
@@ -49,7 +49,7 @@ class Answer:
         return np.concatenate([np.zeros(0), *(part.reshape(-1) for part in self.states)])
 
 
-def exact(trainee: Trainee, vector: NDArray[np.float32], batch: Batch) -> Answer:
+def exact(trainee: Trainee, vector: NDArray[np.float32], batch: Batch) -> TorchAnswer:
     """What torch computes in double precision, from the same float32 numbers."""
     try:
         with _Doubled():
@@ -58,12 +58,12 @@ def exact(trainee: Trainee, vector: NDArray[np.float32], batch: Batch) -> Answer
         return rounded(trainee, vector, batch)
 
 
-def rounded(trainee: Trainee, vector: NDArray[np.float32], batch: Batch) -> Answer:
+def rounded(trainee: Trainee, vector: NDArray[np.float32], batch: Batch) -> TorchAnswer:
     """What torch computes in float32."""
     return _answer(trainee, torch.from_numpy(vector), batch)
 
 
-def nudged(trainee: Trainee, vector: NDArray[np.float32], batch: Batch, seed: int) -> list[Answer]:
+def nudged(trainee: Trainee, vector: NDArray[np.float32], batch: Batch, seed: int) -> list[TorchAnswer]:
     """What torch computes in float32 at two vectors that lie a little beside, to either side of this one.
 
     Little is some ten times what rounding does to a weight. Where a ReLU's input or the difference of two maxima is so
@@ -74,7 +74,7 @@ def nudged(trainee: Trainee, vector: NDArray[np.float32], batch: Batch, seed: in
     return [rounded(trainee, vector + nudge, batch), rounded(trainee, vector - nudge, batch)]
 
 
-def _answer(trainee: Trainee, vector: Tensor, batch: Batch) -> Answer:
+def _answer(trainee: Trainee, vector: Tensor, batch: Batch) -> TorchAnswer:
     tensors = trainee.split(vector)
     x, y = torch.from_numpy(np.ascontiguousarray(batch.x)), torch.from_numpy(batch.y)
     x, y = (each.to(vector.dtype) if each.is_floating_point() else each for each in (x, y))
@@ -85,7 +85,7 @@ def _answer(trainee: Trainee, vector: Tensor, batch: Batch) -> Answer:
         outputs = trainee.outputs(tensors, x)
         losses = torch.zeros(0) if trainee.learning.plain else trainee.losses(tensors, x, y, beside)
     parts = _double(outputs), list(map(_double, states)), _double(losses)
-    return Answer(_double(loss), list(map(_double, gradients)), *parts)
+    return TorchAnswer(_double(loss), list(map(_double, gradients)), *parts)
 
 
 def _double(tensor: Tensor) -> NDArray[np.float64]:

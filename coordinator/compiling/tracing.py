@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from coordinator.compiling.batchnorm import layers_with_state
-from coordinator.compiling.learning import Passed, watched
+from coordinator.compiling.learning import ForwardPass, watched
 from sojourn.errors import ModelError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Trainee:
         filled = [torch.zeros_like(t) if g is None else g for t, g in zip(leaves, gradients, strict=True)]
         return loss.detach(), filled, self._state_after(state)
 
-    def _passed_beside(self, beside: Models, x: Tensor) -> dict[str, Passed]:
+    def _passed_beside(self, beside: Models, x: Tensor) -> dict[str, ForwardPass]:
         """What further models make of the samples, as in prediction."""
         if not beside:
             return {}
@@ -91,10 +91,10 @@ class Trainee:
             found = [self._pass(tensors, x) for tensors in beside]
         return dict(zip(self.learning.task.beside, found, strict=True))
 
-    def _pass(self, tensors: Sequence[Tensor], x: Tensor) -> Passed:
+    def _pass(self, tensors: Sequence[Tensor], x: Tensor) -> ForwardPass:
         """The outputs, and those of the layers that the loss asks for."""
         with watched(self.module, self.learning.features) as seen:
-            return Passed(self._call(tensors, x), seen)
+            return ForwardPass(self._call(tensors, x), seen)
 
     def _state_after(self, before: Sequence[Tensor]) -> list[Tensor]:
         """The state that the last pass left; that of a layer which it did not run stays as it was."""

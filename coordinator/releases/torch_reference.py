@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from coordinator.compiling.learning import Passed, classifying, watched
+from coordinator.compiling.learning import ForwardPass, classifying, watched
 from coordinator.compiling.preprocessing import normalised
 from coordinator.compiling.samples import like
 from coordinator.jobs.data import normalisation
@@ -56,11 +56,11 @@ class TorchReference:
     def _run(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         learning = self._learning
         with watched(self._module, learning.features) as seen:
-            passed = Passed(self._module(x), seen)
+            passed = ForwardPass(self._module(x), seen)
         if learning.task.kind != "reconstruction":
             return learning.answers(passed.outputs), torch.zeros(0)
         # A served model has no other beside it: its score looks at itself there, as when it is tested.
-        beside: dict[str, Passed] = dict.fromkeys(learning.task.beside, passed)
+        beside: dict[str, ForwardPass] = dict.fromkeys(learning.task.beside, passed)
         return learning.answers(passed.outputs), learning.losses(passed, x, x, beside)
 
 

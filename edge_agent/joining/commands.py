@@ -39,13 +39,13 @@ def join(
     from edge_agent.joining import join as join_fleet
     from edge_agent.setup.agent_file import own_name
     from sojourn.errors import ConfigError
-    from sojourn.joining.identity import Identity
+    from sojourn.joining.identity import NodeIdentity
     from sojourn.joining.token import read_token
 
     known = read_token(sys.stdin.readline() if token == "-" else token)  # noqa: S105  # a dash is no secret
     if file.exists() and not force:  # before anything is asked for nothing
         raise ConfigError(f"{file} exists already: name another --file, or give --force to replace it")
-    keys = Identity((identity or file.absolute().parent / "identity").absolute())
+    keys = NodeIdentity((identity or file.absolute().parent / "identity").absolute())
     if anew:
         join_fleet.begin_anew(keys)
     if keys.has_joined:

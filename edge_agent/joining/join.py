@@ -15,8 +15,8 @@ from sojourn import __version__, toml
 from sojourn.errors import ConfigError
 from sojourn.joining import asking
 from sojourn.joining.files import AUTHORITIES, CERTIFICATE, JOINED, NEXT_KEY, NODE_KEY
-from sojourn.joining.identity import Identity, Joined
-from sojourn.joining.words import Waiting, Welcome
+from sojourn.joining.identity import Membership, NodeIdentity
+from sojourn.joining.words import RequestNoted, Welcome
 from sojourn.protocol.limits import LABEL
 from sojourn.protocol.signing import check_public
 from sojourn.protocol.topics import check_name
@@ -46,15 +46,15 @@ def about_this_machine() -> str:
     return f"{board}, {platform.node()}, sojourn {__version__}"[:LABEL]
 
 
-def begin_anew(identity: Identity) -> None:
+def begin_anew(identity: NodeIdentity) -> None:
     """Forget all keys: the device is another one to the fleet from now on."""
     for name in (NODE_KEY, CERTIFICATE, AUTHORITIES, NEXT_KEY, JOINED):
         (identity.folder / name).unlink(missing_ok=True)
 
 
 def join(
-    token: Token, identity: Identity, name: str, say: Callable[[str], None], patience: float
-) -> tuple[Welcome, Joined]:
+    token: Token, identity: NodeIdentity, name: str, say: Callable[[str], None], patience: float
+) -> tuple[Welcome, Membership]:
     """Ask until an operator has answered; the certificate is in its place when this returns."""
     check_name(name, "the device's name")
     authority = _reached(lambda: asking.authority_of(token), say)
@@ -69,11 +69,13 @@ def join(
             told = True
         _wait(answer, deadline)
     identity.install(answer.certificate, answer.authorities)
-    joined = Joined(name=answer.name, host=token.host, port=token.port, stamp=FIRST_STAMP)
+    joined = Membership(name=answer.name, host=token.host, port=token.port, stamp=FIRST_STAMP)
     return answer, joined
 
 
-def write_settings(file: Path, identity: Identity, welcome: Welcome, data: dict[str, Any], store: str | None) -> None:
+def write_settings(
+    file: Path, identity: NodeIdentity, welcome: Welcome, data: dict[str, Any], store: str | None
+) -> None:
     """Write the agent's settings, which name the files of its identity; the next command is to run it."""
     named = {purpose: key for purpose, key in welcome.keys.items() if _PUBLIC.fullmatch(purpose)}
     keys = {purpose: check_public(key, "the door") for purpose, key in named.items()}
@@ -108,7 +110,7 @@ def _beside(file: Path, folder: Path) -> str:
     return os.path.relpath(there, own) if there.is_relative_to(own) else str(there)
 
 
-def _wait(answer: Waiting, deadline: float) -> None:
+def _wait(answer: RequestNoted, deadline: float) -> None:
     if time.monotonic() > deadline:
         raise ConfigError(
             f"nobody has accepted {answer.name} yet: run the same command again, with the same token, to go on waiting"

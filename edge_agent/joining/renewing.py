@@ -14,10 +14,10 @@ from edge_agent.joining.join import about_this_machine
 from edge_agent.joining.looked import DAY, HOUR, MINUTE, Looked
 from sojourn.errors import SojournError
 from sojourn.joining import asking
-from sojourn.joining.identity import Identity
+from sojourn.joining.identity import NodeIdentity
 
 
-def look(identity: Identity) -> Looked:
+def look(identity: NodeIdentity) -> Looked:
     """See whether the certificate is good, and have it renewed if that is due, or ask to come back if it has ended."""
     try:
         valid = asking.check(identity)
@@ -33,7 +33,7 @@ def look(identity: Identity) -> Looked:
         return Looked(HOUR, str(error), warn=True)
 
 
-def _come_back(identity: Identity) -> Looked:
+def _come_back(identity: NodeIdentity) -> Looked:
     try:
         waiting = asking.come_back(identity, about_this_machine())
     except asking.TurnedAway as error:
@@ -47,4 +47,4 @@ def _come_back(identity: Identity) -> Looked:
 
 
 if __name__ == "__main__":
-    sys.stdout.buffer.write(msgspec.json.encode(look(Identity(Path(sys.argv[1])))))
+    sys.stdout.buffer.write(msgspec.json.encode(look(NodeIdentity(Path(sys.argv[1])))))

@@ -16,7 +16,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from coordinator.compiling.batchnorm import layers_with_state, with_plain_batchnorm
 from coordinator.compiling.dropout import with_fed_dropout
-from coordinator.compiling.learning import Passed, watched
+from coordinator.compiling.learning import ForwardPass, watched
 from coordinator.compiling.noise import learn_draws
 from coordinator.compiling.preprocessing import normalised
 from fleet_sim.engines.choosing import SMALL
@@ -237,11 +237,11 @@ class TorchGraphs(Graphs):
         chances = torch.log_softmax(self._call(vector, x), 1).gather(1, y.unsqueeze(1)).squeeze(1)
         return -(chances * weights).sum()
 
-    def _pass(self, vector: Tensor, x: Tensor) -> Passed:
+    def _pass(self, vector: Tensor, x: Tensor) -> ForwardPass:
         """The outputs, and those of the layers that the loss asks for."""
         names = self._learning.features if self._learning else ()
         with watched(self._module, names) as seen:
-            return Passed(self._call(vector, x), seen)
+            return ForwardPass(self._call(vector, x), seen)
 
     def _call(self, vector: Tensor, x: Tensor) -> Tensor:
         parts = zip(self._tensors, torch.split(vector, self._sizes), strict=True)

@@ -18,7 +18,19 @@ from sojourn.brokers.joining import MOST_FORMER, encoded, free_name, still_good,
 from sojourn.brokers.joining_file import JoinRequest, LastSeen
 from sojourn.errors import InvalidMessage
 from sojourn.joining.token import invitation_id
-from sojourn.joining.words import Check, Hello, Join, Renew, Return, Trust, Turned, Valid, Waiting, Welcome, signed_part
+from sojourn.joining.words import (
+    Authorities,
+    CertificateCheck,
+    Hello,
+    Join,
+    Renew,
+    RequestNoted,
+    Return,
+    Turned,
+    Valid,
+    Welcome,
+    signed_part,
+)
 from sojourn.protocol.node_signing import FOR_JOINING, signed_for
 
 if TYPE_CHECKING:
@@ -56,7 +68,7 @@ class Answered(NamedTuple):
 def answer_to(folder: Path, request: Request, shown: Shown | None, now: float) -> Answered:
     """Answer one request, and write down what follows from it."""
     if isinstance(request, Hello):
-        return Answered(Trust(_authorities(folder)))
+        return Answered(Authorities(_authorities(folder)))
     if not signed_for(FOR_JOINING, request.node_key, signed_part(request), request.signature):
         return Answered(Turned("the request is not signed with the key that it names"))
     try:
@@ -64,7 +76,7 @@ def answer_to(folder: Path, request: Request, shown: Shown | None, now: float) -
             match request:
                 case Join():
                     return _join(folder, request, now)
-                case Check():
+                case CertificateCheck():
                     return _check(folder, request, shown, now)
                 case Renew():
                     return _renew(folder, request, shown, now)
@@ -98,7 +110,9 @@ def _join(folder: Path, request: Join, now: float) -> Answered:
     joining = joining.tidied(now).with_invitation(invited, used)
     if not invitation.authorised:
         joining_file.write(folder, joining.with_request(asked))
-        return Answered(Waiting(name, ASK_AGAIN), f"{name} asks to join ({request.about}): sojourn fleet accept {name}")
+        return Answered(
+            RequestNoted(name, ASK_AGAIN), f"{name} asks to join ({request.about}): sojourn fleet accept {name}"
+        )
     fleet, asked = vouched(folder, fleet, asked, now)
     # The request first: if we are interrupted between the two, the device asks again, and `_again` makes it a member.
     joining_file.write(folder, joining.unseen(name).with_request(asked))
@@ -109,7 +123,7 @@ def _join(folder: Path, request: Join, now: float) -> Answered:
 def _again(folder: Path, fleet: FleetFile, earlier: JoinRequest, request: bytes, now: float) -> Answered:
     """Who asked before asks again, and is told what has become of it."""
     if earlier.state == "waiting":
-        return Answered(Waiting(earlier.name, ASK_AGAIN))
+        return Answered(RequestNoted(earlier.name, ASK_AGAIN))
     if earlier.state == "rejected":
         return Answered(Turned(f"an operator has rejected the request of {earlier.name}"))
     if requested_key(request) != requested_key(earlier.request):
@@ -147,7 +161,7 @@ def _name(invitation: Invitation, wanted: str, taken: set[str]) -> str:
     return free_name(wanted, taken, numbered=False)
 
 
-def _check(folder: Path, request: Check, shown: Shown | None, now: float) -> Answered:
+def _check(folder: Path, request: CertificateCheck, shown: Shown | None, now: float) -> Answered:
     fleet, joining = folders.read(folder), joining_file.read(folder)
     found = _shown_member(fleet, shown, encoded(request.node_key))
     if isinstance(found, Turned):
@@ -215,11 +229,11 @@ def _return(folder: Path, request: Return, now: float) -> Answered:
             return Answered(Turned(f"an operator has rejected the request of {name}"))
         if requested_key(earlier.request) == requested_key(request.request):
             waits = earlier.state == "waiting"
-            return Answered(Waiting(name, ASK_AGAIN) if waits else _welcome(folder, fleet, earlier))
+            return Answered(RequestNoted(name, ASK_AGAIN) if waits else _welcome(folder, fleet, earlier))
     asked = JoinRequest(name=name, node_key=key, request=request.request, asked=now, about=request.about)
     joining_file.write(folder, joining.tidied(now).with_request(asked))
     note = f"{name} was away and its certificate has ended ({request.about}): sojourn fleet accept {name}"
-    return Answered(Waiting(name, ASK_AGAIN), "" if earlier and earlier.state == "waiting" else note)
+    return Answered(RequestNoted(name, ASK_AGAIN), "" if earlier and earlier.state == "waiting" else note)
 
 
 def _shown_member(fleet: FleetFile, shown: Shown | None, key: str) -> FleetMember | Turned:

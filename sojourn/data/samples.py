@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from sojourn.data.labels import distinct, is_whole, shorten
 from sojourn.data.series import forecast_windows, series_in
-from sojourn.data.targets import Targets, class_numbers, faults, label_flags, next_tokens, quantities
+from sojourn.data.targets import FittedTargets, class_numbers, faults, label_flags, next_tokens, quantities
 from sojourn.errors import DataError
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _cut(content: Content, wanted: InputSpec, task: TaskSpec) -> Samples:
     return Samples(found.x, found.y, skipped, np.ones(len(found.x), np.bool_), found.machine, found.machines)
 
 
-def _targets(content: Content, form: Form, part: Purpose) -> Targets:
+def _targets(content: Content, form: Form, part: Purpose) -> FittedTargets:
     match form.task:
         case UnsetType():
             return class_numbers(content, form.classes)

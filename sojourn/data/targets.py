@@ -26,7 +26,7 @@ NO_LABELS = "no labels"
 """What is said of data without labels, where nothing better is known."""
 
 
-class Targets(NamedTuple):
+class FittedTargets(NamedTuple):
     """What each sample is compared with, which of them may stay, and what is told of the others."""
 
     y: NDArray[Any]
@@ -34,7 +34,7 @@ class Targets(NamedTuple):
     skipped: tuple[str, ...] = ()
 
 
-def class_numbers(content: Content, classes: tuple[str, ...]) -> Targets:
+def class_numbers(content: Content, classes: tuple[str, ...]) -> FittedTargets:
     """The place of each sample's class in the job's list; labels are compared by name."""
     if not content.labels and content.targets is not None and len(content.which):
         raise _no_classes(content, content.targets)
@@ -45,12 +45,14 @@ def class_numbers(content: Content, classes: tuple[str, ...]) -> Targets:
     y = np.array([number.get(name, -1) for name in names], dtype=np.int64)[content.which]
     listed = y >= 0
     if listed.all():
-        return Targets(y, listed)
+        return FittedTargets(y, listed)
     absent = shorten(name for name in names if name not in number)
-    return Targets(y, listed, (f"{np.count_nonzero(~listed)} samples of classes that the job does not list: {absent}",))
+    return FittedTargets(
+        y, listed, (f"{np.count_nonzero(~listed)} samples of classes that the job does not list: {absent}",)
+    )
 
 
-def quantities(content: Content, task: TaskSpec) -> Targets:
+def quantities(content: Content, task: TaskSpec) -> FittedTargets:
     """The numbers that are to be predicted, as float32 in the task's shape."""
     found = _numbers(content, task)
     found = found.reshape(len(found), 1) if found.ndim == 1 else found
@@ -66,20 +68,20 @@ def quantities(content: Content, task: TaskSpec) -> Targets:
         y = found.reshape(len(found), *wanted).astype(np.float32)
     whole = np.asarray(np.isfinite(y.reshape(len(y), -1)).all(axis=1))
     missing = np.count_nonzero(~whole)
-    return Targets(y, whole, (f"{missing} samples whose target is missing, NaN or infinite",) if missing else ())
+    return FittedTargets(y, whole, (f"{missing} samples whose target is missing, NaN or infinite",) if missing else ())
 
 
-def next_tokens(content: Content, task: TaskSpec) -> Targets:
+def next_tokens(content: Content, task: TaskSpec) -> FittedTargets:
     """The token that comes next at each place, where somebody has cut the sequences already."""
     found = np.asarray(content.targets)
     size = task.output[-1]
     for tokens in (found, content.x):
         if tokens.dtype.kind not in "iu" or tokens.min() < 0 or tokens.max() >= size:
             raise DataError(f"{content.source} has tokens that are no whole numbers from 0 to {size - 1}")
-    return Targets(found.astype(np.int64), np.ones(len(found), np.bool_))
+    return FittedTargets(found.astype(np.int64), np.ones(len(found), np.bool_))
 
 
-def label_flags(content: Content, classes: tuple[str, ...]) -> Targets:
+def label_flags(content: Content, classes: tuple[str, ...]) -> FittedTargets:
     """For each of the job's labels whether a sample has it, as 0 or 1."""
     keep = np.ones(len(content.x), np.bool_)
     if content.labels and not (content.targets is not None and content.targets.ndim > 1):
@@ -97,28 +99,28 @@ def label_flags(content: Content, classes: tuple[str, ...]) -> Targets:
         odd = flags[whole][~np.isin(flags[whole], (0.0, 1.0))][0]
         raise DataError(f"{content.source} has {odd:g} where 0 or 1 is expected, whether a sample has a label")
     missing = np.count_nonzero(~whole)
-    return Targets(flags, whole, (f"{missing} samples of which a label is missing",) if missing else ())
+    return FittedTargets(flags, whole, (f"{missing} samples of which a label is missing",) if missing else ())
 
 
-def faults(content: Content, task: TaskSpec, part: Purpose) -> Targets:
+def faults(content: Content, task: TaskSpec, part: Purpose) -> FittedTargets:
     """1 where a label says that a sample is not as it should be; these are not trained on."""
     y = np.zeros(len(content.x), np.int64)
     keep = np.ones(len(y), np.bool_)
     if not content.labels or not task.normal:
-        return Targets(y, keep)
+        return FittedTargets(y, keep)
     normal = {"", *(word.casefold() for word in task.normal)}  # nobody has said that what has no label is faulty
     names = [_name(label, content.names) for label in content.labels]
     faulty = np.array([name.casefold() not in normal for name in names])[content.which]
     y[faulty] = 1
     if part == "test" or not faulty.any():
-        return Targets(y, keep)
+        return FittedTargets(y, keep)
     if faulty.all():
         raise DataError(
             f"{content.source} holds no sample that is labelled as normal, only {shorten(names)}; the job's word is "
             f"{shorten(task.normal)}: label these so, or take the labels out (data.ignore)"
         )
     odd = shorten(name for name in names if name.casefold() not in normal)
-    return Targets(y, ~faulty, (f"{np.count_nonzero(faulty)} samples that are labelled as faulty: {odd}",))
+    return FittedTargets(y, ~faulty, (f"{np.count_nonzero(faulty)} samples that are labelled as faulty: {odd}",))
 
 
 def label_names(content: Content) -> tuple[str, ...]:
@@ -164,7 +166,7 @@ def _whence(content: Content) -> str:
     return shorten(content.target_names) if content.target_names else content.labelled_by or "of no name"
 
 
-def _flags_of_names(content: Content, classes: tuple[str, ...], keep: NDArray[np.bool_]) -> Targets:
+def _flags_of_names(content: Content, classes: tuple[str, ...], keep: NDArray[np.bool_]) -> FittedTargets:
     place = {name: at for at, name in enumerate(classes)}
     table = np.zeros((len(content.labels), len(classes)), np.float32)
     unknown = list[str]()
@@ -175,7 +177,7 @@ def _flags_of_names(content: Content, classes: tuple[str, ...], keep: NDArray[np
             else:
                 unknown.append(part)
     told = f"labels that the job does not list: {shorten(dict.fromkeys(unknown))}"
-    return Targets(table[content.which], keep, (told,) if unknown else ())
+    return FittedTargets(table[content.which], keep, (told,) if unknown else ())
 
 
 def _parts(text: str) -> list[str]:

@@ -18,19 +18,19 @@ from cryptography.hazmat.primitives import hashes, serialization
 
 from sojourn.errors import InvalidMessage, LinkError, UserError
 from sojourn.joining.files import AUTHORITIES, CERTIFICATE
-from sojourn.joining.identity import Identity, new_stamp
+from sojourn.joining.identity import NodeIdentity, new_stamp
 from sojourn.joining.token import FINGERPRINT_BYTES
 from sojourn.joining.words import (
     LENGTH_BYTES,
-    Check,
+    Authorities,
+    CertificateCheck,
     Hello,
     Join,
     Renew,
+    RequestNoted,
     Return,
-    Trust,
     Turned,
     Valid,
-    Waiting,
     Welcome,
     framed,
     length_of,
@@ -39,7 +39,7 @@ from sojourn.joining.words import (
 )
 
 if TYPE_CHECKING:
-    from sojourn.joining.identity import Joined
+    from sojourn.joining.identity import Membership
     from sojourn.joining.token import Token
     from sojourn.joining.words import Answer, Request
 
@@ -70,7 +70,7 @@ class CertificateRefused(LinkError):
     """
 
 
-class Door(NamedTuple):
+class DoorAddress(NamedTuple):
     """Where a fleet's door is."""
 
     host: str
@@ -89,8 +89,8 @@ def authority_of(token: Token) -> bytes:
     """The certificate of the authority that a token names, as PEM; LinkError if the door knows no such authority."""
     anyone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
-    answer = ask(Door(token.host, token.port), anyone, Hello())
-    for found in _certificates(answer.authorities if isinstance(answer, Trust) else b""):
+    answer = ask(DoorAddress(token.host, token.port), anyone, Hello())
+    for found in _certificates(answer.authorities if isinstance(answer, Authorities) else b""):
         if fingerprint(found) == token.authority:
             return found.public_bytes(serialization.Encoding.PEM)
     raise LinkError(
@@ -99,16 +99,16 @@ def authority_of(token: Token) -> bytes:
     )
 
 
-def join(token: Token, authority: bytes, identity: Identity, name: str, about: str) -> Waiting | Welcome:
+def join(token: Token, authority: bytes, identity: NodeIdentity, name: str, about: str) -> RequestNoted | Welcome:
     """Ask to be let in; TurnedAway says why not."""
     request = Join(token.secret, identity.node_key().public_bytes, identity.request(name), name, about)
-    answer = ask(Door(token.host, token.port), trusting(authority.decode()), _signed(identity, request))
-    if isinstance(answer, Waiting | Welcome):
+    answer = ask(DoorAddress(token.host, token.port), trusting(authority.decode()), _signed(identity, request))
+    if isinstance(answer, RequestNoted | Welcome):
         return answer
     raise _unexpected(answer)
 
 
-def check(identity: Identity) -> Valid:
+def check(identity: NodeIdentity) -> Valid:
     """Ask, with the certificate, how long it is good; whom to trust comes with the answer.
 
     The next stamp is written down before it is offered: whether the answer arrives or not, the door knows us again.
@@ -116,7 +116,7 @@ def check(identity: Identity) -> Valid:
     joined = identity.joined()
     offered = joined.next or new_stamp()
     identity.remember(msgspec.structs.replace(joined, next=offered))
-    request = Check(identity.node_key().public_bytes, joined.stamp, offered)
+    request = CertificateCheck(identity.node_key().public_bytes, joined.stamp, offered)
     answer = _shown(identity, joined, request)
     if not isinstance(answer, Valid):
         raise _unexpected(answer)
@@ -126,7 +126,7 @@ def check(identity: Identity) -> Valid:
     return answer
 
 
-def renew(identity: Identity) -> None:
+def renew(identity: NodeIdentity) -> None:
     """Get a new certificate for a new key, with the old one, and take it into use."""
     joined = identity.joined()
     request = Renew(identity.node_key().public_bytes, identity.request(joined.name))
@@ -137,13 +137,13 @@ def renew(identity: Identity) -> None:
     identity.settle()
 
 
-def come_back(identity: Identity, about: str) -> Waiting | None:
+def come_back(identity: NodeIdentity, about: str) -> RequestNoted | None:
     """Ask for a new certificate when the old one has ended; None when it is here, else it waits for an operator."""
     joined = identity.joined()
     request = Return(identity.node_key().public_bytes, identity.request(joined.name), about)
     context = trusting((identity.folder / AUTHORITIES).read_text())
-    answer = ask(Door(joined.host, joined.port), context, _signed(identity, request))
-    if isinstance(answer, Waiting):
+    answer = ask(DoorAddress(joined.host, joined.port), context, _signed(identity, request))
+    if isinstance(answer, RequestNoted):
         return answer
     if not isinstance(answer, Welcome):
         raise _unexpected(answer)
@@ -152,15 +152,15 @@ def come_back(identity: Identity, about: str) -> Waiting | None:
     return None
 
 
-def _shown(identity: Identity, joined: Joined, request: Check | Renew) -> Answer:
+def _shown(identity: NodeIdentity, joined: Membership, request: CertificateCheck | Renew) -> Answer:
     """Ask with the certificate."""
     try:
-        return ask(Door(joined.host, joined.port), _with_certificate(identity), _signed(identity, request))
+        return ask(DoorAddress(joined.host, joined.port), _with_certificate(identity), _signed(identity, request))
     except HungUp as error:
         raise CertificateRefused(str(error)) from error
 
 
-def ask(door: Door, context: ssl.SSLContext, request: Request) -> Answer:
+def ask(door: DoorAddress, context: ssl.SSLContext, request: Request) -> Answer:
     """One question, one answer."""
     try:
         with (
@@ -194,13 +194,13 @@ def trusting(authorities: str) -> ssl.SSLContext:
     return context
 
 
-def _with_certificate(identity: Identity) -> ssl.SSLContext:
+def _with_certificate(identity: NodeIdentity) -> ssl.SSLContext:
     context = trusting((identity.folder / AUTHORITIES).read_text())
     context.load_cert_chain(identity.folder / CERTIFICATE)
     return context
 
 
-def _signed(identity: Identity, request: Join | Check | Renew | Return) -> Request:
+def _signed(identity: NodeIdentity, request: Join | CertificateCheck | Renew | Return) -> Request:
     return msgspec.structs.replace(request, signature=identity.signed(signed_part(request)))
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _STAMP_BYTES = 16
 
 
-class Joined(msgspec.Struct, frozen=True, kw_only=True):
+class Membership(msgspec.Struct, frozen=True, kw_only=True):
     """What a node remembers of having joined."""
 
     name: Name
@@ -35,7 +35,7 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
     """The stamp that was offered and whose answer is not known."""
 
 
-class Identity:
+class NodeIdentity:
     """The keys of one node, in their folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -46,15 +46,15 @@ class Identity:
         """Whether the node was let in before."""
         return (self.folder / JOINED).exists()
 
-    def joined(self) -> Joined:
+    def joined(self) -> Membership:
         """What is remembered of having joined."""
         try:
-            return msgspec.json.decode((self.folder / JOINED).read_bytes(), type=Joined)
+            return msgspec.json.decode((self.folder / JOINED).read_bytes(), type=Membership)
         except (OSError, msgspec.MsgspecError) as error:
             path = self.folder / JOINED
             raise ConfigError(f"{path} cannot be read ({error}): join again with a new token") from error
 
-    def remember(self, joined: Joined) -> None:
+    def remember(self, joined: Membership) -> None:
         """Write down what must survive a restart."""
         write_private(self.folder / JOINED, msgspec.json.encode(joined))
 

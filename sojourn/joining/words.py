@@ -40,7 +40,7 @@ class Join(msgspec.Struct, frozen=True, tag="join", tag_field="kind", forbid_unk
     signature: NodeSignature = b"\0" * 64
 
 
-class Check(msgspec.Struct, frozen=True, tag="check", tag_field="kind", forbid_unknown_fields=True):
+class CertificateCheck(msgspec.Struct, frozen=True, tag="check", tag_field="kind", forbid_unknown_fields=True):
     """Is my certificate good for some time? Asked over mutual TLS, with the stamp of last time and the next one."""
 
     node_key: PublicKey
@@ -66,13 +66,13 @@ class Return(msgspec.Struct, frozen=True, tag="return", tag_field="kind", forbid
     signature: NodeSignature = b"\0" * 64
 
 
-class Trust(msgspec.Struct, frozen=True, tag="trust", tag_field="kind"):
+class Authorities(msgspec.Struct, frozen=True, tag="trust", tag_field="kind"):
     """The answer to `hello`: the certificates of the fleet's authorities."""
 
     authorities: Pem
 
 
-class Waiting(msgspec.Struct, frozen=True, tag="waiting", tag_field="kind"):
+class RequestNoted(msgspec.Struct, frozen=True, tag="waiting", tag_field="kind"):
     """The request is noted under this name; an operator has to accept it."""
 
     name: Name
@@ -114,8 +114,8 @@ class Turned(msgspec.Struct, frozen=True, tag="turned-away", tag_field="kind"):
     """Whether asking again is of no use."""
 
 
-Request = Hello | Join | Check | Renew | Return
-Answer = Trust | Waiting | Welcome | Valid | Turned
+Request = Hello | Join | CertificateCheck | Renew | Return
+Answer = Authorities | RequestNoted | Welcome | Valid | Turned
 _REQUEST: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 _ANSWER: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
@@ -144,7 +144,7 @@ def read_answer(body: bytes) -> Answer:
     return _read(_ANSWER, body)  # type: ignore[no-any-return]
 
 
-def signed_part(message: Join | Check | Renew | Return) -> bytes:
+def signed_part(message: Join | CertificateCheck | Renew | Return) -> bytes:
     """What the signature is over: the message as it is with none."""
     return msgspec.msgpack.encode(msgspec.structs.replace(message, signature=b"\0" * 64))
 

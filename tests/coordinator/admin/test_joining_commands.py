@@ -19,7 +19,7 @@ from edge_agent.settings import AgentSettings
 from sojourn.brokers import fleet as folders
 from sojourn.errors import ConfigError
 from sojourn.joining.asking import TurnedAway
-from sojourn.joining.identity import Identity
+from sojourn.joining.identity import NodeIdentity
 from sojourn.joining.token import read_token
 from sojourn.links.settings import TlsSettings
 from sojourn.settings import read_settings
@@ -71,7 +71,7 @@ def test_two_commands_make_a_device_of_a_blank_one(fleet: Run, door: OpenDoor, t
     assert (made.broker.host, made.broker.port) == ("localhost", 8884)
     assert made.release.key_file == str(identity / "release.pub")
     assert (identity / "operators.pub").read_text() == f"{'A' * 43}= ada\n"
-    assert Identity(identity).has_joined
+    assert NodeIdentity(identity).has_joined
     assert not (identity / "next.key").exists()
     assert (tmp_path / "pi" / "agent.toml").stat().st_mode & 0o077 == 0
 
@@ -84,7 +84,7 @@ def test_the_coordinator_is_told_the_keys_and_forgets_those_of_the_revoked(
     assert keys.now() == {}
     for name in ("pi-1", "pi-2"):
         agent("join", invited(fleet, name, "--authorised"), "--file", tmp_path / name / "agent.toml")
-    public = {name: Identity(tmp_path / name / "identity").node_key().public_bytes for name in ("pi-1", "pi-2")}
+    public = {name: NodeIdentity(tmp_path / name / "identity").node_key().public_bytes for name in ("pi-1", "pi-2")}
     assert keys.now() == public
     assert keys.of(["pi-2", "pi-9"]) == {"pi-2": public["pi-2"]}
     assert set(tomllib.loads(fleet("keys"))["keys"]) == {"pi-1", "pi-2"}
@@ -161,9 +161,9 @@ def test_a_device_does_not_join_over_what_it_has(fleet: Run, door: OpenDoor, tmp
         agent("join", token, "--file", file)
     with pytest.raises(ConfigError, match="holds the keys of pi-1 already: on a copied card give --anew"):
         agent("join", token, "--file", file, "--force")
-    before = Identity(file.parent / "identity").node_key().public
+    before = NodeIdentity(file.parent / "identity").node_key().public
     agent("join", token, "--file", file, "--force", "--anew")
-    assert Identity(file.parent / "identity").node_key().public != before
+    assert NodeIdentity(file.parent / "identity").node_key().public != before
     assert read_settings(str(file), {}, AgentSettings).name == "pi-2"
 
 

@@ -12,7 +12,7 @@ from edge_agent.joining import renewals
 from edge_agent.joining.looked import DAY, HOUR, MINUTE, Looked
 from edge_agent.joining.renewals import Renewals, look_outside
 from edge_agent.joining.renewing import look
-from sojourn.joining.identity import Identity
+from sojourn.joining.identity import NodeIdentity
 from tests.sojourn.joining.open_door import OpenDoor, enrol, open_door
 
 
@@ -22,7 +22,7 @@ def door(tmp_path: Path) -> Iterator[OpenDoor]:
         yield made
 
 
-def device(door: OpenDoor, folder: Path, days: float) -> Identity:
+def device(door: OpenDoor, folder: Path, days: float) -> NodeIdentity:
     """A device that joined so many days ago."""
     door.shift = -days * DAY
     made = enrol(door.invite(authorised=True), folder)

@@ -17,9 +17,9 @@ from sojourn.brokers.door import Door
 from sojourn.brokers.fleet import FleetFile
 from sojourn.brokers.joining_file import Invitation
 from sojourn.joining import asking
-from sojourn.joining.identity import Identity, Joined
+from sojourn.joining.identity import Membership, NodeIdentity
 from sojourn.joining.token import Token
-from sojourn.joining.words import Waiting, Welcome
+from sojourn.joining.words import RequestNoted, Welcome
 
 FLEET = "field"
 DAY = 86_400.0
@@ -90,21 +90,23 @@ def open_door(folder: Path) -> Iterator[OpenDoor]:
         loop.close()
 
 
-def ask(token: Token, folder: Path, name: str = "pi-1") -> Waiting | Welcome:
+def ask(token: Token, folder: Path, name: str = "pi-1") -> RequestNoted | Welcome:
     """What a device with its keys in this folder is answered."""
-    return asking.join(token, asking.authority_of(token), Identity(folder), name, "a board")
+    return asking.join(token, asking.authority_of(token), NodeIdentity(folder), name, "a board")
 
 
-def enrol(token: Token, folder: Path, name: str = "pi-1", *, accept: Callable[[str], object] | None = None) -> Identity:
+def enrol(
+    token: Token, folder: Path, name: str = "pi-1", *, accept: Callable[[str], object] | None = None
+) -> NodeIdentity:
     """A device that joins, all the way."""
     answer = ask(token, folder, name)
-    if isinstance(answer, Waiting):
+    if isinstance(answer, RequestNoted):
         assert accept is not None
         accept(answer.name)
         answer = ask(token, folder, name)
     assert isinstance(answer, Welcome)
-    identity = Identity(folder)
+    identity = NodeIdentity(folder)
     identity.install(answer.certificate, answer.authorities)
-    identity.remember(Joined(name=answer.name, host=token.host, port=token.port, stamp=bytes(16)))
+    identity.remember(Membership(name=answer.name, host=token.host, port=token.port, stamp=bytes(16)))
     identity.settle()
     return identity

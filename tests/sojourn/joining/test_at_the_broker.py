@@ -10,7 +10,7 @@ import pytest
 from sojourn.brokers import authority
 from sojourn.brokers import fleet as folders
 from sojourn.joining import asking
-from sojourn.joining.identity import Identity
+from sojourn.joining.identity import NodeIdentity
 from sojourn.links.settings import BrokerSettings, TlsSettings
 from tests.sojourn.brokers.brokers import Node, expect, make_hasty
 from tests.sojourn.brokers.guarded_broker import GuardedBroker
@@ -34,7 +34,7 @@ def door(broker: GuardedBroker) -> Iterator[OpenDoor]:
         yield made
 
 
-def way(broker: GuardedBroker, identity: Identity) -> BrokerSettings:
+def way(broker: GuardedBroker, identity: NodeIdentity) -> BrokerSettings:
     """How a device connects, as its settings say."""
     own = str(identity.folder / "node.pem")
     tls = TlsSettings(ca_file=str(identity.folder / "ca.pem"), certificate_file=own, key_file=own)

@@ -17,15 +17,15 @@ from sojourn.brokers import joining_file
 from sojourn.brokers.door import AddressRates, network_of
 from sojourn.errors import LinkError
 from sojourn.joining import asking
-from sojourn.joining.identity import Identity
+from sojourn.joining.identity import NodeIdentity
 from sojourn.joining.words import (
     MOST_BYTES,
-    Check,
+    Authorities,
+    CertificateCheck,
     Hello,
     Join,
     Renew,
     Return,
-    Trust,
     Turned,
     framed,
     read_answer,
@@ -81,16 +81,16 @@ def test_nonsense_is_turned_away_and_leaves_nothing(door: OpenDoor) -> None:
         assert "not something" in turned(door, length.to_bytes(4) + draw.randbytes(length))
     assert "not something" in turned(door, MOST_BYTES.to_bytes(4) + b"\x91" * MOST_BYTES)  # lists in lists in lists
     assert files_of(door) == before
-    assert isinstance(read_answer(said(door, framed(Hello()))[4:]), Trust)
+    assert isinstance(read_answer(said(door, framed(Hello()))[4:]), Authorities)
 
 
 def test_requests_that_are_not_signed_by_their_key_are_turned_away(door: OpenDoor, tmp_path: Path) -> None:
-    token, identity = door.invite(authorised=True), Identity(tmp_path / "pi")
+    token, identity = door.invite(authorised=True), NodeIdentity(tmp_path / "pi")
     key, request = identity.node_key().public_bytes, identity.request("pi-1")
     before = files_of(door)
     for asked in (
         Join(token.secret, key, request, "pi-1", "a board"),
-        Check(key, bytes(16), bytes(16)),
+        CertificateCheck(key, bytes(16), bytes(16)),
         Renew(key, request),
         Return(key, request, "a board"),
     ):
@@ -104,7 +104,7 @@ def test_requests_that_are_not_signed_by_their_key_are_turned_away(door: OpenDoo
 
 
 def test_a_request_for_a_certificate_that_proves_nothing_uses_no_invitation(door: OpenDoor, tmp_path: Path) -> None:
-    token, identity = door.invite(authorised=True), Identity(tmp_path / "pi")
+    token, identity = door.invite(authorised=True), NodeIdentity(tmp_path / "pi")
     genuine = identity.request("pi-1")
     for request in (b"", b"x" * 8_000, genuine[:-20] + bytes(20), genuine[:40] + b"\0" + genuine[41:]):
         asked = Join(token.secret, identity.node_key().public_bytes, request, "pi-1", "a board")
@@ -116,8 +116,8 @@ def test_a_request_for_a_certificate_that_proves_nothing_uses_no_invitation(door
 
 
 def test_what_members_ask_is_not_answered_without_a_certificate(door: OpenDoor, tmp_path: Path) -> None:
-    identity = Identity(tmp_path / "pi")
-    asked = Check(identity.node_key().public_bytes, bytes(16), bytes(16))
+    identity = NodeIdentity(tmp_path / "pi")
+    asked = CertificateCheck(identity.node_key().public_bytes, bytes(16), bytes(16))
     signed = msgspec.structs.replace(asked, signature=identity.signed(signed_part(asked)))
     assert "with a certificate" in turned(door, framed(signed))
 
@@ -171,7 +171,7 @@ def test_one_host_has_a_whole_network_of_addresses() -> None:
 
 def test_a_door_that_is_not_ours_is_told_apart(tmp_path: Path) -> None:
     server = socket.create_server(("127.0.0.1", 0))
-    door = asking.Door("127.0.0.1", server.getsockname()[1])
+    door = asking.DoorAddress("127.0.0.1", server.getsockname()[1])
     server.close()
     with pytest.raises(LinkError, match="cannot be reached"):
         asking.ask(door, anyone(), Hello())

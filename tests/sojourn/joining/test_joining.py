@@ -17,8 +17,8 @@ from sojourn.brokers.certificates import Authority
 from sojourn.errors import ConfigError, LinkError
 from sojourn.joining import asking
 from sojourn.joining.files import CERTIFICATE, JOINED
-from sojourn.joining.identity import Identity
-from sojourn.joining.words import Hello, Waiting, Welcome
+from sojourn.joining.identity import NodeIdentity
+from sojourn.joining.words import Hello, RequestNoted, Welcome
 from tests.sojourn.joining.open_door import DAY, FLEET, OpenDoor, ask, enrol, open_door
 
 
@@ -28,14 +28,14 @@ def door(tmp_path: Path) -> Iterator[OpenDoor]:
         yield made
 
 
-def certificate_of(identity: Identity) -> x509.Certificate:
+def certificate_of(identity: NodeIdentity) -> x509.Certificate:
     return x509.load_pem_x509_certificate((identity.folder / CERTIFICATE).read_bytes())
 
 
 def test_a_device_is_let_in_when_an_operator_accepts_it_and_not_before(door: OpenDoor, tmp_path: Path) -> None:
     token = door.invite(name="pi-1", data="/srv/photos")
-    assert isinstance(ask(token, tmp_path / "pi"), Waiting)
-    assert isinstance(ask(token, tmp_path / "pi"), Waiting)
+    assert isinstance(ask(token, tmp_path / "pi"), RequestNoted)
+    assert isinstance(ask(token, tmp_path / "pi"), RequestNoted)
     assert door.fleet().members == {}
     assert [each.name for each in joining_file.read(door.folder).waiting] == ["pi-1"]
     assert door.accept("pi-1") == ["pi-1"]
@@ -45,7 +45,7 @@ def test_a_device_is_let_in_when_an_operator_accepts_it_and_not_before(door: Ope
     assert (welcome.name, welcome.fleet, welcome.host, welcome.port) == ("pi-1", FLEET, "localhost", 8884)
     assert (welcome.keys, welcome.data) == ({"release": fleet.release_key}, "/srv/photos")
     member = fleet.members["pi-1"]
-    assert member.node_key == Identity(tmp_path / "pi").node_key().public
+    assert member.node_key == NodeIdentity(tmp_path / "pi").node_key().public
     assert (tmp_path / "fleet" / "coordinator" / "node-keys.toml").exists() is False  # this folder has no coordinator
     assert fleet.node_keys == {"pi-1": member.node_key}
 
@@ -83,7 +83,7 @@ def test_a_token_counts_once_and_a_repeated_question_is_no_second_use(door: Open
 
 def test_a_late_token_is_refused_but_who_asked_in_time_may_still_come(door: OpenDoor, tmp_path: Path) -> None:
     token = door.invite(uses=2)
-    assert isinstance(ask(token, tmp_path / "one"), Waiting)
+    assert isinstance(ask(token, tmp_path / "one"), RequestNoted)
     door.shift = 2 * DAY
     with pytest.raises(asking.TurnedAway, match="the token has ended"):
         ask(token, tmp_path / "two", "pi-2")
@@ -103,7 +103,7 @@ def test_a_door_that_shows_a_certificate_of_nobody_is_not_spoken_to(door: OpenDo
     token = door.invite()
     other = Authority.create("another").certificate
     with pytest.raises(LinkError, match="not vouched for"):
-        asking.ask(asking.Door(token.host, token.port), asking.trusting(other.decode()), Hello())
+        asking.ask(asking.DoorAddress(token.host, token.port), asking.trusting(other.decode()), Hello())
 
 
 def test_unknown_and_withdrawn_invitations_are_refused(door: OpenDoor, tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_copy_of_a_device_that_has_joined_is_noticed_when_both_have_come(door:
     shutil.copytree(device.folder, tmp_path / "copy")
     asking.check(device)
     with pytest.raises(asking.TurnedAway, match="two devices seem to have the keys of pi-1"):
-        asking.check(Identity(tmp_path / "copy"))
+        asking.check(NodeIdentity(tmp_path / "copy"))
     with pytest.raises(asking.TurnedAway, match="two devices"):
         asking.check(device)  # nobody can tell which of the two is the copy
     seen = joining_file.read(door.folder).seen["pi-1"]
@@ -232,13 +232,13 @@ def test_a_copy_of_a_device_that_has_joined_is_noticed_when_both_have_come(door:
     asking.check(device)
     assert not joining_file.read(door.folder).seen["pi-1"].doubted
     with pytest.raises(asking.TurnedAway, match="two devices"):
-        asking.check(Identity(tmp_path / "copy"))
+        asking.check(NodeIdentity(tmp_path / "copy"))
 
 
 def test_a_copy_made_before_the_first_look_is_noticed_too(door: OpenDoor, tmp_path: Path) -> None:
     device = enrol(door.invite(authorised=True), tmp_path / "pi")
     shutil.copytree(device.folder, tmp_path / "copy")
-    asking.check(Identity(tmp_path / "copy"))
+    asking.check(NodeIdentity(tmp_path / "copy"))
     with pytest.raises(asking.TurnedAway, match="two devices"):
         asking.check(device)
 
@@ -283,7 +283,7 @@ def test_after_a_month_away_the_key_asks_and_the_operator_lets_it_in(door: OpenD
 
 def test_a_strangers_key_cannot_come_back_as_somebody(door: OpenDoor, tmp_path: Path) -> None:
     enrol(door.invite(authorised=True), tmp_path / "pi")
-    stranger = Identity(tmp_path / "stranger")
+    stranger = NodeIdentity(tmp_path / "stranger")
     stranger.node_key()
     for name in (CERTIFICATE, JOINED, "ca.pem"):
         shutil.copy(tmp_path / "pi" / name, stranger.folder / name)
@@ -318,7 +318,7 @@ def test_a_removed_device_may_join_again_and_its_name_is_free(door: OpenDoor, tm
         folders.remove(door.folder, "pi-1")
         joining.forget(door.folder, "pi-1")
     assert isinstance(ask(door.invite(authorised=True), tmp_path / "pi"), Welcome)
-    assert door.fleet().members["pi-1"].node_key == Identity(tmp_path / "pi").node_key().public
+    assert door.fleet().members["pi-1"].node_key == NodeIdentity(tmp_path / "pi").node_key().public
 
 
 def test_a_hundred_devices_ask_and_are_accepted_with_one_write(
@@ -327,7 +327,7 @@ def test_a_hundred_devices_ask_and_are_accepted_with_one_write(
     token, written = door.invite(uses=100, prefix="board"), list[int]()
     authority = asking.authority_of(token)
     for number in range(100):
-        asking.join(token, authority, Identity(tmp_path / str(number)), "raspberrypi", "a board")
+        asking.join(token, authority, NodeIdentity(tmp_path / str(number)), "raspberrypi", "a board")
     truth = folders.write
 
     def write(*arguments: Any) -> None:
