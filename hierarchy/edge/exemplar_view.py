@@ -33,6 +33,11 @@ LOSSES, BYTES = 256, 16 << 20
 """Of at most this many models the loss is remembered, and gradients that take at most this much memory."""
 LEARNT = 0.1
 """A loss under this part of a blind guess's counts as that: below it, a factor of the loss means nothing."""
+LEARNT_OF_VALUES = 0.5
+"""The same where values are learnt: there the loss grows with the square of what is off, and a device that knows one
+range of them, or one machine, makes it leap for the others without meaning ill."""
+VALUES = frozenset({"regression", "forecast", "reconstruction"})
+"""The kinds of tasks that learn values."""
 ON_ITS_WAY = 0.5
 """Of a model with a loss over this part of a blind guess's, devices change the loss in turns: none is alike yet."""
 LOST = 2.0
@@ -49,8 +54,8 @@ class ExemplarView:
         if not len(y) or x.shape[1:] != kit.input.shape:
             raise InvalidBlob(f"{len(y)} exemplars of shape {x.shape[1:]} are none for a model of {kit.input.shape}")
         self._x, self._y = graphs.features(exemplars.unpacked(x[rows])), exemplars.compared()[rows]
-        blind = kit.learns.blind
-        self.learnt, self.on_its_way, self.lost = LEARNT * blind, ON_ITS_WAY * blind, LOST * blind
+        blind, learnt = kit.learns.blind, LEARNT_OF_VALUES if kit.learns.kind in VALUES else LEARNT
+        self.learnt, self.on_its_way, self.lost = learnt * blind, ON_ITS_WAY * blind, LOST * blind
         """A loss that counts as learnt, one of a model that is well on its way, and one that has nothing to lose."""
         self._losses: dict[bytes, float] = {}
         self._gradients: dict[bytes, Vector] = {}

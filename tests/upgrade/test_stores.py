@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-RUN = (VERSIONS[0], *VERSIONS[-3:])
-"""Whose fleets are started: the first, and the newest three. Stores of all are read and written by test_bytes.py."""
+RUN = (VERSIONS[0], *VERSIONS[-2:])
+"""Whose fleets are started: the first, and the newest two. Stores of all are read and written by test_bytes.py."""
 
 
 @pytest.fixture(scope="module", params=RUN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -24,6 +25,7 @@ from sojourn.model.exemplars import Exemplars
 from sojourn.model.graphs import Graphs
 from sojourn.parts import Elmy, Gate, TourBounds, Training
 from sojourn.protocol.spec import InputSpec, ModelSpec, TensorSpec
+from sojourn.protocol.task import Strata, TaskSpec
 from tests.hierarchy.edge.test_gate import task
 from tests.sojourn.protocol.examples import kit_without_graphs
 
@@ -87,6 +89,14 @@ def test_the_gradient_is_asked_for_only_where_the_loss_grew() -> None:
     assert graphs.asked == 2
     assert against(update([0.5, 0.5], [0.6, 0.6]), seen, GATE, BOUNDS, task()) is not None
     assert graphs.asked == 4
+
+
+@pytest.mark.parametrize(("kind", "learnt"), [("regression", 0.5), ("reconstruction", 0.5), ("multilabel", 0.1)])
+def test_a_factor_of_the_loss_means_less_where_values_are_learnt(kind: Any, learnt: float) -> None:
+    learns = TaskSpec(kind, (1,), None, Strata(1), blind=4.0)
+    kit = msgspec.structs.replace(KIT, task=learns)
+    seen = ExemplarView(kit, Parabola(KIT), Exemplars.of(np.ones((1, 1), np.float32), np.zeros(1, np.int64)))
+    assert (seen.learnt, seen.on_its_way, seen.lost) == (4 * learnt, 2.0, 8.0)
 
 
 def test_exemplars_of_another_shape_are_none() -> None:
