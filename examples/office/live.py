@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +13,10 @@ from coordinator.console.operator import Operator
 from coordinator.console.watching import show
 from fleet_sim.datasets import load
 from fleet_sim.datasets.partition import split
+from fleet_sim.demo.fleet import await_coordinator
 from fleet_sim.demo.processes import Processes
 from sojourn.brokers.acl import Members, acl_lines
 from sojourn.brokers.run import start_broker
-from sojourn.errors import LinkError
 from sojourn.links.settings import LocalBroker
 from sojourn.toml import dumps
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from fleet_sim.settings import Simulation
 
 FLEET, CLOUD, SITE, OPERATOR = "office", "cloud", "site-1", "operator"
-START_SECONDS = 60.0
 
 
 def run_live(simulation: Simulation, job: str, folder: Path, console: Console) -> tuple[JobProgress, bytes]:
@@ -49,7 +47,7 @@ def run_live(simulation: Simulation, job: str, folder: Path, console: Console) -
         for name, file in devices.items():
             _start(processes, folder, "agent", name, {"threads": 1, "broker": address, "data": {"path": str(file)}})
         operator = stack.enter_context(Operator(broker.settings, fleet=FLEET, cloud=CLOUD, name=OPERATOR))
-        _await_coordinator(operator, processes)
+        await_coordinator(operator, processes)
         operator.submit((folder / "job.toml").read_text(encoding="utf-8"))
         last = show(follow(operator, job, processes.check), console)
         model = operator.export(job)[0] if last.view.status == "done" else b""
@@ -70,16 +68,3 @@ def _start(processes: Processes, folder: Path, role: str, name: str, settings: d
     file = folder / f"{name}.toml"
     file.write_text(dumps({"name": name, "fleet": FLEET, "store": f"{name}-store", **settings}), encoding="utf-8")
     processes.start(name, role, "run", str(file))
-
-
-def _await_coordinator(operator: Operator, processes: Processes) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        processes.check()
-        try:
-            operator.jobs(patience=2.0)
-        except LinkError:
-            if time.monotonic() > deadline:
-                raise
-        else:
-            return

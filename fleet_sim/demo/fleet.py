@@ -89,7 +89,7 @@ def run(demo: Demo, folder: Path, console: Console) -> None:
         _start_servers(demo, brokers, processes, folder)
         settings = _at(brokers, CLOUD).settings
         operator = stack.enter_context(Operator(settings, fleet=FLEET, cloud=CLOUD, name=OPERATOR))
-        _await_coordinator(operator, processes)
+        await_coordinator(operator, processes)
         operator.submit(_job(demo, folder))
         _start_agents(demo, brokers, processes, folder)
         last = show(follow(operator, JOB, processes.check), console)
@@ -171,7 +171,8 @@ def _address(broker: Broker) -> dict[str, Any]:
     return {key: own[key] for key in ("host", "port", "protocol", "max_payload") if own[key] is not None}
 
 
-def _await_coordinator(operator: Operator, processes: Processes) -> None:
+def await_coordinator(operator: Operator, processes: Processes) -> None:
+    """Wait until the coordinator answers; what has ended meanwhile, or a minute without an answer, is an error."""
     deadline = time.monotonic() + START_SECONDS
     while True:
         processes.check()

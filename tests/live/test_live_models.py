@@ -1,4 +1,4 @@
-"""Models with state and with frozen weights over a real Mosquitto: the bits of a simulation, also after a kill -9."""
+"""Models with state, merged and frozen, over a real Mosquitto: the bits of a simulation, also after a kill -9."""
 
 from __future__ import annotations
 
