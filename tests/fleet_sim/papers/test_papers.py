@@ -1,6 +1,7 @@
 """`sojourn papers`: a table is run from its folder, goes on where it stopped, and writes its page."""
 
 import csv
+import re
 
 import pytest
 from rich.console import Console
@@ -22,6 +23,8 @@ threads = 1
 options = {{ hidden = [4] }}
 [arranger]
 {arranger}
+[training]
+epochs = 1
 [simulation]
 data = "digits"
 devices = 4
@@ -98,7 +101,7 @@ def test_a_job_file_that_changed_is_run_again(home, tmp_path):
     run(home, tmp_path / "runs", methods=["chain"], seeds=[1])
     before = read_kept(folder)["chain", 1]
     file = folder / "chain.toml"
-    file.write_text(file.read_text() + "[training]\nepochs = 7\n")
+    file.write_text(file.read_text().replace("epochs = 1", "epochs = 3"))
     with pytest.raises(ConfigError, match="begun with other settings"):
         run(home, tmp_path / "runs", methods=["chain"], seeds=[1])
     run(home, tmp_path / "other", methods=["chain"], seeds=[1])
@@ -110,7 +113,7 @@ def test_a_job_file_that_changed_is_run_again(home, tmp_path):
 def test_the_list_says_how_far_each_table_is(home):
     got = CliRunner().invoke(app, ["--tables", str(home)])
     assert got.exit_code == 0, got.output
-    assert got.output.split()[-11:-6] == ["ways", "2", "4", "0", "To"]
+    assert re.search(r"two +Two ways +2 +4 +0\n", got.output)
 
 
 @pytest.mark.parametrize(
