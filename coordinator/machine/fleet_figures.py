@@ -70,7 +70,7 @@ class FleetFigures:
 
     def _sites(self, now: float) -> list[str]:
         """The sites that are up, or were within a day."""
-        self._up_at |= dict.fromkeys(self._coordinator.sites.alive, now)
+        self._up_at |= dict.fromkeys(sorted(self._coordinator.sites.alive), now)
         self._up_at = {site: at for site, at in self._up_at.items() if now - at < DAY}
         return list(self._up_at)
 
