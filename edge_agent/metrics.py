@@ -25,5 +25,5 @@ def metrics_of(settings: AgentSettings, driver: Driver) -> AbstractContextManage
     figures = AgentFigures(agent, agent.visits.objection)
     driver.node.on_record(figures.recorded)
     store = store_folder(settings.store, settings.fleet, settings.name)
-    sources = [NodeFigures(driver, lambda: agent.visits.unanswered), figures]
+    sources = NodeFigures(driver, lambda: agent.visits.unanswered), figures
     return metrics_served(settings.metrics_port, driver, sources, store, {"edge": settings.broker})

@@ -26,5 +26,5 @@ def metrics_of(settings: EdgeSettings, driver: Driver) -> AbstractContextManager
     driver.node.on_record(figures.recorded)
     brokers = {"device": settings.broker, **({"cloud": settings.cloud_broker} if settings.cloud_broker else {})}
     store = store_folder(settings.store, settings.fleet, settings.name)
-    sources = [NodeFigures(driver, lambda: len(server.site.outbox)), figures]
+    sources = NodeFigures(driver, lambda: len(server.site.outbox)), figures
     return metrics_served(settings.metrics_port, driver, sources, store, brokers)

@@ -24,6 +24,6 @@ def metrics_of(settings: CoordinatorSettings, driver: Driver) -> AbstractContext
     machine: Coordinator = driver.node.machine  # type: ignore[assignment]  # it was assembled a moment ago
     fleet, runs, rollouts = machine.figures()
     driver.node.on_record(lambda record: runs.recorded(record, time.time()))
-    sources = [NodeFigures(driver, lambda: machine.unanswered), fleet, runs, rollouts]
+    sources = NodeFigures(driver, lambda: machine.unanswered), fleet, runs, rollouts
     store = store_folder(settings.store, settings.fleet, settings.name)
     return metrics_served(settings.metrics_port, driver, sources, store, {"edge": settings.broker})

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-Kind = Literal["gauge", "counter", "histogram", "info"]
+Kind = Literal["gauge", "counter", "histogram"]
 Teller = Literal["every node", "agent", "edge server", "coordinator"]
 
 

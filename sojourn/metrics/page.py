@@ -58,14 +58,14 @@ def _families(reading: Reading) -> Iterator[Family]:
 
 def _family(metric: Metric, values: dict[tuple[str, ...], float | Distribution]) -> Family:
     kinds: dict[str, type[Any]] = {"counter": CounterMetricFamily, "histogram": HistogramMetricFamily}
-    family = kinds.get(metric.kind, GaugeMetricFamily)(metric.name, metric.what, labels=metric.labels)
+    family: Any = kinds.get(metric.kind, GaugeMetricFamily)(metric.name, metric.what, labels=metric.labels)
     for labels, value in values.items():
         if isinstance(value, Distribution):
             bounds = [*map(str, BOUNDS), "+Inf"]
             family.add_metric(labels, list(zip(bounds, value.counts, strict=True)), value.sum)
         else:
             family.add_metric(labels, value)
-    return family
+    return family  # type: ignore[no-any-return]  # all of them are
 
 
 class MetricsPage(LocalServer):
