@@ -106,5 +106,7 @@ class FleetFigures:
         for device, it in seen.devices.items():
             if device in here:
                 continue
-            self._counts[it.site, "gone" if now - it.since < DAY else "absent"] += 1
-            self._up_at[it.site] = max(it.since, self._up_at.get(it.site, 0.0))
+            # One that was here when the coordinator ended, and is not heard of since, goes now.
+            went = now if it.here else it.since
+            self._counts[it.site, "gone" if now - went < DAY else "absent"] += 1
+            self._up_at[it.site] = max(went, self._up_at.get(it.site, 0.0))

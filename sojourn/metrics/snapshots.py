@@ -34,6 +34,8 @@ class Snapshots:
         """Set once the node has answered; None while nothing is asked."""
         self._latest = Reading()
         self._taken = -FRESH
+        self._failed: set[Figures] = set()
+        """Those that could not be read once, and that the log has told of."""
 
     def take(self) -> tuple[Reading, bool]:
         """The newest figures, and whether the node answered; else they are those of before."""
@@ -49,12 +51,13 @@ class Snapshots:
             return self._latest, answered
 
     def _answer(self, asked: threading.Event) -> None:
-        try:
-            reading, now = Reading(), time.time()
-            for source in self._sources:
+        reading, now = Reading(), time.time()
+        for source in self._sources:
+            try:
                 source.read(reading, now)
-            self._latest, self._taken = reading, time.monotonic()
-        except Exception:  # a mistake in a figure must not end the node; the traceback is in the log
-            log.exception("the figures could not be read")
-        finally:
-            asked.set()
+            except Exception:  # a mistake in a figure must not end the node; the traceback is in the log, once
+                if source not in self._failed:
+                    log.exception("figures could not be read: %s", type(source).__name__)
+                self._failed.add(source)
+        self._latest, self._taken = reading, time.monotonic()
+        asked.set()

@@ -84,6 +84,18 @@ def test_a_site_that_is_gone_for_a_day_is_told_no_more_and_after_a_restart_it_is
     assert SITE_UP not in told.values(WALL + 10 + DAY)
 
 
+def test_a_site_that_is_not_heard_of_after_a_restart_is_told_as_gone() -> None:
+    bench = FleetBench()
+    bench.join("s1", ("a",))
+    bench.join("s2", ("b",))
+    bench.cloud = bench.replayed()
+    told = Told(bench)
+    bench.join("s1", ("a",), now=7 * DAY)
+    now = WALL + 7 * DAY
+    assert told.values(now)[SITE_UP] == {("s1",): 1, ("s2",): 0}
+    assert told.devices(now) == {("s1", "idle"): 1, ("s2", "gone"): 1}
+
+
 def test_a_device_that_a_model_is_at_counts_as_visiting() -> None:
     bench = Bench()
     bench.running()

@@ -154,12 +154,18 @@ def there_for(event: threading.Event) -> None:
     assert event.wait(60)
 
 
-def test_a_mistake_in_a_figure_does_not_end_the_node(tmp_path: Path) -> None:
-    with scraped(tmp_path, Broken()) as page:
-        assert "sojourn_link_up" not in page.get()[1]
-        answered = threading.Event()
-        page.driver.call(lambda _now: answered.set())
-        assert answered.wait(30)
+def test_a_mistake_in_a_figure_ends_neither_the_node_nor_the_other_figures_and_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(snapshots, "FRESH", 0.0)
+    with scraped(tmp_path, Broken(), HostileSite()) as page:
+        for _ in range(3):
+            text = page.get()[1]
+            assert "sojourn_link_up" in text
+            assert "sojourn_site_up" in text
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == [
+        "figures could not be read: Broken"
+    ]
 
 
 def test_only_programs_of_this_machine_are_answered_and_only_there(tmp_path: Path) -> None:
