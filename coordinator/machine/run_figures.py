@@ -29,7 +29,7 @@ from sojourn.metrics.catalogue import (
     VISIT_SECONDS,
     VISITS,
 )
-from sojourn.metrics.reading import Durations, VisitTally
+from sojourn.metrics.reading import Durations, VisitCounts
 from sojourn.protocol.figure_names import FIGURES
 from sojourn.protocol.visit_words import OUTCOMES, reason_word
 from sojourn.protocol.wire import JobStatus
@@ -54,7 +54,7 @@ class RunFigures:
         self._tours = tours
         self._rounds = Durations()
         self._rounds_closed = 0
-        self._visits = VisitTally()
+        self._visits = VisitCounts()
         self._moves = 0
         self._progress: dict[str, float] = {}
         """When each job that is under way last got on, as far as that was seen."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hierarchy.edge.records import VisitKept, VisitMissed
 from sojourn.metrics.catalogue import EDGE_DEVICES, EDGE_TOURS, EDGE_VISIT_SECONDS, EDGE_VISITS
-from sojourn.metrics.reading import VisitTally
+from sojourn.metrics.reading import VisitCounts
 from sojourn.protocol.visit_words import OUTCOMES, reason_word
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ class SiteFigures:
 
     def __init__(self, server: EdgeServer) -> None:
         self._server = server
-        self._visits = VisitTally()
+        self._visits = VisitCounts()
 
     def recorded(self, record: object) -> None:
         """A record was written: count visits as they end."""

@@ -63,14 +63,14 @@ class Reading:
             self.put(metric, float(each == word), *labels, each)
 
 
-class Figures(Protocol):
+class FigureSource(Protocol):
     """Who knows figures of a node. Read on the node's own thread, where nothing changes meanwhile."""
 
     def read(self, into: Reading, now: float) -> None:
         """Put what is known now; it must be quick, for the node waits. `now` is by a clock on the wall."""
 
 
-class VisitTally:
+class VisitCounts:
     """Visits counted by outcome and reason, and how long those took that came to something."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sojourn.links.settings import BrokerSettings
-    from sojourn.metrics.reading import Figures
+    from sojourn.metrics.reading import FigureSource
     from sojourn.node.driver import Driver
 
 log = logging.getLogger("sojourn")
@@ -21,7 +21,7 @@ log = logging.getLogger("sojourn")
 
 @contextmanager
 def metrics_served(
-    port: int, driver: Driver, sources: Sequence[Figures], store: Path, brokers: Mapping[str, BrokerSettings]
+    port: int, driver: Driver, sources: Sequence[FigureSource], store: Path, brokers: Mapping[str, BrokerSettings]
 ) -> Iterator[None]:
     """While in this context: Prometheus may scrape the node at this port."""
     need("metrics", f"metrics_port = {port}")

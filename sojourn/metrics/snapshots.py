@@ -12,7 +12,7 @@ from sojourn.metrics.reading import Reading
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sojourn.metrics.reading import Figures
+    from sojourn.metrics.reading import FigureSource
     from sojourn.node.driver import Driver
 
 PATIENCE = 1.0
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 class Snapshots:
     """Asks a node for its figures, one question at a time."""
 
-    def __init__(self, driver: Driver, sources: Sequence[Figures]) -> None:
+    def __init__(self, driver: Driver, sources: Sequence[FigureSource]) -> None:
         self._driver = driver
         self._sources = sources
         self._lock = threading.Lock()
@@ -34,7 +34,7 @@ class Snapshots:
         """Set once the node has answered; None while nothing is asked."""
         self._latest = Reading()
         self._taken = -FRESH
-        self._failed: set[Figures] = set()
+        self._failed: set[FigureSource] = set()
         """Those that could not be read once, and that the log has told of."""
 
     def take(self) -> tuple[Reading, bool]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from sojourn.metrics.reading import Figures, Reading
+    from sojourn.metrics.reading import FigureSource, Reading
 
 
 class SilentLink:
@@ -89,7 +89,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def scraped(folder: Path, *more: Figures, broker: BrokerSettings | None = None) -> Iterator[Scraped]:
+def scraped(folder: Path, *more: FigureSource, broker: BrokerSettings | None = None) -> Iterator[Scraped]:
     link = SilentLink()
     node = Node(
         "f", EdgeServer("e", "c"), FolderStore(folder), {"device": link, "cloud": link}, InlineWorkers(lambda _: None)
