@@ -34,7 +34,8 @@ from sojourn.store.journal import MemoryStore
 from tests.coordinator.machine.cloud_bench import OPERATOR, text
 from tests.coordinator.machine.rollout_bench import RolloutBench
 from tests.live.live_fleet import LiveFleet
-from tests.sojourn.metrics.test_page import SilentLink, free_port
+from tests.sojourn.brokers.guarded_broker import free_ports
+from tests.sojourn.metrics.silent_link import SilentLink
 
 if TYPE_CHECKING:
     from coordinator.machine.coordinator import Coordinator
@@ -85,7 +86,7 @@ class PlainFleet(LiveFleet):
 def rounds(folder: Path, turns: int) -> tuple[dict[str, list[float]], int]:
     """Milliseconds of the coordinator's processor time for a round, in each turn; and how many scrapes there were."""
     found: dict[str, list[float]] = {"scraped": [], "without": []}
-    port, scrapes = free_port(), 0
+    (port,), scrapes = free_ports(1), 0
     fleets = {what: PlainFleet(folder / what, port=port if what == "scraped" else None) for what in found}
     try:
         for turn in range(turns + 1):
@@ -150,7 +151,7 @@ def served(bench: LargeBench, folder: Path, times: int = 20) -> tuple[float, flo
     """Milliseconds of a scrape over HTTP, of them of processor time (the asker's too), its series and its bytes."""
     link = SilentLink()
     node = Node("f", bench.cloud, MemoryStore(), {"edge": link, "cloud": link}, InlineWorkers(lambda _: None))
-    driver, port, taken, used = Driver(node), free_port(), list[float](), list[float]()
+    driver, (port,), taken, used = Driver(node), free_ports(1), list[float](), list[float]()
     # It neither starts nor gets on: what it is asked for is all that happens on its thread.
     for name in ("start", "tick", "close", "will", "wake_at"):
         setattr(node, name, lambda *_how: None)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sojourn.metrics.catalogue import METRICS
 from tests.live.live_fleet import LiveFleet, job_text
-from tests.sojourn.metrics.test_page import free_port
+from tests.sojourn.brokers.guarded_broker import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ class MeasuredFleet(LiveFleet):
     """A fleet of which one node of each role has a port for its figures."""
 
     def __init__(self, folder: Path) -> None:
-        self.ports = {name: free_port() for name in SCRAPED}
+        self.ports = dict(zip(SCRAPED, free_ports(len(SCRAPED)), strict=True))
         super().__init__(folder, SITES, own_brokers=False)
 
     def _add(self, name: str, command: list[str]) -> None:
@@ -40,7 +40,7 @@ class Prometheus:
     """The real one, with the shipped configuration: our ports in it, and less patience."""
 
     def __init__(self, folder: Path, ports: dict[str, int]) -> None:
-        self.port = free_port()
+        (self.port,) = free_ports(1)
         folder.mkdir()
         text = (SHIPPED / "prometheus.yml").read_text().replace("15s", "1s")
         for name, job in SCRAPED.items():

@@ -24,28 +24,15 @@ from sojourn.node.driver import Driver
 from sojourn.node.node import Node
 from sojourn.node.workers import InlineWorkers
 from sojourn.store.journal import FolderStore
+from tests.sojourn.brokers.guarded_broker import free_ports
 from tests.sojourn.brokers.made_certificates import certificate_until
+from tests.sojourn.metrics.silent_link import SilentLink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from sojourn.metrics.reading import FigureSource, Reading
-
-
-class SilentLink:
-    """A link that never connects."""
-
-    payload_limit = 60_000
-
-    def open(self, *_how) -> None:
-        pass
-
-    def publish(self, *_what, **_how) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 class HostileSite:
@@ -81,20 +68,13 @@ class Scraped:
         return {name: float(value) for name, _, value in rows}
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @contextmanager
 def scraped(folder: Path, *more: FigureSource, broker: BrokerSettings | None = None) -> Iterator[Scraped]:
     link = SilentLink()
     node = Node(
         "f", EdgeServer("e", "c"), FolderStore(folder), {"device": link, "cloud": link}, InlineWorkers(lambda _: None)
     )
-    driver, port = Driver(node), free_port()
+    driver, port = Driver(node), free_ports(1)[0]
     sources = [NodeFigures(driver, lambda: 3), *more]
     with metrics_served(port, driver, sources, folder, {"cloud": broker or BrokerSettings()}):
         running = threading.Thread(target=driver.run)
