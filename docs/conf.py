@@ -53,6 +53,7 @@ CONTENTS = {
         ),
         "A real fleet": (
             "Installing <deploy/README>", "docs/coordinator", "docs/joining", "docs/jobs", "docs/fleet",
+            "Operating it <docs/operations>",
             "On a device <docs/devices>",
             "Boards <firmware_notes/README>", "docs/releases", "Rollouts <docs/rollouts>",
             "Inference <docs/inference>", "Privacy <docs/privacy>", "SECURITY",

@@ -147,6 +147,11 @@ class Agent:
         return effects
 
     @property
+    def visits(self) -> VisitMachine:
+        """The visits of the device."""
+        return self._visits
+
+    @property
     def idle(self) -> bool:
         """Whether nothing is under way and nobody waits for an answer: then all that counts is in its durable state."""
         return not (self._busy or self._warming or self.state.held or self.state.lines) and self.wake_at() is None

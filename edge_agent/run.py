@@ -24,6 +24,7 @@ from edge_agent.inference.usage_listener import UsageListener
 from edge_agent.joining.renewals import Renewals
 from edge_agent.limits.rules import Limits
 from edge_agent.mandates import Mandates, whose_word
+from edge_agent.metrics import metrics_of
 from edge_agent.releases.installing import Installer
 from edge_agent.releases.machine import ReleaseMachine
 from edge_agent.settings import AgentSettings
@@ -176,7 +177,7 @@ def main(flags: str, file: str | None = None) -> int:
         notifier = Notifier.from_environment()
         settings = read_settings(file, given, AgentSettings)
         driver, watch = assemble(settings, notifier)
-        with serving(settings, driver), renewing(settings), closing(watch()):
+        with metrics_of(settings, driver), serving(settings, driver), renewing(settings), closing(watch()):
             run_until_signal(driver, notifier)
     except SojournError as error:
         return logs.complain(error)

@@ -8,7 +8,7 @@ import msgspec
 
 from edge_agent.limits.settings import LimitSettings
 from sojourn.data.source import DataSettings
-from sojourn.links.settings import BrokerSettings
+from sojourn.links.settings import BrokerSettings, MetricsPort
 from sojourn.parts.part import PartName
 from sojourn.protocol.limits import Name
 from sojourn.settings import Texts, broker_table, path_table
@@ -83,3 +83,5 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Whose word lets jobs train on the device."""
     identity: IdentitySettings = IdentitySettings()
     """The device's own keys."""
+    metrics_port: MetricsPort = 0
+    """Serve figures for Prometheus on 127.0.0.1 at this port; 0: none. Needs `pip install 'sojourn[metrics]'`."""

@@ -10,6 +10,7 @@ comes of it would depend on which message was lost. Half a lease is given to tha
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,14 @@ REASONS: tuple[VisitReason, ...] = (
     "hot", "hours", "metered", "power", "busy", "memory", "disk", "data", "runtime", "unsupported", "failed",
 )  # fmt: skip
 """The words for what ended a training that an edge server understands."""
+_OUTCOMES = {
+    DeviceVisitEvent.ACCEPTED: "accepted",
+    DeviceVisitEvent.DISCARDED: "discarded",
+    DeviceVisitEvent.SUPERSEDED: "dropped",
+    DeviceVisitEvent.CROWDED_OUT: "dropped",
+    DeviceVisitEvent.UNANSWERED: "dropped",
+}
+"""How a visit is counted that ended like this; the others were declined, and are counted there."""
 
 
 def _unsigned(_order: Visit, _answer: Visited) -> msgspec.UnsetType:
@@ -80,8 +89,15 @@ class VisitMachine:
     _outbox: Outbox = field(default_factory=Outbox)
     _declined: Declined | None = None
     """The last visit that was begun and given up."""
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Visits since the start, by outcome and, of those that were declined, reason: both of a closed set of words."""
     _warned: tuple[str, tuple[str, ...]] = ("", ())
     """The job, and what was odd about the data beside it, that was said last."""
+
+    @property
+    def unanswered(self) -> int:
+        """How many results and refusals wait to be heard."""
+        return len(self._outbox)
 
     def state_of(self, visit: VisitId) -> DeviceVisitState:
         """Where a visit is, by what is known of it here."""
@@ -147,6 +163,7 @@ class VisitMachine:
             effects += self._end(self.active.key, DeviceVisitEvent.SUPERSEDED)
         if refusal := self._refusal(edge, order):
             DEVICE_VISIT.step(DeviceVisitState.NEW, DeviceVisitEvent.REFUSED)
+            self.counts["declined", refusal[0]] += 1
             return [*effects, Send(edge, Declined(order.id, *refusal)), Say(f"declined {order.id}: {refusal[1]}")]
         while len(self.state.held) >= RESULTS_KEPT:  # results that nobody fetches
             effects += self._end(next(iter(self.state.held)), DeviceVisitEvent.CROWDED_OUT)
@@ -255,6 +272,7 @@ class VisitMachine:
                 text = "not covered: the mandate has ended"
                 effects += self._decline(DeviceVisitEvent.MANDATE_OVER, "mandate", text, now)
             else:
+                self.counts["dropped", ""] += 1
                 effects += self._end(key, DeviceVisitEvent.MANDATE_OVER)
         return effects
 
@@ -310,6 +328,7 @@ class VisitMachine:
         if self._declined:
             DEVICE_VISIT.step(DeviceVisitState.DECLINED, DeviceVisitEvent.CROWDED_OUT)
         self._declined = Declined(active.order.id, reason, detail[:TEXT])
+        self.counts["declined", reason] += 1
         ask = self._outbox.ask(DECLINED, active.edge, self._declined, now)
         return [*self._end(active.key, event), *ask, Say(f"declined {active.order.id}: {detail}", "warning")]
 
@@ -317,6 +336,8 @@ class VisitMachine:
         """Nothing more is held of a visit."""
         held = self.state.held[key]
         DEVICE_VISIT.step(self._state_of_held(held), event)
+        if outcome := _OUTCOMES.get(event):
+            self.counts[outcome, ""] += 1
         record = VisitEnded(key, event == DeviceVisitEvent.ACCEPTED)
         self.state.apply(record)
         self._outbox.answered(key)

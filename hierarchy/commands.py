@@ -38,9 +38,11 @@ def run(
         typer.Option(metavar="HOST[:PORT]", help="The coordinator's broker.", show_default="the site's own"),
     ] = None,
     store: options.Store = None,
+    metrics_port: options.MetricsPort = None,
     verbose: options.Verbose = False,
 ) -> None:
     """Lead models along the devices of a site until told to stop."""
+    from hierarchy.metrics import metrics_of
     from hierarchy.settings import EdgeSettings
     from sojourn.node.driver import run_until_signal
     from sojourn.notify import Notifier
@@ -52,11 +54,14 @@ def run(
         "cloud": cloud,
         "cloud_broker": broker_flags(cloud_broker),
         "store": store,
+        "metrics_port": metrics_port,
     }
     settings = read_settings(file, flags, EdgeSettings)
     logs.set_up(verbose=verbose)
     notifier = Notifier.from_environment()
-    run_until_signal(assemble(settings, notifier), notifier)
+    driver = assemble(settings, notifier)
+    with metrics_of(settings, driver):
+        run_until_signal(driver, notifier)
 
 
 @app.command()

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
-from sojourn.links.settings import BrokerSettings
+from sojourn.links.settings import BrokerSettings, MetricsPort
 from sojourn.protocol.limits import Name
 from sojourn.settings import Texts, broker_table
 
@@ -29,3 +29,5 @@ class EdgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     store: str | None = None
     """The folder for journal and blobs; `~/.local/share/sojourn/FLEET/NAME` unless told. Example:
     `"/var/lib/sojourn-edge"`."""
+    metrics_port: MetricsPort = 0
+    """Serve figures for Prometheus on 127.0.0.1 at this port; 0: none. Needs `pip install 'sojourn[metrics]'`."""

@@ -50,9 +50,11 @@ def run(
         str | None, typer.Option(metavar="FILE", help="Let jobs wait until one of these operators signed them.")
     ] = None,
     store: options.Store = None,
+    metrics_port: options.MetricsPort = None,
     verbose: options.Verbose = False,
 ) -> None:
     """Take jobs and have the sites of a fleet do them, until told to stop."""
+    from coordinator.admin.metrics import metrics_of
     from coordinator.admin.settings import CoordinatorSettings
     from sojourn.node.driver import run_until_signal
     from sojourn.notify import Notifier
@@ -67,11 +69,14 @@ def run(
         "operators_file": operators_file,
         "mandate_keys_file": mandate_keys,
         "store": store,
+        "metrics_port": metrics_port,
     }
     settings = read_settings(file, flags, CoordinatorSettings)
     logs.set_up(verbose=verbose)
     notifier = Notifier.from_environment()
-    run_until_signal(assemble(settings, notifier), notifier)
+    driver = assemble(settings, notifier)
+    with metrics_of(settings, driver):
+        run_until_signal(driver, notifier)
 
 
 @app.command()

@@ -8,7 +8,7 @@ import msgspec
 
 from coordinator.machine.kept_rounds import KeepSettings
 from coordinator.rounds.node_keys import SigningPolicy
-from sojourn.links.settings import BrokerSettings
+from sojourn.links.settings import BrokerSettings, MetricsPort
 from sojourn.protocol.limits import Name
 from sojourn.settings import Texts, broker_table
 
@@ -45,3 +45,5 @@ class CoordinatorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     `"/var/lib/sojourn-coordinator"`."""
     keep: KeepSettings = KeepSettings()
     """Which models of finished rounds are kept."""
+    metrics_port: MetricsPort = 0
+    """Serve figures for Prometheus on 127.0.0.1 at this port; 0: none. Needs `pip install 'sojourn[metrics]'`."""

@@ -15,6 +15,7 @@ import msgspec
 
 from coordinator import lost_pieces
 from coordinator.machine.acts import NEEDED, job_name
+from coordinator.machine.fleet_figures import FleetFigures
 from coordinator.machine.fleet_requests import FleetRequests
 from coordinator.machine.fleet_watch import FleetWatch
 from coordinator.machine.job_queue import JobQueue
@@ -22,8 +23,10 @@ from coordinator.machine.mandate_requests import MandateRequests
 from coordinator.machine.mandate_rules import MandateRules
 from coordinator.machine.operator_desk import OperatorDesk
 from coordinator.machine.operator_requests import OperatorRequests
+from coordinator.machine.rollout_figures import RolloutFigures
 from coordinator.machine.rollout_requests import RolloutRequests
 from coordinator.machine.rollouts import Rollouts
+from coordinator.machine.run_figures import RunFigures
 from coordinator.machine.sites import RosterRead, Sites
 from coordinator.machine.tours import RoundTours
 from coordinator.machine.trust import Trust
@@ -118,6 +121,15 @@ class Coordinator:
     def state(self) -> CoordinatorState:
         """The durable state."""
         return self._queue.durable
+
+    @property
+    def unanswered(self) -> int:
+        """How many requests wait for their answers."""
+        return len(self._outbox)
+
+    def figures(self) -> tuple[FleetFigures, RunFigures, RolloutFigures]:
+        """Who can tell how the fleet, its jobs and its rollouts are, in numbers."""
+        return FleetFigures(self, self._tours), RunFigures(self, self._tours), RolloutFigures(self._rollouts)
 
     def role_of(self, sender: str) -> Role | None:
         """Operators are known by name and speak as the cloud does; everybody else who may write here is an edge."""

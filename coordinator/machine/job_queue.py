@@ -51,6 +51,7 @@ from sojourn.node.machine import Append, Did, Do, Say, Send, Undo, soonest
 from sojourn.parts import name_of
 from sojourn.protocol.messages import TourAccepted, TourCancel
 from sojourn.protocol.topics import Address
+from sojourn.protocol.visit_words import SILENT, TOUR_LATE
 
 if TYPE_CHECKING:
     from coordinator.machine.fleet_watch import FleetWatch
@@ -459,10 +460,10 @@ class JobQueue:
         """A site gave no sign of life: wait for it, go on without its tour, or give the tour to another site."""
         job = state.settings
         tour = next(t for t in state.tours if t.number == number)
-        policy, reason = job.tours.on_lost_site, f"no sign of life for {job.tours.site_lease:g} s"
+        policy, reason = job.tours.on_lost_site, f"{SILENT} for {job.tours.site_lease:g} s"
         if self._tours.past_deadline(number, now):
             # Its site speaks, and yet it does not end: waiting longer, or asking somebody else, could go on for ever.
-            policy, reason = "drop", f"its tour is over the deadline of {Leg(state, tour.leg).deadline(tour):g} s"
+            policy, reason = "drop", f"{TOUR_LATE} of {Leg(state, tour.leg).deadline(tour):g} s"
         lost = Say(f"job {state.name}: site {tour.site} is lost, {reason}; {policy}", "warning")
         self._advance(state, "site lost")
         if policy == "wait":

@@ -7,6 +7,7 @@ stands in `rollout_table`.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from coordinator.machine.company import Verdict, Voices
@@ -47,6 +48,8 @@ class Rollouts:
         self._progress: dict[str, RolloutProgress] = {}
         self._heard: dict[tuple[str, str], ReleaseReport] = {}
         """The newest word of each device, with figures that are not worth a record."""
+        self.revisions: Counter[str] = Counter()
+        """By line, how often something of its rollout or its devices has changed since the start."""
         self._there: set[str] = set()
         """The devices that were there when the fleet last changed."""
         self._asked: dict[str, set[str]] = {}
@@ -105,9 +108,10 @@ class Rollouts:
             return []
         if report.state in ENDS:
             self._asked.get(report.line, set()).discard(device)
-        if outdated(line, report, self._newest(line, device)):
+        if outdated(line, report, self.newest(line, device)):
             return []
         self._heard[report.line, device] = report
+        self.revisions[report.line] += 1
         effects = self._record(line, device, report, site)
         self._note(line, device)
         return [*effects, *self.consider(line, now)]
@@ -157,7 +161,7 @@ class Rollouts:
 
     def view(self, line: LineState, *, devices: bool) -> LineView:
         """The line as a person sees it."""
-        newest = {device: self._newest(line, device) for device in {*line.members, *line.reports}}
+        newest = {device: self.newest(line, device) for device in {*line.members, *line.reports}}
         known = {device: report for device, report in newest.items() if report}
         return view_of(line, known, self._reach(), self._progress[line.line], devices=devices)
 
@@ -314,7 +318,7 @@ class Rollouts:
         if device in line.members:
             progress = self._progress[line.line]
             progress.note_answer(device, ended=line.ended(device), aside=line.cargo_for(device) is not line.cargo)
-            progress.note_illness(device, illness(line, device, self._newest(line, device)))
+            progress.note_illness(device, illness(line, device, self.newest(line, device)))
 
     def _ship(self, line: LineState, now: float) -> list[Effect]:
         """Send the order to the devices that owe an answer, now and again."""
@@ -328,9 +332,11 @@ class Rollouts:
         progress.shipped(now)
         return shipments(line, owing, self._sites.reach(), progress)
 
-    def _newest(self, line: LineState, device: str) -> ReleaseReport | None:
+    def newest(self, line: LineState, device: str) -> ReleaseReport | None:
+        """What a device reported last."""
         return self._heard.get((line.line, device)) or line.reports.get(device)
 
     def _write(self, record: RolloutRecord, *, sync: bool = False) -> list[Effect]:
         self.durable.apply(record)
+        self.revisions[record.line] += 1
         return [Append(record, sync=sync)]

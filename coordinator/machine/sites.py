@@ -224,6 +224,11 @@ class Sites:
         return self._at[site]
 
     @property
+    def alive(self) -> frozenset[str]:
+        """The sites that are connected."""
+        return frozenset(self._epochs)
+
+    @property
     def heard(self) -> frozenset[str]:
         """The sites that have told their roster since the start."""
         return frozenset(self._rosters)

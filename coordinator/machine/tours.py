@@ -39,6 +39,8 @@ class RoundTours:
         """`keys` says with which keys some devices sign."""
         self._keys = keys
         self.progress: dict[int, TourProgress] = {}
+        self.moves = 0
+        """How often a tour was heard of that had got on since the last time."""
         self._outbox = outbox
         self._leases: dict[int, float] = {}
         """When each tour's lease ends, unless its site has spoken since."""
@@ -146,6 +148,8 @@ class RoundTours:
     def heard_of(self, state: JobState, tour: TourPlan, message: TourProgress, now: float) -> None:
         """A site gave a sign of life from a tour."""
         self._outbox.answered(("tour", tour.number))
+        before = self.progress.get(tour.number)
+        self.moves += before is None or (before.hop, before.step) != (message.hop, message.step)
         self.progress[tour.number] = message
         self._renew(state, tour.number, now)
 

@@ -36,6 +36,7 @@ from sojourn.protocol.messages import (
 )
 from sojourn.protocol.release_messages import ReleaseReport, Ship
 from sojourn.protocol.topics import Address
+from sojourn.protocol.visit_words import UNFETCHED
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -188,7 +189,7 @@ class EdgeServer:
             if hop is None:
                 effects += self._tours.not_gathered(key, event.reason, now)
             else:
-                reason = f"the result could not be fetched ({event.reason})"
+                reason = f"{UNFETCHED} ({event.reason})"
                 effects += self._visits.lose((key, hop), "fetch failed", reason, now)
         return effects
 

@@ -18,6 +18,7 @@ from sojourn.node.machine import Pull, Say, Send
 from sojourn.protocol.limits import MOST_SECONDS, TEXT
 from sojourn.protocol.messages import Accepted, Cancel, Discarded, Prepare, Visit
 from sojourn.protocol.topics import Address
+from sojourn.protocol.visit_words import LATE, SILENT
 from sojourn.protocol.wire import DATA_NOTE, VisitReport, visit_steps, with_figures
 from sojourn.randomness import derive
 
@@ -344,8 +345,8 @@ class Visits:
             self._site.alarm.set(where, visit.lease_ends)
             return []
         if visit.past_deadline(now):
-            return self.lose(where, "deadline over", f"over its deadline of {visit.deadline:g} s", now)
-        return self.lose(where, "lease over", f"no sign of life for {visit.lease:g} s", now)
+            return self.lose(where, "deadline over", f"{LATE} of {visit.deadline:g} s", now)
+        return self.lose(where, "lease over", f"{SILENT} for {visit.lease:g} s", now)
 
 
 def _note(passed: Passed, result: Visited) -> str:

@@ -104,7 +104,8 @@ class Node:
         self.epoch: Epoch
         self._epoch_size = 0
         self.dropped: Counter[str] = Counter()
-        self.traffic = 0
+        self.received = self.sent = 0
+        """Bytes of messages that came and went, the birth and what the links add apart."""
         self._pause = pause
         self._rate = rate
         self._wires: dict[Address, int] = {}
@@ -155,6 +156,11 @@ class Node:
         self._sent_inline = rest.sent_inline or {}
         if rest.snapshot:
             self.machine.restore(rest.snapshot)
+
+    @property
+    def traffic(self) -> int:
+        """Bytes of messages in both directions."""
+        return self.received + self.sent
 
     def on_record(self, observer: Callable[[Any], None]) -> None:
         """Have somebody told of every record that is written."""
@@ -286,7 +292,7 @@ class Node:
         known = self._epochs.get(sender)
         if known is not None and packet.epoch.count < known.count:
             raise InvalidMessage("of an earlier boot")
-        self.traffic += packet.size
+        self.received += packet.size
         useful = True
         if type(message) in _OF_BLOBS:
             outcomes, useful = self._exchange.handle(sender, message, now)
@@ -448,7 +454,7 @@ class Node:
                 size += sum(map(inlined_size, along.values()))
             packet = LocalPacket(self.address, self.epoch, message, size, along or {})
             self._neighbours.send(self.links[to.role], to, packet)
-        self.traffic += size
+        self.sent += size
         self.machine.heard(to, size, now, spoke=False)
 
     def _hand_over(self, ref: Ref, source: Address, arrived: Callable[[float], list[Outcome]]) -> bool:
@@ -466,7 +472,7 @@ class Node:
 
     def moved(self, peer: Address, size: int, now: float, *, spoke: bool) -> None:
         """Count bytes that would have gone to a neighbour or come from it."""
-        self.traffic += size
+        self.received += size  # both ways: in one process nobody asks which
         self.machine.heard(peer, size, now, spoke=spoke)
 
     def _sweep(self, now: float) -> None:
