@@ -38,6 +38,7 @@ def run(
         typer.Option(metavar="HOST[:PORT]", help="The coordinator's broker.", show_default="the site's own"),
     ] = None,
     store: options.Store = None,
+    log_format: options.LogFormat = None,
     verbose: options.Verbose = False,
 ) -> None:
     """Lead models along the devices of a site until told to stop."""
@@ -52,9 +53,11 @@ def run(
         "cloud": cloud,
         "cloud_broker": broker_flags(cloud_broker),
         "store": store,
+        "log_format": log_format,
     }
+    logs.set_up(verbose=verbose, log_format=log_format, role="edge")
     settings = read_settings(file, flags, EdgeSettings)
-    logs.set_up(verbose=verbose)
+    logs.set_up(verbose=verbose, log_format=settings.log_format, role="edge", node=settings.name)
     notifier = Notifier.from_environment()
     run_until_signal(assemble(settings, notifier), notifier)
 

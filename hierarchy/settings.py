@@ -7,6 +7,7 @@ from typing import ClassVar
 import msgspec
 
 from sojourn.links.settings import BrokerSettings
+from sojourn.logs import LogFormat
 from sojourn.protocol.limits import Name
 from sojourn.settings import Texts, broker_table
 
@@ -29,3 +30,6 @@ class EdgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     store: str | None = None
     """The folder for journal and blobs; `~/.local/share/sojourn/FLEET/NAME` unless told. Example:
     `"/var/lib/sojourn-edge"`."""
+    log_format: LogFormat | None = None
+    """How the log is written: `plain` lines for people, or `json`, an object on each line. Unless told, as the variable
+    SOJOURN_LOG_FORMAT says, else plain. Example: `"json"`."""

@@ -42,3 +42,7 @@ PasswordPort = Annotated[
 ]
 LocalPort = Annotated[int, typer.Option(help="On 127.0.0.1, with passwords; 0: none.", min=0, max=65_535)]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")]
+LogFormat = Annotated[
+    str | None,
+    typer.Option(metavar="plain|json", help="How the log is written: lines for people, or JSON.", show_default="plain"),
+]
