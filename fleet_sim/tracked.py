@@ -30,7 +30,7 @@ class TrackedSimulation:
     def __init__(self, simulation: Simulation) -> None:
         simulation.tracking.need()
         self._simulation = simulation
-        self._tracker = Tracker(simulation.tracking) if simulation.tracking.on else None
+        self._tracker = Tracker(simulation.tracking, at_once=True) if simulation.tracking.on else None
         self._run = ""
 
     def begin(self, folder: Path) -> None:
@@ -44,7 +44,7 @@ class TrackedSimulation:
         job = self._simulation.read()
         where = {"kind": "simulation", "folder": str(folder.absolute())}
         params = params_of(parse(self._simulation.text, CONFIG))
-        self._tracker.tell(RunBegun(self._run, job.name, params, {**tags_of(job), **where}))
+        self._tracker.tell(RunBegun(self._run, job.name, time.time(), params, {**tags_of(job), **where}))
 
     def round(self, report: RoundReport, clock: float) -> None:
         """A round has its figures; it ended at this time of the fleet's own clock."""

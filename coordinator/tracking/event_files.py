@@ -5,10 +5,13 @@ Only the process that tracks imports it.
 
 from __future__ import annotations
 
+import fcntl
+import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from coordinator.tracking.mlflow_store import ALWAYS
+from coordinator.tracking.frames import ALWAYS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +21,26 @@ if TYPE_CHECKING:
 SHORT_ID = 8
 """Characters of a run's id in its folder's name: a job of the same name may have been removed before."""
 EVENTS = "events.out.tfevents.*"
+LOCK = ".writing"
+"""The file in a run's folder that its one writer has locked."""
+PATIENCE = 20.0
+"""Seconds for another writer to go: one whose coordinator was killed writes what it has, and ends."""
+
+
+@dataclass
+class OpenRun:
+    """A run that is under way: its writer, its lock, and its newest round that is written."""
+
+    writer: Any
+    lock: IO[str]
+    newest: int
+
+    def close(self) -> None:
+        """Write the rest, and let others write."""
+        try:
+            self.writer.close()
+        finally:
+            self.lock.close()
 
 
 class EventFiles:
@@ -27,39 +50,58 @@ class EventFiles:
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
-        self._runs: dict[str, tuple[Any, int]] = {}
-        """The writer of each run that is under way, and its newest round that is written."""
+        self._runs: dict[str, OpenRun] = {}
+
+    def open(self) -> None:
+        """Get ready."""
+        self._folder.mkdir(parents=True, exist_ok=True)
 
     def begin(self, run: RunBegun) -> None:
         """Find out which rounds are there, and open a file for more of them."""
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb  # noqa: PLC0415  # where it is set
         from tensorboard.summary.writer.event_file_writer import EventFileWriter  # noqa: PLC0415
 
-        if run.id in self._runs:
-            self._runs.pop(run.id)[0].close()
+        if before := self._runs.pop(run.id, None):
+            before.close()
         place = self._folder / f"{run.name}-{run.id[:SHORT_ID]}"
-        newest = _newest(place)
-        writer = EventFileWriter(str(place))
-        self._runs[run.id] = writer, newest
-        if newest == 0:
-            _add(writer, hparams_pb({**run.params, **run.tags}, trial_id=run.id), 0.0, 0)
-            writer.flush()
+        place.mkdir(parents=True, exist_ok=True)
+        lock = _locked(place / LOCK)
+        it = self._runs[run.id] = OpenRun(EventFileWriter(str(place)), lock, _newest(place))
+        if it.newest == 0:
+            _add(it.writer, hparams_pb({**run.params, **run.tags}, trial_id=run.id), run.at, 0)
+            it.writer.flush()
 
     def rounds(self, rounds: Sequence[RoundTracked]) -> None:
         """Write the rounds of a run that are not written yet."""
         from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415
 
-        writer, newest = self._runs[rounds[0].id]
-        new = [it for it in rounds if it.step > newest]
+        run = self._runs[rounds[0].id]
+        new = [it for it in rounds if it.step > run.newest]
         for it in new:
             values = [Summary.Value(tag=key, simple_value=value) for key, value in it.metrics.items()]
-            _add(writer, Summary(value=values), it.at, it.step)
-        writer.flush()  # says what went wrong, if something did
-        self._runs[rounds[0].id] = writer, max([newest, *(it.step for it in new)])
+            _add(run.writer, Summary(value=values), it.at, it.step)
+        run.writer.flush()  # says what went wrong, if something did
+        run.newest = max([run.newest, *(it.step for it in new)])
 
     def end(self, ended: RunEnded) -> None:
         """Close the run's file."""
-        self._runs.pop(ended.id)[0].close()
+        self._runs.pop(ended.id).close()
+
+
+def _locked(path: Path) -> IO[str]:
+    """A file that is this writer's alone, when another one has gone."""
+    lock = path.open("w", encoding="ascii")
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                lock.close()
+                raise
+            time.sleep(0.1)
+        else:
+            return lock
 
 
 def _add(writer: Any, summary: Any, at: float, step: int) -> None:

@@ -6,18 +6,21 @@ from typing import Literal
 
 import msgspec
 
+ALWAYS = "visits"
+"""A figure that every round has: its newest step is the newest round that is written."""
 Outcome = Literal["done", "stopped", "refused", "interrupted"]
 
 
 class RunBegun(msgspec.Struct, frozen=True, tag="begun"):
     """A run is under way, for the first time or again.
 
-    id: tells it apart from all others, also of the same name, and is the same after a restart. params: settings that
-    do not change. tags: what may.
+    id: tells it apart from all others, also of the same name, and is the same after a restart. at: since when, in
+    seconds since 1970. params: settings that do not change. tags: what may.
     """
 
     id: str
     name: str
+    at: float
     params: dict[str, str] = {}
     tags: dict[str, str] = {}
 

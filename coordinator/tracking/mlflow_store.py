@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coordinator.tracking.frames import ALWAYS
 from coordinator.tracking.settings import SQLITE
 
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
 ID = "sojourn.id"
 """The tag by which a run is found again."""
-ALWAYS = "visits"
-"""A figure that every round has: its newest step is the newest round that is written."""
 METRICS_AT_ONCE, PARAMS_AT_ONCE = 900, 100
 """How many MLflow takes in one call."""
 STATUS = {"done": "FINISHED", "stopped": "KILLED", "refused": "FAILED", "interrupted": "KILLED"}
@@ -38,17 +37,26 @@ class MlflowRuns:
         self._runs: dict[str, tuple[str, int]] = {}
         """MLflow's id of each run that is under way, and its newest round that is written."""
 
+    def open(self) -> None:
+        """Get ready: a store that is new takes seconds."""
+        self._experiment()
+
     def begin(self, run: RunBegun) -> None:
         """Find the run again, or make it; tell what is not told of it yet."""
         client = self._connected()
         found = client.search_runs([self._experiment()], f"tags.`{ID}` = '{run.id}'", max_results=1)
-        it = found[0] if found else client.create_run(self._experiment(), run_name=run.name, tags={ID: run.id})
+        it = found[0] if found else self._made(run)
         number = it.info.run_id
         self._describe(number, run, it.data.params)
         if it.info.status != "RUNNING":
             client.update_run(number, status="RUNNING")
         steps = [metric.step for metric in client.get_metric_history(number, ALWAYS)] if found else []
         self._runs[run.id] = number, max(steps, default=0)
+
+    def _made(self, run: RunBegun) -> Any:
+        return self._connected().create_run(
+            self._experiment(), start_time=int(run.at * 1000), run_name=run.name, tags={ID: run.id}
+        )
 
     def _describe(self, number: str, run: RunBegun, told: dict[str, str]) -> None:
         """Tags may change; a parameter that was told once cannot."""

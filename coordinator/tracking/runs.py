@@ -32,7 +32,8 @@ def settings_of(job: JobSettings) -> dict[str, Any]:
 
 def params_of(tables: Mapping[str, Any]) -> dict[str, str]:
     """Settings by their paths in a file."""
-    found = sorted((safe_key(key), clean(str(value), VALUE)) for key, value in _flat(tables, ""))
+    said = {name: it for name, it in tables.items() if name != "tracking"}
+    found = sorted((safe_key(key), clean(str(value), VALUE)) for key, value in _flat(said, ""))
     return dict(found[:PARAMS])
 
 
@@ -77,5 +78,5 @@ def _flat(table: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{path}{key}.")
-        elif value is not None:
+        elif value not in (None, "", [], ()):
             yield f"{path}{key}", value

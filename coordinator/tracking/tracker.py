@@ -30,15 +30,20 @@ log = logging.getLogger(__name__)
 
 
 class Tracker:
-    """Runs that are tracked: a thread feeds a process, which is started with the first of them."""
+    """Runs that are tracked: a thread feeds a process, which is started with the first of them.
 
-    def __init__(self, settings: TrackingSettings) -> None:
+    at_once: start it now, since a run begins soon.
+    """
+
+    def __init__(self, settings: TrackingSettings, *, at_once: bool = False) -> None:
         self._setup = WriterSetup(settings.mlflow, settings.tensorboard, settings.experiment)
         self._queue: queue.Queue[Frame | None] = queue.Queue()
         self._told: dict[str, list[Frame]] = {}
         """What was told of each run that is under way: a process that takes another's place is told it again."""
         self._process: subprocess.Popen[bytes] | None = None
         self._starts = 0
+        if at_once:
+            self._start_again()
         self._thread = threading.Thread(target=self._feed, name="tracking", daemon=True)
         self._thread.start()
 

@@ -41,6 +41,9 @@ class Sink(Protocol):
 
     name: str
 
+    def open(self) -> None:
+        """Get ready, before anything is to be written."""
+
     def begin(self, run: RunBegun) -> None:
         """A run is under way, for the first time or again."""
 
@@ -61,6 +64,13 @@ class SinkQueue:
         """What each run under way began with: after an error it is begun again."""
         self._complained = ""
 
+    def open(self) -> None:
+        """Get ready, so that the first run does not wait for it."""
+        try:
+            self._sink.open()
+        except Exception as error:  # noqa: BLE001  # as below
+            self._complain(error)
+
     def put(self, frame: Frame) -> None:
         """Have a frame written."""
         waiting = self._waiting.setdefault(frame.id, deque())
@@ -75,17 +85,18 @@ class SinkQueue:
 
     def write(self) -> None:
         """Write what can be written."""
+        before = self.waits
         for run in list(self._waiting):
             try:
                 self._write(self._waiting[run])
             except Exception as error:  # noqa: BLE001  # another library's files and databases: whatever it is, the job goes on
-                self._complain(f"{self._sink.name} cannot be written: {type(error).__name__}: {error}"[:REASON])
+                self._complain(error)
                 if begun := self._begun.pop(run, None):  # what is written is found out anew
                     self._waiting[run].appendleft(begun)
             else:
                 del self._waiting[run]
-        if self._complained and not self.waits:
-            self._complain("")
+        if self._complained and before and not self.waits:
+            self._complained = ""
             self._warn(f"{self._sink.name} is written again")
 
     def _write(self, waiting: deque[Frame]) -> None:
@@ -105,9 +116,11 @@ class SinkQueue:
                         waiting.popleft()
             waiting.popleft()
 
-    def _complain(self, text: str) -> None:
+    def _complain(self, error: Exception) -> None:
         """Say what is wrong, once."""
-        if text and text != self._complained:
+        words = str(error).partition("\n[SQL")[0]  # what follows is the library's own business
+        text = f"{self._sink.name} cannot be written: {type(error).__name__}: {words}"[:REASON]
+        if text != self._complained:
             self._warn(f"{text}; it is tried again, and the job goes on")
         self._complained = text
 
@@ -123,6 +136,8 @@ def main() -> None:
             if setup is None:
                 setup = msgspec.json.decode(line, type=WriterSetup)
                 queues = [SinkQueue(sink, _warn) for sink in _sinks(setup)]
+                for queue in queues:
+                    queue.open()
                 continue
             for queue in queues:
                 queue.put(_DECODER.decode(line))

@@ -1,4 +1,4 @@
-"""One visit's id through the logs of all roles: real processes, which write JSON, over a real Mosquitto."""
+"""One visit's id through the logs of all roles, and a job tracked: real processes over a real Mosquitto."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from tests.coordinator.tracking.stores import empty_store, history_in, runs_in, scalars_in
 from tests.live.live_fleet import LiveFleet, job_text
 
 JSON = ("--log-format", "json")
@@ -14,10 +15,16 @@ DEVICES = ["pi-1", "pi-2", "pi-3", "pi-4"]
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
-@pytest.fixture
-def fleet(tmp_path, monkeypatch):
-    monkeypatch.setenv("SOJOURN_LOG_FORMAT", "plain")
-    running = LiveFleet(tmp_path, {"e1": DEVICES}, own_brokers=False, flags=JSON, cloud_flags=JSON, edge_flags=JSON)
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory):
+    """Of which the coordinator is told by its file, the others by an option, to write JSON."""
+    folder = tmp_path_factory.mktemp("logs")
+    (folder / "mlflow.db").write_bytes(empty_store())
+    settings = folder / "coordinator.toml"
+    settings.write_text('log_format = "json"\n[tracking]\nmlflow = "mlflow.db"\ntensorboard = "tb"\n')
+    running = LiveFleet(
+        folder, {"e1": DEVICES}, own_brokers=False, flags=JSON, cloud_flags=(str(settings),), edge_flags=JSON
+    )
     yield running
     running.stop()
 
@@ -70,3 +77,20 @@ def test_one_id_tells_the_story_of_a_visit(fleet) -> None:
     runs = [line for line in lines_of(fleet, "cloud") if line.get("run") == "logged"]
     assert [it["round"] for it in runs if "accuracy" in it["message"]] == [1]
     assert all(it["device"] == "pi-1" for it in lines_of(fleet, "pi-1"))
+
+
+def test_a_job_is_one_run_in_each_store_also_when_its_coordinator_is_killed(fleet) -> None:
+    fleet.submit(job_text("tracked", 3))
+    fleet.wait_for("cloud", "job tracked round 1: accuracy")
+    fleet.kill("cloud")
+    fleet.start("cloud")
+    assert fleet.finish("tracked").status == "done"
+    fleet.interrupt("cloud")  # it waits for what is not written yet
+    database = fleet.folder / "mlflow.db"
+    run = next(it for it in runs_in(database) if it.data.tags["job"] == "tracked")
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["kind"] == "live"
+    assert [step for step, _ in history_in(database, run)] == [1, 2, 3]
+    (events,) = (fleet.folder / "tb").glob("tracked-*")
+    assert scalars_in(events) == [(step, round(value, 6)) for step, value in history_in(database, run)]
+    assert not [line for line in lines_of(fleet, "cloud") if "tracking" in line["message"]]
