@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 
@@ -29,12 +30,12 @@ def fleet(tmp_path_factory):
     running.stop()
 
 
-def lines_of(fleet: LiveFleet, name: str) -> list[dict]:
+def lines_of(fleet: LiveFleet, name: str) -> list[dict[str, Any]]:
     """All lines of a node's log: each is an object, whatever is said in it."""
     return [json.loads(line) for line in fleet.log(name).splitlines()]
 
 
-def story(fleet: LiveFleet, visit: str) -> list[dict]:
+def story(fleet: LiveFleet, visit: str) -> list[dict[str, Any]]:
     """What `grep '"VISIT"' *.log` finds."""
     return [
         json.loads(line) for name in fleet.commands for line in fleet.log(name).splitlines() if f'"{visit}"' in line

@@ -6,6 +6,7 @@ import json
 import logging
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ def record(text, *values, error=None, about=None) -> logging.LogRecord:
     return made
 
 
-def line_of(it: logging.LogRecord, role="edge", node="e1") -> dict:
+def line_of(it: logging.LogRecord, role="edge", node="e1") -> dict[str, Any]:
     line = JsonLines(role, node).format(it)
     assert "\n" not in line
     found = json.loads(line)

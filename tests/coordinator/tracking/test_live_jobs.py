@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from coordinator.tracking.frames import RoundTracked, RunBegun, RunEnded
@@ -17,7 +19,7 @@ class TrackedBench(MeasuredBench):
     """A coordinator whose jobs are tracked, as its node would have it: record by record, after the machine's turn."""
 
     def __init__(self, **changes) -> None:
-        self.frames: list = []
+        self.frames: list[Any] = []
         self.jobs = self.tracking()
         super().__init__(**changes)
 

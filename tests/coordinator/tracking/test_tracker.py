@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import sys
 import time
 from contextlib import closing
+from typing import Any
 
-from coordinator.tracking import tracker as tracking
 from coordinator.tracking.event_files import EventFiles
 from coordinator.tracking.mlflow_store import MlflowRuns
 from coordinator.tracking.settings import TrackingSettings
@@ -22,6 +23,11 @@ def told(queue: SinkQueue, *frames) -> None:
     for frame in frames:
         queue.put(frame)
     queue.write()
+
+
+def tell(tracker: Tracker, *frames: Any) -> None:
+    for frame in frames:
+        tracker.tell(frame)
 
 
 def test_what_cannot_be_written_waits_and_is_said_once(tmp_path) -> None:
@@ -82,14 +88,12 @@ def test_a_database_that_cannot_be_written_for_a_while(database) -> None:
 def test_a_process_that_is_killed_has_a_successor_and_no_round_is_written_twice(tmp_path, caplog) -> None:
     started = Tracker(TrackingSettings(tensorboard=str(tmp_path)))
     folder = tmp_path / f"digits-{ID[:8]}"
-    for frame in (begun(), *rounds(1, 2)):
-        started.tell(frame)
+    tell(started, begun(), *rounds(1, 2))
     _wait_until(lambda: folder.exists() and _written(folder) == 2)
     victim = there(started._process)
     os.kill(victim.pid, signal.SIGKILL)
     victim.wait()
-    for frame in (*rounds(3), *rounds(4), ended()):
-        started.tell(frame)
+    tell(started, *rounds(3, 4), ended())
     started.close()
     assert scalars_in(folder) == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4)]
     assert "exit code -9; it is started again" in caplog.text
@@ -106,7 +110,7 @@ def test_a_broken_store_is_left_as_it_is(tmp_path) -> None:
 
 
 def test_a_process_that_cannot_be_started_is_a_warning(tmp_path, caplog, monkeypatch) -> None:
-    monkeypatch.setattr(tracking.sys, "executable", str(tmp_path / "nothing"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
     started = Tracker(TrackingSettings(tensorboard=str(tmp_path)))
     started.tell(begun())
     started.close()
