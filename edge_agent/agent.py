@@ -224,7 +224,9 @@ class Agent:
                 return self._prepare(edge, message)
             case Accepted():
                 return self._visits.answered(edge, message.visit, accepted=True)
-            case Discarded() | Cancel():
+            case Discarded():
+                return self._visits.answered(edge, message.visit, accepted=False, reason=message.reason)
+            case Cancel():
                 return self._visits.answered(edge, message.visit, accepted=False)
             case Recall():
                 return self._recalled(message, now)

@@ -172,10 +172,12 @@ def renewing(settings: AgentSettings) -> Iterator[None]:
 def main(flags: str, file: str | None = None) -> int:
     """Run until told to stop; returns the exit code."""
     given = msgspec.json.decode(flags, type=dict)
-    logs.set_up(verbose=given.pop("verbose", False))
+    verbose = given.pop("verbose", False)
     try:
+        logs.set_up(verbose=verbose, log_format=given.get("log_format"), role="agent")
         notifier = Notifier.from_environment()
         settings = read_settings(file, given, AgentSettings)
+        logs.set_up(verbose=verbose, log_format=settings.log_format, role="agent", node=settings.name)
         driver, watch = assemble(settings, notifier)
         with metrics_of(settings, driver), serving(settings, driver), renewing(settings), closing(watch()):
             run_until_signal(driver, notifier)

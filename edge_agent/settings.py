@@ -9,6 +9,7 @@ import msgspec
 from edge_agent.limits.settings import LimitSettings
 from sojourn.data.source import DataSettings
 from sojourn.links.settings import BrokerSettings, MetricsPort
+from sojourn.logs import LogFormat
 from sojourn.parts.part import PartName
 from sojourn.protocol.limits import Name
 from sojourn.settings import Texts, broker_table, path_table
@@ -75,6 +76,9 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     their names; `class-counts`, how many samples it has of each class. Example: `["class-counts"]`."""
     idle_seconds: Annotated[float, msgspec.Meta(ge=0)] = 5.0
     """How long the training process stays, with its memory, after its last work."""
+    log_format: LogFormat | None = None
+    """How the log is written: `plain` lines for people, or `json`, an object on each line. Unless told, as the variable
+    SOJOURN_LOG_FORMAT says, else plain. Example: `"json"`."""
     limits: LimitSettings = LimitSettings()
     """What training may take of the device, and when."""
     release: ReleaseSettings = ReleaseSettings()

@@ -32,6 +32,7 @@ from edge_agent.records import (
 )
 from edge_agent.training.work import Train
 from edge_agent.visit_table import DEVICE_VISIT, DeviceVisitEvent, DeviceVisitState
+from sojourn.about import About
 from sojourn.node.machine import Append, Do, Pull, Say, Send, Undo, soonest
 from sojourn.node.outbox import Outbox
 from sojourn.protocol.limits import MOST, TEXT
@@ -164,7 +165,8 @@ class VisitMachine:
         if refusal := self._refusal(edge, order):
             DEVICE_VISIT.step(DeviceVisitState.NEW, DeviceVisitEvent.REFUSED)
             self.counts["declined", refusal[0]] += 1
-            return [*effects, Send(edge, Declined(order.id, *refusal)), Say(f"declined {order.id}: {refusal[1]}")]
+            declined = Say(f"declined {order.id}: {refusal[1]}", about=order.id.about(site=edge.name))
+            return [*effects, declined, Send(edge, Declined(order.id, *refusal))]
         while len(self.state.held) >= RESULTS_KEPT:  # results that nobody fetches
             effects += self._end(next(iter(self.state.held)), DeviceVisitEvent.CROWDED_OUT)
         effects += self.mandates.take(self.state, order, now)
@@ -172,7 +174,7 @@ class VisitMachine:
         self.state.apply(record)
         return [*effects, Append(record), *self._begin(key, self.state.held[key], now)]
 
-    def answered(self, edge: Address, visit: VisitId, *, accepted: bool) -> list[Effect]:
+    def answered(self, edge: Address, visit: VisitId, *, accepted: bool, reason: str = "") -> list[Effect]:
         """The edge server has answered a result, or wants no more of a visit."""
         event = DeviceVisitEvent.ACCEPTED if accepted else DeviceVisitEvent.DISCARDED
         before = self.state_of(visit)
@@ -182,7 +184,10 @@ class VisitMachine:
         if held and held.order.id == visit and held.source != edge.name:  # only who asked for it has a say
             return []
         after = DEVICE_VISIT.step(before, event)
-        return self._end(key_of(visit), event) if after != before else []
+        if after == before:
+            return []
+        text = f"{visit} is accepted" if accepted else f"{visit} is wanted no more" + (f": {reason}" if reason else "")
+        return [*self._end(key_of(visit), event), Say(text, "step", visit.about(site=edge.name))]
 
     def pulled(self, digest: bytes, now: float) -> list[Effect]:
         """A blob that the visit under way waited for is here."""
@@ -196,7 +201,7 @@ class VisitMachine:
         if not waits:
             return []
         text = f"visit {active.order.id} waits until the results of {', '.join(waits)} are answered"
-        return [Say(text), *self._outbox.hasten(now)]
+        return [Say(text, about=active.about), *self._outbox.hasten(now)]
 
     def pull_failed(self, reason: str, now: float) -> list[Effect]:
         """A blob that the visit under way waited for cannot be had."""
@@ -213,11 +218,12 @@ class VisitMachine:
             if now < active.patience:
                 return []
             text = f"nobody has answered the result of {key}: it is dropped, and what it would have remembered"
-            effects += [*self._end(key, DeviceVisitEvent.UNANSWERED), Say(text, "warning")]
+            lost = Say(text, "warning", self.state.held[key].order.id.about())
+            effects += [*self._end(key, DeviceVisitEvent.UNANSWERED), lost]
         if self.mandates.demanded and not self.mandates.in_force(self.state, active.order.id.job):
             return [*effects, *self.mandate_over(active.order.id.job, now)]
         active.step(DeviceVisitEvent.UNBLOCKED)
-        return [*effects, self._train(now)]
+        return [*effects, *self._train(now)]
 
     def doing(self, event: Doing, now: float) -> None:
         """Training gets on."""
@@ -244,15 +250,19 @@ class VisitMachine:
         self.active = None
         blobs = tuple(ref.digest for ref in [*outcome.vectors.values(), *outcome.memory.values()])
         ask = self._outbox.ask(active.key, active.edge, answer, now)
-        text = f"trained {active.order.id}: {_describe(outcome)}"
-        return [Append(record, sync=True, blobs=blobs), *ask, Say(text), *self._warn(active.order.id.job, outcome)]
+        said = [
+            Say(f"trained {active.order.id}: {_describe(outcome)}", about=active.about),
+            Say(f"its result is offered to {active.edge.name}: {_size(outcome)} bytes", "step", active.about),
+            *self._warn(active.order.id.job, outcome),
+        ]
+        return [Append(record, sync=True, blobs=blobs), *said, *ask]
 
     def _warn(self, job: str, outcome: Trained) -> list[Say]:
         """Say what is odd about the data beside this job; not again for each of its visits."""
         if (job, outcome.warnings) == self._warned:
             return []
         self._warned = job, outcome.warnings
-        return [Say(f"job {job}, data: {text}", "warning") for text in outcome.warnings]
+        return [Say(f"job {job}, data: {text}", "warning", About(job)) for text in outcome.warnings]
 
     def did_not(self, event: DidNot, now: float) -> list[Effect]:
         """Training failed: try once more where the worker itself broke, else give the visit up."""
@@ -260,7 +270,8 @@ class VisitMachine:
         if event.reason == "failed" and active.restarts < RESTARTS:
             active.restarts += 1
             active.step(DeviceVisitEvent.WORKER_DIED)
-            return [Say(f"the worker failed, once more: {event.detail}", "warning"), self._train(now)]
+            failed = Say(f"the worker failed, once more: {event.detail}", "warning", active.about)
+            return [failed, *self._train(now)]
         reason: VisitReason = next((word for word in REASONS if word == event.reason), "failed")
         return self._decline(DeviceVisitEvent.NOT_DONE, reason, event.detail, now)
 
@@ -312,15 +323,16 @@ class VisitMachine:
         self.active = ActiveVisit(key, held, now, now, {ref.digest for ref in needed})
         self.active.step(DeviceVisitEvent.TAKEN)
         pulls = [Pull(ref, self.active.edge) for ref in needed]
-        return [Say(f"visit {held.order.id} from {held.source}"), *pulls]
+        return [Say(f"visit {held.order.id} from {held.source}", about=self.active.about), *pulls]
 
-    def _train(self, now: float) -> Do:
+    def _train(self, now: float) -> list[Effect]:
         """Give the visit to the training process, with what the device remembers of the job."""
         active = self._active()
         active.news_at = active.next_progress = now  # a sign of life, unless the result is here as soon
         order = active.order
         memory = (self.state.memory.get(order.id.job) if remembers(order.task) else None) or Memory()
-        return Do(work_key(order.id), Train(order, memory.vectors, memory.visits))
+        begins = Say(f"all is here for {order.id}: it is trained now", "step", active.about)
+        return [begins, Do(work_key(order.id), Train(order, memory.vectors, memory.visits))]
 
     def _decline(self, event: DeviceVisitEvent, reason: VisitReason, detail: str, now: float) -> list[Effect]:
         """Give up a visit that was begun, and say so until the edge server has heard it."""
@@ -330,7 +342,8 @@ class VisitMachine:
         self._declined = Declined(active.order.id, reason, detail[:TEXT])
         self.counts["declined", reason] += 1
         ask = self._outbox.ask(DECLINED, active.edge, self._declined, now)
-        return [*self._end(active.key, event), *ask, Say(f"declined {active.order.id}: {detail}", "warning")]
+        declined = Say(f"declined {active.order.id}: {detail}", "warning", active.about)
+        return [*self._end(active.key, event), declined, *ask]
 
     def _end(self, key: Key, event: DeviceVisitEvent) -> list[Effect]:
         """Nothing more is held of a visit."""
@@ -350,6 +363,10 @@ class VisitMachine:
     def _active(self) -> ActiveVisit:
         assert self.active is not None  # noqa: S101  # callers have looked
         return self.active
+
+
+def _size(outcome: Trained) -> int:
+    return sum(ref.size for ref in outcome.vectors.values())
 
 
 def _describe(outcome: Trained) -> str:

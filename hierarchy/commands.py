@@ -39,6 +39,7 @@ def run(
     ] = None,
     store: options.Store = None,
     metrics_port: options.MetricsPort = None,
+    log_format: options.LogFormat = None,
     verbose: options.Verbose = False,
 ) -> None:
     """Lead models along the devices of a site until told to stop."""
@@ -55,9 +56,11 @@ def run(
         "cloud_broker": broker_flags(cloud_broker),
         "store": store,
         "metrics_port": metrics_port,
+        "log_format": log_format,
     }
+    logs.set_up(verbose=verbose, log_format=log_format, role="edge")
     settings = read_settings(file, flags, EdgeSettings)
-    logs.set_up(verbose=verbose)
+    logs.set_up(verbose=verbose, log_format=settings.log_format, role="edge", node=settings.name)
     notifier = Notifier.from_environment()
     driver = assemble(settings, notifier)
     with metrics_of(settings, driver):

@@ -7,6 +7,7 @@ from typing import ClassVar
 import msgspec
 
 from sojourn.links.settings import BrokerSettings, MetricsPort
+from sojourn.logs import LogFormat
 from sojourn.protocol.limits import Name
 from sojourn.settings import Texts, broker_table
 
@@ -31,3 +32,6 @@ class EdgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     `"/var/lib/sojourn-edge"`."""
     metrics_port: MetricsPort = 0
     """Serve figures for Prometheus on 127.0.0.1 at this port; 0: none. Needs `pip install 'sojourn[metrics]'`."""
+    log_format: LogFormat | None = None
+    """How the log is written: `plain` lines for people, or `json`, an object on each line. Unless told, as the variable
+    SOJOURN_LOG_FORMAT says, else plain. Example: `"json"`."""

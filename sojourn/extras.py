@@ -7,13 +7,15 @@ from typing import Literal
 
 from sojourn.errors import MachineError
 
-Extra = Literal["cloud", "sim", "broker", "ray", "metrics"]
+Extra = Literal["cloud", "sim", "broker", "ray", "metrics", "mlflow", "tensorboard"]
 MODULES: dict[Extra, tuple[str, ...]] = {
     "cloud": ("torch", "torchvision", "onnx", "onnxscript", "sklearn", "ortools"),
     "sim": ("matplotlib",),
     "broker": ("amqtt",),
     "ray": ("ray",),
     "metrics": ("prometheus_client",),
+    "mlflow": ("mlflow", "sqlalchemy", "alembic"),
+    "tensorboard": ("tensorboard",),
 }
 
 

@@ -14,6 +14,7 @@ from coordinator.machine.work import BuildRelease, ExportModel, ModelExported
 from coordinator.records import ENDED, JobSubmitted
 from coordinator.rounds.starting import objection_to_start, waits_for
 from sojourn import __version__
+from sojourn.about import About
 from sojourn.errors import SojournError
 from sojourn.model.metrics import DIRECTIONS
 from sojourn.node.machine import Do, Say, Send
@@ -72,7 +73,7 @@ class OperatorRequests:
             JobSubmitted(job.name, message.job, message.ticket, self._queue.date(now)), sync=True
         )
         answer = self._view_for(operator, message.ticket, job.name, now)
-        return [record, answer, Say(f"job {job.name} submitted"), *self._queue.reconsider(now)]
+        return [record, answer, Say(f"job {job.name} submitted", about=About(job.name)), *self._queue.reconsider(now)]
 
     def _why_not(self, job: JobSettings) -> str | None:
         """Why a job of a new name cannot be taken as it is."""

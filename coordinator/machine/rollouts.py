@@ -24,6 +24,7 @@ from coordinator.machine.rollout_table import ROLLOUT, STATUS
 from coordinator.machine.rollout_view import NAMED, complaints, view_of
 from coordinator.machine.routes import shipments, sites_of
 from coordinator.rollout_records import DeviceReported, DevicesJoined, DevicesSetAside, RolloutTurned
+from sojourn.about import About
 from sojourn.errors import Fault
 from sojourn.node.machine import Append, Say, soonest
 from sojourn.protocol.release import BAD, ENDS
@@ -128,10 +129,11 @@ class Rollouts:
         written[device] += 1
         effects = self._write(DeviceReported(report.line, device, report, site))
         if report.state in BAD:
-            effects.append(Say(f"release {report.line}: {device} {report.state}: {report.detail}", "warning"))
+            text = f"release {report.line}: {device} {report.state}: {report.detail}"
+            effects.append(Say(text, "warning", About(device=device)))
         if written[device] == CHANGES:
             text = f"release {report.line}: {device} changed its report {CHANGES} times; no further one is kept"
-            effects.append(Say(text, "warning"))
+            effects.append(Say(text, "warning", About(device=device)))
         return effects
 
     def knows(self, line: LineState, event: str) -> bool:

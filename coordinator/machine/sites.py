@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from sojourn.about import About
 from sojourn.errors import InvalidMessage
 from sojourn.node.machine import Do, Pull, Say, Send
 from sojourn.protocol.abilities import MANDATE, able, leads
@@ -126,7 +127,8 @@ class Sites:
         """A site announces its roster, until it hears that it was seen: fetch it, unless it is old news."""
         site, revision = sender.name, message.revision
         if message.members.size > ROSTER_BYTES:
-            return [Say(f"the roster of {site} has {message.members.size} bytes: it is not fetched", "warning")]
+            text = f"the roster of {site} has {message.members.size} bytes: it is not fetched"
+            return [Say(text, "warning", About(site=site))]
         if (able_to := message.abilities or ()) != self._abilities.get(site, ()):
             self._abilities[site] = able_to
             self._found.clear()

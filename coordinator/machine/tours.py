@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from coordinator.machine.job_summaries import departs
 from coordinator.machine.tour_messages import tour_message
 from coordinator.rounds.orders import Leg
 from coordinator.rounds.results import REPORT_BYTES
@@ -85,7 +86,8 @@ class RoundTours:
         self._deadlines.setdefault(tour.number, now + leg.deadline(tour))
         self._lease(tour.number, now, state.settings.tours.site_lease)
         message = tour_message(state, tour, leg.bounds(tour), self._keys({*tour.hops, *tour.spares}))
-        return [*self._outbox.ask(("tour", tour.number), Address("edge", tour.site), message, now)]
+        ask = self._outbox.ask(("tour", tour.number), Address("edge", tour.site), message, now)
+        return [*departs(message.id, tour), *ask]
 
     def ask_all(self, state: JobState, now: float) -> list[Effect]:
         """Ask for every tour that is still out."""
@@ -131,7 +133,8 @@ class RoundTours:
         if tour.number in state.arrived:
             return [Send(sender, TourAccepted(message.tour))]
         if reason := _unfit(state, tour, message):
-            warning = Say(f"site {sender.name}, tour {message.tour}: {reason}", "warning")
+            about = message.tour.about(site=sender.name)
+            warning = Say(f"site {sender.name}, tour {message.tour}: {reason}", "warning", about)
             return [Send(sender, TourDiscarded(message.tour, reason)), warning]
         return self.fetch(tour, message)
 

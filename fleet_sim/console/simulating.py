@@ -33,8 +33,9 @@ CHANGEABLE = (
     "schedule.trips",
     "target",
     *(f"simulation.{key}" for key in ("engine", "workers", "device", "ray")),
+    *(f"tracking.{key}" for key in ("mlflow", "tensorboard", "experiment")),
 )
-"""What may change when a simulation goes on: how long it is, and who trains."""
+"""What may change when a simulation goes on: how long it is, who trains, and where else its rounds are written."""
 
 
 def one(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
+from sojourn.about import NOTHING, About
 from sojourn.protocol.limits import Digest
 from sojourn.protocol.messages import Birth, Death, Message
 from sojourn.protocol.topics import Address
@@ -139,10 +140,14 @@ class Undo(msgspec.Struct, frozen=True):
 
 
 class Say(msgspec.Struct, frozen=True):
-    """Log a sentence for the person who watches the node."""
+    """Log a sentence for the person who watches the node, with what it is about for programs that read it.
+
+    level: a `step` of one visit is for programs: people see it with --verbose.
+    """
 
     text: str
-    level: Literal["debug", "info", "warning", "error"] = "info"
+    level: Literal["debug", "step", "info", "warning", "error"] = "info"
+    about: About = NOTHING
 
 
 class Announce(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ from sojourn import WIRE
 from sojourn.errors import DiskFull, InvalidBlob, InvalidMessage, LinkError
 from sojourn.links.link import Will
 from sojourn.links.local_packet import LocalPacket
+from sojourn.logs import LEVELS
 from sojourn.node.at_rest import NodeAtRest
 from sojourn.node.exchange import Exchange
 from sojourn.node.machine import (
@@ -71,7 +72,6 @@ OTHERS = "others"
 log = logging.getLogger("sojourn")
 _OF_WORK = (Did, DidNot, Doing)
 _OF_BLOBS = frozenset({Fetch, FetchHashes, Hashes, Chunk, Gone})
-_LEVELS = {name.lower(): level for name, level in logging.getLevelNamesMapping().items()}
 _ENCODER = msgspec.msgpack.Encoder()
 
 
@@ -361,7 +361,7 @@ class Node:
                 case Append():
                     self._append(effect)
                 case Say():
-                    log.log(_LEVELS[effect.level], "%s", effect.text)
+                    log.log(LEVELS[effect.level], "%s", effect.text, extra={"about": effect.about})
                 case Pull():
                     self._events.extend(self._exchange.pull(effect.ref, effect.source, now))
                 case Do():

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
+from sojourn.about import About
 from sojourn.parts import Elmy, Encoding, Estimator, Objective, Training
 from sojourn.protocol.data_summary import DataSummary
 from sojourn.protocol.limits import (
@@ -86,6 +87,10 @@ class TourId(msgspec.Struct, frozen=True, array_like=True):
     def __str__(self) -> str:
         return f"{self.job} round {self.round} tour {self.number}"
 
+    def about(self, *, site: str = "", hop: int | None = None, device: str = "") -> About:
+        """For the log: the tour, or the visit of one of its hops, before that has a number of its own."""
+        return About(self.job, self.round, self.number, hop, device=device, site=site)
+
 
 class VisitId(msgspec.Struct, frozen=True, array_like=True):
     """One visit of one tour; `attempt` fences first by the tour's attempt, then by the visit's own."""
@@ -98,6 +103,10 @@ class VisitId(msgspec.Struct, frozen=True, array_like=True):
 
     def __str__(self) -> str:
         return f"{self.job} round {self.round} tour {self.tour} hop {self.hop}"
+
+    def about(self, *, device: str = "", site: str = "") -> About:
+        """For the log."""
+        return About(self.job, self.round, self.tour, self.hop, self.attempt, device, site)
 
 
 class Task(msgspec.Struct, frozen=True):

@@ -93,12 +93,13 @@ class LiveFleet:
         data: dict[str, str] | None = None,
         flags: tuple[str, ...] = (),
         cloud_flags: tuple[str, ...] = (),
+        edge_flags: tuple[str, ...] = (),
         witnessed: bool = False,
     ):
         """`data` is each device's file, unless it is given a part of the digits.
 
-        `flags` are for all agents, `cloud_flags` for the coordinator. With `witnessed` somebody counts all that is
-        said, from the first word on.
+        `flags` are for all agents, `cloud_flags` for the coordinator, `edge_flags` for edge servers. With `witnessed`
+        somebody counts all that is said, from the first word on.
         """
         self.folder = folder
         self.sites = sites
@@ -114,7 +115,7 @@ class LiveFleet:
             if own_brokers:
                 self.brokers[site] = self._broker(site, 0)
             at = self._address(site if own_brokers else "cloud")
-            self._add(site, ["edge", "run", "--name", site, "--broker", at, "--cloud-broker", where])
+            self._add(site, ["edge", "run", "--name", site, "--broker", at, "--cloud-broker", where, *edge_flags])
             for device in devices:
                 mine = data[device] if data else str(folder / f"{device}.npz")
                 self._add(device, ["agent", "run", "--name", device, "--broker", at, "--data", mine, *flags])
