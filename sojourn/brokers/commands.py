@@ -35,6 +35,9 @@ def broker(
     operator: Annotated[
         list[str] | None, typer.Option(help="With --fleet: an operator.", show_default="operator")
     ] = None,
+    home_assistant: Annotated[
+        list[str] | None, typer.Option(help="With --fleet: Home Assistant's username there.")
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
 ) -> None:
     """Run mosquitto, or amqtt where it is not installed, until Ctrl-C. For development, not for the field."""
@@ -45,13 +48,16 @@ def broker(
     from sojourn.settings import validated
 
     logs.set_up(verbose=verbose)
-    if fleet is None and (edge or device or cloud or operator):
-        raise ConfigError("--edge, --device, --cloud and --operator say who is in a fleet: name it with --fleet")
+    if fleet is None and (edge or device or cloud or operator or home_assistant):
+        raise ConfigError(
+            "--edge, --device, --cloud, --operator and --home-assistant say who is in a fleet: name it with --fleet"
+        )
     members = Members(
         devices=tuple(device or ()),
         edges=tuple(edge or ()),
         clouds=tuple(cloud or ["cloud"]),
         operators=tuple(operator or ["operator"]),
+        homes=tuple(home_assistant or ()),
     )
     acl = None if fleet is None else acl_lines(fleet, members)
     values = {"host": host, "port": port, "kind": kind, "max_packet": max_packet, "acl": acl}
