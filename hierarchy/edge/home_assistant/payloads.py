@@ -132,8 +132,13 @@ def _release(line: str) -> tuple[str, dict[str, str]]:
         "platform": "update",
         "name": f"Release {line}",
         "title": line,
-        "value_template": f"{{{{ value_json.releases.get('{line}', {{}}) | to_json }}}}",
+        "value_template": f"{{{{ ({_field('releases')} or {{}}).get('{line}', {{}}) | to_json }}}}",
     }
+
+
+def _field(name: str) -> str:
+    """What a template reads; nothing of a state that was taken away because its device was removed."""
+    return f"(value_json | default({{}})).get('{name}')"
 
 
 def _version(number: int) -> str:
@@ -146,33 +151,33 @@ _ENTITIES: dict[str, dict[str, Any]] = {
         "name": "Online",
         "device_class": "connectivity",
         "entity_category": "diagnostic",
-        "value_template": "{{ 'ON' if value_json.online else 'OFF' }}",
+        "value_template": f"{{{{ 'ON' if {_field('online')} else 'OFF' }}}}",
     },
     "training": {
         "platform": "binary_sensor",
         "name": "Training",
         "device_class": "running",
-        "value_template": "{{ 'ON' if value_json.training else 'OFF' }}",
+        "value_template": f"{{{{ 'ON' if {_field('training')} else 'OFF' }}}}",
     },
     "visits": {
         "platform": "sensor",
         "name": "Visits",
         "state_class": "total_increasing",
         "unit_of_measurement": "visits",
-        "value_template": "{{ value_json.visits }}",
+        "value_template": f"{{{{ {_field('visits')} }}}}",
     },
     "loss": {
         "platform": "sensor",
         "name": "Last loss",
         "state_class": "measurement",
         "suggested_display_precision": 4,
-        "value_template": "{{ value_json.loss }}",
+        "value_template": f"{{{{ {_field('loss')} }}}}",
     },
     "reason": {
         "platform": "sensor",
         "name": "Last reason",
         "entity_category": "diagnostic",
-        "value_template": f"{{{{ value_json.reason or '{NONE}' }}}}",
+        "value_template": f"{{{{ {_field('reason')} or '{NONE}' }}}}",
     },
 }
 """What every device has."""

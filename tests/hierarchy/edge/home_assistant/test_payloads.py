@@ -40,7 +40,7 @@ def test_a_device_has_the_entities_that_the_page_names() -> None:
     assert isinstance(visits, Sensor)
     assert visits.state_class == "total_increasing"
     assert isinstance(release, Update)
-    assert "value_json.releases.get('digits', {}) | to_json" in release.value_template
+    assert "get('releases') or {}).get('digits', {}) | to_json" in release.value_template
 
 
 def test_what_a_device_says_of_itself_is_cleaned_and_cut() -> None:
