@@ -12,6 +12,7 @@ from sojourn import logs, options
 from sojourn.settings import broker_flags, read_settings, store_folder
 
 if TYPE_CHECKING:
+    from hierarchy.edge.home_assistant.mirror import HomeMirror
     from hierarchy.settings import EdgeSettings
     from sojourn.node.driver import Driver
     from sojourn.notify import Notifier
@@ -131,7 +132,8 @@ def assemble(settings: EdgeSettings, notifier: Notifier | None = None) -> Driver
     from sojourn.notify import Notifier
     from sojourn.store.journal import FolderStore
 
-    machine = EdgeServer(settings.name, settings.cloud)
+    home = _home_mirror(settings)
+    machine = EdgeServer(settings.name, settings.cloud, home)
     site = cloud = MqttLink(settings.broker, settings.name)
     if settings.cloud_broker not in (None, settings.broker):
         cloud = MqttLink(settings.cloud_broker, settings.name)
@@ -141,4 +143,14 @@ def assemble(settings: EdgeSettings, notifier: Notifier | None = None) -> Driver
     node = Node(
         settings.fleet, machine, store, {"device": site, "cloud": cloud}, workers, pause=pause, rate=SpeakingRate()
     )
+    if home:
+        node.overhear("device", home.overhears)
     return Driver(node)
+
+
+def _home_mirror(settings: EdgeSettings) -> HomeMirror | None:
+    if not settings.home_assistant.discovery:
+        return None
+    from hierarchy.edge.home_assistant.mirror import HomeMirror
+
+    return HomeMirror(settings.fleet, settings.name, settings.home_assistant.prefix)

@@ -37,6 +37,9 @@ def broker(
     operator: Annotated[
         list[str] | None, typer.Option(help="With --fleet: an operator.", show_default="operator")
     ] = None,
+    home_assistant: Annotated[
+        list[str] | None, typer.Option(help="With --fleet: Home Assistant's username there.")
+    ] = None,
     log_format: options.LogFormat = None,
     verbose: options.Verbose = False,
 ) -> None:
@@ -49,13 +52,16 @@ def broker(
 
     logs.set_up(verbose=verbose, log_format=log_format, role="broker")
     in_log = logs.chosen_format(log_format) == "json"
-    if fleet is None and (edge or device or cloud or operator):
-        raise ConfigError("--edge, --device, --cloud and --operator say who is in a fleet: name it with --fleet")
+    if fleet is None and (edge or device or cloud or operator or home_assistant):
+        raise ConfigError(
+            "--edge, --device, --cloud, --operator and --home-assistant say who is in a fleet: name it with --fleet"
+        )
     members = Members(
         devices=tuple(device or ()),
         edges=tuple(edge or ()),
         clouds=tuple(cloud or ["cloud"]),
         operators=tuple(operator or ["operator"]),
+        homes=tuple(home_assistant or ()),
     )
     acl = None if fleet is None else acl_lines(fleet, members)
     values = {"host": host, "port": port, "kind": kind, "max_packet": max_packet, "acl": acl}

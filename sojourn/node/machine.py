@@ -13,13 +13,11 @@ import msgspec
 from sojourn.about import NOTHING, About
 from sojourn.protocol.limits import Digest
 from sojourn.protocol.messages import Birth, Death, Message
-from sojourn.protocol.topics import Address
+from sojourn.protocol.topics import Address, Role
 from sojourn.protocol.wire import Epoch, Offer, Ref
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
-
-    from sojourn.protocol.topics import Role
 
 
 class Received(msgspec.Struct, frozen=True):
@@ -36,6 +34,19 @@ class Present(msgspec.Struct, frozen=True):
     node: Address
     epoch: Epoch
     state: Birth | Death
+
+
+class Removed(msgspec.Struct, frozen=True):
+    """What the broker kept of a node was cleared: it belongs to the fleet no longer, whether it was here or not."""
+
+    node: Address
+
+
+class Overheard(msgspec.Struct, frozen=True):
+    """A program that is no node wrote to a topic that this node listens to besides its own. Nothing is checked yet."""
+
+    topic: str
+    payload: bytes
 
 
 class Pulled(msgspec.Struct, frozen=True):
@@ -92,7 +103,7 @@ class Woke(msgspec.Struct, frozen=True):
     """The time that the machine asked to be woken at has come."""
 
 
-Event = Received | Present | Pulled | PullFailed | Did | Doing | DidNot | Told | Linked | Woke
+Event = Received | Present | Removed | Overheard | Pulled | PullFailed | Did | Doing | DidNot | Told | Linked | Woke
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -154,7 +165,18 @@ class Announce(msgspec.Struct, frozen=True):
     """Publish this node's birth again: what it offers has changed."""
 
 
-Effect = Send | Append | Keep | Pull | Do | Undo | Say | Announce
+class Publish(msgspec.Struct, frozen=True):
+    """Leave a retained message for programs that are no nodes, at the broker where the nodes of a role are.
+
+    Nothing (`b""`) takes away what was left there.
+    """
+
+    role: Role
+    topic: str
+    payload: bytes
+
+
+Effect = Send | Append | Keep | Pull | Do | Undo | Say | Announce | Publish
 
 
 def soonest(*times: float | None) -> float | None:

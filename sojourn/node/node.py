@@ -28,9 +28,12 @@ from sojourn.node.machine import (
     Doing,
     Keep,
     Linked,
+    Overheard,
     Present,
+    Publish,
     Pull,
     Received,
+    Removed,
     Say,
     Send,
     Undo,
@@ -46,7 +49,7 @@ from sojourn.protocol.wire import Ref
 from sojourn.store.blobs import verified
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from sojourn.links.link import Link
     from sojourn.node.exchange import Outcome
@@ -126,6 +129,7 @@ class Node:
         self._warned: set[tuple[str, str]] = set()
         """Senders and reasons of dropped messages that the log has a warning of."""
         self._neighbours = neighbours
+        self._overhears: dict[Role, Sequence[str]] = {}
         self._exchange = Exchange(store.blobs, self._send_plain, self._limit, self._hand_over if neighbours else None)
 
     def start(self, now: float, report: Callable[[Did | Doing | DidNot], None]) -> None:
@@ -166,10 +170,15 @@ class Node:
         """Have somebody told of every record that is written."""
         self._observers.append(observer)
 
+    def overhear(self, role: Role, filters: Sequence[str]) -> None:
+        """Listen to topics of programs that are no nodes, too, at the broker where the nodes of a role are."""
+        self._overhears[role] = filters
+
     def filters(self, link: Link) -> list[str]:
         """What to subscribe to on a link."""
         watched = [topics.state_filter(self.fleet, role) for role in self.machine.watches if self.links[role] is link]
-        return [topics.inbox_filter(self.fleet, self.address), *watched]
+        others = [topic for role, those in self._overhears.items() if self.links[role] is link for topic in those]
+        return [topics.inbox_filter(self.fleet, self.address), *watched, *others]
 
     def will(self) -> Will:
         """What the broker is to say when we vanish."""
@@ -192,6 +201,8 @@ class Node:
         try:
             if topic.startswith(self._inbox) and topics.is_name(sender := topic[len(self._inbox) :]):
                 self._message(link, sender, payload, now)
+            elif self._overhears and not topics.is_of_protocol(topic):
+                self._events.append(Overheard(topic, payload))
             else:
                 self._presence(link, topic, payload, now)
         except (InvalidMessage, InvalidBlob) as error:
@@ -255,6 +266,7 @@ class Node:
             self._wires.pop(node, None)
             if (epoch := self._epochs.pop(node, None)) is not None:
                 self._events.append(Present(node, epoch, Death()))
+            self._events.append(Removed(node))
             return
         self._hold_back(node, now)
         packet = unpack_presence(payload)
@@ -372,8 +384,8 @@ class Node:
                 case Undo():
                     self._working.pop(effect.key, None)
                     self.workers.stop(effect.key)
-                case Announce():
-                    self._announce(*set(self.links.values()))
+                case Announce() | Publish():
+                    self._retain(effect)
 
     def _append(self, effect: Append) -> None:
         self._patiently(self._write, _ENCODER.encode(effect.record), effect)
@@ -456,6 +468,17 @@ class Node:
             self._neighbours.send(self.links[to.role], to, packet)
         self.sent += size
         self.machine.heard(to, size, now, spoke=False)
+
+    def _retain(self, effect: Announce | Publish) -> None:
+        if isinstance(effect, Announce):
+            self._announce(*set(self.links.values()))
+            return
+        try:
+            self.links[effect.role].publish(effect.topic, effect.payload, retain=True)
+        except LinkError as error:
+            log.error("%s was not published: %s", effect.topic, error)  # noqa: TRY400
+            return
+        self.traffic += len(effect.payload)
 
     def _hand_over(self, ref: Ref, source: Address, arrived: Callable[[float], list[Outcome]]) -> bool:
         """Have a blob from a neighbour, if it is there to be had."""

@@ -24,7 +24,7 @@ def fleet(tmp_path_factory):
     settings = folder / "coordinator.toml"
     settings.write_text('log_format = "json"\n[tracking]\nmlflow = "mlflow.db"\ntensorboard = "tb"\n')
     running = LiveFleet(
-        folder, {"e1": DEVICES}, own_brokers=False, flags=JSON, cloud_flags=(str(settings),), edge_flags=JSON
+        folder, {"e1": DEVICES}, own_brokers=False, flags=JSON, cloud_flags=(str(settings),), edge_flags={"e1": JSON}
     )
     yield running
     running.stop()
