@@ -7,12 +7,13 @@ from typing import Literal
 
 from sojourn.errors import MachineError
 
-Extra = Literal["cloud", "sim", "broker", "ray"]
+Extra = Literal["cloud", "sim", "broker", "ray", "web"]
 MODULES: dict[Extra, tuple[str, ...]] = {
     "cloud": ("torch", "torchvision", "onnx", "onnxscript", "sklearn", "ortools"),
     "sim": ("matplotlib",),
     "broker": ("amqtt",),
     "ray": ("ray",),
+    "web": ("nicegui",),
 }
 
 

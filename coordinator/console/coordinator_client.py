@@ -94,6 +94,10 @@ class CoordinatorClient:
         """Close the link."""
         self._link.close()
 
+    def interrupt(self) -> None:
+        """Let whoever waits for an answer look up; from any thread."""
+        self._inbox.put(None)
+
     # --- what the link reports, on its own thread
 
     def link_up(self, link: Link) -> None:  # noqa: ARG002

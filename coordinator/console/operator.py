@@ -81,6 +81,10 @@ class Operator:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._client.close()
 
+    def interrupt(self) -> None:
+        """Let whoever waits for news look up; from any thread."""
+        self._client.interrupt()
+
     def signer(self, key: Path | None) -> Signer:
         """The key in this file, or the operator's own; ConfigError where neither is named."""
         from sojourn.protocol.signing import Signer  # noqa: PLC0415  # only who signs needs it
