@@ -49,7 +49,7 @@ from sojourn.protocol.release_messages import (
     Steer,
 )
 from sojourn.protocol.signed_hop import HopSignature, PublicKey
-from sojourn.protocol.wire import JobView, Offer, Ref, Task, TourId, Vectors, VisitId, VisitReason
+from sojourn.protocol.wire import JobView, Offer, Ref, Task, TourId, TourTold, Vectors, VisitId, VisitReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -276,6 +276,8 @@ class TourProgress(msgspec.Struct, frozen=True, tag="tour-progress", tag_field="
     steps: Steps
     lost: Number
     traffic: Bytes
+    told: TourTold | msgspec.UnsetType = msgspec.UNSET
+    """What became of its hops; unset where all went as planned, and before 0.9.0."""
 
 
 class Toured(msgspec.Struct, frozen=True, tag="toured", tag_field="kind"):

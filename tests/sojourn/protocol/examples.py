@@ -61,7 +61,7 @@ from sojourn.protocol.release_messages import (
     Steer,
 )
 from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, Probe
-from sojourn.protocol.wire import JobModels, JobTimes, JobView, Ref, RoundReport, Task, TourId, TourView, VisitId
+from sojourn.protocol.wire import HopEnd, JobModels, JobTimes, JobView, Ref, RoundReport, Task, TourId, TourTold, TourView, VisitId
 
 D = bytes(range(32))
 REF = Ref(D, 100, "float32")
@@ -103,6 +103,7 @@ EXAMPLES = (
     TourAccepted(TOUR),
     TourDiscarded(TOUR, "late"),
     TourProgress(TOUR, 1, 2, "b", 3, 4, 0, 999),
+    TourProgress(TOUR, 1, 2, "c", 3, 4, 1, 999, TourTold((HopEnd(1, "b", "declined", "hot: 82 C"),))),
     Toured(TOUR, {"model": REF}, 100, REF, 999),
     Submit("ticket", 'name = "job"'),
     Inspect("ticket", "job", 3),
