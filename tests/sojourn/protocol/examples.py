@@ -61,7 +61,19 @@ from sojourn.protocol.release_messages import (
     Steer,
 )
 from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, Probe
-from sojourn.protocol.wire import HopEnd, JobModels, JobTimes, JobView, Ref, RoundReport, Task, TourId, TourTold, TourView, VisitId
+from sojourn.protocol.wire import (
+    HopEnd,
+    JobModels,
+    JobTimes,
+    JobView,
+    Ref,
+    RoundReport,
+    Task,
+    TourId,
+    TourTold,
+    TourView,
+    VisitId,
+)
 
 D = bytes(range(32))
 REF = Ref(D, 100, "float32")
@@ -147,7 +159,7 @@ EXAMPLES = (
     AwaitChange("ticket", 7),
     Changed("ticket", 9, 1e9, "0.9.0", 9, 8, 7, 6),
     ReadCard("ticket", "line", 3),
-    CardTold("ticket", REF),
+    CardTold("ticket", REF, Parcel(D, 3)),
     Audit("ticket", (AuditEntry(1, 1e9, "ann", "stop job", "done", "", "t", None, b""),), more=True),
 )
 
