@@ -59,7 +59,19 @@ from sojourn.protocol.release_messages import (
     Steer,
 )
 from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, Probe
-from sojourn.protocol.wire import HopEnd, JobModels, JobTimes, JobView, Ref, RoundReport, Task, TourId, TourTold, TourView, VisitId
+from sojourn.protocol.wire import (
+    HopEnd,
+    JobModels,
+    JobTimes,
+    JobView,
+    Ref,
+    RoundReport,
+    Task,
+    TourId,
+    TourTold,
+    TourView,
+    VisitId,
+)
 
 D = bytes(range(32))
 REF = Ref(D, 100, "float32")
