@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nicegui import ui
 
-from fleet_web.source import LIVE
+from fleet_web.source import in_address
 from fleet_web.times import moment
 from fleet_web.words import Words, link
 from sojourn.text import clean
@@ -42,7 +42,7 @@ def frame(title: str, page: str, source: Source, *, operate: bool = False) -> It
         link("Sojourn").classes("brand")
         with ui.element("nav").props('aria-label="Pages"'):
             for name, path in PAGES:
-                here = link(name, path, **_of(source))
+                here = link(name, path, **in_address(source))
                 if path == page:
                     here.props('aria-current="page"')
         if operate:
@@ -54,10 +54,6 @@ def frame(title: str, page: str, source: Source, *, operate: bool = False) -> It
         _reachability(source)
         Words("h1", title, id="content", tabindex="-1")
         yield
-
-
-def _of(source: Source) -> dict[str, str]:
-    return {} if source.name == LIVE else {"of": source.name}
 
 
 def _theme() -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from nicegui import ui
+
+from fleet_web.words import Words
+from sojourn.errors import LinkError, SojournError
+from sojourn.text import clean_lines
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from fleet_web.source import Source, Topic
 
+LATEST = 10.0
+"""Seconds after which a page is looked at again, though nothing has changed: what is "3 s ago" grows older."""
 PAUSE = 0.2
 """Seconds between two looks at what the source says of itself; that asks nobody."""
 
@@ -21,12 +28,27 @@ def follow(source: Source, topics: tuple[Topic, ...], refresh: Callable[[], Awai
     It runs one after another, never twice at a time; it changes elements and makes none where it can, so that nothing
     flickers.
     """
-    seen: list[tuple[int, ...] | None] = [None]
+    looked: tuple[tuple[int, ...], float] | None = None
+    error = Words("p", "", role="alert").classes("bad")
 
     async def look() -> None:
-        marks = tuple(source.mark(topic) for topic in topics)
-        if marks != seen[0]:
-            seen[0] = marks
+        nonlocal looked
+        marks, now = tuple(source.mark(topic) for topic in topics), time.monotonic()
+        if looked and looked[0] == marks and now < looked[1] + LATEST:
+            return
+        try:
             await refresh()
+        except LinkError:  # the page says already that nobody can be reached, and goes on when they are back
+            return
+        except SojournError as caught:
+            _set(error, clean_lines(str(caught)))
+        else:
+            _set(error, "")
+        looked = marks, now
 
     ui.timer(PAUSE, look)
+
+
+def _set(words: Words, text: str) -> None:
+    if words.text != text:
+        words.text = text

@@ -81,6 +81,11 @@ class Source(Protocol):
         """The last acts of operators, the newest first."""
 
 
+def in_address(source: Source) -> dict[str, str]:
+    """What an address says of the source that it is about: nothing, where that is the coordinator."""
+    return {} if source.name == LIVE else {"of": source.name}
+
+
 class Sources:
     """All that this process can show, by name: at most one coordinator, and any number of folders."""
 

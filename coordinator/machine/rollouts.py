@@ -155,11 +155,11 @@ class Rollouts:
         if STATUS[progress.step] != line.status:
             raise Fault(f"release {line.line} is {line.status} after {event!r}, at {progress.step}")
 
-    def view(self, line: LineState, *, devices: bool) -> LineView:
-        """The line as a person sees it."""
+    def view(self, line: LineState, since: int | None = None) -> LineView:
+        """The line as a person sees it; with its devices from one on, if that is said."""
         newest = {device: self._newest(line, device) for device in {*line.members, *line.reports}}
         known = {device: report for device, report in newest.items() if report}
-        return view_of(line, known, self._reach(), self._progress[line.line], devices=devices)
+        return view_of(line, known, self._reach(), self._progress[line.line], since)
 
     def consider(self, line: LineState, now: float) -> list[Effect]:
         """What follows from all that is known of a rollout now."""

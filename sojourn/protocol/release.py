@@ -297,6 +297,14 @@ class DeviceView(msgspec.Struct, frozen=True):
     health: Health | None = None
 
 
+class RolloutPlan(msgspec.Struct, frozen=True):
+    """By which rules a rollout goes on or turns back."""
+
+    rules: HealthRules
+    undo: bool
+    """Whether an ill stage is undone at once; else the rollout only halts."""
+
+
 class LineView(msgspec.Struct, frozen=True):
     """A model line as a person sees it: its newest rollout."""
 
@@ -317,6 +325,8 @@ class LineView(msgspec.Struct, frozen=True):
     counts: Annotated[dict[Label, Number], msgspec.Meta(max_length=64)]
     """How many devices are in each state."""
     devices: Annotated[tuple[DeviceView, ...], msgspec.Meta(max_length=10_000)] = ()
+    plan: RolloutPlan | msgspec.UnsetType = msgspec.UNSET
+    """Told where one line is asked for; unset before 0.9.0."""
 
 
 def complaint(health: Health, rules: HealthRules) -> str | None:

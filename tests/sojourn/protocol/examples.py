@@ -8,7 +8,7 @@ import msgspec
 
 from sojourn.parts import Gate, Sgd, TourBounds, TourPolicy, Training
 from sojourn.protocol.audit import Audit, AuditEntry, InspectAudit
-from sojourn.protocol.fleet_messages import Fleet, FleetChange, InspectFleet
+from sojourn.protocol.fleet_messages import AwaitChange, Changed, Fleet, FleetChange, InspectFleet
 from sojourn.protocol.job_messages import Continue, JobText, ReadJob, Remove, Removed
 from sojourn.protocol.mandate import SignedMandate, SignedWithdrawal
 from sojourn.protocol.mandate_messages import KitTold, Normalisation, ReadKit, Recall, SignJob, WithdrawJob
@@ -47,9 +47,11 @@ from sojourn.protocol.messages import (
 from sojourn.protocol.operators import RequestSignature, SignedRequest
 from sojourn.protocol.release import DeviceView, Goods, Health, HealthRules, LineView, Pace, Parcel, SignedOrder
 from sojourn.protocol.release_messages import (
+    CardTold,
     DeviceReport,
     InspectReleases,
     MakeRelease,
+    ReadCard,
     Release,
     ReleaseMade,
     ReleaseReport,
@@ -154,6 +156,10 @@ EXAMPLES = (
     Recall(SignedWithdrawal(b"a withdrawal", bytes(64))),
     SignedRequest("ticket", b"a message", RequestSignature(b"a request", bytes(64))),
     InspectAudit("ticket", 7),
+    AwaitChange("ticket", 7),
+    Changed("ticket", 9, 1e9, "0.9.0", 9, 8, 7, 6),
+    ReadCard("ticket", "line", 3),
+    CardTold("ticket", REF),
     Audit("ticket", (AuditEntry(1, 1e9, "ann", "stop job", "done", "", "t", None, b""),), more=True),
 )
 
