@@ -46,7 +46,8 @@ def tiles(story: JobStory) -> Markup:
     if history:
         best = task.best(history)
         facts[f"{called(task.main)} now"] = task.text(history[-1])
-        facts[f"best, round {best.round}"] = task.text(best)
+        if story.figures:
+            facts[f"best, round {best.round}"] = task.text(best)
         failed, done = sum(it.lost for it in history), sum(it.visits for it in history)
         facts["visits failed"] = f"{failed:,} of {failed + done:,}"
         facts["over MQTT"] = f"{story.megabytes:,.1f} MB"

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sojourn.protocol.figure_names import SHARES, significant
+from sojourn.protocol.figure_names import DIRECTIONS, SHARES, significant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,12 +55,15 @@ def _round_numbers(low: float, high: float, most: int, *, whole: bool) -> list[f
 
 
 def value_scale(name: str, values: Iterable[float], first: float, last: float) -> Scale:
-    """The scale of a figure or a measure: shares from 0 to 1, others as far as they go."""
+    """The scale of a figure or a measure: shares from 0 to 1, others as far as they go.
+
+    Figures that differ by far are drawn by their logarithm, measures of arrangements never.
+    """
     known = [value for value in values if math.isfinite(value)]
     if name in SHARES or not known:
         return Scale(0.0, 1.0, first, last)
     low, high = min(known), max(known)
-    if low > 0 and high > WIDE * low:
+    if name in DIRECTIONS and low > 0 and high > WIDE * low:
         return Scale(low, high, first, last, log=True)
     if low >= 0 and high <= 1:
         return Scale(0.0, 1.0 if high > 0.5 else high or 1.0, first, last)

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from fleet_web.drawing.markup import LABEL, Markup, joined, name_of, tag
-from fleet_web.story.travel import WORDS
+from fleet_web.story.travel import WORDS, plain_reason
 from sojourn.text import clean
 
 if TYPE_CHECKING:
@@ -223,4 +223,4 @@ def _before(hop: TravelHop) -> Iterable[str]:
 
 def _why(reason: str) -> str:
     """A reason after a colon; that a visit failed is said already."""
-    return f": {clean(reason.removeprefix('failed: '), REASON)}" if reason else ""
+    return f": {clean(plain_reason(reason), REASON)}" if reason else ""

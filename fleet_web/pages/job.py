@@ -14,13 +14,11 @@ from fleet_web.drawing.markup import Markup, joined, name_of, tag
 from fleet_web.folder.folder_source import FolderSource
 from fleet_web.patched import Patched, add_style
 from fleet_web.refreshing import follow
-from fleet_web.source import LIVE
+from fleet_web.source import LIVE, in_address
 from fleet_web.story.job_story import ACROSS, JobStory
 from fleet_web.story.travel import length, replayed
 from fleet_web.story.visit_book import VisitBook
 from fleet_web.words import Words, address
-from sojourn.errors import UserError
-from sojourn.text import clean_lines
 
 if TYPE_CHECKING:
     from fleet_web.source import Source, Sources
@@ -31,6 +29,10 @@ FIRST_VISITS, FOLDER_VISITS = 3000, 100_000
 """Visits that are asked for when a page is opened: of a coordinator, and of a folder."""
 NEW_VISITS = 20_000
 """Visits of new rounds that are asked for at once, at most."""
+MORE = 20
+"""Visits that are asked for beyond those that rounds count: some were planned and never were."""
+TRIES = 5
+"""How often the visits of a round are asked for."""
 REPLAY, FRAME = 12.0, 0.1
 """Seconds that the replay of a round takes, and between two of its pictures."""
 NOW = "now"
@@ -49,7 +51,7 @@ def _job_list(source: Source) -> None:
     shown = Patched()
 
     async def refresh() -> None:
-        shown.markup = job_rows(await source.jobs(), lambda job: address("job", job, **_of(source)))
+        shown.markup = job_rows(await source.jobs(), lambda job: address("job", job, **in_address(source)))
 
     follow(source, ("jobs",), refresh)
 
@@ -68,7 +70,8 @@ class JobPage:
         self._time_left = TimeLeft()
         self._book = VisitBook()
         self._asked = -1
-        """The newest round when visits were asked for; before that, -1."""
+        """The newest round whose visits are here, or were asked for in vain; before that, -1."""
+        self._tries = 0
         self._sites: dict[str, str] = {}
         self._story: JobStory | None = None
         self._round: int | None = None
@@ -86,7 +89,7 @@ class JobPage:
         self._failures = self._section("What failed, and why")
         self._rounds = self._section("Rounds")
         self._player = ui.timer(FRAME, self._frame, active=False)
-        follow(source, ("jobs",), self.refresh)
+        follow(source, ("jobs", "fleet"), self.refresh)
 
     def _section(self, heading: str) -> Patched:
         Words("h2", heading)
@@ -94,11 +97,7 @@ class JobPage:
 
     async def refresh(self) -> None:
         """Ask what is new, and show it."""
-        try:
-            progress = await self._source.job(self._name)
-        except UserError as error:
-            self._gaps.markup = tag("p", clean_lines(str(error)), class_="gap", role="alert")
-            return
+        progress = await self._source.job(self._name)
         self._story = JobStory(progress, self._time_left.seconds(progress, time.monotonic()))
         news = await self._read_visits(self._story)
         self._show(self._story)
@@ -116,9 +115,11 @@ class JobPage:
             self._book = VisitBook(found, complete=len(found) < most)
             self._sites = {it.device: it.site for it in await self._source.devices()}
         else:
-            wanted = sum(it.visits + it.lost for it in story.history if it.round > self._asked)
-            self._book.extended(await self._source.visits(job=self._name, last=min(wanted or 1, NEW_VISITS)))
-        self._asked = newest
+            wanted = MORE + sum(it.visits + it.lost for it in story.history if it.round > self._asked)
+            self._book.extended(await self._source.visits(job=self._name, last=min(wanted, NEW_VISITS)))
+        # The answer may be a moment older than the round: then it is asked for again.
+        self._tries = 0 if self._book.newest >= newest else self._tries + 1
+        self._asked = newest if self._tries in {0, TRIES} else self._book.newest
         return True
 
     # --- showing
@@ -161,6 +162,8 @@ class JobPage:
         if self._played is not None:
             travel = replayed(travel, self._played)
         parts = [tag("p", travel.gap, class_="gap")] if travel.gap else []
+        if travel.under_way and self._played is None and story.view.phase == "estimate":
+            parts.append(tag("p", "Devices are estimated: each trains a copy of the model for a moment.", class_="dim"))
         if travel.tours:
             parts += [tours.legend(), tours.cards(travel, self._link, self._page)]
         self._tours.markup = joined(parts)
@@ -191,7 +194,7 @@ class JobPage:
         return tag("div", *parts, class_="controls", role="group", aria_label="Which tours are shown")
 
     def _link(self, device: str) -> Markup:
-        return tag("a", name_of(device), href=address("device", device, **_of(self._source)))
+        return tag("a", name_of(device), href=address("device", device, **in_address(self._source)))
 
     # --- what whoever looks at it does
 
@@ -258,7 +261,3 @@ def _beside(numbers: list[int], shown: int) -> tuple[int | None, int | None]:
     before = [number for number in numbers if number < shown]
     after = [number for number in numbers if number > shown]
     return (before[-1] if before else None), (after[0] if after else None)
-
-
-def _of(source: Source) -> dict[str, str]:
-    return {} if source.name == LIVE else {"of": source.name}

@@ -27,6 +27,11 @@ WORDS: dict[str, str] = {
 """What a hop's state is called."""
 
 
+def plain_reason(reason: str) -> str:
+    """Why a visit came to nothing, without the word for its kind where that says no more."""
+    return reason.removeprefix("failed: ").removeprefix("data: ")
+
+
 @dataclass(frozen=True, slots=True)
 class HopTry:
     """One device that a hop's model was handed to. spare: whether it stepped in for another."""

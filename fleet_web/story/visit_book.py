@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from coordinator.results.tallies import losses
-from fleet_web.story.travel import RoundTravel, past_round
+from fleet_web.story.travel import RoundTravel, past_round, plain_reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -89,9 +89,12 @@ class VisitBook:
                     done[it.device] += 1
                 else:
                     failed[it.device] += 1
-                    reason = it.reason.removeprefix("failed: ")
-                    why[it.device] = f"{it.status}: {reason}" if reason else it.status
-        never = {it.device: f"declined to be estimated: {it.reason}" for it in self._estimates if it.status != "done"}
+                    why[it.device] = f"{it.status}: {plain_reason(it.reason)}" if it.reason else it.status
+        never = {
+            it.device: f"declined to be estimated: {plain_reason(it.reason)}"
+            for it in self._estimates
+            if it.status != "done"
+        }
         shares = [
             DeviceShare(device, site, done[device], failed[device], why.get(device) or _never(device, done, never))
             for device, site in where.items()

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
-import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
+
+from tests.sojourn.brokers.guarded_broker import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +34,6 @@ FLAGS = (
     "--force-device-scale-factor=1", "--no-proxy-server",
 )  # fmt: skip
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
-_ADDRESS = re.compile(r"https?://[0-9.:a-z]+")
 
 
 class Browser:
@@ -90,8 +92,6 @@ class Browser:
 
     def shot(self, path: Path, *, whole: bool = True) -> Path:
         """Write a picture of the page, of all of it or of what is in the window."""
-        import base64
-
         taken = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": whole, "format": "png"})
         path.write_bytes(base64.b64decode(taken["data"]))
         return path
@@ -149,11 +149,13 @@ def chromium() -> Iterator[Browser]:
 @contextmanager
 def web(*arguments: str, env: dict[str, str] | None = None) -> Iterator[str]:
     """`sojourn web` with these arguments on a free port; gives its address, and ends it afterwards."""
-    command = [sys.executable, "-m", "sojourn.cli", "web", "--port", "0", *arguments]
+    port = free_ports(1)[0]
+    command = [sys.executable, "-m", "sojourn.cli", "web", "--port", str(port), *arguments]
     log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # open as long as the process runs
     process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **(env or {})}, cwd=ROOT)
     try:
-        yield _address(process, log)
+        _answers(process, log, port)
+        yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
         try:
@@ -164,14 +166,12 @@ def web(*arguments: str, env: dict[str, str] | None = None) -> Iterator[str]:
         log.close()
 
 
-def _address(process: subprocess.Popen[bytes], log: Any) -> str:
+def _answers(process: subprocess.Popen[bytes], log: Any, port: int) -> None:
+    """Wait until the process answers; what it said is told where it does not."""
     until = time.monotonic() + PATIENCE
-    while time.monotonic() < until:
-        log.seek(0)
-        said = log.read()
-        if found := _ADDRESS.search(said):
-            return found.group()
-        if process.poll() is not None:
-            break
+    while process.poll() is None and time.monotonic() < until:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
         time.sleep(0.05)
-    raise AssertionError(f"sojourn web did not start: {said}")
+    log.seek(0)
+    raise AssertionError(f"sojourn web did not start: {log.read()}")
