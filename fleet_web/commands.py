@@ -28,11 +28,11 @@ def run(
     from sojourn import extras
 
     extras.need("web", "the page")
-    from fleet_web.folder.opening import open_results
+    from fleet_web.folder.opening import open_all
     from fleet_web.live.live_source import LiveSource
     from fleet_web.serving import serve
     from fleet_web.source import Source, Sources
 
     live = None if results else LiveSource(operator)
-    sources: list[Source] = [*([live] if live else []), *(open_results(folder) for folder in results or [])]
+    sources: list[Source] = [*([live] if live else []), *open_all(results or [])]
     serve(Sources(sources), live, host, port)

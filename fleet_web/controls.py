@@ -24,7 +24,9 @@ def search(label: str, changed: Changed, value: str = "") -> None:
     with Words("label", f"{label} ").classes("control"):
         field = Element("input").props('type="search" autocomplete="off" maxlength="200"')
         field.props["value"] = value
-        field.on("input", lambda event: changed(str(event.args)[:200]), js_handler=_VALUE, throttle=0.2, leading_events=False)
+        field.on(
+            "input", lambda event: changed(str(event.args)[:200]), js_handler=_VALUE, throttle=0.2, leading_events=False
+        )
 
 
 class Choice:

@@ -47,9 +47,9 @@ def frame(title: str, page: str, source: Source, *, operate: bool = False) -> It
                     here.props('aria-current="page"')
         if operate:
             Words("span", "may operate").classes("badge")
-        Words("button", "◐", type="button", title="Light or dark").props('aria-label="Switch between light and dark"').on(
-            "click", js_handler=_SWITCH % COOKIE
-        ).classes("theme")
+        Words("button", "◐", type="button", title="Light or dark").props(
+            'aria-label="Switch between light and dark"'
+        ).on("click", js_handler=_SWITCH % COOKIE).classes("theme")
     with ui.element("div").classes("page"):
         _reachability(source)
         Words("h1", title, id="content", tabindex="-1")

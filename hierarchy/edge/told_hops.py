@@ -1,4 +1,4 @@
-"""What a tour's signs of life tell of its hops beyond their number: who failed and why, and where a spare stepped in."""
+"""What a tour's signs of life tell of its hops beyond their number: who failed and why, where a spare stepped in."""
 
 from __future__ import annotations
 
