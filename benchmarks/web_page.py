@@ -60,6 +60,7 @@ test = "digits"
 [arranger]
 fraction = 0.05
 """
+PAINT = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 WATCH = """
 window.shown = [];
 const look = () => {
@@ -191,7 +192,7 @@ def paints(browser: Browser, address: str, wait: str) -> tuple[float, float]:
         browser.open(address)
         browser.wait_text(wait)
         seen.append(browser.js("return performance.now()"))
-        first.append(browser.js("return performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? NaN"))
+        first.append(browser.wait(lambda: browser.js(PAINT), "the first paint"))
     return statistics.median(first[1:]), statistics.median(seen[1:])
 
 
