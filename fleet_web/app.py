@@ -13,7 +13,7 @@ from fleet_web.pages.device import device_page
 from fleet_web.pages.fleet import fleet_page
 from fleet_web.pages.job import job_page, jobs_page
 from fleet_web.pages.log import log_page
-from fleet_web.pages.releases import releases_page
+from fleet_web.pages.releases import release_page, releases_page
 
 if TYPE_CHECKING:
     from fleet_web.source import Sources
@@ -42,7 +42,7 @@ def _pages(sources: Sources) -> None:
     async def device(name: str, of: str | None = None) -> None:
         source = sources.named(of)
         with frame(name, "fleet", source):
-            await device_page(source)
+            await device_page(source, name)
 
     @ui.page("/jobs")
     async def jobs(of: str | None = None) -> None:
@@ -60,6 +60,12 @@ def _pages(sources: Sources) -> None:
         source = sources.named(of)
         with frame("Releases", "releases", source):
             await releases_page(source)
+
+    @ui.page("/release/{name}")
+    async def release(name: str, of: str | None = None) -> None:
+        source = sources.named(of)
+        with frame(name, "releases", source):
+            await release_page(source, name)
 
     @ui.page("/log")
     async def log(of: str | None = None) -> None:

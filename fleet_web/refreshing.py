@@ -22,7 +22,9 @@ PAUSE = 0.2
 """Seconds between two looks at what the source says of itself; that asks nobody."""
 
 
-def follow(source: Source, topics: tuple[Topic, ...], refresh: Callable[[], Awaitable[None]]) -> None:
+def follow(
+    source: Source, topics: tuple[Topic, ...], refresh: Callable[[], Awaitable[None]], pause: float = PAUSE
+) -> None:
     """Call `refresh` at once, and whenever one of the topics has changed, for as long as the page is open.
 
     It runs one after another, never twice at a time; it changes elements and makes none where it can, so that nothing
@@ -46,7 +48,7 @@ def follow(source: Source, topics: tuple[Topic, ...], refresh: Callable[[], Awai
             _set(error, "")
         looked = marks, now
 
-    ui.timer(PAUSE, look)
+    ui.timer(pause, look)
 
 
 def _set(words: Words, text: str) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from coordinator.console.following import JobProgress
     from sojourn.protocol.audit import AuditEntry
     from sojourn.protocol.fleet_messages import FleetChange, FleetDevice, VisitNote
-    from sojourn.protocol.release import LineView
+    from sojourn.protocol.release import Card, LineView, Parcel
     from sojourn.protocol.wire import JobView
 
 Topic = Literal["fleet", "jobs", "releases", "audit"]
@@ -76,6 +76,9 @@ class Source(Protocol):
 
     async def line(self, name: str) -> LineView:
         """One model line with its devices."""
+
+    async def card(self, line: str, version: int) -> tuple[Card, Parcel]:
+        """The card of a release, and which graph it is about."""
 
     async def acts(self, last: int = 200) -> Sequence[AuditEntry]:
         """The last acts of operators, the newest first."""

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from sojourn.protocol.audit import AuditEntry
     from sojourn.protocol.fleet_messages import FleetChange, FleetDevice, FleetTopic, VisitNote
     from sojourn.protocol.mandate import SignedMandate, SignedWithdrawal
-    from sojourn.protocol.release import Card, DeviceView, HealthRules, LineView, SignedOrder
+    from sojourn.protocol.release import Card, DeviceView, HealthRules, LineView, Parcel, SignedOrder
     from sojourn.protocol.signing import Signer
     from sojourn.protocol.wire import JobView
 
@@ -206,12 +206,12 @@ class Operator:
                 break
         return msgspec.structs.replace(views[0], devices=tuple(found.values()))
 
-    def card(self, line: str, version: int) -> Card:
-        """The card of a release that the coordinator has."""
+    def card(self, line: str, version: int) -> tuple[Card, Parcel]:
+        """The card of a release that the coordinator has, and which graph it is about."""
         from coordinator.releases.file import read_card  # noqa: PLC0415  # only who looks at one needs it
 
         told = self._client.ask(ReadCard(_ticket(), line, version), CardTold, PATIENCE)
-        return cleaned(read_card(self._client.fetch(told.card), f"the release {line} {version}"))
+        return cleaned(read_card(self._client.fetch(told.card), f"the release {line} {version}")), told.graph
 
     def changed(self, since: int, patience: float = PATIENCE) -> Changed:
         """What changed last, told at once if that was after the mark, else when something does."""

@@ -112,7 +112,7 @@ class Coordinator:
         self._fleet_requests = FleetRequests(self.sites, self._watch, self._tours, self._changes)
         self._requests = OperatorRequests(self._queue, self.sites, self._tours)
         self._mandate_requests = MandateRequests(self._queue, self.sites, self._requests, rules)
-        self._rollouts = Rollouts(self.sites, self.state)
+        self._rollouts = Rollouts(self.sites, self.state, wall)
         self._desk = OperatorDesk(fleet, name, trust.roles)
         self._rollout_requests = RolloutRequests(self._rollouts, fleet, trust.release_key)
 

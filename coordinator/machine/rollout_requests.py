@@ -71,8 +71,8 @@ class RolloutRequests:
         """The card of a release that is here."""
         line = self._durable.lines.get(message.line)
         for cargo in (line.forward, line.back) if line else ():
-            if cargo.card is not None and cargo.read.version == message.version:
-                return CardTold(message.ticket, cargo.card)
+            if cargo.card is not None and cargo.read.goods and cargo.read.version == message.version:
+                return CardTold(message.ticket, cargo.card, cargo.read.goods.graph)
         return Refused(message.ticket, f"the release {message.line} {message.version} is not here any more")
 
     def steer(self, operator: Address, message: Steer, now: float) -> list[Effect]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET
-
 from coordinator.machine.paging import ALONE, first_page
 from sojourn.protocol.limits import TEXT
 from sojourn.protocol.release import BAD, DeviceView, LineView, RolloutPlan, complaint
@@ -20,6 +18,8 @@ if TYPE_CHECKING:
     from sojourn.protocol.release_messages import ReleaseReport
 
 
+FEW = 2
+"""Turns of each line that a list of lines tells."""
 NAMED = 3
 """At most this many ill devices are named, the others are counted."""
 
@@ -41,7 +41,7 @@ def view_of(
         line=line.line, status=line.status, detail=detail, serial=back.serial, version=forward.version,
         before=back.version, serves=serves.version, goods=serves.goods, stages=line.stages, stage=line.stage,
         counts=dict(Counter(view.state for view in each)), devices=first_page(each[since:], ALONE) if alone else (),
-        plan=RolloutPlan(line.rules, line.undo) if alone else UNSET,
+        plan=RolloutPlan(line.rules, line.undo, tuple((line.turned or ())[0 if alone else -FEW :])),
     )  # fmt: skip
 
 

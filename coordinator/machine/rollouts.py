@@ -41,8 +41,10 @@ if TYPE_CHECKING:
 class Rollouts:
     """Leads every line's rollout."""
 
-    def __init__(self, sites: Sites, durable: CoordinatorState) -> None:
+    def __init__(self, sites: Sites, durable: CoordinatorState, wall: float = 0.0) -> None:
+        """`wall` is what a clock on the wall shows, in seconds since 1970, when `now` is 0."""
         self._sites = sites
+        self._wall = wall
         self.durable = durable
         self._progress: dict[str, RolloutProgress] = {}
         self._heard: dict[tuple[str, str], ReleaseReport] = {}
@@ -142,7 +144,7 @@ class Rollouts:
     def turn(self, line: LineState, event: str, detail: str, now: float) -> list[Effect]:
         """Pause, resume, undo, end: the rollout goes another way."""
         status = STATUS[ROLLOUT.step(self._progress[line.line].step, event)]
-        effects = self._write(RolloutTurned(line.line, status, detail), sync=True)
+        effects = self._write(RolloutTurned(line.line, status, detail, max(0.0, self._wall + now)), sync=True)
         self._take_stock(line, now)
         text = f"release {line.line} {line.forward.read.version}: {status}{': ' if detail else ''}{detail}"
         bad = status in ("halted", "rolling-back")

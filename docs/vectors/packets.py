@@ -401,7 +401,7 @@ def _releases() -> list[Sent]:
         ("releases", CLOUD, OPERATOR, Releases("t-9", (line,))),
         ("inspect-releases since a device", OPERATOR, CLOUD, InspectReleases("t-9", "digits", 100)),
         ("read-card", OPERATOR, CLOUD, ReadCard("t-i", "digits", 2)),
-        ("card-told", CLOUD, OPERATOR, CardTold("t-i", KIT)),
+        ("card-told", CLOUD, OPERATOR, CardTold("t-i", KIT, Parcel(KIT.digest, KIT.size))),
     ]
 
 

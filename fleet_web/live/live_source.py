@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fleet_web.source import Reach, Topic
     from sojourn.protocol.audit import AuditEntry
     from sojourn.protocol.fleet_messages import FleetChange, FleetDevice, VisitNote
-    from sojourn.protocol.release import Card, LineView
+    from sojourn.protocol.release import Card, LineView, Parcel
     from sojourn.protocol.wire import JobView
 
 _T = TypeVar("_T")
@@ -99,8 +99,8 @@ class LiveSource:
         """One model line with its devices."""
         return await self._once("releases", ("line", name), lambda it: _line(it, name))
 
-    async def card(self, line: str, version: int) -> Card:
-        """The card of a release."""
+    async def card(self, line: str, version: int) -> tuple[Card, Parcel]:
+        """The card of a release, and which graph it is about."""
         return await self._once("releases", ("card", line, version), lambda it: it.card(line, version))
 
     async def acts(self, last: int = 200) -> Sequence[AuditEntry]:

@@ -131,7 +131,8 @@ def state_text(it: FleetDevice, now: float) -> str:
 def offers_text(it: FleetDevice) -> str:
     """What it offers, in short."""
     doing = it.doing
-    return f"{doing.threads} threads, {doing.memory / 1e9:.1f} GB" if doing and doing.threads else "-"
+    threads = "1 thread" if doing and doing.threads == 1 else f"{doing.threads if doing else 0} threads"
+    return f"{threads}, {doing.memory / 1e9:.1f} GB" if doing and doing.threads else "-"
 
 
 def serves(it: FleetDevice) -> Cell:

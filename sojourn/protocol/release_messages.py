@@ -11,6 +11,7 @@ from sojourn.protocol.release import (
     Health,
     HealthRules,
     LineView,
+    Parcel,
     Quantile,
     ReleaseState,
     Share,
@@ -128,7 +129,8 @@ class ReadCard(msgspec.Struct, frozen=True, tag="read-card", tag_field="kind"):
 
 
 class CardTold(msgspec.Struct, frozen=True, tag="card-told", tag_field="kind"):
-    """The answer to `read-card`."""
+    """The answer to `read-card`: the card, and which graph it is about."""
 
     ticket: Name
     card: Ref
+    graph: Parcel

@@ -159,7 +159,7 @@ EXAMPLES = (
     AwaitChange("ticket", 7),
     Changed("ticket", 9, 1e9, "0.9.0", 9, 8, 7, 6),
     ReadCard("ticket", "line", 3),
-    CardTold("ticket", REF),
+    CardTold("ticket", REF, Parcel(D, 3)),
     Audit("ticket", (AuditEntry(1, 1e9, "ann", "stop job", "done", "", "t", None, b""),), more=True),
 )
 
