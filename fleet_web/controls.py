@@ -90,3 +90,15 @@ class Pager:
                 button.props["disabled"] = off
                 button.update()
         return shown
+
+
+def number_field(label: str, changed: Callable[[int], Any]) -> None:
+    """A field for a count; what is no count is not heard."""
+    with Words("label", f"{label} ").classes("control"):
+        field = Element("input").props('type="number" min="1" max="1000000" step="1"')
+
+    def typed(text: str) -> None:
+        if text.isascii() and text.isdigit() and 0 < int(text[:8]) <= 1_000_000:
+            changed(int(text))
+
+    field.on("input", lambda event: typed(str(event.args)[:8]), js_handler=_VALUE)
