@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 EVIL = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+WATCH = """
+window.changes = 0, window.removed = [], window.shifted = 0;
+new MutationObserver(found => {
+  changes += found.length;
+  for (const each of found) for (const node of each.removedNodes)
+    if (node.matches?.("article, svg, ol, li, .hop, .model")) removed.push(node.outerHTML);
+}).observe(document.querySelector(".tours"), {subtree: true, childList: true, attributes: true});
+new PerformanceObserver(list => { for (const each of list.getEntries()) shifted += each.value; })
+  .observe({type: "layout-shift"});
+"""
 TURNED = "\u202ebackwards\u2066 \x1b[31mred"
 
 
@@ -81,8 +91,12 @@ def test_rounds_can_be_chosen_and_replayed_and_the_rings_stay_the_same_elements(
     browser.wait_for("button[data-act='round:2']").click()
     browser.wait(lambda: browser.text(".tour h3") != heading, "the tours of round 2")
     browser.js("window.ring = document.querySelector('.ring'); window.node = ring.querySelector('[data-key=hop-0]')")
+    browser.js(WATCH)
     browser.wait_for("button[data-act='replay:']").click()
     browser.wait_for(".tour .ring .hop.here")
+    browser.wait(lambda: browser.js("return changes") > 20, "ten pictures a second")
+    assert browser.js("return removed") == []
+    assert browser.js("return shifted") < 0.01
     browser.wait_for("button[data-act='replay:']").click()
     browser.wait(lambda: not browser.all(".ring .hop.here, .ring .hop.waiting"), "the end of the replay")
     assert browser.js("return ring.isConnected && node.isConnected && ring === document.querySelector('.ring')")

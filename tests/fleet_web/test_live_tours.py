@@ -11,6 +11,7 @@ from tests.live.live_fleet import FLEET, LiveFleet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 SITES = {"barn": ["pi-1", "pi-2", "pi-3", "pi-4", "pi-5"]}
 JOB = """
@@ -46,7 +47,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFleet]:
     live.stop()
 
 
-def test_the_model_is_seen_travelling_and_a_spare_stepping_in(browser: Browser, fleet: LiveFleet):
+def test_the_model_is_seen_travelling_and_a_spare_stepping_in(browser: Browser, fleet: LiveFleet, tmp_path: Path):
     broker = fleet.brokers["cloud"]
     with web("--broker", f"{broker.host}:{broker.port}", "--fleet", FLEET) as address:
         fleet.submit(JOB)
@@ -57,6 +58,7 @@ def test_the_model_is_seen_travelling_and_a_spare_stepping_in(browser: Browser, 
         fleet.kill(device)
         browser.wait(lambda: "before it " + device in browser.text(".hops"), f"a spare in place of {device}")
         assert browser.all(".ring .hop .spare")
+        browser.shot(tmp_path / "live.png")
         assert browser.js("return ring.isConnected")
         assert browser.violations() == []
         browser.wait(lambda: browser.js(HERE) not in ([], [device]), "the model to go on")
