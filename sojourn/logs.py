@@ -10,7 +10,7 @@ from typing import Any
 from sojourn.errors import SojournError, UserError
 from sojourn.text import clean, clean_lines
 
-OURS = ("sojourn", "edge_agent", "hierarchy", "coordinator", "fleet_sim")
+OURS = ("sojourn", "edge_agent", "hierarchy", "coordinator", "fleet_sim", "fleet_web")
 
 
 def set_up(*, verbose: bool = False) -> None:

@@ -72,7 +72,7 @@ class Guard:
             return
         scope["sojourn-user"] = who or ""
         if scope["type"] == "websocket":
-            await self.app(scope, self._watched(receive, token), send)
+            await self.app(scope, self._watched(receive, send, token), send)
         else:
             await self.app(scope, receive, _with_headers(send, tls=self._exposure.secure))
 
@@ -91,12 +91,13 @@ class Guard:
             return "it is of a page of another site"
         return None
 
-    def _watched(self, receive: Receive, token: str) -> Receive:
+    def _watched(self, receive: Receive, send: Send, token: str) -> Receive:
         """What a browser says over a websocket, until its session ends."""
 
         async def next_message() -> Message:
             message = await receive()
             if self._sessions and self._sessions.who(token, self._clock()) is None:
+                await send({"type": "websocket.close", "code": 1008})
                 return {"type": "websocket.disconnect", "code": 1008}
             return message
 

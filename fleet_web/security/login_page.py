@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 from starlette.responses import HTMLResponse, RedirectResponse
+from starlette.routing import Route
 
 from fleet_web.security.attempts import Attempts
 from fleet_web.security.guard import COOKIE
@@ -57,10 +58,12 @@ class LoginPage:
 
     def add_to(self, app: FastAPI) -> None:
         """Answer at `/login`, `/logout` and `/enter`."""
-        app.add_route("/login", self.show, methods=["GET"])
-        app.add_route("/login", self.take, methods=["POST"])
-        app.add_route("/logout", self.leave, methods=["POST"])
-        app.add_route("/enter", self.enter, methods=["GET"])
+        app.router.routes += [
+            Route("/login", self.show, methods=["GET"]),
+            Route("/login", self.take, methods=["POST"]),
+            Route("/logout", self.leave, methods=["POST"]),
+            Route("/enter", self.enter, methods=["GET"]),
+        ]
 
     async def show(self, request: Request) -> Response:  # noqa: ARG002
         """Ask for a name and a password."""
