@@ -59,7 +59,7 @@ def run(
         _add_login(login_file or LOGINS, add_login)
         return
     extras.need("web", "the page")
-    from fleet_web.folder.opening import open_results
+    from fleet_web.folder.opening import open_all
     from fleet_web.live.live_source import LiveSource
     from fleet_web.security.exposure import Exposure
     from fleet_web.serving import serve
@@ -78,7 +78,7 @@ def run(
     )
     named = getattr(context.get_parameter_source("broker"), "name", "") in ("COMMANDLINE", "ENVIRONMENT")
     live = LiveSource(operator) if named or not results else None
-    sources: list[Source] = [*([live] if live else []), *(open_results(folder) for folder in results or [])]
+    sources: list[Source] = [*([live] if live else []), *open_all(results or [])]
     serve(Sources(sources), live, exposure)
 
 

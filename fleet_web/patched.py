@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from nicegui import ui
 from nicegui.element import Element
 
+from fleet_web.drawing.markup import Markup
+
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from nicegui.events import GenericEventArguments
-
-    from fleet_web.drawing.markup import Markup
 
 STYLE = Path(__file__).with_name("pictures.css")
 LONGEST_ACT = 200
@@ -40,6 +40,22 @@ class Patched(Element, component="patched.js"):
         if markup != self._props["markup"]:
             self._props["markup"] = str(markup)
             self.update()
+
+
+class PatchedGrid:
+    """Several pieces of markup side by side; of each only what has changed is sent."""
+
+    def __init__(self, kind: str) -> None:
+        """`kind` is the class by which the style sheet knows it."""
+        self._box = Element("div").classes(kind)
+        self._cells: list[Patched] = []
+
+    def show(self, parts: Sequence[Markup]) -> None:
+        """Show these; what is there beyond them becomes empty."""
+        with self._box:
+            self._cells += [Patched() for _ in range(len(parts) - len(self._cells))]
+        for at, cell in enumerate(self._cells):
+            cell.markup = parts[at] if at < len(parts) else Markup()
 
 
 def _call(act: Callable[[str, str], Awaitable[None] | None], event: GenericEventArguments) -> Awaitable[None] | None:

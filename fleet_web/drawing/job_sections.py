@@ -147,8 +147,8 @@ def _meaning(story: JobStory, name: str) -> str:
 
 def participation(shares: Sequence[DeviceShare], link: Link, *, partly: bool) -> Markup:
     """Who was visited how often, and who never, and why."""
-    if not shares:
-        return tag("p", "No visit is known yet.", class_="dim")
+    if not any(it.done or it.failed for it in shares):
+        return tag("p", "No round is finished, or its visits are not known.", class_="dim")
     visited, never = [it for it in shares if it.done], [it for it in shares if not it.done]
     parts: list[Markup] = [tag("p", participation_words(shares))]
     if partly:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ ORBIT = 18.0
 """How far outside the ring the model travels, so that it hides no device."""
 MOST_TOURS = 24
 """Tours on one page of the picture."""
+CACHED = 512
+"""Cards that are kept, of all pages."""
 MOST_NODES = 160
 """Devices on one ring."""
 MOST_NAMED = 40
@@ -43,17 +46,16 @@ SIGNS = {
 """The same in a line of text."""
 
 
-def cards(travel: RoundTravel, link: Link, page: int = 0) -> Markup:
+def cards(travel: RoundTravel, link: Link, page: int = 0) -> list[Markup]:
     """The tours of a round, a card each; where each model goes to one device, a card for each site.
 
     link: a device's name that leads to its page.
     """
+    part = slice(page * MOST_TOURS, (page + 1) * MOST_TOURS)
     if travel.side_by_side:
         by_site = groupby(sorted(travel.tours, key=lambda it: it.site), key=lambda it: it.site)
-        shown = [_site_card(site, list(tours), link) for site, tours in by_site]
-    else:
-        shown = [_tour_card(tour, link) for tour in travel.tours]
-    return tag("div", *shown[page * MOST_TOURS : (page + 1) * MOST_TOURS], class_="tours")
+        return [_site_card(site, list(tours), link) for site, tours in by_site][part]
+    return [_tour_card(tour, link) for tour in travel.tours[part]]
 
 
 def pages(travel: RoundTravel) -> int:
@@ -77,7 +79,9 @@ def _sample(state: str, *, spare: bool = False) -> Markup:
 # --- one tour
 
 
+@lru_cache(CACHED)
 def _tour_card(tour: Travel, link: Link) -> Markup:
+    """A card; many tours are where they were when the page was last drawn, and most cards are drawn already."""
     title = tag("h3", f"Tour {tour.number} ", tag("span", "at ", name_of(tour.site), class_="dim"))
     state = tag("p", _standing(tour), class_="standing")
     ring = _ring(tour.hops, at=tour.at, share=tour.share, words=tour_words(tour), middle=_middle(tour), travels=True)

@@ -16,11 +16,6 @@ MOST_FOLDERS = 200
 """Runs of a folder of runs that are opened."""
 
 
-def open_results(folder: Path) -> FolderSource:
-    """The source over a simulation's or a finished job's folder."""
-    return FolderSource(folder, _called(folder))
-
-
 def open_all(folders: Iterable[Path]) -> list[FolderSource]:
     """The sources over several folders, each under a name of its own.
 

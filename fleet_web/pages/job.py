@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from nicegui import ui
 
 from coordinator.console.time_left import TimeLeft
+from fleet_web.device_link import DeviceLink
 from fleet_web.drawing import job_sections, tours
 from fleet_web.drawing.job_list import job_rows
-from fleet_web.drawing.markup import Markup, joined, name_of, tag
+from fleet_web.drawing.markup import Markup, joined, tag
 from fleet_web.folder.folder_source import FolderSource
-from fleet_web.patched import Patched, add_style
+from fleet_web.patched import Patched, PatchedGrid, add_style
 from fleet_web.refreshing import follow
 from fleet_web.source import LIVE, in_address
 from fleet_web.story.job_story import ACROSS, JobStory
@@ -67,6 +68,7 @@ class JobPage:
 
     def __init__(self, source: Source, name: str) -> None:
         self._source, self._name = source, name
+        self._link = DeviceLink(in_address(source).get("of", ""))
         self._time_left = TimeLeft()
         self._book = VisitBook()
         self._asked = -1
@@ -74,6 +76,8 @@ class JobPage:
         self._tries = 0
         self._sites: dict[str, str] = {}
         self._story: JobStory | None = None
+        self._shown: tuple[object, ...] | None = None
+        """How many rounds were over, and what there was to know, when that was last shown."""
         self._round: int | None = None
         """The round that was chosen; None: the one under way, or else the newest."""
         self._by: Across = "round"
@@ -82,7 +86,11 @@ class JobPage:
         """The seconds of the round that a replay has shown; None where none runs."""
         self._tiles = Patched()
         self._gaps = Patched()
-        self._controls, self._tours = self._section("Where the models are"), Patched()
+        self._controls, self._words, self._tours = (
+            self._section("Where the models are"),
+            Patched(),
+            PatchedGrid("tours"),
+        )
         self._course_controls, self._course = self._section("How good the models are"), Patched()
         self._arranged = Patched()
         self._devices = self._section("Who takes part")
@@ -100,9 +108,11 @@ class JobPage:
         progress = await self._source.job(self._name)
         self._story = JobStory(progress, self._time_left.seconds(progress, time.monotonic()))
         news = await self._read_visits(self._story)
-        self._show(self._story)
-        if news:
-            self._show_devices(self._story)
+        self._show_now(self._story)
+        state = len(progress.history), progress.view.notes
+        if news or state != self._shown:
+            self._shown = state
+            self._show_rounds(self._story)
 
     async def _read_visits(self, story: JobStory) -> bool:
         """Ask for the visits of the rounds that are new; whether there were any, or this is the first look."""
@@ -124,14 +134,20 @@ class JobPage:
 
     # --- showing
 
-    def _show(self, story: JobStory) -> None:
+    def _show_now(self, story: JobStory) -> None:
+        """What changes while a round is under way, which may be often."""
         self._tiles.markup = job_sections.tiles(story)
+        self._show_tours(story)
+
+    def _show_rounds(self, story: JobStory) -> None:
+        """What changes when a round is over."""
         gaps = self._source.gaps() if isinstance(self._source, FolderSource) else []
         self._gaps.markup = joined(tag("p", gap, class_="gap") for gap in gaps)
-        self._show_tours(story)
         self._show_course(story)
         self._rounds.markup = job_sections.rounds(story)
         self._failures.markup = job_sections.failures(story, self._book.losses())
+        shares = self._book.shares(self._sites)
+        self._devices.markup = job_sections.participation(shares, self._link, partly=not self._book.complete)
 
     def _show_course(self, story: JobStory) -> None:
         self._course_controls.markup = by_controls(self._by)
@@ -139,11 +155,6 @@ class JobPage:
         arranged = job_sections.arrangement(story)
         heading = tag("h2", "How well the devices are arranged")
         self._arranged.markup = joined([heading, arranged]) if arranged else Markup()
-
-    def _show_devices(self, story: JobStory) -> None:
-        del story
-        shares = self._book.shares(self._sites)
-        self._devices.markup = job_sections.participation(shares, self._link, partly=not self._book.complete)
 
     def _travel(self, story: JobStory) -> RoundTravel | None:
         """The round that is shown: the chosen one, or the one under way, or the newest."""
@@ -157,16 +168,16 @@ class JobPage:
         self._controls.markup = self._tour_controls(story, travel)
         if travel is None:
             words = "The model is being prepared." if not story.over else "No visit is known."
-            self._tours.markup = tag("p", words, class_="dim")
+            self._words.markup = tag("p", words, class_="dim")
+            self._tours.show([])
             return
         if self._played is not None:
             travel = replayed(travel, self._played)
         parts = [tag("p", travel.gap, class_="gap")] if travel.gap else []
         if travel.under_way and self._played is None and story.view.phase == "estimate":
             parts.append(tag("p", "Devices are estimated: each trains a copy of the model for a moment.", class_="dim"))
-        if travel.tours:
-            parts += [tours.legend(), tours.cards(travel, self._link, self._page)]
-        self._tours.markup = joined(parts)
+        self._words.markup = joined([*parts, tours.legend()] if travel.tours else parts)
+        self._tours.show(tours.cards(travel, self._link, self._page))
 
     def _tour_controls(self, story: JobStory, travel: RoundTravel | None) -> Markup:
         numbers, shown, latest = self._book.rounds, travel.round if travel else 0, self._round is None
@@ -192,9 +203,6 @@ class JobPage:
                 _button("More tours", f"page:{self._page + 1}", off=self._page >= pages - 1),
             ]
         return tag("div", *parts, class_="controls", role="group", aria_label="Which tours are shown")
-
-    def _link(self, device: str) -> Markup:
-        return tag("a", name_of(device), href=address("device", device, **in_address(self._source)))
 
     # --- what whoever looks at it does
 

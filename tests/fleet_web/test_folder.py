@@ -11,7 +11,7 @@ import pytest
 from coordinator.results.folder import CONFIG, ROUNDS, VISITS
 from fleet_web.folder import table_tail
 from fleet_web.folder.folder_source import FolderSource
-from fleet_web.folder.opening import open_all, open_results
+from fleet_web.folder.opening import open_all
 from fleet_web.folder.table_tail import TableTail
 from fleet_web.story.visit_book import VisitBook
 from sojourn.errors import ConfigError, UserError
@@ -32,6 +32,11 @@ def made(folder: Path, rounds: str = "", visits: str | None = "") -> Path:
     if visits is not None:
         (folder / VISITS).write_text(VISIT_HEAD + visits)
     return folder
+
+
+def open_results(folder: Path) -> FolderSource:
+    (found,) = open_all([folder])
+    return found
 
 
 def read(source: FolderSource) -> tuple:
