@@ -185,7 +185,8 @@ class LineState(msgspec.Struct):
             case RolloutTurned():
                 self.status, self.detail = record.status, record.detail
                 if record.at is not msgspec.UNSET:
-                    turn = RolloutTurn(record.at, record.status, record.detail[:TURN_TEXT])
+                    version = self.forward.read.version
+                    turn = RolloutTurn(record.at, record.status, version, record.detail[:TURN_TEXT])
                     self.turned = [*(self.turned or ()), turn][-TURNS:]
 
 

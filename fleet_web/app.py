@@ -40,7 +40,9 @@ def build(sources: Sources, exposure: Exposure, live: LiveSource | None = None) 
     sessions = Sessions() if logins or link else None
     if sessions:
         LoginPage(sessions, exposure, logins, link).add_to(app)
-    _pages(sources, acting)
+    _device_pages(sources, operate=acting is not None)
+    _job_pages(sources, acting)
+    _release_pages(sources, acting)
     ui.run_with(
         app, title="Sojourn", favicon="🧭", dark=None, language="en-US", tailwind=False, show_welcome_message=False,
         binding_refresh_interval=None, reconnect_timeout=30.0,
@@ -48,9 +50,7 @@ def build(sources: Sources, exposure: Exposure, live: LiveSource | None = None) 
     return Guard(app, exposure=exposure, sessions=sessions), f"/enter?token={link}" if link else "/"
 
 
-def _pages(sources: Sources, acting: LiveSource | None) -> None:
-    operate = acting is not None
-
+def _device_pages(sources: Sources, *, operate: bool) -> None:
     @ui.page("/")
     @ui.page("/fleet")
     async def fleet(of: str | None = None) -> None:
@@ -63,6 +63,16 @@ def _pages(sources: Sources, acting: LiveSource | None) -> None:
         source = sources.named(of)
         with frame(name, "fleet", source, operate=operate):
             await device_page(source, name)
+
+    @ui.page("/log")
+    async def log(of: str | None = None) -> None:
+        source = sources.named(of)
+        with frame("Log", "log", source, operate=operate):
+            await log_page(source)
+
+
+def _job_pages(sources: Sources, acting: LiveSource | None) -> None:
+    operate = acting is not None
 
     @ui.page("/jobs")
     async def jobs(of: str | None = None) -> None:
@@ -77,6 +87,15 @@ def _pages(sources: Sources, acting: LiveSource | None) -> None:
             if acting is source and acting is not None:
                 job_acts(acting, name)
 
+    @ui.page("/compare")
+    async def compare(of: str | None = None) -> None:
+        with frame("Compare", "compare", sources.named(of), operate=operate):
+            await compare_page(sources)
+
+
+def _release_pages(sources: Sources, acting: LiveSource | None) -> None:
+    operate = acting is not None
+
     @ui.page("/releases")
     async def releases(of: str | None = None) -> None:
         source = sources.named(of)
@@ -90,14 +109,3 @@ def _pages(sources: Sources, acting: LiveSource | None) -> None:
             await release_page(source, name)
             if acting is source and acting is not None:
                 line_acts(acting, name)
-
-    @ui.page("/log")
-    async def log(of: str | None = None) -> None:
-        source = sources.named(of)
-        with frame("Log", "log", source, operate=operate):
-            await log_page(source)
-
-    @ui.page("/compare")
-    async def compare(of: str | None = None) -> None:
-        with frame("Compare", "compare", sources.named(of), operate=operate):
-            await compare_page(sources)

@@ -28,7 +28,9 @@ def run(
             "--broker is given.",
         ),
     ] = None,
-    host: Annotated[str, typer.Option(help="Where to answer; elsewhere than on this machine only safely.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Where to answer; elsewhere than on this machine only safely.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port; 0: any that is free.", min=0, max=65535)] = 8080,
     operate: Annotated[
         bool, typer.Option("--operate", help="Let whoever is let in act, too: stop jobs, steer rollouts.")

@@ -65,9 +65,9 @@ class Pager:
         self._turned, self._size = turned, size
         self.page = 0
         with ui.element("nav").classes("pager").props('aria-label="Pages of the list"'):
-            self._before = self._button("‹ Previous", -1)
+            self._before = self._button("Previous", -1)
             self._text = Words("span", "", role="status")
-            self._next = self._button("Next ›", 1)
+            self._next = self._button("Next", 1)
 
     def _button(self, text: str, by: int) -> Words:
         def turn() -> None:

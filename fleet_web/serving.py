@@ -92,7 +92,9 @@ def _check_certificate(exposure: Exposure) -> None:
 
 
 def _greeting(exposure: Exposure, path: str) -> list[str]:
-    lines = [f"The fleet is at {exposure.address}{path if path != '/' else ''} (Ctrl-C ends it; the fleet does not mind)"]
+    lines = [
+        f"The fleet is at {exposure.address}{path if path != '/' else ''} (Ctrl-C ends it; the fleet does not mind)"
+    ]
     if exposure.behind_proxy and exposure.login_file is None:
         lines.append("Nobody has to log in here: whoever the proxy lets in sees the fleet.")
     if exposure.operate:

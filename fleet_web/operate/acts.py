@@ -72,9 +72,7 @@ def line_acts(source: Acting, line: str) -> None:
                 )
 
 
-def _steer(
-    source: Acting, line: str, action: Literal["pause", "resume", "rollback"]
-) -> Callable[[], Awaitable[str]]:
+def _steer(source: Acting, line: str, action: Literal["pause", "resume", "rollback"]) -> Callable[[], Awaitable[str]]:
     async def steer() -> str:
         await source.act(lambda operator: operator.steer(line, action))
         return f"{line}: {action} was taken."

@@ -15,7 +15,7 @@ from fleet_web.table import Cell, Column, Row, TextTable
 from fleet_web.words import Words
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Sequence, Sized
 
     from fleet_web.source import Source
     from sojourn.protocol.fleet_messages import FleetDevice
@@ -81,9 +81,13 @@ class FleetView:
         self._sites.show([_site_row(site, sites[site], versions.get(site, set())) for site in sorted(sites)])
         counts = sum(sites.values(), Counter[str]())
         parts = ", ".join(f"{counts[state]:,} {state}" for state in STATES if counts[state])
-        text = f"{len(self._devices):,} devices at {len(sites):,} sites: {parts}" if self._devices else ""
+        text = f"{_many(self._devices, 'device')} at {_many(sites, 'site')}: {parts}" if self._devices else ""
         if self._summary.text != text:
             self._summary.text = text
+
+
+def _many(things: Sized, word: str) -> str:
+    return f"{len(things):,} {word}{'' if len(things) == 1 else 's'}"
 
 
 def _site_row(site: str, counts: Counter[str], versions: set[str]) -> Row:

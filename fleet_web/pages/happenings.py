@@ -1,4 +1,4 @@
-"""What happened, from all roles, as one list: comings and goings, visits, rounds, jobs, rollouts and operators' acts."""
+"""What happened, from all roles, as one list: comings, goings, visits, rounds, jobs, rollouts, operators' acts."""
 
 from __future__ import annotations
 
@@ -119,13 +119,11 @@ def _job(view: JobView) -> list[Happening]:
 
 def _turns(line: LineView) -> list[Happening]:
     turns = line.plan.turns if line.plan else ()
-    return [
-        Happening(
-            it.at, "release", line.line, f"the rollout is {it.status}{f': {it.detail}' if it.detail else ''}",
-            ("release", line.line), tone(it.status),
-        )
-        for it in turns
-    ]  # fmt: skip
+    found = []
+    for it in turns:
+        text = f"the rollout of {it.version} is {it.status}{f': {it.detail}' if it.detail else ''}"
+        found.append(Happening(it.at, "release", line.line, text, ("release", line.line), tone(it.status)))
+    return found
 
 
 def _act(it: AuditEntry) -> Happening:

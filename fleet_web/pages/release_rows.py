@@ -75,7 +75,10 @@ def rule_pairs(view: LineView) -> list[tuple[str, str]]:
     if not view.plan:
         return [*pairs, ("rules", "not told: the coordinator is of a version before 0.9.0")]
     rules = view.plan.rules
-    turns = [f"{moment(it.at)}: {it.status}{f', {it.detail}' if it.detail else ''}" for it in view.plan.turns]
+    turns = [
+        f"{moment(it.at)}: {view.line} {it.version} {it.status}{f', {it.detail}' if it.detail else ''}"
+        for it in view.plan.turns
+    ]
     return [
         *pairs,
         ("may be unwell", f"{100 * rules.failures:g} % of a stage's devices; {rules.company} must complain together"),

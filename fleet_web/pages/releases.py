@@ -49,7 +49,9 @@ class ModelLineView:
         with ui.element("form").classes("controls").props('role="search" onsubmit="return false"'):
             search("Search", self._look_for)
             self._states = Choice("State", [("", "all states")], self._choose)
-        self._table = TextTable("Devices, those that are not well first", DEVICE_COLUMNS, empty="It has reached none yet.")
+        self._table = TextTable(
+            "Devices, those that are not well first", DEVICE_COLUMNS, empty="It has reached none yet."
+        )
         self._pager = Pager(self._show_devices)
         Words("h2", "Card")
         self._card = Pairs()

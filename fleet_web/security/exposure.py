@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from pathlib import Path  # noqa: TC003  # msgspec reads it
+from pathlib import Path  # msgspec reads it
 from urllib.parse import urlsplit
 
 import msgspec

@@ -47,7 +47,12 @@ class Guard:
     """An ASGI application around another one. Without `sessions` nobody has to log in."""
 
     def __init__(
-        self, app: ASGIApp, *, exposure: Exposure, sessions: Sessions | None, clock: Callable[[], float] = time.monotonic
+        self,
+        app: ASGIApp,
+        *,
+        exposure: Exposure,
+        sessions: Sessions | None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.app, self._exposure, self._sessions, self._clock = app, exposure, sessions, clock
         self._hosts, self._origins = exposure.hosts, exposure.origins

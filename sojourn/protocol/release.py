@@ -303,6 +303,8 @@ class RolloutTurn(msgspec.Struct, frozen=True, array_like=True):
 
     at: Moment
     status: RolloutStatus
+    version: Number
+    """The version that it was about."""
     detail: Text = ""
 
 

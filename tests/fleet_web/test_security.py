@@ -35,7 +35,9 @@ def application(sessions: Sessions | None = None, exposure: Exposure = LOCAL, **
         LoginPage(sessions, exposure, how.get("logins"), how.get("link", "")).add_to(app)
 
     async def home(request) -> PlainTextResponse:
-        return PlainTextResponse(f"hello {request.scope.get('sojourn-user')}; {request.headers.get('x-forwarded-prefix')}")
+        return PlainTextResponse(
+            f"hello {request.scope.get('sojourn-user')}; {request.headers.get('x-forwarded-prefix')}"
+        )
 
     async def talk(websocket) -> None:
         await websocket.accept()
@@ -49,7 +51,9 @@ def application(sessions: Sessions | None = None, exposure: Exposure = LOCAL, **
     return TestClient(Guard(app, exposure=exposure, sessions=sessions), base_url=HERE, follow_redirects=False)
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "127.0.0.1:8081", "", "127.0.0.1:8080.evil.example"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8080", "127.0.0.1:8081", "", "127.0.0.1:8080.evil.example"]
+)
 def test_a_name_that_somebody_led_here_is_not_answered(host) -> None:
     assert application().get("/", headers={"host": host}).status_code == 403
 
@@ -235,7 +239,12 @@ def test_other_machines_are_let_in_only_safely(how, words) -> None:
 
 def test_which_addresses_are_ours() -> None:
     far = Exposure(
-        host="0.0.0.0", port=8443, origin="https://fleet.example.org:8443", login_file="x", certificate="c", certificate_key="k"
+        host="0.0.0.0",
+        port=8443,
+        origin="https://fleet.example.org:8443",
+        login_file="x",
+        certificate="c",
+        certificate_key="k",
     )
     far.check()
     assert far.origins == {"https://fleet.example.org:8443"}
