@@ -187,7 +187,7 @@ def failures(story: JobStory, losses: Sequence[Loss]) -> Markup:
         items = [tag("li", line) for line in lines[:MOST_LINES]]
         rest = [tag("li", f"and {len(lines) - MOST_LINES} more")] if len(lines) > MOST_LINES else []
         parts.append(tag("ul", *items, *rest, class_="lines"))
-    return joined(parts) if parts else tag("p", "No visit failed.", class_="dim")
+    return joined(parts) if parts else tag("p", "No visit of a finished round failed.", class_="dim")
 
 
 # --- rounds

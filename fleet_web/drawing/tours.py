@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     Link = Callable[[str], Markup]
 
-SIZE, MIDDLE, RADIUS = 200.0, 100.0, 72.0
-ORBIT = 18.0
+SIZE, MIDDLE, RADIUS = 200.0, 100.0, 67.0
+ORBIT = 24.0
 """How far outside the ring the model travels, so that it hides no device."""
 MOST_TOURS = 24
 """Tours on one page of the picture."""
