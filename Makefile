@@ -28,7 +28,8 @@ demo: $(VENV)/demo.stamp  ## Train one model over a small fleet on this machine,
 install: $(VENV)/dev.stamp  ## Install Sojourn and all that its tests and checks need
 
 test: $(VENV)/dev.stamp  ## Run all tests
-	@.ci/install-packages mosquitto prometheus shellcheck systemd
+	@.ci/install-packages mosquitto prometheus shellcheck systemd chromium chromium-driver
+	@.ci/install-axe
 	@$(VENV)/bin/python -W 'ignore:Unable to activate pytest branch coverage' -m slipcover --json --out .coverage.json -m pytest \
 		--numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 	@$(VENV)/bin/python .ci/least-covered .coverage.json
@@ -109,4 +110,5 @@ $(VENV)/demo.stamp: $(VENV)/torch.stamp pyproject.toml
 $(VENV)/dev.stamp: $(VENV)/torch.stamp pyproject.toml
 	@echo "Installing Sojourn and what its tests and checks need ..."
 	@$(PIP) -e '.[dev]'
+	@.ci/install-axe
 	@touch $@ $(VENV)/demo.stamp

@@ -21,6 +21,7 @@ TOLD = {
     "demo": "Train one model over a small fleet on this machine, over real MQTT.",
     "job": "Submit jobs to a coordinator and watch them.",
     "release": "Make releases of models, and bring them to the fleet.",
+    "web": "See the fleet in a browser.",
     "simulate": "Simulate a whole fleet on this machine.",
     "compare": "Simulate several jobs on the same split, side by side.",
     "plan": "Tell how long a job would take on a fleet and how many bytes, without training.",

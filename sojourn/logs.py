@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LogFormat = Literal["plain", "json"]
 VARIABLE = "SOJOURN_LOG_FORMAT"
 """The variable of the environment that says how the log is written, where neither an option nor a file does."""
-OURS = ("sojourn", "edge_agent", "hierarchy", "coordinator", "fleet_sim")
+OURS = ("sojourn", "edge_agent", "hierarchy", "coordinator", "fleet_sim", "fleet_web")
 STEP = 15
 """The level of a step of one visit: more than what is only for finding faults, and too much for people to read."""
 LEVELS = {

@@ -216,7 +216,7 @@ class OperatorRequests:
         if message.job not in jobs:
             return self._unknown(message.ticket, message.job)
         state = jobs[message.job]
-        whole = whole_view(self._view(state, now), state, self._tours.progress, message.since)
+        whole = whole_view(self._view(state, now), state, self._tours, message.since)
         return Jobs(message.ticket, (whole,), __version__)
 
     def _view(self, state: JobState, now: float) -> JobView:

@@ -43,8 +43,10 @@ if TYPE_CHECKING:
 class Rollouts:
     """Leads every line's rollout."""
 
-    def __init__(self, sites: Sites, durable: CoordinatorState) -> None:
+    def __init__(self, sites: Sites, durable: CoordinatorState, wall: float = 0.0) -> None:
+        """`wall` is what a clock on the wall shows, in seconds since 1970, when `now` is 0."""
         self._sites = sites
+        self._wall = wall
         self.durable = durable
         self._progress: dict[str, RolloutProgress] = {}
         self._heard: dict[tuple[str, str], ReleaseReport] = {}
@@ -148,7 +150,7 @@ class Rollouts:
     def turn(self, line: LineState, event: str, detail: str, now: float) -> list[Effect]:
         """Pause, resume, undo, end: the rollout goes another way."""
         status = STATUS[ROLLOUT.step(self._progress[line.line].step, event)]
-        effects = self._write(RolloutTurned(line.line, status, detail), sync=True)
+        effects = self._write(RolloutTurned(line.line, status, detail, max(0.0, self._wall + now)), sync=True)
         self._take_stock(line, now)
         text = f"release {line.line} {line.forward.read.version}: {status}{': ' if detail else ''}{detail}"
         bad = status in ("halted", "rolling-back")
@@ -161,11 +163,11 @@ class Rollouts:
         if STATUS[progress.step] != line.status:
             raise Fault(f"release {line.line} is {line.status} after {event!r}, at {progress.step}")
 
-    def view(self, line: LineState, *, devices: bool) -> LineView:
-        """The line as a person sees it."""
+    def view(self, line: LineState, since: int | None = None) -> LineView:
+        """The line as a person sees it; with its devices from one on, if that is said."""
         newest = {device: self.newest(line, device) for device in {*line.members, *line.reports}}
         known = {device: report for device, report in newest.items() if report}
-        return view_of(line, known, self._reach(), self._progress[line.line], devices=devices)
+        return view_of(line, known, self._reach(), self._progress[line.line], since)
 
     def consider(self, line: LineState, now: float) -> list[Effect]:
         """What follows from all that is known of a rollout now."""

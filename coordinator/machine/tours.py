@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sojourn.node.machine import Effect
     from sojourn.node.outbox import Outbox
     from sojourn.protocol.messages import Toured, TourProgress
-    from sojourn.protocol.wire import TourId
+    from sojourn.protocol.wire import TourId, TourTold
 
     KeysOf = Callable[[Iterable[str]], dict[str, bytes]]
 
@@ -42,6 +42,8 @@ class RoundTours:
         self.progress: dict[int, TourProgress] = {}
         self.moves = 0
         """How often a tour was heard of that had got on since the last time."""
+        self.told: dict[int, TourTold] = {}
+        """What became of the hops of the present round's tours, also of those that are home."""
         self._outbox = outbox
         self._leases: dict[int, float] = {}
         """When each tour's lease ends, unless its site has spoken since."""
@@ -74,12 +76,14 @@ class RoundTours:
         """Number the tours of the job's round, whenever there are others."""
         if state.tours is not self._numbered:
             self._numbered = state.tours
+            self.told.clear()
             self._plans = {tour.number: tour for tour in state.tours}
             self._legs = Counter(tour.leg for tour in state.tours)
 
     def ask(self, state: JobState, tour: TourPlan, now: float) -> list[Effect]:
         """Ask a site to lead a tour; all the time that it may take begins now."""
         self._deadlines.pop(tour.number, None)
+        self.told.pop(tour.number, None)
         return self._ask(state, tour, Leg(state, tour.leg), now)
 
     def _ask(self, state: JobState, tour: TourPlan, leg: Leg, now: float) -> list[Effect]:
@@ -154,6 +158,8 @@ class RoundTours:
         before = self.progress.get(tour.number)
         self.moves += before is None or (before.hop, before.step) != (message.hop, message.step)
         self.progress[tour.number] = message
+        if message.told:
+            self.told[tour.number] = message.told
         self._renew(state, tour.number, now)
 
     def heard_from(self, site: str, now: float) -> None:

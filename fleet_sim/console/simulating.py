@@ -8,8 +8,9 @@ from coordinator.console.compiling_lines import compiling
 from coordinator.console.visit_rate import describe_rate
 from coordinator.console.watching import is_live, result_table, round_line, show
 from coordinator.results.folder import CONFIG, HOME, free
-from coordinator.results.report import REPORT, what_was_run
+from coordinator.results.report import REPORT
 from coordinator.results.task_figures import task_of
+from coordinator.results.what_was_run import what_was_run
 from fleet_sim.console.setting_options import option_of
 from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation, read_simulation_file

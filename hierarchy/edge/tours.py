@@ -11,6 +11,7 @@ from hierarchy.edge.gate import Wrap
 from hierarchy.edge.merge import merge_of, objection
 from hierarchy.edge.records import TourDropped, TourEnded, TourTaken, WaveMerged, key_of
 from hierarchy.edge.running import RunningTour
+from hierarchy.edge.told_hops import told_of
 from hierarchy.edge.tour_table import GATHERING, LEADING, MERGING, NOT_HERE, TOUR
 from hierarchy.edge.visits import Visits
 from sojourn.node.machine import Keep, Pull, Say, Send
@@ -241,7 +242,9 @@ class TourLeader:
         done = len(tour.reports) - tour.lost
         text = f"tour {tour.order.id} ended: {done} of {tour.visits} visits done"
         summary = Say(text, about=tour.order.id.about())
-        return [Keep(reports.digest, data), ended, *ask, summary]
+        # Whoever watches sees how the last hop ended, too; where all went as planned there is nothing to see.
+        last = self.report(key, now) if tour.lost else []
+        return [Keep(reports.digest, data), ended, *last, *ask, summary]
 
     def overdue(self, key: Key, now: float) -> list[Effect]:
         """The alarm went off for a tour: it may be time to fetch again, or to give a sign of life."""
@@ -283,6 +286,7 @@ class TourLeader:
             *(visit.steps if visit else (0, 0)),
             min(tour.lost, MOST),
             min(running.traffic, MOST_BYTES),
+            told_of(tour),
         )
         return [Send(self._site.cloud, progress)]
 

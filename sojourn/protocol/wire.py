@@ -199,6 +199,26 @@ def visit_steps(task: Task, samples: int, earlier: int) -> int:
     return max(1, passes * -(-samples // task.training.batch))
 
 
+class HopEnd(msgspec.Struct, frozen=True, array_like=True):
+    """How one try of a hop ended; the reason is cut where it is long: `VisitReport` has the whole of it."""
+
+    hop: Hop
+    device: Name
+    status: VisitStatus
+    reason: Label = ""
+
+
+class TourTold(msgspec.Struct, frozen=True, array_like=True):
+    """What became of a tour's hops so far, beyond what its plan and their number tell.
+
+    ended: the tries that came to nothing, and the hops that a spare did; of tours with merges, those that were done
+    too. The newest, where there are many. merges: how often the devices' models are merged; 0: one hop after another.
+    """
+
+    ended: Annotated[tuple[HopEnd, ...], msgspec.Meta(max_length=64)] = ()
+    merges: Number = 0
+
+
 class TourView(msgspec.Struct, frozen=True):
     """A tour as a person sees it."""
 
@@ -211,6 +231,8 @@ class TourView(msgspec.Struct, frozen=True):
     steps: Steps
     lost: Number
     done: bool
+    told: TourTold | msgspec.UnsetType = msgspec.UNSET
+    """What became of its hops; unset where all went as planned, and before 0.9.0."""
 
 
 Figures = Annotated[dict[MetricName, Measure], msgspec.Meta(max_length=64)]
