@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from time import monotonic
 from typing import Any
 
@@ -33,6 +34,11 @@ class LocalServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), conversation)
         self._lock = threading.Lock()
         self._open: dict[socket.socket, float] = {}
+
+    def server_bind(self) -> None:
+        """Take the port; the library would look up this machine's name besides, which may take long without a line."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = "127.0.0.1", int(self.server_address[1])
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002  # the signature is the library's
         """Whether there is room for one more."""
