@@ -186,7 +186,7 @@ class VisitMachine:
         after = DEVICE_VISIT.step(before, event)
         if after == before:
             return []
-        text = f"{visit} is accepted" if accepted else f"{visit} is wanted no more" + (f": {reason}" if reason else "")
+        text = "its result is accepted" if accepted else f"it is wanted no more: {reason or 'no reason was given'}"
         return [*self._end(key_of(visit), event), Say(text, "step", visit.about(site=edge.name))]
 
     def pulled(self, digest: bytes, now: float) -> list[Effect]:
@@ -331,7 +331,7 @@ class VisitMachine:
         active.news_at = active.next_progress = now  # a sign of life, unless the result is here as soon
         order = active.order
         memory = (self.state.memory.get(order.id.job) if remembers(order.task) else None) or Memory()
-        begins = Say(f"all is here for {order.id}: it is trained now", "step", active.about)
+        begins = Say("all is here: it is trained now", "step", active.about)
         return [begins, Do(work_key(order.id), Train(order, memory.vectors, memory.visits))]
 
     def _decline(self, event: DeviceVisitEvent, reason: VisitReason, detail: str, now: float) -> list[Effect]:

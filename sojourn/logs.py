@@ -115,8 +115,13 @@ class Lines(logging.Formatter):
         return super().format(record)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's own name
-        """Whatever a peer said, it is one line, and nothing in it is obeyed by a terminal."""
-        record.message = clean(record.message)
+        """Whatever a peer said, it is one line, and nothing in it is obeyed by a terminal.
+
+        A step of a visit does not say in words which one: its id goes before it.
+        """
+        known = record.about.fields if record.levelno == STEP else {}  # type: ignore[attr-defined]  # steps have it
+        thing = known.get("visit") or known.get("tour") or known.get("run")
+        record.message = clean(f"{thing}: {record.message}" if thing else record.message)
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802  # logging's own name

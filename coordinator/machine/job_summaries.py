@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def departs(it: TourId, tour: TourPlan) -> Iterator[Say]:
     """A tour goes to its site: a line for it, and one for each visit, which has its id from here on."""
-    yield Say(f"tour {it} goes to {tour.site}: {len(tour.hops)} devices", "step", it.about(site=tour.site))
+    yield Say(f"the tour goes to {tour.site}: {len(tour.hops)} devices", "step", it.about(site=tour.site))
     for hop, device in enumerate(tour.hops):
         yield Say("a visit is planned", "step", it.about(site=tour.site, hop=hop, device=device))
 
@@ -30,7 +30,7 @@ def departs(it: TourId, tour: TourPlan) -> Iterator[Say]:
 def comes_home(toured: Toured, site: str) -> Say:
     """A tour's result is here."""
     size = sum(ref.size for ref in toured.vectors.values())
-    text = f"tour {toured.tour} is home: {toured.samples} samples, {size} bytes"
+    text = f"the tour is home: {toured.samples} samples, {size} bytes"
     return Say(text, "step", toured.tour.about(site=site))
 
 
@@ -45,7 +45,7 @@ def closed_line(closed: RoundClosed) -> Say:
     """What the tours of a round have become."""
     done = sum(closed.visits.values())
     what = "merged" if closed.merged else "go on, each model by itself"
-    text = f"job {closed.job} round {closed.report.round}: {done} visits {what}"
+    text = f"{done} visits {what}"
     return Say(text, "step", About(closed.job, closed.report.round))
 
 

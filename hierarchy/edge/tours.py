@@ -141,7 +141,7 @@ class TourLeader:
             return []
         self._step(key, "dismissed")
         home = isinstance(message, TourAccepted)
-        text = f"tour {message.tour} is {'accepted' if home else 'wanted no more'} by {self._site.cloud.name}"
+        text = "the tour is accepted" if home else "the tour is wanted no more"
         return [Say(text, "step", message.tour.about()), *self._drop(key, now)]
 
     def _drop(self, key: Key, now: float) -> list[Effect]:
@@ -184,7 +184,7 @@ class TourLeader:
         self._site.running[key].step("merged")
         blobs = tuple(dict.fromkeys(ref.digest for ref in [*merged.vectors.values(), *merged.handout.values()]))
         record, it = WaveMerged(key, merged.vectors, merged.handout), self._site.state.tours[key].order.id
-        said = Say(f"tour {it}: a wave is merged", "step", it.about())
+        said = Say("a wave is merged", "step", it.about())
         return [self._site.write(record, sync=True, blobs=blobs), said, *self.go_on(key, now)]
 
     def failed(self, key: Key, event: DidNot, now: float) -> list[Effect]:

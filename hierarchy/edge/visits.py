@@ -76,7 +76,7 @@ class Visits:
         self._site.at[device] = key, hop
         visit_now = running.visits[hop] = RunningVisit(tour.order.policy.lease, now, tour.bounds.deadline)
         self._site.alarm.set((key, hop), visit_now.lease_ends or now)
-        handed = Say(f"tour {tour.order.id} hop {hop}: the model goes to {device}", "step", self._about(key, hop))
+        handed = Say(f"the model goes to {device}", "step", self._about(key, hop))
         return [*effects, handed, *self._ask(key, hop, now)]
 
     def _ask(self, key: Key, hop: int, now: float) -> list[Effect]:

@@ -16,7 +16,7 @@ from sojourn import WIRE
 from sojourn.errors import DiskFull, InvalidBlob, InvalidMessage, LinkError
 from sojourn.links.link import Will
 from sojourn.links.local_packet import LocalPacket
-from sojourn.logs import LEVELS
+from sojourn.logs import LEVELS, subject
 from sojourn.node.at_rest import NodeAtRest
 from sojourn.node.exchange import Exchange
 from sojourn.node.machine import (
@@ -373,7 +373,8 @@ class Node:
                 case Append():
                     self._append(effect)
                 case Say():
-                    log.log(LEVELS[effect.level], "%s", effect.text, extra={"about": effect.about})
+                    if log.isEnabledFor(level := LEVELS[effect.level]):  # of a simulation's steps none is
+                        log.log(level, "%s", effect.text, extra=subject(effect.about))
                 case Pull():
                     self._events.extend(self._exchange.pull(effect.ref, effect.source, now))
                 case Do():

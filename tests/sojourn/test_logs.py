@@ -112,12 +112,13 @@ PROCESS = """
 import logging, sys, threading, warnings
 from sojourn import logs
 from sojourn.errors import ConfigError
+from sojourn.protocol.wire import VisitId
 logs.set_up(log_format=sys.argv[1], role="agent")
-logs.set_up(log_format=sys.argv[1], role="agent", node="pi-1")
+logs.set_up(log_format=sys.argv[1], role="agent", node="pi-1", verbose="verbose" in sys.argv)
 log = logging.getLogger("edge_agent")
-log.log(logs.STEP, "a step")
+log.log(logs.STEP, "a step", extra=logs.subject(VisitId("job", 3, 7, 2, (1, 1)).about()))
 log.info("said")
-log.debug("unsaid")
+log.debug("for finding faults")
 warnings.warn("odd")
 logs.complain(ConfigError("wrong\\nand more"))
 thread = threading.Thread(target=lambda: 1 / 0)
@@ -127,8 +128,8 @@ raise RuntimeError("nobody caught it")
 """
 
 
-def said_in(log_format: str) -> list[str]:
-    done = subprocess.run([sys.executable, "-c", PROCESS, log_format], capture_output=True, text=True, check=False)
+def said_in(*words: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", PROCESS, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stdout == ""
     return done.stderr.splitlines()
@@ -149,5 +150,7 @@ def test_all_that_a_process_says_is_json() -> None:
 
 def test_people_are_not_told_each_step() -> None:
     lines = said_in("plain")
-    assert [line[9:] for line in lines[:1]] == ["info said"]
+    assert lines[0][9:] == "info said"
     assert "error: wrong" in lines
+    lines = said_in("plain", "verbose")
+    assert [line[9:] for line in lines[:3]] == ["step job/3/7/2: a step", "info said", "debug for finding faults"]
