@@ -19,7 +19,7 @@ from sojourn.brokers.acl import CLEANER
 from sojourn.protocol import home_topics, topics
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Offer
-from tests.live import live_fleet, witness
+from tests.live import witness
 from tests.live.live_fleet import FLEET, LiveFleet, job_text
 from tests.live.test_live_home_assistant import DEVICES, HOME, SHOWN, HomeClient
 
@@ -168,7 +168,7 @@ def followed(fleet: LiveFleet, home: HomeAssistant, heard: Splitter) -> None:
 
 
 def main(python: str, schemas: str) -> None:
-    live_fleet.witness.RULES = witness.RULES + RULES
+    witness.RULES += RULES
     with tempfile.TemporaryDirectory(prefix="sojourn-home-") as place:
         folder = Path(place)
         (folder / "edge.toml").write_text("[home_assistant]\ndiscovery = true\n")

@@ -37,6 +37,8 @@ from tests.live.witness import Witness
 from tests.there import there
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
 FLEET = "live"
@@ -93,7 +95,7 @@ class LiveFleet:
         data: dict[str, str] | None = None,
         flags: tuple[str, ...] = (),
         cloud_flags: tuple[str, ...] = (),
-        edge_flags: dict[str, tuple[str, ...]] | None = None,
+        edge_flags: Mapping[str, tuple[str, ...]] | None = None,
         homes: tuple[str, ...] = (),
         witnessed: bool = False,
     ):

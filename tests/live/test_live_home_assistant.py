@@ -46,7 +46,7 @@ class HomeClient:
         assert self._subscribed.wait(30)
 
     def _hear(self, _client: Client, _data: object, message: MQTTMessage) -> None:
-        self.newest[message.topic] = message.payload
+        self.newest[message.topic] = bytes(message.payload)
         self.fresh[message.topic] += not message.retain
 
     def say(self, topic: str, payload: bytes, *, retain: bool = False) -> None:

@@ -16,7 +16,7 @@ Topic = Annotated[str, msgspec.Meta(pattern=r"^[^+#\x00]+\Z", max_length=240)]
 Template = Annotated[str, msgspec.Meta(pattern=r"^\{\{.+\}\}\Z")]
 
 
-class _Closed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Closed(msgspec.Struct, forbid_unknown_fields=True):
     pass
 
 
