@@ -157,13 +157,14 @@ def participation(shares: Sequence[DeviceShare], link: Link, *, partly: bool) ->
     if visited:
         rest = f", the first {MOST_DEVICES} of {len(visited):,}" if len(visited) > MOST_DEVICES else ""
         rows = [(link(it.device), it.site, f"{it.done:,}", f"{it.failed:,}", clean(it.why, REASON)) for it in visited]
-        head = ("device", "site", "visits", "failed", "newest reason for a failure")
-        tables.append(table(head, rows[:MOST_DEVICES], f"Devices by visits{rest}", numbers=(2, 3)))
+        columns = ("device", "site", "visits", "failed", "newest reason for a failure")
+        tables.append(table(columns, rows[:MOST_DEVICES], f"Devices by visits{rest}", numbers=(2, 3)))
     if never:
         rest = f", the first {MOST_DEVICES} of {len(never):,}" if len(never) > MOST_DEVICES else ""
-        rows = [(link(it.device), it.site, f"{it.failed:,}", clean(it.why, REASON)) for it in never]
-        head = ("device", "site", "failed", "why")
-        tables.append(table(head, rows[:MOST_DEVICES], f"Never visited with success{rest}", numbers=(2,)))
+        others = [(link(it.device), it.site, f"{it.failed:,}", clean(it.why, REASON)) for it in never[:MOST_DEVICES]]
+        tables.append(
+            table(("device", "site", "failed", "why"), others, f"Never visited with success{rest}", numbers=(2,))
+        )
     return joined([*parts, bars(shares), _swatches(), tag("div", *tables, class_="beside")])
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from sojourn.protocol.audit import AuditEntry
     from sojourn.protocol.fleet_messages import FleetChange
-    from sojourn.protocol.release import LineView
+    from sojourn.protocol.release import Card, LineView, Parcel
     from sojourn.protocol.wire import JobStatus
 
 LOOK = 1.0
@@ -169,6 +169,10 @@ class FolderSource:
     async def line(self, name: str) -> LineView:
         """Releases are not in a folder."""
         raise UserError(f"{self.name} is a folder of results: it has no model line {clean(name, WORDS)!r}")
+
+    async def card(self, line: str, version: int) -> tuple[Card, Parcel]:
+        """Releases are not in a folder."""
+        raise UserError(f"{self.name} is a folder of results: it has no release {clean(line, WORDS)!r} {version}")
 
     async def acts(self, last: int = 200) -> Sequence[AuditEntry]:  # noqa: ARG002
         """Acts of operators are not in a folder."""
