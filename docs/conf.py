@@ -52,7 +52,7 @@ CONTENTS = {
             "Profiles <docs/profiles>", "Systems <docs/systems>", "docs/upgrading",
         ),
         "A real fleet": (
-            "Installing <deploy/README>", "docs/coordinator", "docs/joining", "docs/jobs", "docs/fleet",
+            "Installing <deploy/README>", "docs/coordinator", "docs/joining", "docs/jobs", "docs/fleet", "docs/web",
             "On a device <docs/devices>",
             "Boards <firmware_notes/README>", "docs/releases", "Rollouts <docs/rollouts>",
             "Inference <docs/inference>", "Privacy <docs/privacy>", "SECURITY",

@@ -30,11 +30,14 @@ def follow(
     It runs one after another, never twice at a time; it changes elements and makes none where it can, so that nothing
     flickers.
     """
+    client = ui.context.client
     looked: tuple[tuple[int, ...], float] | None = None
     error = Words("p", "", role="alert").classes("bad")
 
     async def look() -> None:
         nonlocal looked
+        if not client.has_socket_connection:  # the browser is away, and may be back
+            return
         marks, now = tuple(source.mark(topic) for topic in topics), time.monotonic()
         if looked and looked[0] == marks and now < looked[1] + LATEST:
             return

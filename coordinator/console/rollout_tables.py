@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from coordinator.console.fleet_tables import moment
 from sojourn.protocol.figure_names import called, figure_text, worsening
 from sojourn.protocol.release import BAD
 
@@ -52,6 +53,22 @@ def device_table(view: LineView) -> Group:
     if (more := sum(view.counts.values()) - len(view.devices)) > 0:
         table.add_row(f"and {more} more", *[""] * 7)
     return Group(table, *(Text(f"{each.device}: {each.detail}") for each in view.devices if each.detail))
+
+
+def plan_lines(view: LineView) -> list[str]:
+    """By which rules a rollout goes, and when the line's rollouts turned, a line each."""
+    if not view.plan:
+        return []
+    rules = view.plan.rules
+    return [
+        f"turns back when {rules.company} devices complain: more than {rules.latency:g} times as slow, "
+        f"{100 * rules.accuracy:g} points less accurate, a drift above {100 * rules.drift:g} %, "
+        f"more than {rules.errors} errors",
+        *(
+            f"{moment(it.at)} {view.line} {it.version}: {it.status}{f', {it.detail}' if it.detail else ''}"
+            for it in view.plan.turns
+        ),
+    ]
 
 
 def _row(each: DeviceView) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from coordinator.machine.paging import fitting
+from coordinator.machine.paging import ALONE, ROOM, fitting
 from sojourn import __version__
 from sojourn.protocol.fleet_messages import FORM, DeviceNow, Fleet, FleetDevice, ReleaseNow, VisitNow
 from sojourn.protocol.limits import LABEL
@@ -61,7 +61,7 @@ class FleetRequests:
                     (n, it) for n, it in visits
                     if message.device in (None, it.device) and message.job in (None, it.job)
                 )  # fmt: skip
-        page, after = fitting(found, MOST)
+        page, after = fitting(found, MOST, ALONE if message.form >= 2 else ROOM)
         answer = Fleet(message.ticket, min(FORM, message.form), __version__, self._watch.moment(now), next=after)
         return msgspec.structs.replace(answer, **{message.about: page})
 

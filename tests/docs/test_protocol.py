@@ -79,6 +79,8 @@ STRUCTURES: dict[str, type] = {
     **{form.__name__: form for form in (wire.RoundReport, wire.JobView)},
     **{form.__name__: form for form in (wire.JobModels, wire.JobTimes, wire.JobNews)},
     **{form.__name__: form for form in (fleet_messages.FleetDevice, fleet_messages.LastVisit)},
+    **{form.__name__: form for form in (fleet_messages.DeviceNow, fleet_messages.VisitNow, fleet_messages.ReleaseNow)},
+    **{form.__name__: form for form in (release.RolloutPlan, release.RolloutTurn)},
     **{form.__name__: form for form in (fleet_messages.FleetChange, fleet_messages.VisitNote)},
     **{form.__name__: form for form in (release.SignedOrder, release.Order, release.Goods, release.Parcel)},
     **{form.__name__: form for form in (release.Card, release.ProbeCheck, release.Health, release.Pace)},
