@@ -6,6 +6,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
+from fastapi.responses import RedirectResponse
 from nicegui import ui
 
 from fleet_web.layout import frame
@@ -20,6 +21,7 @@ from fleet_web.security.guard import Guard
 from fleet_web.security.login_page import LoginPage
 from fleet_web.security.logins import Logins
 from fleet_web.security.sessions import Sessions
+from fleet_web.source import LIVE
 
 if TYPE_CHECKING:
     from fleet_web.live.live_source import LiveSource
@@ -52,6 +54,9 @@ def build(sources: Sources, exposure: Exposure, live: LiveSource | None = None) 
 
 def _device_pages(sources: Sources, *, operate: bool) -> None:
     @ui.page("/")
+    def entry() -> RedirectResponse:
+        return RedirectResponse("/fleet" if sources.first.name == LIVE else "/jobs")
+
     @ui.page("/fleet")
     async def fleet(of: str | None = None) -> None:
         source = sources.named(of)
