@@ -150,7 +150,20 @@ def chromium() -> Iterator[Browser]:
 def web(*arguments: str, env: dict[str, str] | None = None) -> Iterator[str]:
     """`sojourn web` with these arguments on a free port; gives its address, and ends it afterwards."""
     port = free_ports(1)[0]
-    command = [sys.executable, "-m", "sojourn.cli", "web", "--port", str(port), *arguments]
+    with _served([sys.executable, "-m", "sojourn.cli", "web", "--port", str(port), *arguments], port, env) as address:
+        yield address
+
+
+@contextmanager
+def hostile_page() -> Iterator[str]:
+    """The pages of thousands of devices that say what nobody should take for anything but text."""
+    port = free_ports(1)[0]
+    with _served([sys.executable, "-m", "tests.fleet_web.told_source", str(port)], port) as address:
+        yield address
+
+
+@contextmanager
+def _served(command: list[str], port: int, env: dict[str, str] | None = None) -> Iterator[str]:
     log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # open as long as the process runs
     process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **(env or {})}, cwd=ROOT)
     try:
