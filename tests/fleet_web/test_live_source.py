@@ -61,8 +61,12 @@ class ToldOperator:
         return ([it for it in self.found if name in (None, it.device)], BEFORE)
 
 
+def told_operator() -> Any:
+    return ToldOperator()
+
+
 def test_only_what_changed_is_asked_for_and_the_first_time_all() -> None:
-    operator, follower, known = ToldOperator(), ChangeFollower(), KnownDevices()
+    operator, follower, known = told_operator(), ChangeFollower(), KnownDevices()
     follower.look(operator)
     assert [it.device for it in known.newest(operator, follower)] == ["a", "b"]
     operator.mark, operator.found = 101, [device("c"), device("b", visits=99)]
@@ -74,7 +78,7 @@ def test_only_what_changed_is_asked_for_and_the_first_time_all() -> None:
 
 
 def test_who_is_gone_is_told_with_the_reason_and_who_is_back_changes_every_mark() -> None:
-    operator, follower = ToldOperator(), ChangeFollower()
+    operator, follower = told_operator(), ChangeFollower()
     assert not follower.reach.here
     follower.look(operator)
     assert follower.reach.here
@@ -92,7 +96,7 @@ def test_who_is_gone_is_told_with_the_reason_and_who_is_back_changes_every_mark(
 
 
 def test_an_older_coordinator_is_looked_at_now_and_then_and_the_page_says_so(monkeypatch) -> None:
-    operator, follower = ToldOperator(), ChangeFollower()
+    operator, follower = told_operator(), ChangeFollower()
     operator.error = UserError("coordinator 'cloud' is of a version before 0.9.0")
     follower.look(operator)
     follower._not_before = 0.0
@@ -107,7 +111,7 @@ def test_an_older_coordinator_is_looked_at_now_and_then_and_the_page_says_so(mon
 
 
 def test_a_refusal_is_no_old_version() -> None:
-    operator, follower = ToldOperator(), ChangeFollower()
+    operator, follower = told_operator(), ChangeFollower()
     operator.error = JobError("this coordinator takes only what an operator signed")
     follower.look(operator)
     assert follower.reach.why == "this coordinator takes only what an operator signed"
@@ -125,8 +129,8 @@ async def so(what: Callable[[], bool]) -> None:
 
 def test_tabs_that_ask_the_same_share_an_answer_until_something_changes(monkeypatch) -> None:
     monkeypatch.setattr(change_follower, "PACE", 0.0)
-    operator = ToldOperator()
-    source = LiveSource(operator)  # type: ignore[arg-type]
+    operator = told_operator()
+    source = LiveSource(operator)
 
     async def asked() -> None:
         source.start()

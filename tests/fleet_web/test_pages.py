@@ -64,6 +64,26 @@ def test_of_thousands_of_rows_fifty_are_sent_and_search_sort_and_pages_find_the_
     assert browser.js(names) == ["pi-3000", "pi-300"]
 
 
+def test_a_page_of_another_origin_can_neither_listen_nor_speak(browser: Browser, address: str) -> None:
+    browser.driver.get("data:text/html,<title>elsewhere</title>")
+    tried = browser.driver.execute_async_script(
+        """
+        const [address, done] = arguments;
+        const path = '/_nicegui_ws/socket.io/?EIO=4&transport=';
+        const socket = new WebSocket(address.replace('http', 'ws') + path + 'websocket');
+        const spoken = new Promise(end => {
+            socket.onopen = () => end('open');
+            socket.onerror = () => end('refused');
+        });
+        const asked = fetch(address + path + 'polling')
+            .then(answer => answer.text(), () => 'refused');
+        Promise.all([spoken, asked]).then(done);
+        """,
+        address,
+    )
+    assert tried == ["refused", "refused"]
+
+
 def test_the_theme_can_be_switched_and_is_remembered(browser: Browser, address: str) -> None:
     browser.open(f"{address}/releases", dark=False)
     browser.wait_text("rolled-back")
