@@ -224,6 +224,7 @@ def test_sessions_end_by_age_and_by_silence_and_are_not_many() -> None:
         ({"host": "192.168.1.4", "login_file": "x", "origin": "https://a"}, "lacks TLS"),
         ({"host": "::", "certificate": "c", "certificate_key": "k", "origin": "https://a"}, "lacks a login"),
         ({"behind_proxy": True}, "needs --origin"),
+        ({"behind_proxy": True, "origin": "https://a", "host": "0.0.0.0"}, "can be reached past the proxy"),
         ({"certificate": "c"}, "go together"),
         ({"origin": "fleet.example.org"}, "is no address of a server"),
         ({"origin": "https://fleet.example.org/web"}, "is no address of a server"),
