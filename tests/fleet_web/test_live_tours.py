@@ -11,7 +11,7 @@ from coordinator.console.job_report import write_report
 from fleet_web.folder.opening import open_all
 from fleet_web.story.visit_book import VisitBook
 from tests.fleet_web.browser import Browser, web
-from tests.live.live_fleet import FLEET, LiveFleet
+from tests.live.live_fleet import FLEET, PATIENCE, LiveFleet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +56,7 @@ def test_the_model_is_seen_travelling_and_a_spare_stepping_in(browser: Browser, 
     with web("--broker", f"{broker.host}:{broker.port}", "--fleet", FLEET) as address:
         fleet.submit(JOB)
         browser.open(f"{address}/job/travels", width=900)
-        browser.wait_for(".ring .model:not(.gone)")  # the round has begun: estimates do not travel
+        browser.wait_for(".ring .model:not(.gone)", PATIENCE)  # the round has begun: estimates do not travel
         (device,) = browser.wait(lambda: browser.js(HERE), "a device that has the model")
         browser.js("window.ring = document.querySelector('.ring')")
         fleet.kill(device)
