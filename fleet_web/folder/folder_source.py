@@ -94,10 +94,11 @@ class FolderSource:
         for it in self._tables.visits:
             counts.setdefault(it.device, [0, 0])[it.status != "done"] += 1
             last[it.device] = LastVisit(it.at, it.job, it.round, it.phase, it.status, it.reason)
-        return [
-            FleetDevice(name, True, 0.0, 0.0, site, "", "", *counts.get(name, (0, 0)), last.get(name))
-            for name, site in sorted(self._tables.devices().items())
-        ]
+        found = []
+        for name, site in sorted(self._tables.devices().items()):
+            visits, failed = counts.get(name, (0, 0))
+            found.append(FleetDevice(name, True, 0.0, 0.0, site, "", "", visits, failed, last.get(name)))
+        return found
 
     async def device(self, name: str) -> FleetDevice:
         """One of them."""
