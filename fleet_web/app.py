@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException
+from fastapi.responses import RedirectResponse
 from nicegui import ui
 
 from fleet_web.layout import frame
@@ -20,11 +21,13 @@ from fleet_web.security.guard import Guard
 from fleet_web.security.login_page import LoginPage
 from fleet_web.security.logins import Logins
 from fleet_web.security.sessions import Sessions
+from fleet_web.source import LIVE
+from sojourn.errors import UserError
 
 if TYPE_CHECKING:
     from fleet_web.live.live_source import LiveSource
     from fleet_web.security.exposure import Exposure
-    from fleet_web.source import Sources
+    from fleet_web.source import Source, Sources
 
 
 def build(sources: Sources, exposure: Exposure, live: LiveSource | None = None) -> tuple[Guard, str]:
@@ -50,23 +53,34 @@ def build(sources: Sources, exposure: Exposure, live: LiveSource | None = None) 
     return Guard(app, exposure=exposure, sessions=sessions), f"/enter?token={link}" if link else "/"
 
 
+def _named(sources: Sources, name: str | None) -> Source:
+    """The source that an address names; there is no such page where nothing has that name."""
+    try:
+        return sources.named(name)
+    except UserError as error:
+        raise HTTPException(404, str(error)) from error
+
+
 def _device_pages(sources: Sources, *, operate: bool) -> None:
     @ui.page("/")
+    def entry() -> RedirectResponse:
+        return RedirectResponse("/fleet" if sources.first.name == LIVE else "/jobs")
+
     @ui.page("/fleet")
     async def fleet(of: str | None = None) -> None:
-        source = sources.named(of)
+        source = _named(sources, of)
         with frame("Fleet", "fleet", source, operate=operate):
             await fleet_page(source)
 
     @ui.page("/device/{name}")
     async def device(name: str, of: str | None = None) -> None:
-        source = sources.named(of)
+        source = _named(sources, of)
         with frame(name, "fleet", source, operate=operate):
             await device_page(source, name)
 
     @ui.page("/log")
     async def log(of: str | None = None) -> None:
-        source = sources.named(of)
+        source = _named(sources, of)
         with frame("Log", "log", source, operate=operate):
             await log_page(source)
 
@@ -76,12 +90,12 @@ def _job_pages(sources: Sources, acting: LiveSource | None) -> None:
 
     @ui.page("/jobs")
     async def jobs(of: str | None = None) -> None:
-        with frame("Jobs", "jobs", sources.named(of), operate=operate):
+        with frame("Jobs", "jobs", _named(sources, of), operate=operate):
             await jobs_page(sources)
 
     @ui.page("/job/{name}")
     async def job(name: str, of: str | None = None) -> None:
-        source = sources.named(of)
+        source = _named(sources, of)
         with frame(name, "jobs", source, operate=operate):
             await job_page(source, name)
             if acting is source and acting is not None:
@@ -89,7 +103,7 @@ def _job_pages(sources: Sources, acting: LiveSource | None) -> None:
 
     @ui.page("/compare")
     async def compare(of: str | None = None) -> None:
-        with frame("Compare", "compare", sources.named(of), operate=operate):
+        with frame("Compare", "compare", _named(sources, of), operate=operate):
             await compare_page(sources)
 
 
@@ -98,13 +112,13 @@ def _release_pages(sources: Sources, acting: LiveSource | None) -> None:
 
     @ui.page("/releases")
     async def releases(of: str | None = None) -> None:
-        source = sources.named(of)
+        source = _named(sources, of)
         with frame("Releases", "releases", source, operate=operate):
             await releases_page(source)
 
     @ui.page("/release/{name}")
     async def release(name: str, of: str | None = None) -> None:
-        source = sources.named(of)
+        source = _named(sources, of)
         with frame(name, "releases", source, operate=operate):
             await release_page(source, name)
             if acting is source and acting is not None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from fleet_web.drawing.markup import Markup, name_of, tag
 from fleet_web.words import address
 
 
-class DeviceLink(NamedTuple):
+@dataclass(frozen=True)
+class DeviceLink:
     """Makes links to the devices of a source; `of` is its name in addresses, empty for the coordinator."""
 
     of: str

@@ -47,6 +47,9 @@ def frame(title: str, page: str, source: Source, *, operate: bool = False) -> It
                     here.props('aria-current="page"')
         if operate:
             Words("span", "may operate").classes("badge")
+        if ui.context.client.request.scope.get("sojourn-user"):
+            with ui.element("form").props('method="post" action="/logout"'):
+                Words("button", "Log out", type="submit").classes("theme")
         Words("button", "◐", type="button", title="Light or dark").props(
             'aria-label="Switch between light and dark"'
         ).on("click", js_handler=_SWITCH % COOKIE).classes("theme")

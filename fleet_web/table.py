@@ -40,7 +40,7 @@ class Row(NamedTuple):
     cells: tuple[Cell, ...]
 
 
-class TextTable(Element, component="table.js"):  # type: ignore[misc]  # NiceGUI's elements are Any to mypy
+class TextTable(Element, component="table.js"):
     """A table that is set as a whole; only what differs is sent, and only that is drawn anew."""
 
     def __init__(

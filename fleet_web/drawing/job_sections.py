@@ -16,6 +16,7 @@ from fleet_web.drawing.markup import Markup, joined, table, tag
 from fleet_web.drawing.participation import bars, participation_words
 from fleet_web.drawing.scales import time_unit
 from fleet_web.story.job_story import ACROSS
+from fleet_web.times import RUN_CLOCK
 from sojourn.figures import clock_of
 from sojourn.protocol.figure_names import called
 from sojourn.text import clean
@@ -35,8 +36,6 @@ MOST_DEVICES = 50
 """Rows of each table of devices."""
 MOST_LINES = 40
 REASON = 400
-FROM_FOLDER = 1e6
-"""Moments before this one are no dates: the clock of a simulation begins at 0."""
 
 
 def tiles(story: JobStory) -> Markup:
@@ -64,7 +63,7 @@ def _lead(story: JobStory) -> Markup:
     view = story.view
     what = f"{view.strategy}, {view.model}"
     detail = clean(view.detail, 1000)
-    dated = view.times and view.times.submitted is not None and view.times.submitted > FROM_FOLDER
+    dated = view.times and view.times.submitted is not None and view.times.submitted >= RUN_CLOCK
     parts = [detail if detail and not dated else f"{what}. {detail}".strip(), times_line(view) if dated else ""]
     return tag("p", " ".join(part for part in parts if part), class_="lead")
 
@@ -157,13 +156,14 @@ def participation(shares: Sequence[DeviceShare], link: Link, *, partly: bool) ->
     if visited:
         rest = f", the first {MOST_DEVICES} of {len(visited):,}" if len(visited) > MOST_DEVICES else ""
         rows = [(link(it.device), it.site, f"{it.done:,}", f"{it.failed:,}", clean(it.why, REASON)) for it in visited]
-        head = ("device", "site", "visits", "failed", "newest reason for a failure")
-        tables.append(table(head, rows[:MOST_DEVICES], f"Devices by visits{rest}", numbers=(2, 3)))
+        columns = ("device", "site", "visits", "failed", "newest reason for a failure")
+        tables.append(table(columns, rows[:MOST_DEVICES], f"Devices by visits{rest}", numbers=(2, 3)))
     if never:
         rest = f", the first {MOST_DEVICES} of {len(never):,}" if len(never) > MOST_DEVICES else ""
-        rows = [(link(it.device), it.site, f"{it.failed:,}", clean(it.why, REASON)) for it in never]
-        head = ("device", "site", "failed", "why")
-        tables.append(table(head, rows[:MOST_DEVICES], f"Never visited with success{rest}", numbers=(2,)))
+        others = [(link(it.device), it.site, f"{it.failed:,}", clean(it.why, REASON)) for it in never[:MOST_DEVICES]]
+        tables.append(
+            table(("device", "site", "failed", "why"), others, f"Never visited with success{rest}", numbers=(2,))
+        )
     return joined([*parts, bars(shares), _swatches(), tag("div", *tables, class_="beside")])
 
 

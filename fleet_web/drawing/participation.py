@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fleet_web.story.visit_book import DeviceShare
 
 WIDTH, HEIGHT = 720.0, 220.0
-LEFT, RIGHT, TOP, BOTTOM = 46.0, 10.0, 10.0, 34.0
+LEFT, RIGHT, TOP, BOTTOM = 64.0, 10.0, 12.0, 40.0
 MOST_BARS = 300
 """Bars that can be told apart; of more devices each bar stands for several alike."""
 

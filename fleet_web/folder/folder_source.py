@@ -11,7 +11,7 @@ from coordinator.results.what_was_run import what_was_run
 from fleet_web.folder.folder_tables import FolderTables
 from fleet_web.source import Reach, Topic
 from sojourn.errors import UserError
-from sojourn.protocol.fleet_messages import FleetDevice, VisitNote
+from sojourn.protocol.fleet_messages import FleetDevice, LastVisit, VisitNote
 from sojourn.protocol.wire import JobTimes, JobView
 from sojourn.text import clean
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from sojourn.protocol.audit import AuditEntry
     from sojourn.protocol.fleet_messages import FleetChange
-    from sojourn.protocol.release import LineView
+    from sojourn.protocol.release import Card, LineView, Parcel
     from sojourn.protocol.wire import JobStatus
 
 LOOK = 1.0
@@ -71,8 +71,9 @@ class FolderSource:
             self._mark += 1
 
     def now(self) -> float:
-        """What the clock here says."""
-        return time.time()
+        """What the run's own clock said last."""
+        rounds = self._tables.rounds
+        return float(rounds[-1].ended) if rounds else 0.0  # type: ignore[arg-type]
 
     def gaps(self) -> list[str]:
         """What this folder does not tell, and why."""
@@ -88,13 +89,16 @@ class FolderSource:
     async def devices(self) -> Sequence[FleetDevice]:
         """Every device that the run had."""
         self.mark("fleet")
-        done: dict[str, list[int]] = {}
-        for visit in self._tables.visits:
-            done.setdefault(visit.device, [0, 0])[visit.status != "done"] += 1
-        return [
-            FleetDevice(name, False, 0.0, 0.0, site, "", "", *done.get(name, (0, 0)))
-            for name, site in sorted(self._tables.devices().items())
-        ]
+        counts: dict[str, list[int]] = {}
+        last: dict[str, LastVisit] = {}
+        for it in self._tables.visits:
+            counts.setdefault(it.device, [0, 0])[it.status != "done"] += 1
+            last[it.device] = LastVisit(it.at, it.job, it.round, it.phase, it.status, it.reason)
+        found = []
+        for name, site in sorted(self._tables.devices().items()):
+            visits, failed = counts.get(name, (0, 0))
+            found.append(FleetDevice(name, True, 0.0, 0.0, site, "", "", visits, failed, last.get(name)))
+        return found
 
     async def device(self, name: str) -> FleetDevice:
         """One of them."""
@@ -169,6 +173,10 @@ class FolderSource:
     async def line(self, name: str) -> LineView:
         """Releases are not in a folder."""
         raise UserError(f"{self.name} is a folder of results: it has no model line {clean(name, WORDS)!r}")
+
+    async def card(self, line: str, version: int) -> tuple[Card, Parcel]:
+        """Releases are not in a folder."""
+        raise UserError(f"{self.name} is a folder of results: it has no release {clean(line, WORDS)!r} {version}")
 
     async def acts(self, last: int = 200) -> Sequence[AuditEntry]:  # noqa: ARG002
         """Acts of operators are not in a folder."""

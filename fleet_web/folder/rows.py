@@ -25,7 +25,7 @@ def round_of(row: Mapping[str, str], more: Sequence[str]) -> RoundReport | None:
     """A row of `rounds.csv`, with the figures `more`; None where it makes no sense."""
     try:
         number = _whole(row["round"], MOST)
-        counts = [_whole(row[key], MOST) for key in ("tours", "visits", "lost")]
+        tours, visits, lost = (_whole(row[key], MOST) for key in ("tours", "visits", "lost"))
         traffic = _whole(row["bytes"], MOST_BYTES)
         seconds, clock = (_within(row[key], MOST_SECONDS) for key in ("seconds", "clock"))
     except (KeyError, ValueError, OverflowError):
@@ -33,7 +33,7 @@ def round_of(row: Mapping[str, str], more: Sequence[str]) -> RoundReport | None:
     accuracy, loss = (_figure(row.get(name, "")) for name in PLAIN)
     quality = {name: value for name in MEASURES if math.isfinite(value := _figure(row.get(name, "")))}
     figures = {name: _figure(row.get(name, "")) for name in more}
-    return RoundReport(number, accuracy, loss, *counts, traffic, seconds, quality, (), clock, figures)
+    return RoundReport(number, accuracy, loss, tours, visits, lost, traffic, seconds, quality, (), clock, figures)
 
 
 def visit_of(row: Mapping[str, str]) -> VisitNote | None:

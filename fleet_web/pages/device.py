@@ -15,7 +15,7 @@ from fleet_web.pairs import Pairs
 from fleet_web.refreshing import follow
 from fleet_web.source import in_address
 from fleet_web.table import Cell, Column, Row, TextTable
-from fleet_web.times import moment
+from fleet_web.times import RUN_CLOCK, moment
 from fleet_web.words import Words, address, link
 from sojourn.errors import JobError
 
@@ -91,7 +91,9 @@ class DeviceHistoryView:
         if self._state.text != text:
             self._state.text = text
             self._state.classes(replace=f"lead state-{state_of(device)}")
-        self._pairs.show([(word or "data", text) for word, text in device_lines(device, now)])
+        told = [(word or "data", text) for word, text in device_lines(device, now)]
+        dated = device.first >= RUN_CLOCK  # a run in a folder has no dates
+        self._pairs.show([(word, text) for word, text in told if dated or word not in {"state", "first seen"}])
 
     async def _show_releases(self, device: FleetDevice) -> None:
         """Which releases it serves, and what became of the rollouts of their lines."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fleet_web.table import Cell, Column, Row
 from fleet_web.times import age
@@ -82,7 +82,7 @@ def _name(it: FleetDevice) -> tuple[object, ...]:
 
 
 _DIGITS = re.compile(r"(\d+)")
-_ORDERS: dict[str, Callable[[FleetDevice], object]] = {
+_ORDERS: dict[str, Callable[[FleetDevice], Any]] = {
     "state": lambda it: (STATES.index(state_of(it)), -it.since),
     "site": lambda it: (it.site, _name(it)),
     "version": lambda it: (it.version, _name(it)),

@@ -69,6 +69,10 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
         if self.behind_proxy:
             if not self.origin:
                 raise ConfigError("--behind-proxy needs --origin: the address that browsers see, https://HOST")
+            if not self.loopback and self.login_file is None:
+                raise ConfigError(
+                    f"--host {self.host} can be reached past the proxy: add --login-file, or stay on 127.0.0.1"
+                )
             return
         if self.loopback:
             return

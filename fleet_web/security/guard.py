@@ -35,7 +35,7 @@ HEADERS = (
     (b"content-security-policy", _POLICY.encode()),
     (b"x-frame-options", b"DENY"),
     (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
+    (b"referrer-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 _FORWARDED = b"x-forwarded-"

@@ -7,6 +7,7 @@ import hmac
 import html
 import logging
 import time
+from math import ceil
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
@@ -75,8 +76,8 @@ class LoginPage:
         if self._logins is None:
             return self._page("Only the link lets anybody in.", 403)
         if (wait := self._attempts.wait(address, time.monotonic())) > 0:
-            log.warning("a login from %s has to wait %.0f s", address, wait)
-            return self._page(f"Too many wrong passwords: try again in {wait:.0f} seconds.", 429)
+            log.warning("a login from %s has to wait %d s", address, ceil(wait))
+            return self._page(f"Too many wrong passwords: try again in {ceil(wait)} seconds.", 429)
         body = await _limited(request)
         given = {key: values[0] for key, values in parse_qs(body.decode("utf-8", "replace"), max_num_fields=8).items()}
         name = given.get("name", "")[:63]
@@ -95,7 +96,7 @@ class LoginPage:
         """Somebody has the link that was printed."""
         token, address = request.query_params.get("token", ""), request.client.host if request.client else "?"
         if (wait := self._attempts.wait(address, time.monotonic())) > 0:
-            return self._page(f"Too many wrong links: try again in {wait:.0f} seconds.", 429)
+            return self._page(f"Too many wrong links: try again in {ceil(wait)} seconds.", 429)
         if not self._link or not hmac.compare_digest(token.encode("utf-8", "replace"), self._link.encode()):
             self._attempts.failed(address, time.monotonic())
             log.warning("a wrong link from %s", address)

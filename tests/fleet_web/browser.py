@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 AXE = ROOT / ".venv" / "axe" / "axe.min.js"
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds that a page may take, on a machine that does much else."""
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
@@ -44,6 +44,8 @@ class Browser:
 
     def open(self, address: str, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
         """Open a page in a window of this size, for somebody who likes it light or dark."""
+        self.driver.get("about:blank")  # a page whose server is gone asks for it again and again
+        self.errors()
         self.look(width, height, dark=dark)
         self.driver.get(address)
 
@@ -82,9 +84,9 @@ class Browser:
             time.sleep(0.05)
         raise AssertionError(f"waited in vain for {words}; the page shows:\n{self.text()[:3000]}")
 
-    def wait_for(self, selector: str) -> Any:
+    def wait_for(self, selector: str, patience: float = PATIENCE) -> Any:
         """The first element that a CSS selector finds, as soon as there is one."""
-        return self.wait(lambda: self.all(selector), f"an element {selector}")[0]
+        return self.wait(lambda: self.all(selector), f"an element {selector}", patience)[0]
 
     def wait_text(self, words: str, selector: str = "body") -> None:
         """Wait until these words can be read."""
@@ -150,7 +152,20 @@ def chromium() -> Iterator[Browser]:
 def web(*arguments: str, env: dict[str, str] | None = None) -> Iterator[str]:
     """`sojourn web` with these arguments on a free port; gives its address, and ends it afterwards."""
     port = free_ports(1)[0]
-    command = [sys.executable, "-m", "sojourn.cli", "web", "--port", str(port), *arguments]
+    with _served([sys.executable, "-m", "sojourn.cli", "web", "--port", str(port), *arguments], port, env) as address:
+        yield address
+
+
+@contextmanager
+def hostile_page() -> Iterator[str]:
+    """The pages of thousands of devices that say what nobody should take for anything but text."""
+    port = free_ports(1)[0]
+    with _served([sys.executable, "-m", "tests.fleet_web.told_source", str(port)], port) as address:
+        yield address
+
+
+@contextmanager
+def _served(command: list[str], port: int, env: dict[str, str] | None = None) -> Iterator[str]:
     log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # open as long as the process runs
     process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **(env or {})}, cwd=ROOT)
     try:

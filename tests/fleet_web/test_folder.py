@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -39,8 +39,8 @@ def open_results(folder: Path) -> FolderSource:
     return found
 
 
-def read(source: FolderSource) -> tuple:
-    async def ask() -> tuple:
+def read(source: FolderSource) -> tuple[Any, ...]:
+    async def ask() -> tuple[Any, ...]:
         view = (await source.jobs())[0]
         visits = await source.visits(job=view.job, last=1000)
         return view, await source.job(view.job), visits, await source.devices()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -107,9 +108,12 @@ def test_curves_stand_by_round_time_and_bytes(browser: Browser, address: str):
     for act, words in (("by:bytes", "MB over MQTT"), ("by:time", "seconds"), ("by:round", "round")):
         button = browser.wait_for(f"button[data-act='{act}']")
         button.send_keys(Keys.ENTER)  # by keyboard
-        browser.wait(lambda words=words: words in browser.js(
-            "return document.querySelector('.charts .axis')?.textContent ?? ''"), words)  # fmt: skip
+        browser.wait(partial(below_is, browser, words), words)
         assert browser.js("return document.activeElement.dataset.act") == act  # the focus stays
+
+
+def below_is(browser: Browser, words: str) -> bool:
+    return words in browser.js("return document.querySelector('.charts .axis')?.textContent ?? ''")
 
 
 def test_models_that_go_to_one_device_each_have_a_ring_for_each_site(browser: Browser, address: str):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
 
+from coordinator.console.job_report import write_report
+from fleet_web.folder.opening import open_all
+from fleet_web.story.visit_book import VisitBook
 from tests.fleet_web.browser import Browser, web
-from tests.live.live_fleet import FLEET, LiveFleet
+from tests.live.live_fleet import FLEET, PATIENCE, LiveFleet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +56,7 @@ def test_the_model_is_seen_travelling_and_a_spare_stepping_in(browser: Browser, 
     with web("--broker", f"{broker.host}:{broker.port}", "--fleet", FLEET) as address:
         fleet.submit(JOB)
         browser.open(f"{address}/job/travels", width=900)
-        browser.wait_for(".ring .model:not(.gone)")  # the round has begun: estimates do not travel
+        browser.wait_for(".ring .model:not(.gone)", PATIENCE)  # the round has begun: estimates do not travel
         (device,) = browser.wait(lambda: browser.js(HERE), "a device that has the model")
         browser.js("window.ring = document.querySelector('.ring')")
         fleet.kill(device)
@@ -69,3 +73,10 @@ def test_the_model_is_seen_travelling_and_a_spare_stepping_in(browser: Browser, 
         browser.wait_for("button[data-act='round:1']").click()
         browser.wait(lambda: "before it " + device in browser.text(".hops"), "the spare in round 1, from what was kept")
         assert browser.errors() == []
+    report = tmp_path / "report"
+    with fleet.operator() as operator:
+        list(write_report(operator, "travels", report))
+    (source,) = open_all([report])
+    book = VisitBook(asyncio.run(source.visits(job="travels", last=1000)))
+    assert any(hop.spare and hop.planned == device for tour in book.travel(1).tours for hop in tour.hops)
+    assert len(asyncio.run(source.job("travels")).history) == 2

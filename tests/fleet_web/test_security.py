@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
@@ -20,9 +20,6 @@ from fleet_web.security.login_page import LoginPage
 from fleet_web.security.logins import Logins, add_login, hashed, matches
 from fleet_web.security.sessions import AGE, IDLE, MOST, Sessions
 from sojourn.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HERE = "http://127.0.0.1:8080"
 SOCKET = "ws://127.0.0.1:8080/_nicegui_ws/"
@@ -227,6 +224,7 @@ def test_sessions_end_by_age_and_by_silence_and_are_not_many() -> None:
         ({"host": "192.168.1.4", "login_file": "x", "origin": "https://a"}, "lacks TLS"),
         ({"host": "::", "certificate": "c", "certificate_key": "k", "origin": "https://a"}, "lacks a login"),
         ({"behind_proxy": True}, "needs --origin"),
+        ({"behind_proxy": True, "origin": "https://a", "host": "0.0.0.0"}, "can be reached past the proxy"),
         ({"certificate": "c"}, "go together"),
         ({"origin": "fleet.example.org"}, "is no address of a server"),
         ({"origin": "https://fleet.example.org/web"}, "is no address of a server"),
@@ -242,13 +240,14 @@ def test_which_addresses_are_ours() -> None:
         host="0.0.0.0",
         port=8443,
         origin="https://fleet.example.org:8443",
-        login_file="x",
-        certificate="c",
-        certificate_key="k",
+        login_file=Path("x"),
+        certificate=Path("c"),
+        certificate_key=Path("k"),
     )
     far.check()
     assert far.origins == {"https://fleet.example.org:8443"}
-    assert (far.hosts, far.secure) == ({"fleet.example.org:8443"}, True)
+    assert far.hosts == {"fleet.example.org:8443"}
+    assert far.secure
     proxied = Exposure(host="127.0.0.1", port=8080, origin="https://fleet.example.org", behind_proxy=True)
     proxied.check()
     assert "fleet.example.org" in proxied.hosts

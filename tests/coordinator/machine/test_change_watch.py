@@ -27,7 +27,8 @@ def ask(bench: FleetBench, since: int = 0, now: float = 1.0, ticket: str = "t") 
 
 def devices(bench: FleetBench, since: int, form: int = 2) -> list[Any]:
     question = InspectFleet("t", "devices", form=form, since=since)
-    return list(bench.cloud._fleet_requests.inspect(bench.cloud.state, question, 3.0).devices)
+    answer: Any = bench.cloud._fleet_requests.inspect(bench.cloud.state, question, 3.0)
+    return list(answer.devices)
 
 
 def test_the_first_question_is_answered_at_once_and_the_next_when_a_device_comes() -> None:
@@ -84,7 +85,7 @@ def test_after_a_restart_all_marks_are_newer_and_all_devices_are_told() -> None:
     (answer,) = told(again._changes.wait(OPERATOR, AwaitChange("t", old), 1.0))
     assert answer.mark > old
     question = InspectFleet("t", "devices", since=old)
-    found = again._fleet_requests.inspect(again.state, question, 1.0)
+    found: Any = again._fleet_requests.inspect(again.state, question, 1.0)
     assert [it.device for it in found.devices] == ["a", "b"]
 
 
