@@ -181,7 +181,8 @@ def live() -> None:
             f"coordinator, CPU for a round: {without:.1f} ms without, {with_page:.1f} with: {with_page / without:.3f} x"
         )
         print(
-            f"turn by turn: {ratios[0]:.2f} to {ratios[-1]:.2f} x, median {statistics.median(ratios):.3f}, of all together {whole:.3f}"
+            f"turn by turn: {ratios[0]:.2f} to {ratios[-1]:.2f} x, median {statistics.median(ratios):.3f}, "
+            f"of all together {whole:.3f}"
         )
         print(f"the web process: {100 * (cpu(child('sojourn.cli web')) - used) / took:.1f} % of a core meanwhile")
 

@@ -373,8 +373,7 @@ class Node:
                 case Append():
                     self._append(effect)
                 case Say():
-                    if log.isEnabledFor(level := LEVELS[effect.level]):  # of a simulation's steps none is
-                        log.log(level, "%s", effect.text, extra=subject(effect.about))
+                    _say(effect)
                 case Pull():
                     self._events.extend(self._exchange.pull(effect.ref, effect.source, now))
                 case Do():
@@ -506,3 +505,8 @@ class Node:
         self._inlined.clear()
         self.store.blobs.sweep(live)
         self._next_sweep = now + SECONDS_PER_SWEEP
+
+
+def _say(effect: Say) -> None:
+    if log.isEnabledFor(level := LEVELS[effect.level]):  # of a simulation's steps none is
+        log.log(level, "%s", effect.text, extra=subject(effect.about))
