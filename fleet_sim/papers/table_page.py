@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.jobs.goal import goal_of
 from coordinator.results.plots import course_plot
-from coordinator.results.task_figures import figure_shown
+from coordinator.results.task_figures import KINDS, figure_shown
 from fleet_sim.console.comparison_report import rounds_to
 from fleet_sim.papers.kept_results import COURSES, RUNS
 from sojourn.figures import clock_of
@@ -68,7 +68,7 @@ def _lines(done: Mapping[str, Sequence[KeptRun]], table: PaperTable) -> list[dic
     """The rows of the table: one for each method."""
     runs = [it for kept in done.values() for it in kept]
     figure = runs[0].figure
-    kind = next((kind for kind, main in MAIN.items() if main == figure), "classification")
+    kind = next(kind for kind in KINDS if MAIN[kind] == figure)
     reach = None if table.reach is None else goal_of(table.reach, kind, "reach")
     several, common = any(len(it.course) > 1 for it in runs), min(len(it.course) for it in runs)
     lines = []

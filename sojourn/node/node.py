@@ -478,7 +478,7 @@ class Node:
         except LinkError as error:
             log.error("%s was not published: %s", effect.topic, error)  # noqa: TRY400
             return
-        self.traffic += len(effect.payload)
+        self.sent += len(effect.payload)
 
     def _hand_over(self, ref: Ref, source: Address, arrived: Callable[[float], list[Outcome]]) -> bool:
         """Have a blob from a neighbour, if it is there to be had."""
