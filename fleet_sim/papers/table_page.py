@@ -75,9 +75,10 @@ def _lines(done: Mapping[str, Sequence[KeptRun]], table: PaperTable) -> list[dic
     for name, kept in done.items():
         line = {"method": name, "whose model": kept[0].model, "seeds": str(len(kept))}
         line[called(figure)] = interval_shown(figure, [it.values[-1] for it in kept])
+        if several and common >= LAST:
+            means = [fmean(it.values[common - LAST : common]) for it in kept]
+            line[f"mean of rounds {common - LAST + 1} to {common}"] = interval_shown(figure, means)
         if several:
-            means = [fmean(it.values[max(0, common - LAST) : common]) for it in kept]
-            line[f"mean of rounds {max(1, common - LAST + 1)} to {common}"] = interval_shown(figure, means)
             line["best"] = interval_shown(figure, [_best(it) for it in kept])
         if reach is not None:
             line[f"first round of {_target(reach)}"] = _firsts(kept, reach)
