@@ -355,8 +355,7 @@ class Node:
                 case Append():
                     self._append(effect)
                 case Say():
-                    if log.isEnabledFor(level := LEVELS[effect.level]):  # of a simulation's steps none is
-                        log.log(level, "%s", effect.text, extra=subject(effect.about))
+                    _say(effect)
                 case Pull():
                     self._events.extend(self._exchange.pull(effect.ref, effect.source, now))
                 case Do():
@@ -477,3 +476,9 @@ class Node:
         self._inlined.clear()
         self.store.blobs.sweep(live)
         self._next_sweep = now + SECONDS_PER_SWEEP
+
+
+def _say(effect: Say) -> None:
+    """Log a sentence, if anybody reads such: the steps of a simulation's visits nobody does."""
+    if log.isEnabledFor(level := LEVELS[effect.level]):
+        log.log(level, "%s", effect.text, extra=subject(effect.about))
