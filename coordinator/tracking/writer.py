@@ -30,6 +30,7 @@ LAST_TRIES = 3
 """How often it is tried when nothing more comes."""
 WAITING = 100_000
 """Frames of a run that may wait; the oldest rounds go first."""
+NICENESS = 5
 REASON = 500
 """Characters of why something could not be written."""
 _READ = 1 << 16
@@ -127,6 +128,7 @@ class SinkQueue:
 
 def main() -> None:
     """Write what comes in until nothing more comes."""
+    os.nice(NICENESS)
     be_silent()
     logging.disable(logging.ERROR)  # alembic and the like speak of their own matters
     chunks = _chunks()
