@@ -10,6 +10,7 @@ import logging
 import os
 import select
 import sys
+import threading
 import time
 from collections import deque
 from itertools import takewhile
@@ -24,12 +25,13 @@ from coordinator.tracking.mlflow_store import MlflowRuns, be_silent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-PAUSE = 5.0
-"""Seconds until what could not be written is tried again."""
+PAUSE, LONGEST_PAUSE = 5.0, 300.0
+"""Seconds until what could not be written is tried again: at first, and after many times. Each try may leave a file."""
 LAST_TRIES = 3
 """How often it is tried when nothing more comes."""
 WAITING = 100_000
 """Frames of a run that may wait; the oldest rounds go first."""
+NICENESS = 5
 REASON = 500
 """Characters of why something could not be written."""
 _READ = 1 << 16
@@ -63,6 +65,7 @@ class SinkQueue:
         self._begun: dict[str, RunBegun] = {}
         """What each run under way began with: after an error it is begun again."""
         self._complained = ""
+        self._pause = self._again_at = 0.0
 
     def open(self) -> None:
         """Get ready, so that the first run does not wait for it."""
@@ -83,8 +86,10 @@ class SinkQueue:
         """How many frames are not written."""
         return sum(map(len, self._waiting.values()))
 
-    def write(self) -> None:
-        """Write what can be written."""
+    def write(self, *, at_once: bool = False) -> None:
+        """Write what can be written, unless that has just failed; with `at_once` also then."""
+        if time.monotonic() < self._again_at and not at_once:
+            return
         before = self.waits
         for run in list(self._waiting):
             try:
@@ -95,6 +100,8 @@ class SinkQueue:
                     self._waiting[run].appendleft(begun)
             else:
                 del self._waiting[run]
+        self._pause = min(LONGEST_PAUSE, max(PAUSE, 2 * self._pause)) if self.waits else 0.0
+        self._again_at = time.monotonic() + self._pause
         if self._complained and before and not self.waits:
             self._complained = ""
             self._warn(f"{self._sink.name} is written again")
@@ -127,8 +134,10 @@ class SinkQueue:
 
 def main() -> None:
     """Write what comes in until nothing more comes."""
+    os.nice(NICENESS)
     be_silent()
     logging.disable(logging.ERROR)  # alembic and the like speak of their own matters
+    threading.excepthook = lambda _error: None  # what fails beside us fails here, too, when it is asked for
     chunks = _chunks()
     setup, queues = None, list[SinkQueue]()
     for lines in chunks:
@@ -151,7 +160,7 @@ def _finish(queue: SinkQueue) -> None:
     for left in range(LAST_TRIES - 1, -1, -1):
         if not queue.waits:
             return
-        queue.write()
+        queue.write(at_once=True)
         if queue.waits and left:
             time.sleep(1.0)
     if queue.waits:

@@ -508,5 +508,6 @@ class Node:
 
 
 def _say(effect: Say) -> None:
-    if log.isEnabledFor(level := LEVELS[effect.level]):  # of a simulation's steps none is
+    """Log a sentence, if anybody reads such: the steps of a simulation's visits nobody does."""
+    if log.isEnabledFor(level := LEVELS[effect.level]):
         log.log(level, "%s", effect.text, extra=subject(effect.about))

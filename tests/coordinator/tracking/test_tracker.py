@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import subprocess
 import sys
 import time
 from contextlib import closing
 from typing import Any
 
-from coordinator.tracking.event_files import EventFiles
+from coordinator.tracking.event_files import EVENTS, EventFiles
 from coordinator.tracking.mlflow_store import MlflowRuns
 from coordinator.tracking.settings import TrackingSettings
 from coordinator.tracking.tracker import Tracker
@@ -22,7 +23,7 @@ from tests.there import there
 def told(queue: SinkQueue, *frames) -> None:
     for frame in frames:
         queue.put(frame)
-    queue.write()
+    queue.write(at_once=True)
 
 
 def tell(tracker: Tracker, *frames: Any) -> None:
@@ -45,6 +46,52 @@ def test_what_cannot_be_written_waits_and_is_said_once(tmp_path) -> None:
     told(queue, *rounds(4), ended())
     assert queue.waits == 0
     assert scalars_in(place / f"digits-{ID[:8]}") == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4)]
+
+
+def test_what_has_just_failed_is_not_tried_with_every_round(tmp_path) -> None:
+    place = tmp_path / "tb"
+    place.write_text("no folder")
+    queue = SinkQueue(EventFiles(str(place)), lambda _text: None)
+    told(queue, begun(), *rounds(1))
+    place.unlink()
+    queue.put(*rounds(2))
+    queue.write()
+    assert queue.waits == 3
+    queue.write(at_once=True)
+    assert queue.waits == 0
+
+
+def test_a_disk_without_room_leaves_no_round_out_and_none_twice(tmp_path) -> None:
+    """A bound on files, since a test has no disk of its own: each ends in the middle of a record."""
+    done = subprocess.run(
+        [sys.executable, "-c", SMALL_FILES, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "File too large" in done.stdout
+    (folder,) = tmp_path.iterdir()
+    assert len(list(folder.glob(EVENTS))) > 1
+    assert [step for step, _ in scalars_in(folder)] == list(range(1, 21))
+
+
+SMALL_FILES = """
+import resource, sys, threading
+from coordinator.tracking.event_files import EVENTS, EventFiles
+from coordinator.tracking.writer import SinkQueue
+from tests.coordinator.tracking.stores import begun, ended, rounds
+threading.excepthook = lambda _error: None
+queue = SinkQueue(EventFiles(sys.argv[1]), print)
+queue.put(begun())
+queue.write(at_once=True)
+resource.setrlimit(resource.RLIMIT_FSIZE, (600, resource.RLIM_INFINITY))
+for step in range(1, 20):
+    queue.put(*rounds(step))
+    queue.write(at_once=True)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+for frame in (*rounds(20), ended()):
+    queue.put(frame)
+queue.write(at_once=True)
+assert not queue.waits
+"""
 
 
 def test_what_waits_is_bounded(tmp_path) -> None:
