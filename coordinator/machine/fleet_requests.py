@@ -118,9 +118,7 @@ class FleetRequests:
         )
 
 
-def _doing(
-    device: str, member: Member | None, visit: VisitNow | None, lines: Mapping[str, LineState]
-) -> DeviceNow:
+def _doing(device: str, member: Member | None, visit: VisitNow | None, lines: Mapping[str, LineState]) -> DeviceNow:
     """What a device does just now, and with what."""
     offer = member.offer if member else None
     releases = [_release(line, device) for line in lines.values() if device in line.members or device in line.reports]

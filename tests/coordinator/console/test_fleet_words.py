@@ -1,4 +1,4 @@
-"""What a terminal says of a device besides that it is here: what it trains, why its last visit failed, what it serves."""
+"""What a terminal says of a device besides that it is here: what it trains, why its last visit failed, its releases."""
 
 from __future__ import annotations
 
