@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sojourn.links.settings import BrokerSettings
     from tests.fleet_web.browser import Browser
 
-TURNS, ROUNDS = 10, 40
+TURNS, ROUNDS = 10, 25
 DEVICES = 2000
 EMPTY = """
 from fastapi import FastAPI
