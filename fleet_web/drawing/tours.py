@@ -27,9 +27,11 @@ MOST_TOURS = 24
 CACHED = 512
 """Cards that are kept, of all pages."""
 MOST_NODES = 160
-"""Devices on one ring."""
-MOST_NAMED = 40
-"""Hops that are named below a ring."""
+"""Devices on one ring; of more, as many of each state as there are for each of these."""
+MOST_NAMED, SOME_NAMED = 40, 20
+"""Hops that are named below a ring; of more than that only some."""
+RANKS = ("lost", "refused", "declined", "here", "waiting")
+"""Of many devices, those in these states stand first."""
 REASON = 160
 GLYPHS = {
     "done": "M-4 0L-1 3.4L4.4 -3.4",
@@ -123,9 +125,11 @@ def tour_words(tour: Travel) -> str:
 
 def _site_card(site: str, tours: Sequence[Travel], link: Link) -> Markup:
     hops = [hop for tour in tours for hop in tour.hops]
+    if len(hops) > MOST_NAMED:  # few enough stay where they are, whatever becomes of them
+        hops.sort(key=lambda hop: RANKS.index(hop.mark) if hop.mark in RANKS else len(RANKS))
     done, here, failed = (sum(hop.state == state for hop in hops) for state in ("done", "here", "skipped"))
     now = f", {here} train now" if here else ""
-    said = f"{done} of {len(hops)} visits are done{now}, {failed} failed"
+    said = f"{done:,} of {len(hops):,} visits are done{now}, {failed:,} failed"
     words = f"Site {clean(site, LABEL)}: {said}."
     title = tag("h3", "Site ", name_of(site))
     ring = _ring(hops, at=None, share=0.0, words=words, middle=(f"{done}/{len(hops)}", "visits done"), travels=False)
@@ -139,7 +143,8 @@ def _site_card(site: str, tours: Sequence[Travel], link: Link) -> Markup:
 def _ring(
     hops: Sequence[TravelHop], *, at: int | None, share: float, words: str, middle: tuple[str, str], travels: bool
 ) -> Markup:
-    drawn = hops[:MOST_NODES]
+    step = max(1.0, len(hops) / MOST_NODES)
+    drawn = hops if step == 1.0 else [hops[int(at * step)] for at in range(MOST_NODES)]
     count = len(drawn)
     size = 12.0 if count <= 12 else 9.0 if count <= 20 else max(2.5, 150.0 / count)
     parts = [tag("circle", cx=MIDDLE, cy=MIDDLE, r=RADIUS, class_="track")]
@@ -153,7 +158,7 @@ def _ring(
     if travels:
         parts.append(_model(at, count))
     parts += [
-        tag("text", middle[0], x=MIDDLE, y=MIDDLE + 4, class_="middle"),
+        tag("text", middle[0], x=MIDDLE, y=MIDDLE + 4, class_="middle" if len(middle[0]) < 7 else "middle long"),
         tag("text", middle[1], x=MIDDLE, y=MIDDLE + 22, class_="below"),
     ]
     return tag("svg", *parts, viewBox=f"0 0 {SIZE:g} {SIZE:g}", role="img", aria_label=words, class_="ring")
@@ -197,9 +202,10 @@ def _arc(share: float) -> str:
 
 def _hops(hops: Sequence[TravelHop], link: Link) -> Markup:
     """Every hop in words: what the ring shows, and why something failed."""
-    items = [_hop(place, hop, link) for place, hop in enumerate(hops[:MOST_NAMED])]
-    if len(hops) > MOST_NAMED:
-        items.append(tag("li", f"and {len(hops) - MOST_NAMED:,} more", class_="dim", data_key="more"))
+    named = hops if len(hops) <= MOST_NAMED else hops[:SOME_NAMED]
+    items = [_hop(place, hop, link) for place, hop in enumerate(named)]
+    if len(hops) > len(named):
+        items.append(tag("li", f"and {len(hops) - len(named):,} more", class_="dim", data_key="more"))
     return tag("ol", *items, class_="hops")
 
 

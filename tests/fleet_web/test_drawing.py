@@ -76,6 +76,18 @@ def test_models_that_go_to_one_device_each_are_a_ring_for_each_site():
     assert "2 of 2 visits are done, 0 failed" in "".join(drawn.itertext())
 
 
+def test_of_a_thousand_devices_those_that_failed_stand_first_and_the_ring_keeps_the_shares():
+    states = ["lost" if at % 10 == 9 else "done" for at in range(1000)]
+    travel = RoundTravel(1, tuple(Travel(at, "s", (hop(f"d{at}", state),)) for at, state in enumerate(states)))
+    (card,) = tours.cards(travel, link)
+    assert card.count('class="hop lost"') == tours.MOST_NODES // 10
+    assert card.count('class="hop done"') == tours.MOST_NODES * 9 // 10
+    drawn = "".join(well_formed(card).itertext())
+    assert "900 of 1,000 visits are done, 100 failed" in drawn
+    assert "and 980 more" in drawn
+    assert drawn.index("d9 lost") < drawn.index("and 980 more")
+
+
 def test_many_tours_come_in_pages():
     travel = RoundTravel(1, tuple(replace(TOUR, number=at) for at in range(60)))
     assert tours.pages(travel) == 3
