@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from sojourn.links.settings import BrokerSettings
     from tests.fleet_web.browser import Browser
 
-TURNS, ROUNDS = 10, 40
+TURNS, ROUNDS = 10, 25
 DEVICES = 2000
 EMPTY = """
 from fastapi import FastAPI
@@ -181,7 +182,8 @@ def live() -> None:
             f"coordinator, CPU for a round: {without:.1f} ms without, {with_page:.1f} with: {with_page / without:.3f} x"
         )
         print(
-            f"turn by turn: {ratios[0]:.2f} to {ratios[-1]:.2f} x, median {statistics.median(ratios):.3f}, of all together {whole:.3f}"
+            f"turn by turn: {ratios[0]:.2f} to {ratios[-1]:.2f} x, median {statistics.median(ratios):.3f}; "
+            f"all together {whole:.3f}"
         )
         print(f"the web process: {100 * (cpu(child('sojourn.cli web')) - used) / took:.1f} % of a core meanwhile")
 
@@ -208,7 +210,10 @@ def empty_page() -> Iterator[str]:
     port = 18_931
     process = subprocess.Popen([sys.executable, "-c", EMPTY, str(port)], cwd=tempfile.gettempdir())
     try:
-        time.sleep(5.0)
+        while process.poll() is None:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+            time.sleep(0.2)
         yield f"http://127.0.0.1:{port}/"
     finally:
         process.terminate()

@@ -161,7 +161,7 @@ class CoordinatorClient:
             if isinstance(answer, Changed | Refused) and answer.ticket == question.ticket:
                 if isinstance(answer, Refused):
                     raise JobError(clean_lines(answer.reason))
-                return answer
+                return cleaned(answer)
             if isinstance(answer, Linked):
                 self._send(self.cloud, asked)
             self._give_up_if_in_vain(time.monotonic() > deadline, patience)

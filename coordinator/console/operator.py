@@ -217,9 +217,11 @@ class Operator:
         """What changed last, told at once if that was after the mark, else when something does."""
         return self._client.ask(AwaitChange(_ticket(), since), Changed, patience)
 
-    def changed_unless(self, since: int, stop: Callable[[], bool], patience: float) -> Changed | None:
-        """The same; None as soon as `stop` says so, of which `interrupt` reminds."""
-        return self._client.ask_unless(AwaitChange(_ticket(), since), stop, patience)
+    def changed_unless(
+        self, since: int, stop: Callable[[], bool], patience: float, *, devices: bool = False
+    ) -> Changed | None:
+        """The same; None as soon as `stop` says so, of which `interrupt` reminds. devices: tell those that changed."""
+        return self._client.ask_unless(AwaitChange(_ticket(), since, devices or UNSET), stop, patience)
 
     def devices(self, device: str | None = None, since: int | None = None) -> tuple[list[FleetDevice], float]:
         """Every device that was ever seen, or one with all that it offers; and what the coordinator's clock says.

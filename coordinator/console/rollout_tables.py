@@ -60,15 +60,17 @@ def plan_lines(view: LineView) -> list[str]:
     if not view.plan:
         return []
     rules = view.plan.rules
-    return [
+    limits = (
         f"turns back when {rules.company} devices complain: more than {rules.latency:g} times as slow, "
         f"{100 * rules.accuracy:g} points less accurate, a drift above {100 * rules.drift:g} %, "
-        f"more than {rules.errors} errors",
-        *(
-            f"{moment(it.at)} {view.line} {it.version}: {it.status}{f', {it.detail}' if it.detail else ''}"
-            for it in view.plan.turns
-        ),
-    ]
+        f"more than {rules.errors} errors"
+    )
+    turns = view.plan.turns
+    return [limits, *(f"{moment(it.at)} {view.line} {it.version}: {it.status}{_why(it.detail)}" for it in turns)]
+
+
+def _why(detail: str) -> str:
+    return f", {detail}" if detail else ""
 
 
 def _row(each: DeviceView) -> list[str]:

@@ -5,7 +5,9 @@ Volatile: nothing is written down for it, and after a restart all marks are newe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from msgspec import UNSET
 
 from coordinator.audit_records import ActLogged
 from coordinator.fleet_records import FleetChanged
@@ -19,12 +21,12 @@ from sojourn.protocol.messages import TourProgress
 from sojourn.protocol.release_messages import DeviceReport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from coordinator.records import Record
     from coordinator.state import CoordinatorState
     from sojourn.node.machine import Effect, Event
-    from sojourn.protocol.fleet_messages import AwaitChange
+    from sojourn.protocol.fleet_messages import AwaitChange, FleetDevice
     from sojourn.protocol.topics import Address
 
     Topic = Literal["fleet", "jobs", "releases", "audit"]
@@ -33,6 +35,13 @@ HOLD = 5.0
 """Seconds after which a watcher is answered, also where nothing has changed: so it knows that somebody is here."""
 WATCHERS = 64
 """At most this many wait at a time; the oldest is answered first."""
+
+
+class _Waiter(NamedTuple):
+    """Who waits, with what they asked, and until when."""
+
+    question: AwaitChange
+    until: float
 
 
 class ChangeWatch:
@@ -48,7 +57,9 @@ class ChangeWatch:
         self._devices: dict[str, int] = {}
         self._training: dict[int, str | None] = {}
         """By tour, which device was last said to train."""
-        self._waiting: dict[tuple[Address, str], float] = {}
+        self._waiting: dict[tuple[Address, str], _Waiter] = {}
+        self.rows: Callable[[int, float], tuple[FleetDevice, ...] | None] = lambda _mark, _now: None
+        """The devices that changed after a mark as they are told, if they fit in one answer."""
 
     def start(self, now: float) -> None:
         """Marks of an earlier start are older than these: a second brings a thousand of them, at most."""
@@ -117,14 +128,14 @@ class ChangeWatch:
 
     def wait(self, sender: Address, message: AwaitChange, now: float) -> list[Effect]:
         """Somebody asks what has changed: tell at once, or when something does."""
+        waiter = _Waiter(message, now + HOLD)
         if message.since != self.mark:
-            return [Send(sender, self._changed(message.ticket, now))]
+            return [Send(sender, self._changed(waiter, now))]
         self._waiting.pop((sender, message.ticket), None)
-        self._waiting[sender, message.ticket] = now + HOLD
+        self._waiting[sender, message.ticket] = waiter
         if len(self._waiting) > WATCHERS:
             (oldest, ticket) = next(iter(self._waiting))
-            del self._waiting[oldest, ticket]
-            return [Send(oldest, self._changed(ticket, now))]
+            return [Send(oldest, self._changed(self._waiting.pop((oldest, ticket)), now))]
         return []
 
     def answers(self, before: int, now: float) -> list[Effect]:
@@ -132,15 +143,22 @@ class ChangeWatch:
         if not self._waiting:
             return []
         late = self.mark == before
-        due = [key for key, until in self._waiting.items() if not late or until <= now]
-        for key in due:
-            del self._waiting[key]
-        return [Send(sender, self._changed(ticket, now)) for sender, ticket in due]
+        due = [key for key, waiter in self._waiting.items() if not late or waiter.until <= now]
+        return [Send(key[0], self._changed(self._waiting.pop(key), now)) for key in due]
 
     def wake_at(self) -> float | None:
         """When the first who waits is answered, come what may."""
-        return soonest(*self._waiting.values())
+        return soonest(*(waiter.until for waiter in self._waiting.values()))
 
-    def _changed(self, ticket: str, now: float) -> Changed:
-        topics = self._topics
-        return Changed(ticket, self.mark, max(0.0, self._wall + now), __version__, **topics)
+    def _changed(self, waiter: _Waiter, now: float) -> Changed:
+        question, rows = waiter.question, None
+        if question.devices and question.since >= self._first:
+            rows = self.rows(question.since, now) if self._topics["fleet"] > question.since else ()
+        return Changed(
+            question.ticket,
+            self.mark,
+            max(0.0, self._wall + now),
+            __version__,
+            **self._topics,
+            devices=UNSET if rows is None else rows,
+        )

@@ -110,6 +110,7 @@ class Coordinator:
         self._queue = JobQueue(self.sites, self._tours, self._watch, keep, rules)
         self._changes = ChangeWatch(wall)
         self._fleet_requests = FleetRequests(self.sites, self._watch, self._tours, self._changes)
+        self._changes.rows = lambda mark, now: self._fleet_requests.changed_devices(self.state, mark, now)
         self._requests = OperatorRequests(self._queue, self.sites, self._tours)
         self._mandate_requests = MandateRequests(self._queue, self.sites, self._requests, rules)
         self._rollouts = Rollouts(self.sites, self.state, wall)

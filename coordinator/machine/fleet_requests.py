@@ -9,7 +9,7 @@ import msgspec
 
 from coordinator.machine.paging import ALONE, ROOM, fitting
 from sojourn import __version__
-from sojourn.protocol.fleet_messages import FORM, DeviceNow, Fleet, FleetDevice, ReleaseNow, VisitNow
+from sojourn.protocol.fleet_messages import FORM, DeviceNow, Fleet, FleetDevice, InspectFleet, ReleaseNow, VisitNow
 from sojourn.protocol.limits import LABEL
 from sojourn.protocol.messages import Refused
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from coordinator.machine.tours import RoundTours
     from coordinator.rollout_records import LineState
     from coordinator.state import CoordinatorState
-    from sojourn.protocol.fleet_messages import InspectFleet
     from sojourn.protocol.wire import Member
 
 LARGEST_OFFER = 30_000
@@ -64,6 +63,13 @@ class FleetRequests:
         page, after = fitting(found, MOST, ALONE if message.form >= 2 else ROOM)
         answer = Fleet(message.ticket, min(FORM, message.form), __version__, self._watch.moment(now), next=after)
         return msgspec.structs.replace(answer, **{message.about: page})
+
+    def changed_devices(self, durable: CoordinatorState, since: int, now: float) -> tuple[FleetDevice, ...] | None:
+        """The devices that changed after a mark; None if they do not fit in one answer."""
+        message = InspectFleet("changed", "devices", since=since)
+        found = self._devices(durable, message, self._sites.here(), now)
+        page, after = fitting(found, MOST, ALONE)
+        return None if after else page
 
     def _devices(
         self, durable: CoordinatorState, message: InspectFleet, here: dict[str, tuple[str, Member]], now: float
@@ -118,9 +124,7 @@ class FleetRequests:
         )
 
 
-def _doing(
-    device: str, member: Member | None, visit: VisitNow | None, lines: Mapping[str, LineState]
-) -> DeviceNow:
+def _doing(device: str, member: Member | None, visit: VisitNow | None, lines: Mapping[str, LineState]) -> DeviceNow:
     """What a device does just now, and with what."""
     offer = member.offer if member else None
     releases = [_release(line, device) for line in lines.values() if device in line.members or device in line.reports]

@@ -333,6 +333,8 @@ def _requests() -> list[Sent]:
         ("inspect-fleet since a mark", OPERATOR, CLOUD, InspectFleet("t-g", "devices", since=1_790_000_400_017)),
         ("await-change", OPERATOR, CLOUD, AwaitChange("t-h", 1_790_000_400_017)),
         ("changed", CLOUD, OPERATOR, changed),
+        ("await-change with devices", OPERATOR, CLOUD, AwaitChange("t-h", mark, True)),
+        ("changed with devices", CLOUD, OPERATOR, msgspec.structs.replace(changed, devices=(busy,))),
         ("fleet-visits", CLOUD, OPERATOR, msgspec.structs.replace(answer, visits=(note, done), next="12")),
         ("submit", OPERATOR, CLOUD, Submit("t-1", 'name = "digits"\n[data]\ntest = "digits"\n')),
         ("inspect", OPERATOR, CLOUD, Inspect("t-2", "digits", 0)),

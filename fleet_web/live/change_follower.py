@@ -6,6 +6,9 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
+from fleet_web.live.known_devices import KnownDevices
 from fleet_web.source import TOPICS, Reach, Topic
 from sojourn.errors import JobError, LinkError, SojournError, UserError
 from sojourn.text import clean
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
     from coordinator.console.operator import Operator
 
-PACE = 0.4
+PACE = 0.5
 """Seconds between two answers, at least: however much happens, little is asked."""
 SILENCE = 8.0
 """Seconds without a word after which a coordinator counts as gone: it speaks at least every five."""
@@ -35,6 +38,7 @@ class ChangeFollower:
         self.reach = Reach(here=False, why="it has not answered yet", since=time.time())
         self.waits: Callable[[], bool] = lambda: False
         """Whether a question waits, so that `look` should return."""
+        self.devices = KnownDevices()
         self.told: int | None = None
         """The newest mark that the coordinator told; None where it tells none."""
         self._marks = dict.fromkeys(TOPICS, 0)
@@ -68,10 +72,12 @@ class ChangeFollower:
         if self.told is None:
             found = operator.changed(0, FIRST)  # knows whether it is only too old for the question
         else:
-            answer = operator.changed_unless(self.told, self.waits, SILENCE)
+            answer = operator.changed_unless(self.told, self.waits, SILENCE, devices=self.devices.wanted)
             if answer is None:
                 return
             found = answer
+            if found.devices is not UNSET:
+                self.devices.take(found.devices, self.told, found.mark)
         self._marks = {"fleet": found.fleet, "jobs": found.jobs, "releases": found.releases, "audit": found.audit}
         if found.mark != self.told:
             self._not_before = time.monotonic() + PACE

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from coordinator.console.following import progress_of
 from fleet_web.live.change_follower import ChangeFollower
-from fleet_web.live.known_devices import KnownDevices
 from fleet_web.live.operator_thread import OperatorThread
 from fleet_web.source import LIVE
 from sojourn.errors import JobError
@@ -38,7 +37,7 @@ class LiveSource:
         self._follower = ChangeFollower()
         self._thread = OperatorThread(operator, self._follower.look)
         self._follower.waits = self._thread.waits
-        self._devices = KnownDevices()
+        self._devices = self._follower.devices
         self._jobs: dict[str, JobProgress] = {}
         self._acts: list[AuditEntry] = []
         self._answers: dict[tuple[object, ...], tuple[int, asyncio.Future[Any]]] = {}
@@ -69,7 +68,7 @@ class LiveSource:
 
     async def devices(self) -> Sequence[FleetDevice]:
         """Every device that was ever seen; only what has changed is asked for."""
-        return await self._once("fleet", ("devices",), lambda it: self._devices.newest(it, self._follower))
+        return await self._once("fleet", ("devices",), lambda it: self._devices.newest(it, self._follower.told))
 
     async def device(self, name: str) -> FleetDevice:
         """One device with all that it offers."""

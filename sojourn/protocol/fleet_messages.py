@@ -170,6 +170,8 @@ class AwaitChange(msgspec.Struct, frozen=True, tag="await-change", tag_field="ki
 
     ticket: Name
     since: Identity = 0
+    devices: bool | msgspec.UnsetType = msgspec.UNSET
+    """Whether to tell the devices that changed along with the answer; unset: no."""
 
 
 class Changed(msgspec.Struct, frozen=True, tag="changed", tag_field="kind"):
@@ -188,3 +190,6 @@ class Changed(msgspec.Struct, frozen=True, tag="changed", tag_field="kind"):
     jobs: Identity
     releases: Identity
     audit: Identity
+    devices: Annotated[tuple[FleetDevice, ...], msgspec.Meta(max_length=1000)] | msgspec.UnsetType = msgspec.UNSET
+    """The devices that changed after the mark that was asked with, where that was wanted; unset where they do not fit
+    in one answer: they are to be asked for."""

@@ -42,7 +42,7 @@ class ToldOperator:
             raise self.error
         return Changed("t", self.mark, time.time() + 50.0, "0.9.0", self.mark, self.mark, 1, 1)
 
-    def changed_unless(self, since: int, stop, patience: float) -> Changed | None:
+    def changed_unless(self, since: int, stop, patience: float, *, devices: bool = False) -> Changed | None:
         while self.mark == since and not stop() and not self.error:
             self._woken.wait(0.005)
             self._woken.clear()
@@ -68,10 +68,10 @@ def told_operator() -> Any:
 def test_only_what_changed_is_asked_for_and_the_first_time_all() -> None:
     operator, follower, known = told_operator(), ChangeFollower(), KnownDevices()
     follower.look(operator)
-    assert [it.device for it in known.newest(operator, follower)] == ["a", "b"]
+    assert [it.device for it in known.newest(operator, follower.told)] == ["a", "b"]
     operator.mark, operator.found = 101, [device("c"), device("b", visits=99)]
     follower.told = 101
-    newest = known.newest(operator, follower)
+    newest = known.newest(operator, follower.told)
     assert [(it.device, it.visits) for it in newest] == [("a", 12), ("b", 99), ("c", 12)]
     assert operator.asked[1:] == [("devices", None, None), ("devices", None, 100)]
     assert follower.now() == pytest.approx(time.time() + 50.0, abs=20.0)  # by the coordinator's clock

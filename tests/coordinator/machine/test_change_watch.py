@@ -43,6 +43,22 @@ def test_the_first_question_is_answered_at_once_and_the_next_when_a_device_comes
     assert devices(bench, answer.mark) == []
 
 
+def test_who_wants_the_devices_is_told_those_that_changed_with_the_news() -> None:
+    bench = FleetBench()
+    mark = ask(bench).mark
+    bench.hear(OPERATOR, AwaitChange("t", mark, True), now=1.0)
+    (answer,) = told(bench.join("s1", ("a", "b")))
+    assert [it.device for it in answer.devices] == ["a", "b"]
+    bench.hear(OPERATOR, AwaitChange("t", answer.mark, True), now=2.0)
+    (later,) = told(bench.cloud.handle(Woke(), 2.0 + HOLD))
+    assert later.devices == ()
+    assert told(bench.hear(OPERATOR, AwaitChange("u", answer.mark - 9_000, True)))[0].devices is msgspec.UNSET
+    many = tuple(f"device-{number:04}-{'d' * 40}" for number in range(900))
+    bench.hear(OPERATOR, AwaitChange("t", later.mark, True), now=8.0)
+    (large,) = told(bench.join("s2", many, now=9.0))
+    assert large.devices is msgspec.UNSET
+
+
 def test_where_nothing_happens_the_answer_comes_after_a_while_all_the_same() -> None:
     bench = FleetBench()
     mark = ask(bench).mark

@@ -156,7 +156,7 @@ EXAMPLES = (
     Recall(SignedWithdrawal(b"a withdrawal", bytes(64))),
     SignedRequest("ticket", b"a message", RequestSignature(b"a request", bytes(64))),
     InspectAudit("ticket", 7),
-    AwaitChange("ticket", 7),
+    AwaitChange("ticket", 7, True),
     Changed("ticket", 9, 1e9, "0.9.0", 9, 8, 7, 6),
     ReadCard("ticket", "line", 3),
     CardTold("ticket", REF, Parcel(D, 3)),
