@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+
+import pytest
 
 from coordinator.tracking.event_files import EVENTS, EventFiles
 from coordinator.tracking.frames import RoundTracked, RunBegun
 from coordinator.tracking.mlflow_store import MlflowRuns
 from coordinator.tracking.runs import params_of, safe_key
 from tests.coordinator.tracking.stores import ID, begun, ended, history_in, rounds, runs_in, scalars_in
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_called(monkeypatch):
+    """Neither MLflow nor TensorBoard tells anybody that it is used, nor asks for anything."""
+    called: list[object] = []
+    monkeypatch.setattr(socket.socket, "connect", lambda _self, address: called.append(address))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *asked, **_how: called.append(asked))
+    yield
+    assert called == []
 
 
 def mlflow(database) -> MlflowRuns:
