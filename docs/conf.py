@@ -56,7 +56,7 @@ CONTENTS = {
             "Operating it <docs/operations>",
             "On a device <docs/devices>",
             "Boards <firmware_notes/README>", "docs/releases", "Rollouts <docs/rollouts>",
-            "Inference <docs/inference>", "Privacy <docs/privacy>", "SECURITY",
+            "Inference <docs/inference>", "docs/home-assistant", "Privacy <docs/privacy>", "SECURITY",
         ),
         "How it is built": (
             "docs/architecture", "docs/a-round", "docs/protocol", "Decisions <docs/decisions/README>",
