@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from sys import intern
 from typing import TYPE_CHECKING, get_args
 
@@ -61,6 +62,7 @@ def visit_of(row: Mapping[str, str]) -> VisitNote | None:
         return None
 
 
+@lru_cache(10_000)
 def _name(text: str) -> str:
     return intern(clean(text, NAME))
 

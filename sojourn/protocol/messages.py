@@ -277,7 +277,7 @@ class TourProgress(msgspec.Struct, frozen=True, tag="tour-progress", tag_field="
     lost: Number
     traffic: Bytes
     told: TourTold | msgspec.UnsetType = msgspec.UNSET
-    """What became of its hops; unset where all went as planned, and before 0.9.0."""
+    """What became of its hops; unset where one after another went as planned, and before 0.9.0."""
 
 
 class Toured(msgspec.Struct, frozen=True, tag="toured", tag_field="kind"):

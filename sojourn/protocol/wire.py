@@ -223,7 +223,7 @@ class TourView(msgspec.Struct, frozen=True):
     lost: Number
     done: bool
     told: TourTold | msgspec.UnsetType = msgspec.UNSET
-    """What became of its hops; unset where all went as planned, and before 0.9.0."""
+    """What became of its hops; unset where one after another went as planned, and before 0.9.0."""
 
 
 Figures = Annotated[dict[MetricName, Measure], msgspec.Meta(max_length=64)]
