@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sojourn.links.settings import BrokerSettings
     from tests.fleet_web.browser import Browser
 
-TURNS, ROUNDS = 10, 15
+TURNS, ROUNDS = 10, 12
 DEVICES = 2000
 EMPTY = """
 from fastapi import FastAPI

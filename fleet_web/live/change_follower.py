@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from coordinator.console.operator import Operator
 
-PACE = 0.5
+PACE = 0.75
 """Seconds between two answers, at least: however much happens, little is asked."""
 IDLE_PACE = 5.0
 """The same while no page is open."""
