@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LATEST = 10.0
 """Seconds after which a page is looked at again, though nothing has changed: what is "3 s ago" grows older."""
-PAUSE = 0.2
+PAUSE = 0.1
 """Seconds between two looks at what the source says of itself; that asks nobody."""
 
 
