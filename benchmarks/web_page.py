@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import statistics
 import subprocess
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from sojourn.links.settings import BrokerSettings
     from tests.fleet_web.browser import Browser
 
-TURNS, ROUNDS = 10, 25
+TURNS, ROUNDS = 10, 15
 DEVICES = 2000
 EMPTY = """
 from fastapi import FastAPI
@@ -130,19 +131,26 @@ def connection(settings: BrokerSettings, fleet: str) -> list[str]:
 
 
 def measure_turns(browser: Browser, address: str, operator: Operator, pid: int) -> list[tuple[float, float]]:
-    """CPU milliseconds of the coordinator for a round, without and with the page, turn by turn."""
+    """CPU milliseconds of the coordinator for a round, without and with the page, turn by turn.
+
+    Without: the web process stands still, and asks nothing.
+    """
+    page_pid = child("sojourn.cli web")
     found = []
     for turn in range(TURNS):
         pair = {}
         for page in (False, True) if turn % 2 == 0 else (True, False):
-            browser.open(f"{address}/" if page else "about:blank")
+            browser.open("about:blank")
+            os.kill(page_pid, signal.SIGCONT if page else signal.SIGSTOP)
             if page:
+                browser.open(f"{address}/")
                 browser.wait_text("demo round")
             time.sleep(1.5)
             first, used = operator.jobs()[-1].round, cpu(pid)
             wait_for_round(operator, first + ROUNDS)
             done = operator.jobs()[-1].round - first
             pair[page] = 1000 * (cpu(pid) - used) / done
+            os.kill(page_pid, signal.SIGCONT)
         found.append((pair[False], pair[True]))
         print(f"turn {turn + 1}: {pair[False]:.1f} ms for a round without, {pair[True]:.1f} with", flush=True)
     return found

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 PACE = 0.5
 """Seconds between two answers, at least: however much happens, little is asked."""
+IDLE_PACE = 5.0
+"""The same while no page is open."""
+OPEN = 30.0
+"""Seconds after the last question of a page in which one counts as open: each asks more often."""
 SILENCE = 8.0
 """Seconds without a word after which a coordinator counts as gone: it speaks at least every five."""
 FIRST = 4.0
@@ -48,6 +52,14 @@ class ChangeFollower:
         """By how many seconds its clock is ahead of ours."""
         self._old = False
         self._not_before = 0.0
+        self._asked_at = float("-inf")
+
+    def asked(self) -> None:
+        """A page asks something: from now on it wants to hear soon of what changes."""
+        now = time.monotonic()
+        if now > self._asked_at + OPEN:
+            self._not_before = min(self._not_before, now)
+        self._asked_at = now
 
     def mark(self, topic: Topic) -> int:
         """A number that changes with the topic."""
@@ -80,7 +92,8 @@ class ChangeFollower:
                 self.devices.take(found.devices, self.told, found.mark)
         self._marks = {"fleet": found.fleet, "jobs": found.jobs, "releases": found.releases, "audit": found.audit}
         if found.mark != self.told:
-            self._not_before = time.monotonic() + PACE
+            now = time.monotonic()
+            self._not_before = now + (PACE if now < self._asked_at + OPEN else IDLE_PACE)
         self.told, self._ahead = found.mark, found.now - time.time()
         self._is_here()
 

@@ -108,6 +108,7 @@ class LiveSource:
 
     async def _once(self, topic: Topic, key: tuple[object, ...], question: Callable[[Operator], _T]) -> _T:
         """What was answered to the same question since the topic last changed, or is answered now."""
+        self._follower.asked()
         mark, known = self.mark(topic), self._answers.get(key)
         if known is None or known[0] != mark or known[1].cancelled():
             known = mark, asyncio.ensure_future(self._thread.ask(question))

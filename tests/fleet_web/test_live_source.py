@@ -110,6 +110,17 @@ def test_an_older_coordinator_is_looked_at_now_and_then_and_the_page_says_so(mon
     assert follower.mark("fleet") > before
 
 
+def test_while_no_page_is_open_little_is_asked_and_the_first_question_changes_that() -> None:
+    operator, follower = told_operator(), ChangeFollower()
+    follower.look(operator)
+    assert follower._not_before > time.monotonic() + change_follower.PACE
+    follower.asked()
+    assert follower._not_before <= time.monotonic()
+    operator.mark += 1
+    follower.look(operator)
+    assert follower._not_before <= time.monotonic() + change_follower.PACE
+
+
 def test_a_refusal_is_no_old_version() -> None:
     operator, follower = told_operator(), ChangeFollower()
     operator.error = JobError("this coordinator takes only what an operator signed")
@@ -129,6 +140,7 @@ async def so(what: Callable[[], bool]) -> None:
 
 def test_tabs_that_ask_the_same_share_an_answer_until_something_changes(monkeypatch) -> None:
     monkeypatch.setattr(change_follower, "PACE", 0.0)
+    monkeypatch.setattr(change_follower, "IDLE_PACE", 0.0)
     operator = told_operator()
     source = LiveSource(operator)
 

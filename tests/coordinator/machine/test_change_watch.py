@@ -48,7 +48,7 @@ def test_who_wants_the_devices_is_told_those_that_changed_with_the_news() -> Non
     mark = ask(bench).mark
     bench.hear(OPERATOR, AwaitChange("t", mark, True), now=1.0)
     (answer,) = told(bench.join("s1", ("a", "b")))
-    assert [it.device for it in answer.devices] == ["a", "b"]
+    assert [it.device for it in answer.devices or ()] == ["a", "b"]
     bench.hear(OPERATOR, AwaitChange("t", answer.mark, True), now=2.0)
     (later,) = told(bench.cloud.handle(Woke(), 2.0 + HOLD))
     assert later.devices == ()
