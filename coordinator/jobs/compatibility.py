@@ -13,14 +13,17 @@ from sojourn.errors import ConfigError
 from sojourn.parts import (
     DynServer,
     Elmy,
+    NoFinisher,
     Own,
     OwnAggregator,
     OwnArranger,
     OwnEstimator,
+    OwnFinisher,
     OwnObjective,
     OwnSchedule,
     Ring,
     ScaffoldServer,
+    Slots,
     WeightedMean,
     name_of,
 )
@@ -46,8 +49,10 @@ def _own_parts(strategy: Strategy) -> Iterator[str]:
         OwnArranger: ("arrange",),
         OwnSchedule: ("depart", "merges"),
         OwnAggregator: ("aggregate",),
+        OwnFinisher: ("finish",),
     }
-    for part in (strategy.estimator, strategy.arranger, strategy.schedule, strategy.aggregator):
+    every = (strategy.estimator, strategy.arranger, strategy.schedule, strategy.aggregator, strategy.finisher)
+    for part in every:
         if isinstance(part, Own):
             try:
                 load(part, *methods[type(part)])
@@ -161,6 +166,34 @@ def _merge(strategy: Strategy) -> Iterator[str]:
         )
 
 
+def _finish(strategy: Strategy) -> Iterator[str]:
+    """A finisher sees the models of one round, each by itself."""
+    finisher, objective, schedule = strategy.finisher, strategy.objective, strategy.schedule
+    name = name_of(finisher)
+    if objective.tells and finisher.device_half != name_of(objective):
+        yield (
+            f"what devices tell with the objective {name_of(objective)} is for a finisher of its own, and the finisher "
+            f'is {name}: set objective.name = "sgd", or name the strategy that has both'
+        )
+    if isinstance(finisher, NoFinisher):
+        return
+    if finisher.device_half and finisher.device_half != name_of(objective):
+        yield (
+            f"the finisher {name} works on what the objective {finisher.device_half} makes, and the objective is "
+            f'{name_of(objective)}: set objective.name = "{finisher.device_half}", or finisher.name = "none"'
+        )
+    if schedule.in_turn or schedule.at_edge or isinstance(schedule, Slots):
+        yield (
+            f"the finisher {name} works on all models of a round, and the schedule {name_of(schedule)} brings one "
+            f'home, or keeps them apart for several rounds: set schedule.name = "one-shot" or "every-round"'
+        )
+    if finisher.alone and not strategy.arranger.alone:
+        yield (
+            f"the finisher {name} works on the models of single devices, and the arranger "
+            f'{name_of(strategy.arranger)} makes tours of several: set arranger.name = "single"'
+        )
+
+
 def _job(strategy: Strategy, job: JobSettings) -> Iterator[str]:
     schedule, tours = strategy.schedule, job.tours
     fixed = schedule.fixed_rounds
@@ -191,4 +224,4 @@ def _job(strategy: Strategy, job: JobSettings) -> Iterator[str]:
         )
 
 
-CHECKS = (_own_parts, _halves, _optimiser, _memory, _edges, _pools, *arranger_compatibility.CHECKS, _merge)
+CHECKS = (_own_parts, _halves, _optimiser, _memory, _edges, _pools, *arranger_compatibility.CHECKS, _merge, _finish)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.rounds.failure_lines import names
 from sojourn.parts import name_of
-from sojourn.protocol.abilities import asked
+from sojourn.protocol.abilities import asked, asked_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,7 @@ def left_aside(work: PlanRound, mute: Sequence[str]) -> list[str]:
         why = f"they do only what an operator signed: sojourn job sign {work.state.name}"
         lines.append(left_out(why, work.demanding))
     if unable := [device for device in work.unable if device not in {*work.demanding}]:
-        asks = work.state.asks or ()
+        asks = (*(work.state.asks or ()), *asked_for(strategy.objective))
         words = ", ".join(sorted(asked(settings.encoding, strategy.training, strategy.estimator, asks)))
         update = "update their agents and edge servers" if asks else "update their agents"
         why = f"without all that the job asks for (objective {name_of(strategy.objective)}, {words}), {update}"

@@ -14,12 +14,14 @@ import msgspec
 import numpy as np
 
 from coordinator.aggregators.aggregating import first_state
+from coordinator.finishers import finishing
 from coordinator.jobs.data import public_data
 from coordinator.jobs.model import job_learning, job_model
 from coordinator.jobs.settings import TORCHVISION, read_job
 from coordinator.records import JobCompiled
 from coordinator.rounds.closing import handouts
 from coordinator.rounds.failure_lines import within_room
+from coordinator.rounds.finishing import save_state
 from coordinator.rounds.starting import StartModel, earlier_weights, started
 from sojourn import __version__
 from sojourn.errors import InvalidBlob, InvalidMessage, JobError
@@ -229,10 +231,11 @@ def _recalled(known: Recipe | None, blobs: BlobStore) -> Compiled | None:
 def first_vectors(
     initial: NDArray[np.float32], job: JobSettings, blobs: BlobStore, kit: Kit
 ) -> tuple[dict[str, Ref], dict[str, Ref]]:
-    """The job's vectors before the first round, and how they travel down: its model, and what its aggregator keeps."""
+    """The job's vectors before the first round, and how they travel down: its model, and what its parts keep."""
     strategy = job.parts()
     held = {"model": initial, **first_state(strategy.aggregator, len(initial))}
     exact = {name: vectors.save(blobs, vector, "float32", kit.model) for name, vector in held.items()}
+    exact |= save_state(finishing.first_state(strategy.finisher, kit, job.seed), strategy.finisher, blobs)
     return exact, handouts(held, exact, strategy, job, blobs, kit)
 
 

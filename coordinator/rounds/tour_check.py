@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.rounds.hop_check import HopCheck
 from coordinator.rounds.orders import Leg, Rises, bounds_beside, rises_of, task_of, waves_of
-from coordinator.rounds.results import returned_by, tour_model
+from coordinator.rounds.results import returned_by, told_vectors, tour_model
 from hierarchy.edge.rules import (
     Update,
     against,
@@ -120,6 +120,7 @@ class TourCheck:
             model = tour_model(self._state, tour, self._blobs, self._kit)
             names = self._state.strategy.objective.returns if self._state.phase == "train" else ()
             returned = returned_by(self._state, tour, names, self._blobs, self._kit)
+            returned |= told_vectors(self._state, tour, self._blobs, self._kit) if model is not None else {}
         except InvalidBlob as error:
             return str(error)
         if model is None:

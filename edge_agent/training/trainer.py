@@ -170,7 +170,7 @@ def _train_one_model(work: Train, blobs: BlobStore, prepared: Prepared, progress
     visit, spec = work.visit, prepared.kit.model
     start, (memory, remembered) = model_of(visit, blobs, spec), memory_of(work, blobs, spec)
     objective = objectives.begin(
-        visit.task.objective, *learnt_parts(spec, start, companions_of(visit, blobs, spec), memory)
+        visit.task.objective, *learnt_parts(spec, start, companions_of(visit, blobs, prepared.kit), memory)
     )
     if objective is None:
         raise Unsupported(f"the objective {name_of(visit.task.objective)!r} is not known here")
@@ -182,9 +182,12 @@ def _train_one_model(work: Train, blobs: BlobStore, prepared: Prepared, progress
 
 
 def learnt_parts(spec: ModelSpec, start: Vector, received: Named, memory: Named) -> tuple[Vector, Named, Named]:
-    """Of each vector the numbers that are trained: an objective sees no state."""
+    """Of each vector the numbers that are trained: an objective sees no state. One that is no model stays whole."""
     learnt = spec.learnt
-    came, kept = ({name: vector[:learnt] for name, vector in named.items()} for named in (received, memory))
+    came, kept = (
+        {name: vector[:learnt] if len(vector) == spec.size else vector for name, vector in named.items()}
+        for named in (received, memory)
+    )
     return start[:learnt], came, kept
 
 

@@ -57,7 +57,7 @@ class Descent:
         """Load what the visit brings and what the device remembers, and draw its batches."""
         visit, spec, training = work.visit, prepared.kit.model, work.visit.task.training
         estimating = visit.task.kind == "estimate"
-        received = {} if estimating else companions_of(visit, blobs, spec)
+        received = {} if estimating else companions_of(visit, blobs, prepared.kit)
         memory, remembered = ({}, 0) if estimating else memory_of(work, blobs, spec)
         order = list(batches(visit.seed, len(prepared.samples), training.batch, training.epochs))
         return cls(work, prepared, blobs, model_of(visit, blobs, spec), received, memory, remembered, order)

@@ -172,7 +172,7 @@ class _UntrainedVisit:
             sent = {"model": save_model(self.blobs, *start_and_end, visit.task, spec)}
             return Trained(sent, len(prepared.samples), metrics(passed), None, {})
         memory, remembered = memory_of(work, self.blobs, spec)
-        received = companions_of(visit, self.blobs, spec)
+        received = companions_of(visit, self.blobs, prepared.kit)
         objective = objectives.begin(visit.task.objective, *learnt_parts(spec, start, received, memory))
         if objective is None:
             raise Unsupported(f"the objective {name_of(visit.task.objective)!r} is not known here")

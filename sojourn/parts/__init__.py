@@ -38,8 +38,21 @@ from sojourn.parts.estimators import (
     SizeEstimator,
     UpdateEstimator,
 )
+from sojourn.parts.finishers import Finisher, FinisherPart, NoFinisher, OwnFinisher
 from sojourn.parts.objectives import Dyn, Elmy, Objective, OwnObjective, Prox, Sam, Scaffold, Sgd
-from sojourn.parts.part import Count, Encoding, Natural, NotNegative, Own, Part, Positive, Share, Weighting, name_of
+from sojourn.parts.part import (
+    Count,
+    Encoding,
+    Natural,
+    NotNegative,
+    Outcome,
+    Own,
+    Part,
+    Positive,
+    Share,
+    Weighting,
+    name_of,
+)
 from sojourn.parts.schedules import (
     EdgeCloud,
     EveryRound,
@@ -76,19 +89,24 @@ __all__ = [
     "Factor",
     "FedCatArranger",
     "FedSeqArranger",
+    "Finisher",
+    "FinisherPart",
     "Gate",
     "HierClusterArranger",
     "IcgArranger",
     "Ida",
     "Natural",
     "NoEstimator",
+    "NoFinisher",
     "NotNegative",
     "Objective",
     "OneShot",
+    "Outcome",
     "Own",
     "OwnAggregator",
     "OwnArranger",
     "OwnEstimator",
+    "OwnFinisher",
     "OwnObjective",
     "OwnSchedule",
     "Part",

@@ -14,6 +14,9 @@ class ObjectivePart(Part, frozen=True):
     """The job's vectors that travel to a device besides the model."""
     returns: ClassVar[tuple[str, ...]] = ()
     """The vectors that a device sends back besides its model; an edge server sums them over a tour."""
+    tells: ClassVar[tuple[str, ...]] = ()
+    """The vectors of a length of their own (`sojourn.model.lengths`) that a device sends besides its model; a finisher
+    sees each device's, and nobody sums them."""
     keeps: ClassVar[bool] = False
     """Whether a device remembers vectors from one visit to the next."""
     server_half: ClassVar[str | None] = None
@@ -81,6 +84,7 @@ class OwnObjective(Own, frozen=True, tag="own"):
 
     receives: ClassVar[tuple[str, ...]] = ()
     returns: ClassVar[tuple[str, ...]] = ()
+    tells: ClassVar[tuple[str, ...]] = ()
     server_half: ClassVar[str | None] = None
     plain_sgd: ClassVar[bool] = False
     keeps: bool = True

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, get_args
 
 import msgspec
 
-from sojourn.parts import Encoding, Estimator
+from sojourn.parts import Encoding, Estimator, Objective
 from sojourn.protocol.task import Kind
 
 if TYPE_CHECKING:
@@ -42,7 +42,14 @@ MANDATE = "mandate"
 keys: they are asked for nothing without a mandate. All others do not look at one."""
 MODEL_TASKS = {kind: f"model task {kind}" for kind in get_args(Kind)}
 """Learn something else than one class of several by cross-entropy (`sojourn.protocol.task`), by kind."""
-OF_MODELS = (MODEL_STATE, MODEL_FROZEN, MODEL_TRUNK, *MODEL_TASKS.values())
+_EARLY_OBJECTIVES = ("sgd", "prox", "dyn", "scaffold", "sam", "elmy", "own")
+OBJECTIVES = {
+    name: f"model objective {name}"
+    for form in get_args(Objective)
+    if (name := str(form.__struct_config__.tag)) not in _EARLY_OBJECTIVES
+}
+"""Objectives that came later: devices list them by name, and an edge server must know them too, to lead their tours."""
+OF_MODELS = (MODEL_STATE, MODEL_FROZEN, MODEL_TRUNK, *MODEL_TASKS.values(), *OBJECTIVES.values())
 """What a kit may ask for: of a device, and of the edge server that leads its model there."""
 ABILITIES = (*_EARLY, *OF_MODELS)
 """All that the agent here can do."""
@@ -58,6 +65,12 @@ def asked(encoding: Encoding, training: Training, estimator: Estimator, of_model
             f"estimator {estimator.__struct_config__.tag}",
         }
     )
+
+
+def asked_for(objective: Objective) -> tuple[str, ...]:
+    """What an objective asks for besides its name in an offer: that those who pass its tours on know it."""
+    word = OBJECTIVES.get(str(objective.__struct_config__.tag))
+    return (word,) if word else ()
 
 
 def asked_by(kit: Kit) -> tuple[str, ...]:

@@ -1,0 +1,31 @@
+"""How long the vectors are that travel beside a model: as long as it, unless the objective says otherwise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sojourn.protocol.spec import ModelSpec, TensorSpec
+
+if TYPE_CHECKING:
+    from sojourn.parts import Objective
+    from sojourn.protocol.spec import Kit
+
+TOLD_BYTES = 256 << 20
+"""No vector that a device tells of itself is larger."""
+
+
+def spec_of_vector(name: str, objective: Objective, kit: Kit) -> ModelSpec:
+    """The shape of a vector that an objective receives, returns or tells."""
+    length = length_of(name, objective, kit)
+    return kit.model if length is None else flat(length)
+
+
+def length_of(name: str, objective: Objective, kit: Kit) -> int | None:
+    """How many numbers such a vector has; None: as many as the model."""
+    del name, objective, kit
+    return None
+
+
+def flat(length: int) -> ModelSpec:
+    """The shape of a vector that is no model: its numbers in a row."""
+    return ModelSpec((TensorSpec("", (length,)),))
