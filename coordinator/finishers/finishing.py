@@ -8,7 +8,7 @@ import numpy as np
 
 from coordinator.finishers.task import Finished, FinishTask, State, Vector
 from sojourn.errors import JobError
-from sojourn.parts import Finisher, NoFinisher, OwnFinisher, name_of, own
+from sojourn.parts import Dense, Finisher, NoFinisher, OwnFinisher, name_of, own
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MOST_NUMBERS = 1 << 28
 """In a vector that a finisher keeps: 1 GB."""
 MOST_VECTORS = 64
+IMAGE_AXES = 3
 
 
 def finish(settings: Finisher, task: FinishTask) -> Finished:
@@ -33,6 +34,23 @@ def finish(settings: Finisher, task: FinishTask) -> Finished:
     for vector_name, vector in done.state.items():
         _check(vector, None, f'the finisher {name}: its state "{vector_name}"')
     return done
+
+
+def check_kit(settings: Finisher, kit: Kit) -> None:
+    """Whether a finisher can work with a job's model and data; JobError, before anything is trained, if not."""
+    name, shape = name_of(settings), kit.input.shape
+    if isinstance(settings, Dense):
+        if len(shape) != IMAGE_AXES or kit.input.dtype != "float32":
+            raise JobError(
+                f"the finisher {name} makes images (channels, height, width), and this job's input is "
+                f"{kit.input.dtype} of shape {list(shape)}: choose another strategy"
+            )
+        _check_classes(name, kit)
+
+
+def _check_classes(name: str, kit: Kit) -> None:
+    if kit.task:
+        raise JobError(f"the finisher {name} is for one class of several, and this job is a {kit.task.kind}")
 
 
 def first_state(settings: Finisher, kit: Kit, seed: int) -> State:
@@ -63,7 +81,13 @@ def _own(settings: OwnFinisher, task: FinishTask) -> Finished:
     return done
 
 
-_FINISHERS: dict[type[Finisher], Arithmetic] = {NoFinisher: _none, OwnFinisher: _own}
+def _dense(settings: Dense, task: FinishTask) -> Finished:
+    from coordinator.finishers.dense import dense  # noqa: PLC0415  # torch takes seconds and 280 MB
+
+    return dense(settings, task)
+
+
+_FINISHERS: dict[type[Finisher], Arithmetic] = {NoFinisher: _none, Dense: _dense, OwnFinisher: _own}
 _FIRST: dict[type[Finisher], Callable[[Any, Kit, int], State]] = {}
 """How those begin that have state before the first round."""
 __all__ = ["FinishTask", "Finished", "State", "Vector", "finish", "first_state"]

@@ -187,6 +187,11 @@ def _finish(strategy: Strategy) -> Iterator[str]:
             f"the finisher {name} works on all models of a round, and the schedule {name_of(schedule)} brings one "
             f'home, or keeps them apart for several rounds: set schedule.name = "one-shot" or "every-round"'
         )
+    if finisher.outcome == "vote" and schedule.fixed_rounds != 1:
+        yield (
+            f"the finisher {name} ends with models that vote, which no second round can start from: set "
+            f'schedule.name = "one-shot"'
+        )
     if finisher.alone and not strategy.arranger.alone:
         yield (
             f"the finisher {name} works on the models of single devices, and the arranger "

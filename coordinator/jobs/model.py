@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.jobs.task_data import shaped_scale
+from sojourn.errors import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,6 +76,29 @@ def unstarted_model(job: JobSettings, input: InputSpec, output: int | Shape) -> 
     module = build(job.model.name, input, output, job.model.options, job.seed, job.model.path)
     freeze(module, job.model.trains)
     return module
+
+
+def put_vector(module: nn.Module, kit: Kit, vector: NDArray[np.float32]) -> None:
+    """Put the vector's tensors, and the frozen ones of the kit, in their places in the job's module."""
+    import torch  # noqa: PLC0415  # see above
+
+    places = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    tensors = named_tensors(kit, vector)
+    here = {name: tuple(place.shape) for name, place in places.items() if name in tensors}
+    there = {name: tensor.shape for name, tensor in tensors.items()}
+    trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    if here != there or not trained <= tensors.keys():
+        raise ModelError("the model's code has other tensors than when the job was compiled: bring the old code back")
+    with torch.no_grad():
+        for name, values in tensors.items():
+            places[name].copy_(torch.from_numpy(values.copy()))
+
+
+def vector_in(module: nn.Module, kit: Kit) -> NDArray[np.float32]:
+    """The vector that a job's module holds."""
+    places = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    numbers = [places[tensor.name].detach().cpu().numpy().ravel() for tensor in kit.model.tensors]
+    return np.concatenate(numbers).astype(np.float32)
 
 
 def job_learning(job: JobSettings, data: PublicData) -> Learning | None:

@@ -16,6 +16,7 @@ from coordinator.records import DevicesEstimated, LegPassed, RoundClosed, RoundK
 from coordinator.rounds.estimation import estimated, keep_weights
 from coordinator.rounds.evaluation import told
 from coordinator.rounds.failure_lines import Mishap, grouped, within_room
+from coordinator.rounds.finished_round import Finish
 from coordinator.rounds.finishing import FinishRound, finish_round, member_of, own_vectors
 from coordinator.rounds.merging import ANCHOR, MODEL, RELAY, SLOT, JobVectors, TourResult, next_vectors
 from coordinator.rounds.planning import moment_of
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from sojourn.store.blobs import BlobStore
 
     Vector = NDArray[np.float32]
-    Finish = Callable[[FinishRound], RoundFinished]
+    Finishing = Callable[[FinishRound], RoundFinished]
 
 
 class PassLeg(msgspec.Struct, frozen=True):
@@ -71,7 +72,7 @@ def close_round(
     blobs: BlobStore,
     evaluator: Evaluator,
     hops: HopCheck = NOBODY_SIGNS,
-    finish: Finish | None = None,
+    finish: Finishing | None = None,
 ) -> RoundClosed | DevicesEstimated:
     """Merge in plan order, finish and evaluate; or, after an estimation, work out what it found.
 
@@ -104,7 +105,7 @@ class _Closing:
     """A training round that is being closed: the visits that its tours report, and the models that they brought."""
 
     def __init__(
-        self, work: CloseRound, blobs: BlobStore, evaluator: Evaluator, hops: HopCheck, finish: Finish
+        self, work: CloseRound, blobs: BlobStore, evaluator: Evaluator, hops: HopCheck, finish: Finishing
     ) -> None:
         self._work, self._blobs, self._evaluator, self._finish = work, blobs, evaluator, finish
         self._state, self._kit = work.state, evaluator.kit(work.state)
@@ -122,19 +123,16 @@ class _Closing:
         results = self._results()
         due, anyway = self._due(last=None), self._due(last=False)
         after, fault = self._merged(results, due=due)
-        notes = [fault] if fault else []
-        finished = self._finished(after.vectors[MODEL]) if due and not fault else None
-        if finished is not None:
-            notes += finished.notes
-            model = vectors.load(self._blobs, finished.model, self._kit.model)
-            after = replace(after, vectors={**after.vectors, MODEL: model})
-        exact, handout = self._saved(after, own_vectors(self._state) if finished is None else finished.vectors)
+        finish = self._finished(after.vectors[MODEL]) if due and not fault else None
+        if finish is not None:
+            after = replace(after, vectors={**after.vectors, MODEL: finish.model})
+        exact, handout = self._saved(after, finish.own if finish else own_vectors(state))
         return RoundClosed(
             state.name,
             exact,
             handout,
             self._norms() or state.norms,
-            self._report(len(results), after.vectors[MODEL], notes),
+            self._report(len(results), after.vectors[MODEL], fault, finish),
             merged=ANCHOR not in after.vectors,
             slots=dict(after.slots),
             visits=dict(Counter(each.device for each in self._done)),
@@ -189,14 +187,15 @@ class _Closing:
             if (model := tour_model(state, tour, self._blobs, self._kit)) is not None
         ]
 
-    def _finished(self, mean: Vector) -> RoundFinished | None:
+    def _finished(self, mean: Vector) -> Finish | None:
         """What the finisher makes of the models that came home; None where there is none, or nothing came."""
         state, blobs, kit = self._state, self._blobs, self._kit
         home = [(tour, each) for tour, each in self._reports if self._counts(tour)]
         if isinstance(state.strategy.finisher, NoFinisher) or not home:
             return None
         members = (member_of(state, tour, each, self._check.weight(tour), blobs, kit) for tour, each in home)
-        return self._finish(FinishRound(state, tuple(members), vectors.save(blobs, mean, "float32", kit.model)))
+        work = FinishRound(state, tuple(members), vectors.save(blobs, mean, "float32", kit.model))
+        return Finish(work, self._finish(work), blobs, self._evaluator)
 
     def _counts(self, tour: TourPlan) -> bool:
         """Whether a tour brought a model home that is not refused."""
@@ -252,10 +251,14 @@ class _Closing:
                 found[done[0]] = keep_weights((model - start)[: self._kit.model.learnt], self._blobs)
         return found
 
-    def _report(self, tours: int, model: Vector, notes: Sequence[str]) -> RoundReport:
-        """What people read of the round; `tours` of it brought a model home. notes: of its merge and its finish."""
+    def _report(self, tours: int, model: Vector, fault: str | None, finish: Finish | None) -> RoundReport:
+        """What people read of the round; `tours` of it brought a model home."""
         state = self._state
         found = self._evaluator.evaluate(state, model) if self._work.measure else Scores(nan, nan, {})
+        notes = [fault] if fault else []
+        if finish is not None:
+            found, more = finish.tested(found) if self._work.measure else (found, [])
+            notes += [*finish.notes, *more]
         mishaps = [
             mishap
             for tour, each in self._reports

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from coordinator.records import RoundMeasured
+from coordinator.rounds.voting import scores_together
 from hierarchy.edge.exemplar_view import ExemplarView
 from sojourn.errors import Fault
 from sojourn.model import vectors
@@ -22,11 +23,12 @@ from sojourn.protocol.spec import Kit
 from sojourn.protocol.wire import Ref
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import numpy as np
     from numpy.typing import NDArray
 
+    from coordinator.rounds.voting import Way
     from coordinator.state import JobState
     from hierarchy.edge.exemplar_view import ExemplarViews
     from sojourn.model.exemplars import Exemplars
@@ -107,6 +109,14 @@ class Evaluator:
         opened = self._open(kit)
         return self._scored(opened, test, vectors.load(self._blobs, model, opened.kit.model))
 
+    def together(self, state: JobState, models: Iterable[Ref], way: Way) -> Scores:
+        """How good models are together on the test set, each in memory by itself; NaN without a test set."""
+        opened = self._of(state)
+        if not state.test:
+            return Scores(nan, nan, {})
+        held = (vectors.load(self._blobs, ref, opened.kit.model) for ref in models)
+        return scores_together(opened.graphs, held, self._tested(opened, state.test), way)
+
     def signature(self, state: JobState, vector: NDArray[np.float32]) -> tuple[float, ...]:
         """A device's signature, from the model that it trained."""
         exemplars, opened = self.exemplars(state), self._of(state)
@@ -153,10 +163,13 @@ class Evaluator:
             return self._opened
 
     def _scored(self, opened: _Opened, test: Ref, vector: NDArray[np.float32]) -> Scores:
+        return scores_of(opened.graphs, vector, self._tested(opened, test), cores=CORES)
+
+    def _tested(self, opened: _Opened, test: Ref) -> ScoredSamples:
         with self._lock:
             if test.digest not in opened.tests:
                 opened.tests[test.digest] = ScoredSamples(self._read(test), opened.graphs, cores=CORES)
-        return scores_of(opened.graphs, vector, opened.tests[test.digest], cores=CORES)
+        return opened.tests[test.digest]
 
     def _read(self, ref: Ref) -> Exemplars:
         return unpack_blob(self._blobs.read(ref.digest), ViewedExemplars)

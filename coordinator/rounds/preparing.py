@@ -111,6 +111,7 @@ def prepare(
     # What is not of the model: a kit that was kept may be of other data.
     kit = msgspec.structs.replace(kit, values=data.values, task=_task(kit, data) or msgspec.UNSET)
     check_classifier(job.parts().estimator, kit)
+    finishing.check_kit(job.parts().finisher, kit)
     if work.start and earlier is None:
         initial, recipe = started(work.start, kit, blobs), ""  # no other job is to begin with this model by its recipe
     held, handout = first_vectors(initial, job, blobs, kit)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from coordinator.strategies import (
     chain,
     clusamp,
+    dense,
     dfedavgm,
     dfedsam,
     fedadagrad,
@@ -73,7 +74,7 @@ STRATEGIES: dict[str, Named] = {
             visit, hiercluster, fedavg, fedavgm, fedprox, scaffold, feddyn, fedadagrad, fedadam, fedyogi, ida, hierfavg,
             clusamp, fedseq, fedseq_prox, fedseq_dyn, fedseq_inter, fedseq_inter_prox, fedseq_inter_dyn, fedgsp,
             naive_gsp, naive_gsp_icg, fedcat, fedcat_gc, fedcat_dc, fedelmy, fedelmy_few_shot, fedelmy_parallel, chain,
-            dfedavgm, dfedsam,
+            dfedavgm, dfedsam, dense,
         ),
     )
 }  # fmt: skip

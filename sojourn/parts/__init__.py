@@ -38,7 +38,7 @@ from sojourn.parts.estimators import (
     SizeEstimator,
     UpdateEstimator,
 )
-from sojourn.parts.finishers import Finisher, FinisherPart, NoFinisher, OwnFinisher
+from sojourn.parts.finishers import Dense, Finisher, FinisherPart, NoFinisher, OwnFinisher
 from sojourn.parts.objectives import Dyn, Elmy, Objective, OwnObjective, Prox, Sam, Scaffold, Sgd
 from sojourn.parts.part import (
     Count,
@@ -79,6 +79,7 @@ __all__ = [
     "ConfidenceEstimator",
     "Cosine",
     "Count",
+    "Dense",
     "Dyn",
     "DynServer",
     "EdgeCloud",

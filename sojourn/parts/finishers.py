@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from sojourn.parts.part import Outcome, Own, Part
+from sojourn.parts.part import BelowOne, Count, Natural, NotNegative, Outcome, Own, Part, Positive
 
 
 class FinisherPart(Part, frozen=True):
@@ -19,10 +19,50 @@ class FinisherPart(Part, frozen=True):
     device_half: ClassVar[str | None] = None
     """The name of the objective that it means nothing without."""
     outcome: ClassVar[Outcome] = "one model"
+    compares: ClassVar[bool] = False
+    """Whether the round says how good the members' mean is, and what they say together."""
 
 
 class NoFinisher(FinisherPart, frozen=True, tag="none"):
     """The aggregator's model is the result."""
+
+
+class Dense(FinisherPart, frozen=True, tag="dense"):
+    """DENSE: a generator makes images on which a fresh student learns what the members say together."""
+
+    apart: ClassVar[bool] = True
+    compares: ClassVar[bool] = True
+    epochs: Natural = 200
+    """How often the generator makes images and the student learns from all of them; 0 leaves the student as it was
+    drawn."""
+    steps: Count = 30
+    """Steps of the generator in each epoch."""
+    images: Count = 256
+    """How many images each epoch adds to the pool; also the student's batch."""
+    noise: Count = 256
+    """Numbers that the generator makes an image of."""
+    generator_lr: Positive = 1e-3
+    """Learning rate of the generator and its noise, with Adam."""
+    oh: NotNegative = 1.0
+    """How much it counts that the members see the class that an image was made for."""
+    bn: NotNegative = 1.0
+    """How much it counts that images look usual to the members' BatchNorm layers; nothing where there are none."""
+    adv: NotNegative = 1.0
+    """How much it counts that the student errs where the members agree; 0 makes images that do not depend on it."""
+    tau: Positive = 20.0
+    """The temperature of what the student learns."""
+    lr: Positive = 0.005
+    """The student's learning rate."""
+    momentum: BelowOne = 0.9
+    """The student's momentum; 0 for none."""
+    padding: Natural = 4
+    """Images are shifted by up to so many pixels, each time they are looked at; 0 for not at all."""
+    flip: bool = True
+    """Whether half of them are mirrored then: not where left and right differ, as in digits."""
+    keep: Literal["last", "best"] = "last"
+    """The student of the last epoch, or of that with the most right answers on the exemplars."""
+    memory: Positive = 4096.0
+    """Megabytes that the members' models and the images may take."""
 
 
 class OwnFinisher(Own, frozen=True, tag="own"):
@@ -31,10 +71,11 @@ class OwnFinisher(Own, frozen=True, tag="own"):
     sends: ClassVar[tuple[str, ...]] = ()
     device_half: ClassVar[str | None] = None
     outcome: ClassVar[Outcome] = "one model"
+    compares: ClassVar[bool] = False
     apart: bool = True
     """Whether it runs in a process of its own: what needs torch should."""
     alone: bool = False
     """Whether a member must be one device."""
 
 
-Finisher = NoFinisher | OwnFinisher
+Finisher = NoFinisher | Dense | OwnFinisher
