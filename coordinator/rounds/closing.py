@@ -16,6 +16,7 @@ from coordinator.rounds.estimation import estimated, keep_weights
 from coordinator.rounds.evaluation import told
 from coordinator.rounds.failure_lines import Mishap, grouped, within_room
 from coordinator.rounds.merging import ANCHOR, MODEL, RELAY, SLOT, JobVectors, TourResult, next_vectors
+from coordinator.rounds.own_results import own_results
 from coordinator.rounds.planning import moment_of
 from coordinator.rounds.results import (
     mishaps_of,
@@ -240,7 +241,7 @@ class _Closing:
             {name: within(value, LOSS) for name, value in state.quality.items()},
             within_room(lines, state.name),
             self._work.at,
-            told(found.figures),
+            told(found.figures | own_results(self._counted, state.settings.task.kind)),
         )
 
     def _is_news(self, visit: VisitReport) -> bool:

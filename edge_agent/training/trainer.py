@@ -15,6 +15,8 @@ from edge_agent.training.estimates import estimate, trains
 from edge_agent.training.features import content_of, with_features
 from edge_agent.training.handover import companions_of, memory_of, model_of, save_model, sent_model
 from edge_agent.training.model_pool import train_pool
+from edge_agent.training.own_model import train_own_model
+from edge_agent.training.own_norms import train_with_own_norms
 from edge_agent.training.reasons import RuntimeDiffers, Unsupported, reason_of
 from edge_agent.training.work import Train, Trained, Warm, Warmed
 from sojourn.data.doubts import doubts_of
@@ -25,7 +27,7 @@ from sojourn.errors import DataError, SojournError
 from sojourn.model import vectors
 from sojourn.model.graphs import Graphs, check_probe
 from sojourn.node.machine import Did, DidNot, Doing
-from sojourn.parts import Elmy, name_of
+from sojourn.parts import Common, Elmy, LocalNorms, name_of
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.limits import TEXT
 from sojourn.protocol.spec import Kit
@@ -159,6 +161,10 @@ def train_visit(work: Train, blobs: BlobStore, prepared: Prepared, progress: Pro
             done = estimate(work.visit, blobs, prepared, progress)
         case Task(objective=Elmy() as settings):
             done = _train_pool(work, settings, blobs, prepared, progress)
+        case Task(objective=LocalNorms() as norms):
+            done = train_with_own_norms(work, norms, blobs, prepared, progress)
+        case Task(objective=Common() as common):
+            done = train_own_model(work, common, blobs, prepared, progress)
         case _:
             done = _train_one_model(work, blobs, prepared, progress)
     measured = done.metrics | {"seconds": perf_counter() - began}

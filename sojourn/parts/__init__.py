@@ -38,13 +38,14 @@ from sojourn.parts.estimators import (
     SizeEstimator,
     UpdateEstimator,
 )
-from sojourn.parts.objectives import Dyn, Elmy, Objective, OwnObjective, Prox, Sam, Scaffold, Sgd
-from sojourn.parts.part import Count, Encoding, Natural, NotNegative, Own, Part, Positive, Share, Weighting, name_of
+from sojourn.parts.objectives import Common, Dyn, Elmy, LocalNorms, Objective, OwnObjective, Phase, Prox, Sam, Scaffold, Sgd
+from sojourn.parts.part import Count, Encoding, Natural, NotNegative, Outcome, Own, Part, Positive, Share, Weighting, name_of
 from sojourn.parts.schedules import (
     EdgeCloud,
     EveryRound,
     OneShot,
     OwnSchedule,
+    PhasedRing,
     Ring,
     Schedule,
     SequentialToParallel,
@@ -63,6 +64,7 @@ __all__ = [
     "ClassCountEstimator",
     "ClassifierEstimator",
     "CluSampArranger",
+    "Common",
     "ConfidenceEstimator",
     "Cosine",
     "Count",
@@ -80,11 +82,13 @@ __all__ = [
     "HierClusterArranger",
     "IcgArranger",
     "Ida",
+    "LocalNorms",
     "Natural",
     "NoEstimator",
     "NotNegative",
     "Objective",
     "OneShot",
+    "Outcome",
     "Own",
     "OwnAggregator",
     "OwnArranger",
@@ -92,6 +96,8 @@ __all__ = [
     "OwnObjective",
     "OwnSchedule",
     "Part",
+    "Phase",
+    "PhasedRing",
     "Positive",
     "Prox",
     "RandomArranger",

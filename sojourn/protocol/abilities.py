@@ -17,7 +17,7 @@ from sojourn.protocol.task import Kind
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sojourn.parts import Training
+    from sojourn.parts import Outcome, Training
     from sojourn.protocol.spec import Kit
     from sojourn.protocol.wire import Offer
 
@@ -37,22 +37,31 @@ MODEL_FROZEN = "model frozen"
 """Put the weights that are not trained into a kit's graphs, where they stand in it once (`sojourn.model.frozen`)."""
 MODEL_TRUNK = "model trunk"
 """Train behind a part of the model that is a graph of its own (`sojourn.protocol.spec.Trunk`)."""
+MODEL_OWN = "model own"
+"""Keep a model, or a part of one, on the device: the objectives of FedBN and of MetaFed."""
 MANDATE = "mandate"
 """Does only what an operator has signed (`sojourn.protocol.mandate`). Only devices say so whose owners have operators'
 keys: they are asked for nothing without a mandate. All others do not look at one."""
 MODEL_TASKS = {kind: f"model task {kind}" for kind in get_args(Kind)}
 """Learn something else than one class of several by cross-entropy (`sojourn.protocol.task`), by kind."""
-OF_MODELS = (MODEL_STATE, MODEL_FROZEN, MODEL_TRUNK, *MODEL_TASKS.values())
-"""What a kit may ask for: of a device, and of the edge server that leads its model there."""
+OF_MODELS = (MODEL_STATE, MODEL_FROZEN, MODEL_TRUNK, *MODEL_TASKS.values(), MODEL_OWN)
+"""What a kit or an objective may ask for: of a device, and of the edge server that leads its model there."""
 ABILITIES = (*_EARLY, *OF_MODELS)
 """All that the agent here can do."""
 
 
-def asked(encoding: Encoding, training: Training, estimator: Estimator, of_model: Iterable[str] = ()) -> frozenset[str]:
-    """The words for what a job's tasks ask of a device, with those that its model asks for."""
+def asked(
+    encoding: Encoding,
+    training: Training,
+    estimator: Estimator,
+    of_model: Iterable[str] = (),
+    outcome: Outcome = "one model",
+) -> frozenset[str]:
+    """The words for what a job's tasks ask of a device, with those that its model and its outcome ask for."""
     return frozenset(
         {
             *of_model,
+            *((MODEL_OWN,) if outcome == "own models" else ()),
             f"encoding {encoding}",
             f"optimiser {training.optimiser}",
             f"estimator {estimator.__struct_config__.tag}",
