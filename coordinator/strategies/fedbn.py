@@ -16,7 +16,7 @@ comes later, or has lost its store, begins with the layers of the start; the rou
 from coordinator.strategies.strategy import Strategy
 from sojourn.parts import LocalNorms, SingleArranger, Training, UniformMean
 
-SUMMARY = "features differ by device: each keeps its own BatchNorm layers"
+SUMMARY = "features differ by device: BatchNorm layers stay there"
 STRATEGY = Strategy(
     arranger=SingleArranger(fraction=1.0),
     objective=LocalNorms(test=0.2),

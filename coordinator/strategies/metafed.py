@@ -1,7 +1,7 @@
 """MetaFed.
 
 Yiqiang Chen, Wang Lu, Xin Qin, Jindong Wang and Xing Xie: "MetaFed: Federated Learning among Federations with Cyclic
-Knowledge Distillation for Personalized Healthcare", IEEE TNNLS 2023 (arXiv 2206.08516).
+Knowledge Distillation for Personalized Healthcare", IEEE TNNLS 2023.
 
 Each device keeps a model w_k. First every device trains alone for 30 epochs from the same start. Then one model goes
 around all devices in a fixed order, R - 1 = 299 times: a device with more than threshold = 0.6 right answers on its
