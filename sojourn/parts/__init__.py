@@ -51,6 +51,7 @@ from sojourn.parts.schedules import (
     Slots,
     fixed_rounds,
 )
+from sojourn.parts.two_stream import FeatureMatch, TwoStreamPart
 from sojourn.parts.visits import Cosine, Factor, Gate, Samples, TourBounds, TourPolicy, Training
 
 __all__ = [
@@ -74,6 +75,7 @@ __all__ = [
     "Estimator",
     "EveryRound",
     "Factor",
+    "FeatureMatch",
     "FedCatArranger",
     "FedSeqArranger",
     "Gate",
@@ -112,6 +114,7 @@ __all__ = [
     "TourBounds",
     "TourPolicy",
     "Training",
+    "TwoStreamPart",
     "UniformMean",
     "UpdateEstimator",
     "VisitArranger",

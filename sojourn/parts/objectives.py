@@ -4,22 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from sojourn.parts.part import BelowOne, Count, Natural, NotNegative, Own, Part, Positive
-
-
-class ObjectivePart(Part, frozen=True):
-    """What the coordinator and an edge server know of an objective."""
-
-    receives: ClassVar[tuple[str, ...]] = ()
-    """The job's vectors that travel to a device besides the model."""
-    returns: ClassVar[tuple[str, ...]] = ()
-    """The vectors that a device sends back besides its model; an edge server sums them over a tour."""
-    keeps: ClassVar[bool] = False
-    """Whether a device remembers vectors from one visit to the next."""
-    server_half: ClassVar[str | None] = None
-    """The name of the aggregator that it means nothing without."""
-    plain_sgd: ClassVar[bool] = False
-    """Whether it is right for plain SGD alone: no momentum, no other optimiser."""
+from sojourn.parts.objective_part import ObjectivePart
+from sojourn.parts.part import BelowOne, Count, Natural, NotNegative, Own, Positive
+from sojourn.parts.two_stream import FeatureMatch
 
 
 class Sgd(ObjectivePart, frozen=True, tag="sgd"):
@@ -83,8 +70,9 @@ class OwnObjective(Own, frozen=True, tag="own"):
     returns: ClassVar[tuple[str, ...]] = ()
     server_half: ClassVar[str | None] = None
     plain_sgd: ClassVar[bool] = False
+    keeps_model: ClassVar[bool] = False
     keeps: bool = True
     """Whether it remembers vectors from one visit to the next."""
 
 
-Objective = Sgd | Prox | Dyn | Scaffold | Sam | Elmy | OwnObjective
+Objective = Sgd | Prox | Dyn | Scaffold | Sam | Elmy | FeatureMatch | OwnObjective
