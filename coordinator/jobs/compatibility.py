@@ -147,6 +147,11 @@ def _own_models(strategy: Strategy) -> Iterator[str]:
         )
     if isinstance(objective, Common) and objective.phase != "warm-up":
         yield "objective.phase is told by the schedule, round by round: leave it out"
+    if isinstance(objective, Common) and objective.anchor != "received":
+        yield (
+            "a device of metafed learns from the model of the one before it: leave objective.anchor out, or set it to "
+            '"received"'
+        )
     if isinstance(schedule, PhasedRing) and (aggregator.steps or aggregator.device_half):
         yield (
             f"a ring brings one model home, and the aggregator {name_of(aggregator)} would move it once more: set "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sojourn.model.scoring import BATCH, figures_of
-from sojourn.parts.objectives import held_out
+from sojourn.parts.objective_part import held_out
 from sojourn.protocol.figure_names import MAIN, OWN
 from sojourn.protocol.limits import MOST_FIGURE
 from sojourn.randomness import generator

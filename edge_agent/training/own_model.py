@@ -23,6 +23,8 @@ from edge_agent.training.descent import descend, metrics
 from edge_agent.training.handover import memory_of, model_of, save_model
 from edge_agent.training.held_out import own_figures, parted, share_right
 from edge_agent.training.objectives import Plain
+from edge_agent.training.reasons import Unsupported
+from edge_agent.training.second_stream import TwoStream
 from edge_agent.training.work import Trained
 from sojourn.model import vectors
 from sojourn.model.norm_layers import norms_of, with_norms
@@ -125,6 +127,9 @@ def _taken(received: Vector, own: Vector, settings: Common, spec: ModelSpec) -> 
 
 
 def _objective(rule: StartRule, received: Vector, prepared: Prepared) -> Objective:
-    """The plain loss, or that with the features drawn."""
-    del received, prepared
-    return Plain()
+    """The plain loss, or that with the features drawn to those of the model received."""
+    if not rule.pull:
+        return Plain()
+    if not prepared.kit.two_stream:
+        raise Unsupported("the kit has no graph that compares features with those of another model")
+    return TwoStream((received,), (rule.pull,))

@@ -1,8 +1,9 @@
 """Visits that are one descent each, made ready so that several can step at once.
 
-FedELMY's visits are more than one descent, those of devices with a model of their own start elsewhere, objectives of one's own need not be written for several models at once, and
-some estimators do not train: these visits run one after another. So do those of models with state, for which a step is
-more than a gradient, and a sample of no weight would count.
+FedELMY's visits are more than one descent, those of devices with a model of their own start elsewhere, objectives of
+one's own need not be written for several models at once, those with a second stream have a graph of their own, and some
+estimators do not train: these visits run one after another. So do those of models with state, for which a step is more
+than a gradient, and a sample of no weight would count.
 """
 
 from __future__ import annotations

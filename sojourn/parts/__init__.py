@@ -38,7 +38,8 @@ from sojourn.parts.estimators import (
     SizeEstimator,
     UpdateEstimator,
 )
-from sojourn.parts.objectives import Common, Dyn, Elmy, LocalNorms, Objective, OwnObjective, Phase, Prox, Sam, Scaffold, Sgd
+from sojourn.parts.objectives import Dyn, Elmy, Objective, OwnObjective, Prox, Sam, Scaffold, Sgd
+from sojourn.parts.own_models import Common, LocalNorms, Phase
 from sojourn.parts.part import Count, Encoding, Natural, NotNegative, Outcome, Own, Part, Positive, Share, Weighting, name_of
 from sojourn.parts.schedules import (
     EdgeCloud,
@@ -52,6 +53,7 @@ from sojourn.parts.schedules import (
     Slots,
     fixed_rounds,
 )
+from sojourn.parts.two_stream import FeatureMatch, TwoStreamPart
 from sojourn.parts.visits import Cosine, Factor, Gate, Samples, TourBounds, TourPolicy, Training
 
 __all__ = [
@@ -76,6 +78,7 @@ __all__ = [
     "Estimator",
     "EveryRound",
     "Factor",
+    "FeatureMatch",
     "FedCatArranger",
     "FedSeqArranger",
     "Gate",
@@ -118,6 +121,7 @@ __all__ = [
     "TourBounds",
     "TourPolicy",
     "Training",
+    "TwoStreamPart",
     "UniformMean",
     "UpdateEstimator",
     "VisitArranger",

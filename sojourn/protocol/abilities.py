@@ -39,12 +39,14 @@ MODEL_TRUNK = "model trunk"
 """Train behind a part of the model that is a graph of its own (`sojourn.protocol.spec.Trunk`)."""
 MODEL_OWN = "model own"
 """Keep a model, or a part of one, on the device: the objectives of FedBN and of MetaFed."""
+MODEL_TWO_STREAM = "model two-stream"
+"""Train with a graph that looks at frozen models too (`sojourn.protocol.spec.TwoStreamGraph`)."""
 MANDATE = "mandate"
 """Does only what an operator has signed (`sojourn.protocol.mandate`). Only devices say so whose owners have operators'
 keys: they are asked for nothing without a mandate. All others do not look at one."""
 MODEL_TASKS = {kind: f"model task {kind}" for kind in get_args(Kind)}
 """Learn something else than one class of several by cross-entropy (`sojourn.protocol.task`), by kind."""
-OF_MODELS = (MODEL_STATE, MODEL_FROZEN, MODEL_TRUNK, *MODEL_TASKS.values(), MODEL_OWN)
+OF_MODELS = (MODEL_STATE, MODEL_FROZEN, MODEL_TRUNK, *MODEL_TASKS.values(), MODEL_OWN, MODEL_TWO_STREAM)
 """What a kit or an objective may ask for: of a device, and of the edge server that leads its model there."""
 ABILITIES = (*_EARLY, *OF_MODELS)
 """All that the agent here can do."""
@@ -71,7 +73,12 @@ def asked(
 
 def asked_by(kit: Kit) -> tuple[str, ...]:
     """What a kit asks for."""
-    words = {MODEL_STATE: kit.model.state > 0, MODEL_FROZEN: bool(kit.frozen), MODEL_TRUNK: bool(kit.trunk)}
+    words = {
+        MODEL_STATE: kit.model.state > 0,
+        MODEL_FROZEN: bool(kit.frozen),
+        MODEL_TRUNK: bool(kit.trunk),
+        MODEL_TWO_STREAM: bool(kit.two_stream),
+    }
     task = (MODEL_TASKS[kit.task.kind],) if kit.task else ()
     return (*(word for word, needed in words.items() if needed), *task)
 
