@@ -36,20 +36,22 @@ class Traced:
 def trace_train(trainee: Trainee, x: Tensor, y: Tensor, noise: Sequence[Tensor]) -> Traced:
     """The training graph: (vector, x, y, noise..., beside...) -> (loss, gradient), and the new state if there is one.
 
-    Without y where a sample is its own target.
+    Without y where a sample is its own target; with a second stream also frozen models and numbers.
     """
     targets = [y] if trainee.learning.task.target else []
+    models = len(trainee.beside)
 
-    def function(vector: Tensor, batched: list[Tensor], beside: list[Tensor]) -> tuple[Tensor, ...]:
+    def function(vector: Tensor, batched: list[Tensor], fixed: list[Tensor]) -> tuple[Tensor, ...]:
         # Taken per tensor and joined: differentiating through slices would pad a full vector per tensor.
         x, drawn = batched[0], batched[1 + len(targets) :]
-        others = [trainee.split(each) for each in beside]
-        loss, *parts = trainee.loss_and_gradient(trainee.split(vector), x, (*batched, x)[1], drawn, others)
+        others, scalars = [trainee.split(each) for each in fixed[:models]], fixed[models:]
+        loss, *parts = trainee.loss_and_gradient(trainee.split(vector), x, (*batched, x)[1], drawn, others, scalars)
         return loss, *(torch.cat([each.reshape(-1) for each in part]) for part in parts if part)
 
     names = ["vector", "x", *("y" for _ in targets), *(f"noise_{at}" for at in range(len(noise)))]
     results = ["loss", "gradient", "state"][: 3 if len(trainee.names) > trainee.trained else 2]
-    return _traced(function, trainee, [x, *targets, *noise], names, results, beside=True)
+    fixed = [trainee.initial] * models + [torch.ones(())] * trainee.scalars
+    return _traced(function, trainee, [x, *targets, *noise], [*names, *trainee.fixed_inputs], results, fixed)
 
 
 def trace_predict(trainee: Trainee, x: Tensor) -> Traced:
@@ -69,8 +71,9 @@ def trace_score(trainee: Trainee, x: Tensor, y: Tensor) -> Traced:
         others = [trainee.split(each) for each in beside]
         return (trainee.losses(trainee.split(vector), batched[0], (*batched, x)[1], others),)
 
-    names = ["vector", "x", *("y" for _ in targets)]
-    return _traced(function, trainee, [x, *targets], names, ["losses"], beside=True)
+    models = len(trainee.learning.task.beside)
+    names = ["vector", "x", *("y" for _ in targets), *(f"beside_{at}" for at in range(models))]
+    return _traced(function, trainee, [x, *targets], names, ["losses"], [trainee.initial] * models)
 
 
 def _traced(
@@ -79,19 +82,16 @@ def _traced(
     batched: list[Tensor],
     names: list[str],
     results: list[str],
-    *,
-    beside: bool = False,
+    fixed: Sequence[Tensor] = (),
 ) -> Traced:
-    others = [trainee.initial] * len(trainee.learning.task.beside) if beside else []
-
     def alone(vector: Tensor, batched: list[Tensor]) -> Any:
         return function(vector, batched, [])
 
     with _quiet(), torch.no_grad():
-        graph = trace(function if others else alone, trainee.initial, batched, decompositions(), others)
+        graph = trace(function if fixed else alone, trainee.initial, batched, decompositions(), fixed)
         # Where numbers of two types meet, ONNX wants one of them cast.
         _fx_passes.insert_type_promotion_nodes(graph)
-    return Traced(graph, [*names, *(f"beside_{at}" for at in range(len(others)))], results)
+    return Traced(graph, names, results)
 
 
 def exported(traced: Traced) -> bytes:

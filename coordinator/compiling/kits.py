@@ -23,7 +23,8 @@ from coordinator.compiling.recurrence import with_recurrence
 from coordinator.compiling.samples import ProbeSamples, like
 from coordinator.compiling.survey import Survey, check_layers, instead_of, linear_weights, take_survey
 from coordinator.compiling.tracing import TRACED_BATCH, Trainee
-from coordinator.compiling.trunks import cut, mixes_samples
+from coordinator.compiling.trunks import cut, mixes_samples, shared
+from coordinator.compiling.two_streams import TwoStreamGraphs, TwoStreamTrainee, at_the_probe
 from sojourn.errors import ModelError
 from sojourn.model.graphs import Graphs, check_probe
 from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, Probe, TensorSpec, Trunk
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from coordinator.compiling.batchnorm import Statistics
     from coordinator.compiling.learning import Learning
+    from sojourn.parts import TwoStreamPart
 
     Report = Callable[[str], None]
 
@@ -66,6 +68,7 @@ def compile_kit(
     batchnorm: Statistics = "merge",
     whole: bool = False,
     learning: Learning | None = None,
+    objective: TwoStreamPart | None = None,
     report: Report = lambda _step: None,
 ) -> Compiled:
     """Compile `module` with its loss and normalisation; ModelError where the result is not what torch computes.
@@ -74,11 +77,12 @@ def compile_kit(
     batchnorm: whether the running statistics of BatchNorm layers are trained and merged, or stay as they are.
     whole: keeps the model in one piece also where a frozen first part of it could be run once (`trunks`).
     learning: what is learnt, where it is not simply one of the classes.
+    objective: what devices minimise, where it compares the model with frozen ones: the kit then has a graph for it.
     report: is told each step as it begins, in words.
     """
     with plain_attention():
         learnt = learning or classifying(len(classes))
-        return _compile(module, input, classes, learnt, mean, std, seed, batch, batchnorm, whole, report)
+        return _compile(module, input, classes, learnt, mean, std, seed, batch, batchnorm, whole, objective, report)
 
 
 def _compile(
@@ -92,6 +96,7 @@ def _compile(
     batch: int,
     batchnorm: Statistics,
     in_one_piece: bool,
+    objective: TwoStreamPart | None,
     report: Report,
 ) -> Compiled:
     report("looking at the layers")
@@ -107,7 +112,8 @@ def _compile(
     trainee = Trainee(whole, feed, learning)
     if learning.own:
         check_loss(trainee, samples, seed)
-    graphs = _export(trainee, samples, survey, seed, report, whole=in_one_piece)
+    second = TwoStreamTrainee(trainee, objective, torch.from_numpy(samples.batch(2, seed).x)) if objective else None
+    graphs = _export(trainee, second, samples, survey, seed, report, whole=in_one_piece)
     tensors = tuple(
         TensorSpec(name.removeprefix("module."), shape)
         for name, shape in zip(trainee.names, trainee.shapes, strict=True)
@@ -129,15 +135,21 @@ def _compile(
     )
     exam = Exam(trainee, samples, seed, batch)
     check_kit(kit, exam, lambda at, of: report(f"checking the gradient ({at + 1} of {of})"))
-    kit = _probed(kit, candidates)
+    if second:
+        kit = msgspec.structs.replace(kit, two_stream=at_the_probe(graphs.two_stream, kit, second))
+        exam = Exam(second, samples, seed, batch)
+        check_kit(kit, exam, lambda at, of: report(f"checking the second stream ({at + 1} of {of})"), TwoStreamGraphs)
+    kit = _probed(kit, candidates, second)
     return Compiled(kit, trainee.initial.numpy().copy())
 
 
-def _probed(kit: Kit, others: Iterator[Probe]) -> Kit:
+def _probed(kit: Kit, others: Iterator[Probe], second: TwoStreamTrainee | None) -> Kit:
     """The kit with a probe that this runtime meets: one that fails here, though the graph is right, fails devices."""
     reason = check_probe(kit, Graphs(kit))
     while reason and (probe := next(others, None)):
         kit = msgspec.structs.replace(kit, probe=probe)
+        if second and kit.two_stream:
+            kit = msgspec.structs.replace(kit, two_stream=at_the_probe(kit.two_stream.graph, kit, second))
         reason = check_probe(kit, Graphs(kit))
     if reason:
         raise ModelError(
@@ -155,10 +167,18 @@ class _Graphs:
     predict: bytes
     score: bytes = b""
     trunk: Trunk | None = None
+    two_stream: bytes = b""
 
 
 def _export(
-    trainee: Trainee, samples: ProbeSamples, survey: Survey, seed: int, report: Report, *, whole: bool
+    trainee: Trainee,
+    second: TwoStreamTrainee | None,
+    samples: ProbeSamples,
+    survey: Survey,
+    seed: int,
+    report: Report,
+    *,
+    whole: bool,
 ) -> _Graphs:
     batch = samples.batch(TRACED_BATCH, seed)
     x, y = torch.from_numpy(batch.x), torch.from_numpy(batch.y)
@@ -170,12 +190,14 @@ def _export(
             report("writing the prediction graph")
             predict = trace_predict(trainee, x)
             score = None if trainee.learning.plain else trace_score(trainee, x, y)
-            if not whole and (parts := cut(train, predict, score)):
+            both = shared(trace_train(second, x, y, noise)) if second else None
+            if not whole and (parts := cut(train, predict, score, both)):
                 trunk = Trunk(exported(parts.trunk), parts.shape)
                 if not mixes_samples(trunk, batch.x):
-                    scoring = exported(parts.score) if parts.score else b""
-                    return _Graphs(exported(parts.train), exported(parts.predict), scoring, trunk)
-            return _Graphs(exported(train), exported(predict), exported(score) if score else b"")
+                    rest = [exported(each) if each else b"" for each in (parts.score, parts.two_stream)]
+                    return _Graphs(exported(parts.train), exported(parts.predict), rest[0], trunk, rest[1])
+            rest = [exported(each) if each else b"" for each in (score, both)]
+            return _Graphs(exported(train), exported(predict), rest[0], None, rest[1])
         except ModelError:
             raise
         except Exception as error:

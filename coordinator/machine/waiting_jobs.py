@@ -99,5 +99,5 @@ def needs(state: JobState) -> tuple[str, frozenset[str]]:
     """What a device must offer to do a job: its objective, and what else it asks for."""
     settings, strategy = state.settings, state.strategy
     of_model = (*(state.asks or ()), *asked_for(strategy.objective), *((MANDATE,) if state.mandate else ()))
-    words = asked(settings.encoding, strategy.training, strategy.estimator, of_model)
+    words = asked(settings.encoding, strategy.training, strategy.estimator, of_model, strategy.objective.outcome)
     return name_of(strategy.objective), words

@@ -19,6 +19,7 @@ from coordinator.rounds.failure_lines import Mishap, grouped, within_room
 from coordinator.rounds.finished_round import Finish
 from coordinator.rounds.finishing import FinishRound, finish_round, member_of, own_vectors
 from coordinator.rounds.merging import ANCHOR, MODEL, RELAY, SLOT, JobVectors, TourResult, next_vectors
+from coordinator.rounds.own_results import own_results
 from coordinator.rounds.planning import moment_of
 from coordinator.rounds.results import (
     mishaps_of,
@@ -279,7 +280,7 @@ class _Closing:
             {name: within(value, LOSS) for name, value in state.quality.items()},
             within_room(lines, state.name),
             self._work.at,
-            told(found.figures),
+            told(found.figures | own_results(self._counted, state.settings.task.kind)),
         )
 
     def _is_news(self, visit: VisitReport) -> bool:

@@ -44,9 +44,9 @@ def left_aside(work: PlanRound, mute: Sequence[str]) -> list[str]:
         why = f"they do only what an operator signed: sojourn job sign {work.state.name}"
         lines.append(left_out(why, work.demanding))
     if unable := [device for device in work.unable if device not in {*work.demanding}]:
-        asks = (*(work.state.asks or ()), *asked_for(strategy.objective))
-        words = ", ".join(sorted(asked(settings.encoding, strategy.training, strategy.estimator, asks)))
-        update = "update their agents and edge servers" if asks else "update their agents"
+        asks, outcome = (*(work.state.asks or ()), *asked_for(strategy.objective)), strategy.objective.outcome
+        words = ", ".join(sorted(asked(settings.encoding, strategy.training, strategy.estimator, asks, outcome)))
+        update = f"update their agents{' and edge servers' if asks or outcome != 'one model' else ''}"
         why = f"without all that the job asks for (objective {name_of(strategy.objective)}, {words}), {update}"
         lines.append(left_out(why, unable))
     if work.unwilling:

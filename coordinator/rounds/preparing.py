@@ -27,7 +27,7 @@ from sojourn import __version__
 from sojourn.errors import InvalidBlob, InvalidMessage, JobError
 from sojourn.model import vectors
 from sojourn.model.classifier import classifier_weights
-from sojourn.parts import ClassifierEstimator
+from sojourn.parts import ClassifierEstimator, TwoStreamPart
 from sojourn.protocol.abilities import asked_by
 from sojourn.protocol.envelope import pack_blob, unpack_blob
 from sojourn.protocol.mandate_messages import Normalisation
@@ -146,7 +146,15 @@ def recipe_of(job: JobSettings, data: PublicData) -> str:
     if data.task:
         task = data.task
         settings += [task.kind, task.output, task.target, task.loss, task.window, data.scaling]
+    if objective := _second_stream(job):
+        settings += [objective]
     return hashlib.sha256(msgspec.msgpack.encode(settings)).hexdigest()
+
+
+def _second_stream(job: JobSettings) -> TwoStreamPart | None:
+    """The objective, where the kit needs a graph for it: with the settings that are written into that graph."""
+    objective = job.parts().objective
+    return objective.compiled if isinstance(objective, TwoStreamPart) else None
 
 
 @cache
@@ -189,6 +197,7 @@ def _compiled(
         batchnorm=job.model.batchnorm,
         whole=job.model.trunk == "whole",
         learning=learning,
+        objective=_second_stream(job),
         report=say,
     )
     kit = with_shared_weights(compiled.kit, module) if job.model.names_frozen else compiled.kit

@@ -142,7 +142,8 @@ class TourCheck:
         if not self._state.settings.gate.on:
             return None
         update, task = self._update(tour, model), self._tasks[tour.number]
-        one_step = longest_way(self._gate, self._usual_stride, 1, task.training, None)
+        strides = self._usual_stride if task.objective.length_tells else []
+        one_step = longest_way(self._gate, strides, 1, task.training, None)
         longest = one_step * sum(math.sqrt(steps) for steps in self._steps(tour.number))
         bounds = self._together if self._leg.judges_together(tour) else self._bounds
         return too_long(update.norm, longest) or against(update, self._view, self._gate, bounds, task)

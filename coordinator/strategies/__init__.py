@@ -15,6 +15,7 @@ from coordinator.strategies import (
     fedadam,
     fedavg,
     fedavgm,
+    fedbn,
     fedcat,
     fedcat_dc,
     fedcat_gc,
@@ -34,6 +35,7 @@ from coordinator.strategies import (
     hiercluster,
     hierfavg,
     ida,
+    metafed,
     naive_gsp,
     naive_gsp_icg,
     scaffold,
@@ -74,7 +76,7 @@ STRATEGIES: dict[str, Named] = {
             visit, hiercluster, fedavg, fedavgm, fedprox, scaffold, feddyn, fedadagrad, fedadam, fedyogi, ida, hierfavg,
             clusamp, fedseq, fedseq_prox, fedseq_dyn, fedseq_inter, fedseq_inter_prox, fedseq_inter_dyn, fedgsp,
             naive_gsp, naive_gsp_icg, fedcat, fedcat_gc, fedcat_dc, fedelmy, fedelmy_few_shot, fedelmy_parallel, chain,
-            dfedavgm, dfedsam, dense,
+            dfedavgm, dfedsam, fedbn, metafed, dense,
         ),
     )
 }  # fmt: skip

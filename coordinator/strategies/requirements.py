@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from sojourn.parts import (
     ClassCountEstimator,
+    Common,
     Elmy,
+    LocalNorms,
     NoEstimator,
     OwnObjective,
     Sam,
@@ -52,6 +54,11 @@ def _training(strategy: Strategy) -> Iterator[str]:
             yield f"{objective.part} installed on each device, and its owner's leave to run it"
         case Elmy():
             yield f"memory for {objective.models + 2} models during a visit, and {objective.models} trainings"
+        case LocalNorms():
+            yield "memory for the model's BatchNorm layers between visits; they never leave the device"
+        case Common():
+            yield "memory for a model of its own between visits, and for two during one"
+            yield f"{100 * objective.validation:g} % of the samples held out to choose between models"
         case Sam():
             yield "two gradients for each step"
         case Scaffold():
@@ -64,6 +71,9 @@ def _training(strategy: Strategy) -> Iterator[str]:
 
 def _telling(strategy: Strategy) -> Iterator[str]:
     """Where one model travels alone there is nothing to weigh."""
+    if isinstance(strategy.objective, LocalNorms | Common) and strategy.objective.test:
+        share = 100 * strategy.objective.test
+        yield f"own figures told: how good the device's own model is on {share:g} % of its samples, held out for that"
     by_samples = getattr(strategy.aggregator, "weighting", None) == "samples"
     if by_samples and not strategy.schedule.in_turn:
         yield "samples told: how many a model has seen is its weight"

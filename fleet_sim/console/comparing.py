@@ -95,7 +95,8 @@ def _task(runs: Sequence[ComparedRun]) -> TaskFigures:
     if len(set(kinds.values())) > 1:
         told = ", ".join(f"{group} is {kind}" for group, kind in kinds.items())
         raise ConfigError(f"these learn different things, and no figure is common to them: {told}")
-    return TaskFigures(next(iter(kinds.values())))
+    own = any(it.simulation.read().parts().objective.outcome == "own models" for it in runs)
+    return TaskFigures(next(iter(kinds.values())), own=own)
 
 
 def training_of(simulation: Simulation) -> dict[str, Any]:

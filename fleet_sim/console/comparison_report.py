@@ -24,7 +24,7 @@ from coordinator.results.report import (
 )
 from coordinator.results.task_figures import figure_in, figure_shown, spread_shown, task_in
 from sojourn.figures import clock_of
-from sojourn.protocol.figure_names import MAIN, SHARES, called, significant
+from sojourn.protocol.figure_names import MAIN, OWN, SHARES, belongs_to, called, significant
 from sojourn.settings import parse
 
 if TYPE_CHECKING:
@@ -49,6 +49,9 @@ def row(group: str, runs: Sequence[Rows], task: TaskFigures, reach: Goal | None 
     finals = [figure_in(end, main) for end in ends]
     bests = [figure_in(task.best(rows), main) for rows in runs if rows]
     line = {"run": group, called(main): spread_shown(main, finals), "best": spread_shown(main, bests)}
+    if task.own:
+        own = [figure_in(end, OWN + main) for end in ends]
+        line[called(OWN + main)] = spread_shown(OWN + main, own)
     if reach is not None:
         line[f"round of {_words(reach)}"] = _reached(runs, reach)
     return line | {
@@ -124,17 +127,27 @@ def write_report(folder: Path, runs: Sequence[FinishedRun], table: Rows, trainin
     main = runs[0].task.main
     course_plot(groups, folder / PICTURE, main)
     lines = [it.line for it in runs]
+    if any(it.task.own for it in runs):
+        lines = [{**it.line, OWN + main: it.rounds[-1].get(OWN + main, "")} for it in runs]
     write_table(folder / CSV, list(lines[0]), [list(line.values()) for line in lines])
     fleet = what_was_run({**runs[0].config, "strategy": ", ".join(groups), "seed": ", ".join(_seeds(lines))})
     parts = [
         f"<p class='lead'>{html.escape(fleet)}</p>",
-        section("Side by side", html_table(table) + (_TRAINING if training else "")),
+        section("Side by side", html_table(table) + _whose(runs, main) + (_TRAINING if training else "")),
         picture(PICTURE, f"{capital(called(main))} by round, by the fleet's clock, by bytes"),
         section("Every run", _every_run(lines, main)),
         *_settings({it.group: it.config for it in runs}),
         section("Files", links({CSV: "every run, a line each", PICTURE: "the picture"})),
     ]
     write_page(folder / REPORT, "Side by side", parts)
+
+
+def _whose(runs: Sequence[FinishedRun], main: str) -> str:
+    """Which model a number belongs to, where some runs end with a model for each device."""
+    if not any(it.task.own for it in runs):
+        return ""
+    whole = f"{called(main)}, best: the job's one model, on the job's test set"
+    return f"<p>{html.escape(whole)}. {html.escape(f'{called(OWN + main)}: {belongs_to(OWN + main)}, mean')}.</p>"
 
 
 def _seeds(lines: Sequence[Mapping[str, Any]]) -> list[str]:

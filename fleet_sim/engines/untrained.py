@@ -27,7 +27,7 @@ from fleet_sim.engines.spent import Spent
 from sojourn.errors import DataError, Fault
 from sojourn.model.graphs import Graphs
 from sojourn.model.strata import strata_of
-from sojourn.parts import Elmy, name_of
+from sojourn.parts import OwnObjective, name_of
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit
 from sojourn.store.memory_blobs import MemoryBlobs
@@ -168,7 +168,7 @@ class _UntrainedVisit:
         passed = [EpochResult(1.0, steps_of(prepared.samples, training))] * training.epochs
         if visit.task.kind == "estimate":
             return estimate_result(visit, self.blobs, prepared, start_and_end, passed)
-        if isinstance(visit.task.objective, Elmy):
+        if not visit.task.objective.one_descent and not isinstance(visit.task.objective, OwnObjective):
             sent = {"model": save_model(self.blobs, *start_and_end, visit.task, spec)}
             return Trained(sent, len(prepared.samples), metrics(passed), None, {})
         memory, remembered = memory_of(work, self.blobs, spec)

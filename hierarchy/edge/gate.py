@@ -220,6 +220,8 @@ def _update(work: Check, before: Vector, after: Vector, spec: ModelSpec, known: 
 
 
 def _longest(work: Check, update: Update, view: ExemplarView | None) -> float:
+    if not work.task.objective.length_tells:
+        return math.inf
     steps = visit_steps(work.task, granted_samples(work.samples, work.bounds), work.earlier)
     first = view is not None and not work.norms and work.gate.norm_factor is not None
     slope = view.gradient(update.before, update.digests[0]) if view and first else None

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import onnxruntime
 
 from sojourn.errors import DataError, GraphRefused, ModelError
 from sojourn.model.frozen import given_to, graph_in
-from sojourn.model.kit_rules import STATE_TOLD, check_kit, check_predict, check_score, check_train, check_trunk
+from sojourn.model.kit_rules import (
+    STATE_TOLD,
+    check_kit,
+    check_predict,
+    check_score,
+    check_train,
+    check_trunk,
+    check_two_stream,
+)
 from sojourn.model.metrics import cross_entropies
 from sojourn.model.session import REFUSED, open_session, session_options
 from sojourn.randomness import noise as draw_noise
@@ -21,13 +31,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from sojourn.model.frozen import Use
-    from sojourn.protocol.spec import FrozenTensor, Kit
+    from sojourn.protocol.spec import FrozenTensor, Kit, Probe
     from sojourn.protocol.task import TaskSpec
 
     Losses = NDArray[np.float64]
 
 LOSS_TOLERANCE = 1e-4
 GRADIENT_TOLERANCE = 1e-3
+ANCHOR_APART = 0.2
+"""By so much of itself a probe's vector is shrunk to be the frozen model of a second stream."""
+
+
+@dataclass(frozen=True)
+class Streams:
+    """What a kit's second training graph takes besides: frozen models as whole vectors, and plain numbers."""
+
+    anchors: Sequence[NDArray[np.float32]]
+    scalars: Sequence[float] = ()
 
 
 class Graphs:
@@ -79,9 +99,10 @@ class Graphs:
         y: NDArray[np.generic],
         noise: Sequence[NDArray[np.float32]] = (),
         beside: Sequence[NDArray[np.float32]] = (),
+        streams: Streams | None = None,
     ) -> tuple[float, NDArray[np.float32]]:
         """The mean loss of a batch and its gradient by what is trained of the model's vector."""
-        loss, gradient, _ = self.loss_gradient_and_state(vector, x, y, noise, beside)
+        loss, gradient, _ = self.loss_gradient_and_state(vector, x, y, noise, beside, streams)
         return loss, gradient
 
     def loss_gradient_and_state(
@@ -91,15 +112,20 @@ class Graphs:
         y: NDArray[np.generic],
         noise: Sequence[NDArray[np.float32]] = (),
         beside: Sequence[NDArray[np.float32]] = (),
+        streams: Streams | None = None,
     ) -> tuple[float, NDArray[np.float32], NDArray[np.float32]]:
         """The same, and the state that a step with this batch leaves; empty for a model without state.
 
-        beside: the models that the task's loss looks at besides; this one itself, unless told.
+        beside: the models that the task's loss looks at besides; this one itself, unless told. streams: what the
+        second training graph is given, which then takes the place of the first.
         """
         feeds = self._feeds(vector, x, y, beside)
         feeds |= {f"noise_{at}": values for at, values in enumerate(noise)}
-        model = self._kit.model
-        loss, gradient, *rest = self._train.run(["loss", "gradient", *(["state"] if model.state else [])], feeds)
+        if streams:
+            feeds |= {f"anchor_{at}": each for at, each in enumerate(streams.anchors)}
+            feeds |= {f"scalar_{at}": np.array(each, np.float32) for at, each in enumerate(streams.scalars)}
+        model, session = self._kit.model, self._two_stream if streams else self._train
+        loss, gradient, *rest = session.run(["loss", "gradient", *(["state"] if model.state else [])], feeds)
         state = rest[0] if rest else np.zeros(0, np.float32)
         _check_shape("loss", loss, ())
         _check_shape("gradient", gradient, (model.learnt,))
@@ -170,6 +196,11 @@ class Graphs:
         return self._session("train", "the training graph")
 
     @cached_property
+    def _two_stream(self) -> onnxruntime.InferenceSession:
+        check_two_stream(self._kit)
+        return self._session("two_stream", "the two-stream graph")
+
+    @cached_property
     def _score(self) -> onnxruntime.InferenceSession:
         check_score(self._kit)
         return self._session("score", "the scoring graph")
@@ -191,12 +222,27 @@ def check_probe(kit: Kit, graphs: Graphs) -> str | None:
     noise = draw_noise(probe.noise_seed, 0, len(probe.y), kit.noise)
     try:
         vector = probe_vector(kit.model.sizes, probe.spread, kit.model.state)
-        loss, gradient, state = graphs.loss_gradient_and_state(vector, graphs.features(x), y, noise)
+        features = graphs.features(x)
+        loss, gradient, state = graphs.loss_gradient_and_state(vector, features, y, noise)
+        wrong = _disagreement(probe, loss, gradient) or _disagreement_on_state(probe.state, state)
+        if wrong or not kit.two_stream:
+            return wrong
+        streams = Streams(probe_anchors(vector, kit.two_stream.anchors), (1.0,) * kit.two_stream.scalars)
+        loss, gradient, state = graphs.loss_gradient_and_state(vector, features, y, noise, streams=streams)
     except GraphRefused:  # by us, not by this runtime
         raise
     except (*REFUSED, ModelError) as error:
         return f"onnxruntime {onnxruntime.__version__} refuses the kit's graphs: {error}"
-    return _disagreement(kit, loss, gradient) or _disagreement_on_state(kit, state)
+    second = msgspec.structs.replace(
+        probe, loss=kit.two_stream.loss, norm=kit.two_stream.norm, values=kit.two_stream.values
+    )
+    wrong = _disagreement(second, loss, gradient) or _disagreement_on_state(kit.two_stream.state, state)
+    return wrong and f"with a second stream {wrong}"
+
+
+def probe_anchors(vector: NDArray[np.float32], count: int) -> list[NDArray[np.float32]]:
+    """The frozen models that a second training graph is given at a probe: its vector, each time more shrunk."""
+    return [vector * np.float32(1 - ANCHOR_APART * (at + 1)) for at in range(count)]
 
 
 def probe_targets(kit: Kit) -> NDArray[np.generic]:
@@ -238,8 +284,7 @@ def _scattered(at: NDArray[np.float64]) -> NDArray[np.float64]:
     return 1.0 - 4.0 * np.abs(turns - np.floor(turns) - 0.5)
 
 
-def _disagreement(kit: Kit, loss: float, gradient: NDArray[np.float32]) -> str | None:
-    probe = kit.probe
+def _disagreement(probe: Probe, loss: float, gradient: NDArray[np.float32]) -> str | None:
     norm = float(np.linalg.norm(gradient.astype(np.float64)))
     here = gradient[list(probe.places)].astype(np.float64)
     there = np.array(probe.values)
@@ -254,10 +299,10 @@ def _disagreement(kit: Kit, loss: float, gradient: NDArray[np.float32]) -> str |
     return None
 
 
-def _disagreement_on_state(kit: Kit, state: NDArray[np.float32]) -> str | None:
+def _disagreement_on_state(told: Sequence[float], state: NDArray[np.float32]) -> str | None:
     if not state.size:
         return None
-    there = np.array(kit.probe.state)
+    there = np.array(told)
     apart = float(np.abs(state[state_places(state.size)].astype(np.float64) - there).max())
     if not apart <= GRADIENT_TOLERANCE * float(np.abs(there).max()):
         return f"the state after the probe differs from the kit's by {apart:.3g}"

@@ -29,6 +29,8 @@ MOST_TENSORS = 1 << 14
 MOST_ROWS = 1 << 10
 """Of a probe; also the places at which it tells the gradient, and the layers that take noise."""
 LONGEST_NAME = 1 << 10
+MOST_ANCHORS = 4
+"""Frozen models that a second training graph may take, and numbers besides."""
 STATE_TOLD = 16
 """So many numbers of the new state a probe tells, or all if there are fewer."""
 _TYPES = {"float32": FLOAT, "int64": INT64}
@@ -42,13 +44,26 @@ def check_kit(kit: Kit) -> None:
 
 def check_train(kit: Kit) -> None:
     """Refuse a training graph that does not take and give exactly what the kit says."""
-    batch = None
+    _compare(kit, "train", "the training graph", *_trains(kit))
+
+
+def check_two_stream(kit: Kit) -> None:
+    """Refuse a second training graph that does not take and give exactly what the kit says."""
+    inputs, outputs = _trains(kit)
+    streams = kit.two_stream
+    vector, number = Declared(FLOAT, (kit.model.size,)), Declared(FLOAT, ())
+    inputs |= {f"anchor_{at}": vector for at in range(streams.anchors if streams else 0)}
+    inputs |= {f"scalar_{at}": number for at in range(streams.scalars if streams else 0)}
+    _compare(kit, "two_stream", "the two-stream graph", inputs, outputs)
+
+
+def _trains(kit: Kit) -> tuple[dict[str, Declared], dict[str, Declared]]:
+    """What a graph takes that trains, and what it gives."""
     inputs = _compared(kit)
-    inputs |= {f"noise_{at}": Declared(FLOAT, (batch, *shape)) for at, shape in enumerate(kit.noise)}
+    inputs |= {f"noise_{at}": Declared(FLOAT, (None, *shape)) for at, shape in enumerate(kit.noise)}
     learnt, size = kit.model.learnt, kit.model.size
     outputs = {"loss": Declared(FLOAT, ()), "gradient": Declared(FLOAT, (learnt,))}
-    outputs |= {"state": Declared(FLOAT, (size - learnt,))} if kit.model.state else {}
-    _compare(kit, "train", "the training graph", inputs, outputs)
+    return inputs, outputs | ({"state": Declared(FLOAT, (size - learnt,))} if kit.model.state else {})
 
 
 def check_predict(kit: Kit) -> None:
@@ -126,6 +141,17 @@ def _objections(kit: Kit) -> Iterator[str]:
     if kit.trunk and prod(kit.trunk.shape) > LARGEST_FEATURES:
         yield f"a trunk that makes {prod(kit.trunk.shape):,} numbers of a sample"
     yield from _objections_to_probe(kit)
+    yield from _objections_to_two_stream(kit)
+
+
+def _objections_to_two_stream(kit: Kit) -> Iterator[str]:
+    streams, probe = kit.two_stream, kit.probe
+    if not streams:
+        return
+    if not 1 <= streams.anchors <= MOST_ANCHORS or not 0 <= streams.scalars <= MOST_ANCHORS:
+        yield f"a second stream with {streams.anchors} frozen models and {streams.scalars} numbers"
+    if len(streams.values) != len(probe.places) or len(streams.state) != len(probe.state):
+        yield f"a second stream whose probe tells {len(streams.values)} values and {len(streams.state)} of the state"
 
 
 def _objections_to_frozen(kit: Kit) -> Iterator[str]:

@@ -40,6 +40,7 @@ from sojourn.parts.estimators import (
 )
 from sojourn.parts.finishers import Dense, Finisher, FinisherPart, NoFinisher, OwnFinisher
 from sojourn.parts.objectives import Dyn, Elmy, Objective, OwnObjective, Prox, Sam, Scaffold, Sgd
+from sojourn.parts.own_models import Common, LocalNorms, Phase
 from sojourn.parts.part import (
     Count,
     Encoding,
@@ -58,12 +59,14 @@ from sojourn.parts.schedules import (
     EveryRound,
     OneShot,
     OwnSchedule,
+    PhasedRing,
     Ring,
     Schedule,
     SequentialToParallel,
     Slots,
     fixed_rounds,
 )
+from sojourn.parts.two_stream import FeatureMatch, TwoStreamPart
 from sojourn.parts.visits import Cosine, Factor, Gate, Samples, TourBounds, TourPolicy, Training
 
 __all__ = [
@@ -76,6 +79,7 @@ __all__ = [
     "ClassCountEstimator",
     "ClassifierEstimator",
     "CluSampArranger",
+    "Common",
     "ConfidenceEstimator",
     "Cosine",
     "Count",
@@ -88,6 +92,7 @@ __all__ = [
     "Estimator",
     "EveryRound",
     "Factor",
+    "FeatureMatch",
     "FedCatArranger",
     "FedSeqArranger",
     "Finisher",
@@ -96,6 +101,7 @@ __all__ = [
     "HierClusterArranger",
     "IcgArranger",
     "Ida",
+    "LocalNorms",
     "Natural",
     "NoEstimator",
     "NoFinisher",
@@ -111,6 +117,8 @@ __all__ = [
     "OwnObjective",
     "OwnSchedule",
     "Part",
+    "Phase",
+    "PhasedRing",
     "Positive",
     "Prox",
     "RandomArranger",
@@ -131,6 +139,7 @@ __all__ = [
     "TourBounds",
     "TourPolicy",
     "Training",
+    "TwoStreamPart",
     "UniformMean",
     "UpdateEstimator",
     "VisitArranger",

@@ -4,25 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from sojourn.parts.part import BelowOne, Count, Natural, NotNegative, Own, Part, Positive
-
-
-class ObjectivePart(Part, frozen=True):
-    """What the coordinator and an edge server know of an objective."""
-
-    receives: ClassVar[tuple[str, ...]] = ()
-    """The job's vectors that travel to a device besides the model."""
-    returns: ClassVar[tuple[str, ...]] = ()
-    """The vectors that a device sends back besides its model; an edge server sums them over a tour."""
-    tells: ClassVar[tuple[str, ...]] = ()
-    """The vectors of a length of their own (`sojourn.model.lengths`) that a device sends besides its model; a finisher
-    sees each device's, and nobody sums them."""
-    keeps: ClassVar[bool] = False
-    """Whether a device remembers vectors from one visit to the next."""
-    server_half: ClassVar[str | None] = None
-    """The name of the aggregator that it means nothing without."""
-    plain_sgd: ClassVar[bool] = False
-    """Whether it is right for plain SGD alone: no momentum, no other optimiser."""
+from sojourn.parts.objective_part import ObjectivePart, kept_for_training
+from sojourn.parts.own_models import Common, LocalNorms
+from sojourn.parts.part import BelowOne, Count, Natural, NotNegative, Own, Positive
+from sojourn.parts.two_stream import FeatureMatch
 
 
 class Sgd(ObjectivePart, frozen=True, tag="sgd"):
@@ -64,6 +49,7 @@ class Sam(ObjectivePart, frozen=True, tag="sam"):
 class Elmy(ObjectivePart, frozen=True, tag="elmy"):
     """FedELMY: the mean of a pool of diverse models, each the epoch with the best accuracy on a validation split."""
 
+    one_descent: ClassVar[bool] = False
     models: Count = 5
     """How many are trained at a visit (S)."""
     alpha: NotNegative = 0.06
@@ -78,17 +64,26 @@ class Elmy(ObjectivePart, frozen=True, tag="elmy"):
     """`own` shuffles the numbers of each tensor of the model received, which makes it another random model of the same
     kind: every device of FedELMY's parallel form begins with its own."""
 
+    @property
+    def elsewhere(self) -> bool:
+        """With another random model."""
+        return self.start == "own"
 
-class OwnObjective(Own, frozen=True, tag="own"):
+    def passes(self, epochs: int, earlier: int) -> int:
+        """Each model of the pool, and the warm-up of a new one."""
+        return self.models * epochs + (0 if earlier else self.warmup)
+
+    def learns_from(self, samples: int) -> int:
+        """All but the validation split."""
+        return kept_for_training(samples, self.validation)
+
+
+class OwnObjective(Own, ObjectivePart, frozen=True, tag="own"):
     """An objective of one's own: it runs on the devices where it is installed and whose owners allow it."""
 
-    receives: ClassVar[tuple[str, ...]] = ()
-    returns: ClassVar[tuple[str, ...]] = ()
-    tells: ClassVar[tuple[str, ...]] = ()
-    server_half: ClassVar[str | None] = None
-    plain_sgd: ClassVar[bool] = False
-    keeps: bool = True
+    one_descent: ClassVar[bool] = False
+    keeps: bool = True  # type: ignore[misc]
     """Whether it remembers vectors from one visit to the next."""
 
 
-Objective = Sgd | Prox | Dyn | Scaffold | Sam | Elmy | OwnObjective
+Objective = Sgd | Prox | Dyn | Scaffold | Sam | Elmy | FeatureMatch | LocalNorms | Common | OwnObjective

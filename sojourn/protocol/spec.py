@@ -24,6 +24,7 @@ __all__ = [
     "Size",
     "TensorSpec",
     "Trunk",
+    "TwoStreamGraph",
     "ValueRange",
 ]
 VARIANCE = "running_var"
@@ -156,6 +157,25 @@ class Trunk(msgspec.Struct, frozen=True):
     shape: Shape
 
 
+class TwoStreamGraph(msgspec.Struct, frozen=True):
+    """A second training graph, for objectives that look at what frozen models make of the same samples.
+
+    graph: as the kit's training graph, with further inputs: anchor_0[P], ... and scalar_0[], ...; the loss that it
+    gives is the plain one, and the gradient that of the whole objective. Behind a trunk it takes features, too.
+
+    What torch says of it at the kit's probe, with the frozen models of `sojourn.model.graphs.probe_anchors` and every
+    number 1: loss, norm and values of the gradient at the probe's places, numbers of the new state.
+    """
+
+    graph: bytes
+    anchors: int
+    scalars: int
+    loss: float
+    norm: float
+    values: tuple[float, ...]
+    state: tuple[float, ...] = ()
+
+
 class Kit(msgspec.Struct, frozen=True):
     """All that a device needs to train and to predict: graphs, spec and a probe. Travels as one blob.
 
@@ -189,6 +209,8 @@ class Kit(msgspec.Struct, frozen=True):
     """What is learnt, where it is not simply one class of several."""
     score: bytes | msgspec.UnsetType = msgspec.UNSET
     """The loss of each sample, as the model predicts it: of a kit with a task."""
+    two_stream: TwoStreamGraph | msgspec.UnsetType = msgspec.UNSET
+    """Of a job whose objective compares the model with frozen ones."""
 
     @property
     def learns(self) -> TaskSpec:

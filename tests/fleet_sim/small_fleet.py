@@ -34,6 +34,7 @@ from sojourn.model import vectors
 from sojourn.model.graphs import Graphs
 from sojourn.node.machine import Did, DidNot, Doing
 from sojourn.node.workers import InlineWorkers
+from sojourn.protocol.abilities import ABILITIES
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit
 from sojourn.protocol.wire import Offer
@@ -256,7 +257,7 @@ class SmallFleet(MemoryFleet):
 
     def _agent(self, name: str, data: DataSettings, broker: MemoryBroker) -> Node:
         shares = () if name in self.shy else SHARES
-        offer = Offer("1", "simulated", "onnxruntime", 1, 0, (*NAMES, *self.also), "simulated", shares)
+        offer = Offer("1", "simulated", "onnxruntime", 1, 0, (*NAMES, *self.also), "simulated", shares, ABILITIES)
         agent = Agent(name, offer, objection=self.objections.get(name))
         node = self._node(agent, {"edge": MemoryLink(broker)}, lambda store: SlowTraining(self, name, store.blobs))
         node.on_record(lambda record: self._finished(name, record))

@@ -36,6 +36,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "fedelmy-parallel": ELMY,
     "chain": {"rounds": None},
     "dfedavgm": {"training__momentum": 0.5},
+    "metafed": {"rounds": None, "schedule__trips": 2, "objective__warmup": 2, "objective__threshold": 0.3},
 }
 
 
