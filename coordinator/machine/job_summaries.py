@@ -6,7 +6,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from coordinator.jobs.goal import figure_of
-from sojourn.protocol.figure_names import FIGURES, called, figure_text, own_names
+from sojourn.protocol.figure_names import FIGURES, called, figure_text, finisher_names, own_names
 
 if TYPE_CHECKING:
     from coordinator.records import RoundPlanned
@@ -32,7 +32,7 @@ def round_line(state: JobState, it: RoundReport) -> str:
     figures = ", ".join(f"{called(name)} {figure_text(name, figure_of(it, name))}" for name in names)
     own = "".join(
         f", {called(name)} {figure_text(name, figure_of(it, name))}"
-        for name in own_names(kind)
+        for name in (*own_names(kind), *finisher_names(kind))
         if isfinite(figure_of(it, name))
     )
     return (

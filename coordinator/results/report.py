@@ -28,7 +28,7 @@ from coordinator.results.task_figures import PLAIN, belonging, figure_in, figure
 from sojourn.figures import clock_of
 from sojourn.model import vectors
 from sojourn.protocol.envelope import unpack_blob
-from sojourn.protocol.figure_names import DIRECTIONS, MAIN, OWN, OWN_DEVICES, called, own_names
+from sojourn.protocol.figure_names import DIRECTIONS, MAIN, OWN, OWN_DEVICES, called, finisher_names, own_names
 from sojourn.protocol.spec import Kit
 from sojourn.settings import parse
 
@@ -71,7 +71,7 @@ def _measure(text: str) -> str:
     return f"{float(text):.3f}" if text and isfinite(float(text)) else "-"
 
 
-_OWN = dict.fromkeys(name for kind in MAIN for name in own_names(kind))
+_OWN = dict.fromkeys(name for kind in MAIN for name in (*own_names(kind), *finisher_names(kind)))
 READABLE: dict[str, tuple[str, Callable[[str], str]]] = {
     **{name: (called(name), partial(_figure, name)) for name in (*DIRECTIONS, *_OWN)},
     "bytes": ("MB", _megabytes),

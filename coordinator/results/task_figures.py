@@ -16,9 +16,12 @@ from sojourn.protocol.figure_names import (
     OWN,
     OWN_DEVICES,
     SHARES,
+    VOTE,
+    VOTERS,
     belongs_to,
     better,
     called,
+    finisher_names,
     own_names,
     plain_name,
     significant,
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     from sojourn.protocol.wire import JobView
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
+COUNTS = (OWN_DEVICES, VOTERS)
+"""Figures that count models."""
 PLAIN = ("accuracy", "loss")
 """What every table of rounds has."""
 
@@ -41,11 +46,13 @@ PLAIN = ("accuracy", "loss")
 class TaskFigures:
     """Which figures a task has, and which of them stands for it.
 
-    own: whether each device ends with a model of its own, whose figures stand beside those of the job's.
+    own: whether each device ends with a model of its own, whose figures stand beside those of the job's. finished:
+    whether a finisher makes the job's model, beside which stand figures of the devices' models together.
     """
 
     kind: Kind = "classification"
     own: bool = False
+    finished: bool = False
 
     @property
     def main(self) -> str:
@@ -54,8 +61,9 @@ class TaskFigures:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All of them, the main one first; after them those of the devices' own models."""
-        return (*FIGURES[self.kind], *(own_names(self.kind) if self.own else ()))
+        """All of them, the main one first; after them those of the devices' own models, or of these together."""
+        others = (*(own_names(self.kind) if self.own else ()), *(finisher_names(self.kind) if self.finished else ()))
+        return (*FIGURES[self.kind], *others)
 
     @property
     def more(self) -> tuple[str, ...]:
@@ -65,7 +73,7 @@ class TaskFigures:
     def measured(self, rows: Iterable[Mapping[str, str] | RoundReport]) -> list[str]:
         """Those of which at least one round has a number."""
         there = list(rows)
-        names = dict.fromkeys((*self.names, *own_names(self.kind)))
+        names = dict.fromkeys((*self.names, *own_names(self.kind), *finisher_names(self.kind)))
         return [name for name in names if any(isfinite(figure_in(row, name)) for row in there)]
 
     def best(self, rows: Sequence[Mapping[str, str] | RoundReport]) -> Any:
@@ -86,7 +94,7 @@ def figure_shown(name: str, value: float) -> str:
     """A figure in a table, where a loss has as many digits as it always had."""
     if plain_name(name) in SHARES:
         return percent(value)
-    if name == OWN_DEVICES and isfinite(value):
+    if name in COUNTS and isfinite(value):
         return f"{value:.0f}"
     if name == "loss":
         return number(value)
@@ -123,6 +131,8 @@ def figure_of_view(view: JobView) -> str:
     task = task_of(view)
     if isfinite(own := view.figures.get(OWN + task.main, nan)):
         return f"{figure_shown(OWN + task.main, own)} own"
+    if isfinite(vote := view.figures.get(VOTE + task.main, nan)):
+        return f"{figure_shown(VOTE + task.main, vote)} vote"
     if task.kind == "classification":
         return percent(view.accuracy)
     return figure_shown(task.main, view.figures.get(task.main, nan))
@@ -132,7 +142,9 @@ def task_in(config: Mapping[str, Any]) -> TaskFigures:
     """What a job file says that is learnt."""
     task = config.get("task", {})
     said = task if isinstance(task, str) else task.get("kind")
-    return TaskFigures(next((kind for kind in KINDS if kind == said), "classification"), own=_has_own(config))
+    return TaskFigures(
+        next((kind for kind in KINDS if kind == said), "classification"), _has_own(config), _is_finished(config)
+    )
 
 
 def _has_own(config: Mapping[str, Any]) -> bool:
@@ -145,9 +157,25 @@ def _has_own(config: Mapping[str, Any]) -> bool:
     return getattr(FORMS["objective"].get(str(name)), "outcome", "one model") == "own models"
 
 
+def _is_finished(config: Mapping[str, Any]) -> bool:
+    """Whether a job file's strategy has a finisher of which tables tell."""
+    given = config.get("finisher", {})
+    name = given if isinstance(given, str) else given.get("name")
+    strategy = STRATEGIES.get(str(config.get("strategy", "")))
+    known = FORMS["finisher"].get(str(name))
+    if name is None and strategy:
+        return shows_members(strategy.strategy.finisher)
+    return known is not None and shows_members(known)
+
+
+def shows_members(finisher: Any) -> bool:
+    """Whether a finisher's rounds have figures of the members' models."""
+    return finisher.compares or finisher.outcome == "vote"
+
+
 def belonging(names: Iterable[str]) -> dict[str, str]:
     """Of figures whose names say so, the model that each belongs to; nothing where all are of the job's one model."""
-    return {called(name): text for name in names if (text := belongs_to(name)) and name != OWN_DEVICES}
+    return {called(name): text for name in names if (text := belongs_to(name)) and name not in COUNTS}
 
 
 def axis_words(name: str) -> str:

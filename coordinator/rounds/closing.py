@@ -256,10 +256,8 @@ class _Closing:
         """What people read of the round; `tours` of it brought a model home."""
         state = self._state
         found = self._evaluator.evaluate(state, model) if self._work.measure else Scores(nan, nan, {})
-        notes = [fault] if fault else []
-        if finish is not None:
-            found, more = finish.tested(found) if self._work.measure else (found, [])
-            notes += [*finish.notes, *more]
+        notes = [*([fault] if fault else ()), *(finish.notes if finish else ())]
+        others = finish.figures() if finish and self._work.measure else {}
         mishaps = [
             mishap
             for tour, each in self._reports
@@ -280,7 +278,7 @@ class _Closing:
             {name: within(value, LOSS) for name, value in state.quality.items()},
             within_room(lines, state.name),
             self._work.at,
-            told(found.figures | own_results(self._counted, state.settings.task.kind)),
+            told(found.figures | others | own_results(self._counted, state.settings.task.kind)),
         )
 
     def _is_news(self, visit: VisitReport) -> bool:

@@ -19,6 +19,8 @@ class FinisherPart(Part, frozen=True):
     device_half: ClassVar[str | None] = None
     """The name of the objective that it means nothing without."""
     outcome: ClassVar[Outcome] = "one model"
+    classes: ClassVar[bool] = False
+    """Whether it is for classifiers alone."""
     compares: ClassVar[bool] = False
     """Whether the round says how good the members' mean is, and what they say together."""
 
@@ -31,6 +33,7 @@ class Dense(FinisherPart, frozen=True, tag="dense"):
     """DENSE: a generator makes images on which a fresh student learns what the members say together."""
 
     apart: ClassVar[bool] = True
+    classes: ClassVar[bool] = True
     compares: ClassVar[bool] = True
     epochs: Natural = 200
     """How often the generator makes images and the student learns from all of them; 0 leaves the student as it was
@@ -71,6 +74,7 @@ class OwnFinisher(Own, frozen=True, tag="own"):
     sends: ClassVar[tuple[str, ...]] = ()
     device_half: ClassVar[str | None] = None
     outcome: ClassVar[Outcome] = "one model"
+    classes: ClassVar[bool] = False
     compares: ClassVar[bool] = False
     apart: bool = True
     """Whether it runs in a process of its own: what needs torch should."""

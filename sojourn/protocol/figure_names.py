@@ -44,6 +44,10 @@ SHARES = frozenset({"accuracy", "macro_f1", "auc", "anomaly_auc"})
 """Figures from 0 to 1, which people read as percentages."""
 OWN, MERGED = "own_", "merged_"
 """How the names of figures begin that belong to other models than the job's: see `belongs_to`."""
+VOTE, MEAN, TOGETHER = "vote_", "mean_", "together_"
+"""The same of the members' models at a finisher: their vote, their plain mean, and what they say together."""
+VOTERS = "voters"
+"""How many models vote."""
 OWN_DEVICES = "own_devices"
 """How many devices have told how good their own models are."""
 VALIDATION = "validation"
@@ -53,6 +57,9 @@ SPREAD = "_spread"
 _MODELS = {
     OWN: "each device's own model, on its own test part",
     MERGED: "the last round's merged model with each device's own BatchNorm, on its own test part",
+    VOTE: "the vote of the devices' models, on the job's test set",
+    MEAN: "the plain mean of the devices' models, on the job's test set",
+    TOGETHER: "the mean of what the devices' models answer, on the job's test set",
 }
 _WORDS = {
     "macro_f1": "macro F1",
@@ -80,6 +87,11 @@ def own_names(kind: Kind) -> tuple[str, ...]:
     """The figures of the devices' own models that tables have, where a job comes to some."""
     main = OWN + MAIN[kind]
     return (main, main + SPREAD, OWN_DEVICES, MERGED + MAIN[kind], OWN + VALIDATION)
+
+
+def finisher_names(kind: Kind) -> tuple[str, ...]:
+    """The figures of the members' models that tables have, where a finisher made another of them."""
+    return (VOTE + MAIN[kind], VOTERS, TOGETHER + MAIN[kind], MEAN + MAIN[kind])
 
 
 def better(name: str, figure: float, than: float) -> bool:

@@ -36,6 +36,13 @@ SMALL: dict[str, dict[str, Any]] = {
     "fedelmy-parallel": ELMY,
     "chain": {"rounds": None},
     "dfedavgm": {"training__momentum": 0.5},
+    "dense": {
+        "rounds": None,
+        "finisher__epochs": 1,
+        "finisher__steps": 2,
+        "finisher__images": 16,
+        "finisher__padding": 1,
+    },
     "metafed": {"rounds": None, "schedule__trips": 2, "objective__warmup": 2, "objective__threshold": 0.3},
 }
 
