@@ -38,19 +38,12 @@ def finish(settings: Finisher, task: FinishTask) -> Finished:
 
 def check_kit(settings: Finisher, kit: Kit) -> None:
     """Whether a finisher can work with a job's model and data; JobError, before anything is trained, if not."""
-    name, shape = name_of(settings), kit.input.shape
-    if isinstance(settings, Dense):
-        if len(shape) != IMAGE_AXES or kit.input.dtype != "float32":
-            raise JobError(
-                f"the finisher {name} makes images (channels, height, width), and this job's input is "
-                f"{kit.input.dtype} of shape {list(shape)}: choose another strategy"
-            )
-        _check_classes(name, kit)
-
-
-def _check_classes(name: str, kit: Kit) -> None:
-    if kit.task:
-        raise JobError(f"the finisher {name} is for one class of several, and this job is a {kit.task.kind}")
+    shape, dtype = kit.input.shape, kit.input.dtype
+    if isinstance(settings, Dense) and (len(shape) != IMAGE_AXES or dtype != "float32"):
+        raise JobError(
+            f"the finisher {name_of(settings)} makes images (channels, height, width), and this job's input is "
+            f"{dtype} of shape {list(shape)}: choose another strategy"
+        )
 
 
 def first_state(settings: Finisher, kit: Kit, seed: int) -> State:

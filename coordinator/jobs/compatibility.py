@@ -8,14 +8,13 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from coordinator.jobs import arranger_compatibility
+from coordinator.jobs import arranger_compatibility, finisher_compatibility
 from sojourn.errors import ConfigError
 from sojourn.parts import (
     Common,
     DynServer,
     Elmy,
     LocalNorms,
-    NoFinisher,
     Own,
     OwnAggregator,
     OwnArranger,
@@ -26,7 +25,6 @@ from sojourn.parts import (
     PhasedRing,
     Ring,
     ScaffoldServer,
-    Slots,
     WeightedMean,
     name_of,
 )
@@ -192,39 +190,6 @@ def _merge(strategy: Strategy) -> Iterator[str]:
         )
 
 
-def _finish(strategy: Strategy) -> Iterator[str]:
-    """A finisher sees the models of one round, each by itself."""
-    finisher, objective, schedule = strategy.finisher, strategy.objective, strategy.schedule
-    name = name_of(finisher)
-    if objective.tells and finisher.device_half != name_of(objective):
-        yield (
-            f"what devices tell with the objective {name_of(objective)} is for a finisher of its own, and the finisher "
-            f'is {name}: set objective.name = "sgd", or name the strategy that has both'
-        )
-    if isinstance(finisher, NoFinisher):
-        return
-    if finisher.device_half and finisher.device_half != name_of(objective):
-        yield (
-            f"the finisher {name} works on what the objective {finisher.device_half} makes, and the objective is "
-            f'{name_of(objective)}: set objective.name = "{finisher.device_half}", or finisher.name = "none"'
-        )
-    if schedule.in_turn or schedule.at_edge or isinstance(schedule, Slots):
-        yield (
-            f"the finisher {name} works on all models of a round, and the schedule {name_of(schedule)} brings one "
-            f'home, or keeps them apart for several rounds: set schedule.name = "one-shot" or "every-round"'
-        )
-    if finisher.outcome == "vote" and schedule.fixed_rounds != 1:
-        yield (
-            f"the finisher {name} ends with models that vote, which no second round can start from: set "
-            f'schedule.name = "one-shot"'
-        )
-    if finisher.alone and not strategy.arranger.alone:
-        yield (
-            f"the finisher {name} works on the models of single devices, and the arranger "
-            f'{name_of(strategy.arranger)} makes tours of several: set arranger.name = "single"'
-        )
-
-
 def _norms(strategy: Strategy, job: JobSettings) -> Iterator[str]:
     """What devices keep of BatchNorm layers must be in the model, and MetaFed goes by right answers."""
     objective = strategy.objective
@@ -243,6 +208,7 @@ def _norms(strategy: Strategy, job: JobSettings) -> Iterator[str]:
 
 def _job(strategy: Strategy, job: JobSettings) -> Iterator[str]:
     yield from _norms(strategy, job)
+    yield from finisher_compatibility.objections_of_job(strategy, job)
     schedule, tours = strategy.schedule, job.tours
     fixed = schedule.fixed_rounds
     if fixed is not None and job.rounds is not None and job.rounds != fixed:
@@ -284,5 +250,5 @@ CHECKS = (
     _own_models,
     *arranger_compatibility.CHECKS,
     _merge,
-    _finish,
+    *finisher_compatibility.CHECKS,
 )
