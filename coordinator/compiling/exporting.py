@@ -63,6 +63,17 @@ def trace_predict(trainee: Trainee, x: Tensor) -> Traced:
     return _traced(function, trainee, [x], ["vector", "x"], [trainee.learning.task.answers])
 
 
+def trace_outputs(
+    outputs: Callable[[list[Tensor], Tensor], tuple[Tensor, ...]], trainee: Trainee, x: Tensor, results: list[str]
+) -> Traced:
+    """A graph of one's own, (vector, x) -> results: `outputs` are made of a model's tensors and a batch."""
+
+    def function(vector: Tensor, batched: list[Tensor], _beside: list[Tensor]) -> tuple[Tensor, ...]:
+        return outputs(trainee.split(vector), batched[0])
+
+    return _traced(function, trainee, [x], ["vector", "x"], results)
+
+
 def trace_score(trainee: Trainee, x: Tensor, y: Tensor) -> Traced:
     """The scoring graph: (vector, x, y, beside...) -> the loss of each sample."""
     targets = [y] if trainee.learning.task.target else []

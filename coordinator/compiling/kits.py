@@ -14,6 +14,7 @@ from coordinator.compiling.batchnorm import with_plain_batchnorm
 from coordinator.compiling.checking import Exam, check_kit
 from coordinator.compiling.dropout import with_fed_dropout
 from coordinator.compiling.exporting import exported, trace_predict, trace_score, trace_train
+from coordinator.compiling.layer_taps import tap_graph
 from coordinator.compiling.layers import Whereabouts
 from coordinator.compiling.learning import classifying
 from coordinator.compiling.own_losses import check_loss
@@ -27,7 +28,7 @@ from coordinator.compiling.trunks import cut, mixes_samples, shared
 from coordinator.compiling.two_streams import TwoStreamGraphs, TwoStreamTrainee, at_the_probe
 from sojourn.errors import ModelError
 from sojourn.model.graphs import Graphs, check_probe
-from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, Probe, TensorSpec, Trunk
+from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, MoreGraphs, Probe, TensorSpec, Trunk
 from sojourn.randomness import derive
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def compile_kit(
     whole: bool = False,
     learning: Learning | None = None,
     objective: TwoStreamPart | None = None,
+    taps: bool = False,
     report: Report = lambda _step: None,
 ) -> Compiled:
     """Compile `module` with its loss and normalisation; ModelError where the result is not what torch computes.
@@ -78,11 +80,14 @@ def compile_kit(
     whole: keeps the model in one piece also where a frozen first part of it could be run once (`trunks`).
     learning: what is learnt, where it is not simply one of the classes.
     objective: what devices minimise, where it compares the model with frozen ones: the kit then has a graph for it.
+    taps: whether devices look at what the layers of weights are given: the kit then has a graph of it.
     report: is told each step as it begins, in words.
     """
     with plain_attention():
         learnt = learning or classifying(len(classes))
-        return _compile(module, input, classes, learnt, mean, std, seed, batch, batchnorm, whole, objective, report)
+        return _compile(
+            module, input, classes, learnt, mean, std, seed, batch, batchnorm, whole, objective, taps, report
+        )
 
 
 def _compile(
@@ -97,6 +102,7 @@ def _compile(
     batchnorm: Statistics,
     in_one_piece: bool,
     objective: TwoStreamPart | None,
+    with_taps: bool,
     report: Report,
 ) -> Compiled:
     report("looking at the layers")
@@ -133,6 +139,10 @@ def _compile(
         task=msgspec.UNSET if learning.plain else learning.task,
         score=graphs.score or msgspec.UNSET,
     )
+    if with_taps:
+        report("writing the graph of the layers' inputs")
+        taps = tap_graph(trainee, torch.from_numpy(samples.batch(TRACED_BATCH, seed).x))
+        kit = msgspec.structs.replace(kit, more=MoreGraphs(taps))
     exam = Exam(trainee, samples, seed, batch)
     check_kit(kit, exam, lambda at, of: report(f"checking the gradient ({at + 1} of {of})"))
     if second:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coordinator.finishers.echo import echo
 from coordinator.finishers.task import Finished, FinishTask, State, Vector
 from sojourn.errors import JobError
-from sojourn.parts import Dense, Finisher, NoFinisher, OwnFinisher, name_of, own
+from sojourn.parts import Dense, EchoServer, Finisher, NoFinisher, OwnFinisher, name_of, own
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +81,7 @@ def _dense(settings: Dense, task: FinishTask) -> Finished:
     return dense(settings, task)
 
 
-_FINISHERS: dict[type[Finisher], Arithmetic] = {NoFinisher: _none, Dense: _dense, OwnFinisher: _own}
+_FINISHERS: dict[type[Finisher], Arithmetic] = {NoFinisher: _none, Dense: _dense, EchoServer: echo, OwnFinisher: _own}
 _FIRST: dict[type[Finisher], Callable[[Any, Kit, int], State]] = {}
 """How those begin that have state before the first round."""
 __all__ = ["FinishTask", "Finished", "State", "Vector", "finish", "first_state"]

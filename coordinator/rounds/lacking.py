@@ -50,7 +50,8 @@ def left_aside(work: PlanRound, mute: Sequence[str]) -> list[str]:
         why = f"without all that the job asks for (objective {name_of(strategy.objective)}, {words}), {update}"
         lines.append(left_out(why, unable))
     if work.unwilling:
-        why = 'their owners do not share what it asks for, which shares = ["class-counts"] in their agent.toml does'
+        word = strategy.objective.consent or "class-counts"
+        why = f'their owners do not share what it asks for, which shares = ["{word}"] in their agent.toml does'
         lines.append(left_out(why, work.unwilling))
     if mute:
         lines.append(left_out("they could not be estimated", mute))

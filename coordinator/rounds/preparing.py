@@ -27,7 +27,7 @@ from sojourn import __version__
 from sojourn.errors import InvalidBlob, InvalidMessage, JobError
 from sojourn.model import vectors
 from sojourn.model.classifier import classifier_weights
-from sojourn.parts import ClassifierEstimator, TwoStreamPart
+from sojourn.parts import ClassifierEstimator, Echo, TwoStreamPart, name_of
 from sojourn.protocol.abilities import asked_by
 from sojourn.protocol.envelope import pack_blob, unpack_blob
 from sojourn.protocol.mandate_messages import Normalisation
@@ -148,7 +148,21 @@ def recipe_of(job: JobSettings, data: PublicData) -> str:
         settings += [task.kind, task.output, task.target, task.loss, task.window, data.scaling]
     if objective := _second_stream(job):
         settings += [objective]
+    settings += _more_graphs(job)
     return hashlib.sha256(msgspec.msgpack.encode(settings)).hexdigest()
+
+
+def _more_graphs(job: JobSettings) -> list[str]:
+    """The objective's name, where the kit needs further graphs for it; such a kit is in one piece."""
+    objective = job.parts().objective
+    if not isinstance(objective, Echo):
+        return []
+    if job.model.names_frozen:
+        raise JobError(
+            f"the objective {name_of(objective)} works on whole models, and this job does not train all tensors: leave "
+            "model.trains out"
+        )
+    return [name_of(objective)]
 
 
 def _second_stream(job: JobSettings) -> TwoStreamPart | None:
@@ -195,9 +209,10 @@ def _compiled(
         seed=job.seed,
         batch=job.parts().training.batch,
         batchnorm=job.model.batchnorm,
-        whole=job.model.trunk == "whole",
+        whole=job.model.trunk == "whole" or bool(_more_graphs(job)),
         learning=learning,
         objective=_second_stream(job),
+        taps=isinstance(job.parts().objective, Echo),
         report=say,
     )
     kit = with_shared_weights(compiled.kit, module) if job.model.names_frozen else compiled.kit

@@ -35,6 +35,7 @@ from coordinator.strategies import (
     hiercluster,
     hierfavg,
     ida,
+    ma_echo,
     metafed,
     naive_gsp,
     naive_gsp_icg,
@@ -76,7 +77,7 @@ STRATEGIES: dict[str, Named] = {
             visit, hiercluster, fedavg, fedavgm, fedprox, scaffold, feddyn, fedadagrad, fedadam, fedyogi, ida, hierfavg,
             clusamp, fedseq, fedseq_prox, fedseq_dyn, fedseq_inter, fedseq_inter_prox, fedseq_inter_dyn, fedgsp,
             naive_gsp, naive_gsp_icg, fedcat, fedcat_gc, fedcat_dc, fedelmy, fedelmy_few_shot, fedelmy_parallel, chain,
-            dfedavgm, dfedsam, fedbn, metafed, dense,
+            dfedavgm, dfedsam, fedbn, metafed, dense, ma_echo,
         ),
     )
 }  # fmt: skip

@@ -11,6 +11,7 @@ import numpy as np
 
 from edge_agent.training import objectives
 from edge_agent.training.descent import Prepared, descend, metrics
+from edge_agent.training.echo import train_echo
 from edge_agent.training.estimates import estimate, trains
 from edge_agent.training.features import content_of, with_features
 from edge_agent.training.handover import companions_of, memory_of, model_of, save_model, sent_model
@@ -28,7 +29,7 @@ from sojourn.errors import DataError, SojournError
 from sojourn.model import vectors
 from sojourn.model.graphs import Graphs, check_probe
 from sojourn.node.machine import Did, DidNot, Doing
-from sojourn.parts import Common, Elmy, LocalNorms, TwoStreamPart, name_of
+from sojourn.parts import Common, Echo, Elmy, LocalNorms, TwoStreamPart, name_of
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.limits import TEXT
 from sojourn.protocol.spec import Kit
@@ -167,6 +168,8 @@ def train_visit(work: Train, blobs: BlobStore, prepared: Prepared, progress: Pro
             done = train_with_own_norms(work, norms, blobs, prepared, progress)
         case Task(objective=Common() as common):
             done = train_own_model(work, common, blobs, prepared, progress)
+        case Task(objective=Echo() as echo):
+            done = train_echo(work, echo, blobs, prepared, progress)
         case _:
             done = _train_one_model(work, blobs, prepared, progress)
     measured = done.metrics | {"seconds": perf_counter() - began}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from sojourn.protocol.spec import FrozenTensor, Kit
 
-    Use = Literal["train", "predict", "score", "trunk", "two_stream"]
+    Use = Literal["train", "predict", "score", "trunk", "two_stream", "taps"]
     """The graphs of a kit, as `FrozenTensor.graphs` calls them."""
 
 PREFIX = "frozen/"
@@ -41,6 +41,8 @@ def graph_in(kit: Kit, use: Use) -> bytes:
         return kit.trunk.graph if kit.trunk else b""
     if use == "score":
         return kit.score or b""
+    if use == "taps":
+        return kit.more.taps.graph if kit.more and kit.more.taps else b""
     if use == "two_stream":
         return kit.two_stream.graph if kit.two_stream else b""
     return kit.train if use == "train" else kit.predict

@@ -17,6 +17,7 @@ from sojourn.model.kit_rules import (
     check_kit,
     check_predict,
     check_score,
+    check_taps,
     check_train,
     check_trunk,
     check_two_stream,
@@ -157,6 +158,16 @@ class Graphs:
         _check_shape(name, answers, (len(x), *self.learns.output))
         return answers
 
+    def taps(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> list[NDArray[np.float32]]:
+        """What each layer of weights is given for a batch, as the model predicts (`sojourn.protocol.spec.TapGraph`)."""
+        layers = self._kit.more.taps.layers if self._kit.more and self._kit.more.taps else ()
+        found: list[NDArray[np.float32]] = self._taps.run(
+            [f"tap_{at}" for at in range(len(layers))], {"vector": vector, "x": x}
+        )
+        for layer, given in zip(layers, found, strict=True):
+            _check_shape(layer.weight, given, (len(x), *layer.shape))
+        return found
+
     def logits(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
         """A classifier's answers for a batch, one row per sample."""
         return self.outputs(vector, x)
@@ -199,6 +210,11 @@ class Graphs:
     def _two_stream(self) -> onnxruntime.InferenceSession:
         check_two_stream(self._kit)
         return self._session("two_stream", "the two-stream graph")
+
+    @cached_property
+    def _taps(self) -> onnxruntime.InferenceSession:
+        check_taps(self._kit)
+        return self._session("taps", "the graph of layers' inputs")
 
     @cached_property
     def _score(self) -> onnxruntime.InferenceSession:

@@ -29,6 +29,8 @@ MOST_TENSORS = 1 << 14
 MOST_ROWS = 1 << 10
 """Of a probe; also the places at which it tells the gradient, and the layers that take noise."""
 LONGEST_NAME = 1 << 10
+MOST_TAPS = 1000
+"""Layers whose inputs are looked at."""
 MOST_ANCHORS = 4
 """Frozen models that a second training graph may take, and numbers besides."""
 STATE_TOLD = 16
@@ -72,6 +74,15 @@ def check_predict(kit: Kit) -> None:
     learns = kit.learns
     outputs = {learns.answers: Declared(FLOAT, (None, *learns.output))}
     _compare(kit, "predict", "the prediction graph", inputs, outputs)
+
+
+def check_taps(kit: Kit) -> None:
+    """Refuse a graph of layers' inputs that does not take and give exactly what the kit says."""
+    taps = kit.more.taps if kit.more else None
+    inputs = {"vector": Declared(FLOAT, (kit.model.size,)), "x": _declared(kit.taken)}
+    layers = taps.layers if taps else ()
+    outputs = {f"tap_{at}": Declared(FLOAT, (None, *layer.shape)) for at, layer in enumerate(layers)}
+    _compare(kit, "taps", "the graph of layers' inputs", inputs, outputs)
 
 
 def check_score(kit: Kit) -> None:
@@ -142,6 +153,24 @@ def _objections(kit: Kit) -> Iterator[str]:
         yield f"a trunk that makes {prod(kit.trunk.shape):,} numbers of a sample"
     yield from _objections_to_probe(kit)
     yield from _objections_to_two_stream(kit)
+    yield from _objections_to_taps(kit)
+
+
+def _objections_to_taps(kit: Kit) -> Iterator[str]:
+    taps = kit.more.taps if kit.more else None
+    if not taps:
+        return
+    shapes = {tensor.name: tensor.shape for tensor in kit.model.tensors}
+    if not 1 <= len(taps.layers) <= MOST_TAPS:
+        yield f"{len(taps.layers)} layers whose inputs are looked at"
+    for layer in taps.layers:
+        weight, inputs = shapes.get(layer.weight, ()), layer.inputs - bool(layer.bias)
+        if not weight or not layer.shape or prod(layer.shape) > LARGEST_SAMPLE or prod(weight[1:]) != inputs:
+            yield f"a layer {layer.weight!r} whose inputs do not fit its weights"
+        elif layer.bias and shapes.get(layer.bias) != weight[:1]:
+            yield f"a layer {layer.weight!r} whose bias is none"
+        elif layer.kernel and (len(layer.kernel), len(layer.shape)) != (2, 3):
+            yield f"a convolution {layer.weight!r} of images that are none"
 
 
 def _objections_to_two_stream(kit: Kit) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sojourn.parts import Echo
 from sojourn.protocol.spec import ModelSpec, TensorSpec
 
 if TYPE_CHECKING:
@@ -22,8 +23,16 @@ def spec_of_vector(name: str, objective: Objective, kit: Kit) -> ModelSpec:
 
 def length_of(name: str, objective: Objective, kit: Kit) -> int | None:
     """How many numbers such a vector has; None: as many as the model."""
-    del name, objective, kit
+    if isinstance(objective, Echo) and name in objective.tells:
+        return sum(told_numbers(objective, kit)) + len(kit.classes)
     return None
+
+
+def told_numbers(objective: Echo, kit: Kit) -> list[int]:
+    """How many numbers are told of each layer: d x d of a whole projection, else d of each direction."""
+    layers = kit.more.taps.layers if kit.more and kit.more.taps else ()
+    widths = (layer.inputs for layer in layers[:-1])  # the last layer does not move
+    return [width * (min(objective.rank, width) or width) for width in widths]
 
 
 def flat(length: int) -> ModelSpec:

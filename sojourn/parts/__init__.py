@@ -38,8 +38,8 @@ from sojourn.parts.estimators import (
     SizeEstimator,
     UpdateEstimator,
 )
-from sojourn.parts.finishers import Dense, Finisher, FinisherPart, NoFinisher, OwnFinisher
-from sojourn.parts.objectives import Dyn, Elmy, Objective, OwnObjective, Prox, Sam, Scaffold, Sgd
+from sojourn.parts.finishers import Dense, EchoServer, Finisher, FinisherPart, NoFinisher, OwnFinisher
+from sojourn.parts.objectives import Dyn, Echo, Elmy, Objective, OwnObjective, Prox, Sam, Scaffold, Sgd
 from sojourn.parts.own_models import Common, LocalNorms, Phase
 from sojourn.parts.part import (
     Count,
@@ -86,6 +86,8 @@ __all__ = [
     "Dense",
     "Dyn",
     "DynServer",
+    "Echo",
+    "EchoServer",
     "EdgeCloud",
     "Elmy",
     "Encoding",

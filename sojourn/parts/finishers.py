@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
 
 from sojourn.parts.part import BelowOne, Count, Natural, NotNegative, Outcome, Own, Part, Positive
 
@@ -68,6 +70,25 @@ class Dense(FinisherPart, frozen=True, tag="dense"):
     """Megabytes that the members' models and the images may take."""
 
 
+class EchoServer(FinisherPart, frozen=True, tag="echo"):
+    """MA-Echo's server half: W <- W + lam mean((W - w_i)(P_i - I)), w_i <- w_i + lam (W - w_i) P_i, tau times.
+
+    The result is the mean of the moved w_i; a row of the last layer is the mean of those that have its class.
+    """
+
+    classes: ClassVar[bool] = True
+    compares: ClassVar[bool] = True
+    device_half: ClassVar[str | None] = "echo"
+    tau: Natural = 60
+    """How often all models move; 0 is the mean."""
+    lam: Annotated[float, msgspec.Meta(gt=0, lt=2)] = 1.6
+    """How far they move each time."""
+    norm: bool = False
+    """Whether each row of a model's step is first scaled to length 1."""
+    memory: Positive = 4096.0
+    """Megabytes that one layer of all members may take, with its projections."""
+
+
 class OwnFinisher(Own, frozen=True, tag="own"):
     """A finisher of one's own."""
 
@@ -82,4 +103,4 @@ class OwnFinisher(Own, frozen=True, tag="own"):
     """Whether a member must be one device."""
 
 
-Finisher = NoFinisher | Dense | OwnFinisher
+Finisher = NoFinisher | Dense | EchoServer | OwnFinisher

@@ -17,6 +17,8 @@ class ObjectivePart(Part, frozen=True):
     tells: ClassVar[tuple[str, ...]] = ()
     """The vectors of a length of their own (`sojourn.model.lengths`) that a device sends besides its model; a finisher
     sees each device's, and nobody sums them."""
+    consent: ClassVar[str | None] = None
+    """What a device's owner must share for it, as `shares` in agent.toml calls it; None: nothing."""
     keeps: ClassVar[bool] = False
     """Whether a device remembers vectors from one visit to the next."""
     server_half: ClassVar[str | None] = None

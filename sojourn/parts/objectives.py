@@ -78,6 +78,35 @@ class Elmy(ObjectivePart, frozen=True, tag="elmy"):
         return kept_for_training(samples, self.validation)
 
 
+class Echo(ObjectivePart, frozen=True, tag="echo"):
+    """MA-Echo: the plain loss; then, for each weight layer, the projection onto what the device's data leaves free.
+
+    P = I; for each batch, with r the mean of the layer's inputs (of a convolution: each patch of the mean map),
+    P <- P - c (P r)(P r)^T / (a + r^T P r). Moving the layer's weights along P leaves its answers as they are.
+    """
+
+    tells: ClassVar[tuple[str, ...]] = ("projections",)
+    consent: ClassVar[str | None] = "projections"
+    one_descent: ClassVar[bool] = False
+    form: Literal["damped", "exact"] = "damped"
+    """`damped` has c = 0.5, as the authors' code; `exact` c = 1, which is a (aI + sum r r^T)^-1 in any order."""
+    rank: Natural = 0
+    """How many directions of each layer are told that its data uses; 0 tells the whole projection, d x d numbers."""
+    a_dense: Positive = 0.0251
+    """a of fully connected layers."""
+    a_conv: Positive = 1e-4
+    """a of convolutions."""
+    start: Literal["received", "own"] = "own"
+    """`own` begins with another random model of the same kind, made by shuffling the numbers of each tensor."""
+    memory: Positive = 512.0
+    """Megabytes that the projections may take on a device; a model that needs more is refused."""
+
+    @property
+    def elsewhere(self) -> bool:
+        """With another random model."""
+        return self.start == "own"
+
+
 class OwnObjective(Own, ObjectivePart, frozen=True, tag="own"):
     """An objective of one's own: it runs on the devices where it is installed and whose owners allow it."""
 
@@ -86,4 +115,4 @@ class OwnObjective(Own, ObjectivePart, frozen=True, tag="own"):
     """Whether it remembers vectors from one visit to the next."""
 
 
-Objective = Sgd | Prox | Dyn | Scaffold | Sam | Elmy | FeatureMatch | LocalNorms | Common | OwnObjective
+Objective = Sgd | Prox | Dyn | Scaffold | Sam | Elmy | Echo | FeatureMatch | LocalNorms | Common | OwnObjective

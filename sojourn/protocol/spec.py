@@ -19,9 +19,12 @@ __all__ = [
     "InputSpec",
     "Kit",
     "ModelSpec",
+    "MoreGraphs",
     "Probe",
     "Shape",
     "Size",
+    "TapGraph",
+    "TapLayer",
     "TensorSpec",
     "Trunk",
     "TwoStreamGraph",
@@ -176,6 +179,42 @@ class TwoStreamGraph(msgspec.Struct, frozen=True):
     state: tuple[float, ...] = ()
 
 
+class TapLayer(msgspec.Struct, frozen=True):
+    """A layer of weights of which devices look at the inputs.
+
+    weight, bias: its tensors, bias empty where it has none. shape: of what it is given of one sample; kernel: height
+    and width of a convolution's kernel, nothing of a fully connected layer.
+    """
+
+    weight: str
+    bias: str
+    shape: Shape
+    kernel: tuple[Size, ...] = ()
+
+    @property
+    def inputs(self) -> int:
+        """How many numbers meet in one of its answers, the 1 of a bias among them."""
+        meeting = self.shape[0] * prod(self.kernel) if self.kernel else self.shape[-1]
+        return meeting + bool(self.bias)
+
+
+class TapGraph(msgspec.Struct, frozen=True):
+    """What the layers of a model are given, as it predicts.
+
+    graph: (vector[P], x[B, ...]) -> (tap_0[B, ...], ...), one for each of `layers`, of which the last makes the
+    answers.
+    """
+
+    graph: bytes
+    layers: tuple[TapLayer, ...]
+
+
+class MoreGraphs(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Graphs that only some objectives need."""
+
+    taps: TapGraph | msgspec.UnsetType = msgspec.UNSET
+
+
 class Kit(msgspec.Struct, frozen=True):
     """All that a device needs to train and to predict: graphs, spec and a probe. Travels as one blob.
 
@@ -211,6 +250,8 @@ class Kit(msgspec.Struct, frozen=True):
     """The loss of each sample, as the model predicts it: of a kit with a task."""
     two_stream: TwoStreamGraph | msgspec.UnsetType = msgspec.UNSET
     """Of a job whose objective compares the model with frozen ones."""
+    more: MoreGraphs | msgspec.UnsetType = msgspec.UNSET
+    """Graphs that only some objectives need; the kit of a plain job has none."""
 
     @property
     def learns(self) -> TaskSpec:

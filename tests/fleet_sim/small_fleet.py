@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from sojourn.node.node import Node
     from sojourn.store.blobs import BlobStore
 
-SHARES = ("class-counts",)
+SHARES = ("class-counts", "projections")
 TRAINING = 2.0
 """Virtual seconds that a visit takes."""
 _FOLDER = TemporaryDirectory(prefix="sojourn-shards-")
