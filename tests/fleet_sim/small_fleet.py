@@ -34,6 +34,7 @@ from sojourn.model import vectors
 from sojourn.model.graphs import Graphs
 from sojourn.node.machine import Did, DidNot, Doing
 from sojourn.node.workers import InlineWorkers
+from sojourn.parts import TwoStreamPart
 from sojourn.protocol.abilities import ABILITIES
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit
@@ -99,9 +100,11 @@ def shards(count: int) -> dict[str, DataSettings]:
 
 
 @cache
-def _compiled() -> tuple[JobCompiled, MemoryBlobs]:
+def _compiled(objective: TwoStreamPart | None = None) -> tuple[JobCompiled, MemoryBlobs]:
+    """Of all jobs, but that an objective with a second stream has a graph more."""
     blobs = MemoryBlobs()
-    return prepare(PrepareJob("any", job("any")), blobs, KitCache()), blobs
+    more = {f"objective__{key}": value for key, value in msgspec.to_builtins(objective).items()} if objective else {}
+    return prepare(PrepareJob("any", job("any", **more)), blobs, KitCache()), blobs
 
 
 @cache
@@ -121,7 +124,8 @@ class OnceBench(CoordinatorWorker):
         if not isinstance(work, PrepareJob):
             return super().__call__(work, tell)
         settings = read_job(work.text, work.name)
-        compiled, kept = _compiled()
+        objective = settings.parts().objective
+        compiled, kept = _compiled(objective.compiled if isinstance(objective, TwoStreamPart) else None)
         for ref in (compiled.kit, compiled.exemplars, compiled.test):
             self._mine.put(kept.read(there(ref).digest), there(ref).digest)
         held, handout = first_vectors(initial_model(), settings, self._mine, kit_of_jobs())
