@@ -51,7 +51,7 @@ JOBS = {
 }
 MODELS = {
     "scaffold-batchnorm-int8": 'name = "tests.fleet_sim.batchnorm_net:NormalisedRows"\noptions = { classes = 10 }',
-    "fedbn": 'name = "tests.fleet_sim.batchnorm_net:SmallResidual"\noptions = { classes = 10 }',
+    "fedbn": 'name = "tests.fleet_sim.batchnorm_net:NormalisedRows"\noptions = { classes = 10, hidden = 250 }',
 }
 """Of jobs with another model than the usual one."""
 
