@@ -70,9 +70,8 @@ def move(models: Sequence[Matrix], along: Sequence[Along], settings: EchoServer)
         apart = [whole - each for each in w]
         whole = whole + settings.lam * np.mean([p(d) - d for p, d in zip(along, apart, strict=True)], axis=0)
         steps = [p(whole - each) for p, each in zip(along, w, strict=True)]
-        w = [
-            each + settings.lam * (_unit(step) if settings.norm else step) for each, step in zip(w, steps, strict=True)
-        ]
+        steps = [_unit(step) for step in steps] if settings.norm else steps
+        w = [each + settings.lam * step for each, step in zip(w, steps, strict=True)]
     found: Matrix = np.mean(w, axis=0)
     return found
 

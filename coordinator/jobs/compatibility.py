@@ -190,9 +190,14 @@ def _merge(strategy: Strategy) -> Iterator[str]:
         )
 
 
-def _norms(strategy: Strategy, job: JobSettings) -> Iterator[str]:
+def _own_of_job(strategy: Strategy, job: JobSettings) -> Iterator[str]:
     """What devices keep of BatchNorm layers must be in the model, and MetaFed goes by right answers."""
     objective = strategy.objective
+    if objective.outcome == "own models" and job.target is not None:
+        yield (
+            f"target = {job.target} goes by the job's one model on the job's test set, and the result is a model for "
+            "each device: leave target out"
+        )
     keeps_norms = isinstance(objective, LocalNorms) or (isinstance(objective, Common) and not objective.share_norms)
     if keeps_norms and job.model.batchnorm == "frozen":
         yield (
@@ -207,7 +212,7 @@ def _norms(strategy: Strategy, job: JobSettings) -> Iterator[str]:
 
 
 def _job(strategy: Strategy, job: JobSettings) -> Iterator[str]:
-    yield from _norms(strategy, job)
+    yield from _own_of_job(strategy, job)
     yield from finisher_compatibility.objections_of_job(strategy, job)
     schedule, tours = strategy.schedule, job.tours
     fixed = schedule.fixed_rounds

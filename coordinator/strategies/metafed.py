@@ -5,8 +5,8 @@ Knowledge Distillation for Personalized Healthcare", IEEE TNNLS 2023.
 
 Each device keeps a model w_k. First every device trains alone for 30 epochs from the same start. Then one model goes
 around all devices in a fixed order, R - 1 = 299 times: a device with more than threshold = 0.6 right answers on its
-validation part goes on from w_k with l + lam·|phi(w_k, x) - phi(u, x)|^2, lam = 1, u the model of the device before it
-and phi what the last layer sees; any other copies u and trains on l. Last, every device takes the last one's model for
+validation part goes on from w_k with l + lam·MSE(phi(w_k, x), phi(u, x)), lam = 1, u the model of the device before it
+and phi what the last layer is given; any other copies u and trains on l. Last, every device takes the last one's model for
 its teacher once more, lam scaled by how much better that answers. E = 1 epoch, batches of 32, lr = 0.01; 40 % of the
 samples train, 30 % choose, 30 % test. The authors' script sets threshold = 1.1: then nobody distils, and it is a ring
 with a last local training. The result is a model for each device; the job's own model is the last device's of the ring.

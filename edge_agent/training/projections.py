@@ -1,8 +1,8 @@
 """MA-Echo on the device: what its data leaves free in each layer of weights, from one more pass without training.
 
 Shangchao Su, Bin Li and Xiangyang Xue: "One-Shot Federated Learning without Server-Side Training", Neural Networks
-2023. Only means of a batch go in: r is the mean input of a layer over the batch, with a 1 for its bias; of a convolution
-every patch of the mean map is one, in steps of two pixels and without a border.
+2023. Only means of a batch go in: r is the mean input of a layer over the batch, with a 1 for its bias; of a
+convolution every patch of the mean map is one, in steps of two pixels and without a border.
 """
 
 from __future__ import annotations

@@ -106,6 +106,11 @@ class Echo(ObjectivePart, frozen=True, tag="echo"):
         """With another random model."""
         return self.start == "own"
 
+    @property
+    def length_tells(self) -> bool:
+        """From one random model to another it is always far."""
+        return not self.elsewhere
+
 
 class OwnObjective(Own, ObjectivePart, frozen=True, tag="own"):
     """An objective of one's own: it runs on the devices where it is installed and whose owners allow it."""

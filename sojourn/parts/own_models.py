@@ -38,8 +38,8 @@ class Common(TwoStreamPart, frozen=True, tag="common"):
     """MetaFed: a device goes on from its own model, drawn to the features of the one received; or from that one.
 
     A device whose own model has more than `threshold` right answers on its validation part trains on
-    l + lam |phi(w, x) - phi(u, x)|^2, with u the model received and phi what the last layer sees; any other starts
-    from u and trains on l alone.
+    l + lam MSE(phi(w, x), phi(u, x)), with u the model received and phi what the `layer` gives; any other starts from u
+    and trains on l alone.
     """
 
     keeps: ClassVar[bool] = True

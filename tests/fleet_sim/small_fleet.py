@@ -34,6 +34,7 @@ from sojourn.model import vectors
 from sojourn.model.graphs import Graphs
 from sojourn.node.machine import Did, DidNot, Doing
 from sojourn.node.workers import InlineWorkers
+from sojourn.parts import TwoStreamPart
 from sojourn.protocol.abilities import ABILITIES
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from sojourn.store.blobs import BlobStore
 
 SHARES = ("class-counts", "projections")
+OWN_GRAPHS = ("ma-echo", "fedov")
+"""Strategies whose kits have graphs that others do not have."""
 TRAINING = 2.0
 """Virtual seconds that a visit takes."""
 _FOLDER = TemporaryDirectory(prefix="sojourn-shards-")
@@ -99,9 +102,13 @@ def shards(count: int) -> dict[str, DataSettings]:
 
 
 @cache
-def _compiled() -> tuple[JobCompiled, MemoryBlobs]:
+def _compiled(objective: TwoStreamPart | None = None, strategy: str | None = None) -> tuple[JobCompiled, MemoryBlobs]:
+    """Of all jobs, but that an objective with a second stream has a graph more, and a strategy with graphs of its own."""
     blobs = MemoryBlobs()
-    return prepare(PrepareJob("any", job("any")), blobs, KitCache()), blobs
+    if strategy:
+        return prepare(PrepareJob("any", job("any", strategy=strategy, rounds=None)), blobs, KitCache()), blobs
+    more = {f"objective__{key}": value for key, value in msgspec.to_builtins(objective).items()} if objective else {}
+    return prepare(PrepareJob("any", job("any", **more)), blobs, KitCache()), blobs
 
 
 @cache
@@ -121,7 +128,9 @@ class OnceBench(CoordinatorWorker):
         if not isinstance(work, PrepareJob):
             return super().__call__(work, tell)
         settings = read_job(work.text, work.name)
-        compiled, kept = _compiled()
+        objective = settings.parts().objective
+        own_graphs = settings.strategy if settings.strategy in OWN_GRAPHS else None
+        compiled, kept = _compiled(objective.compiled if isinstance(objective, TwoStreamPart) else None, own_graphs)
         for ref in (compiled.kit, compiled.exemplars, compiled.test):
             self._mine.put(kept.read(there(ref).digest), there(ref).digest)
         held, handout = first_vectors(initial_model(), settings, self._mine, kit_of_jobs())

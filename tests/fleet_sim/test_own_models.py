@@ -191,7 +191,11 @@ def test_a_rough_link_gives_the_same_bits_also_compressed(strategy: str, encodin
 
 KNOBS: list[dict[str, Any]] = [
     {},
-    {"objective__threshold": 0.3},
+    {"objective__threshold": 1.1},
+    {"objective__lam": 0.0},
+    {"objective__lam": 3.0},
+    {"objective__layer": "logits"},
+    {"objective__floor": 1.0},
     {"objective__validation": 0.1},
     {"objective__test": 0.2},
     {"objective__warmup": 3},
@@ -200,7 +204,7 @@ KNOBS: list[dict[str, Any]] = [
 
 
 def test_every_knob_changes_a_model_on_a_device() -> None:
-    ends = [own_models(metafed(**{"objective__threshold": 1.1, **knob}).fleet) for knob in KNOBS]
+    ends = [own_models(metafed(**{"objective__threshold": 0.3, **knob}).fleet) for knob in KNOBS]
     assert len({b"".join(model.tobytes() for _, model in end.values()) for end in ends}) == len(KNOBS)
 
 

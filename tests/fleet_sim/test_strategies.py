@@ -36,6 +36,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "fedelmy-parallel": ELMY,
     "chain": {"rounds": None},
     "dfedavgm": {"training__momentum": 0.5},
+    "ma-echo": {"rounds": None, "finisher__tau": 3, "objective__rank": 6},
     "dense": {
         "rounds": None,
         "finisher__epochs": 1,

@@ -22,7 +22,7 @@ NAMES = [
     "visit", "hiercluster", "fedavg", "fedavgm", "fedprox", "scaffold", "feddyn", "fedadagrad", "fedadam", "fedyogi",
     "ida", "hierfavg", "clusamp", "fedseq", "fedseq-prox", "fedseq-dyn", "fedseq-inter", "fedseq-inter-prox",
     "fedseq-inter-dyn", "fedgsp", "naive-gsp", "naive-gsp-icg", "fedcat", "fedcat-gc", "fedcat-dc", "fedelmy",
-    "fedelmy-few-shot", "fedelmy-parallel", "chain", "dfedavgm", "dfedsam",
+    "fedelmy-few-shot", "fedelmy-parallel", "chain", "dfedavgm", "dfedsam", "fedbn", "metafed",
 ]  # fmt: skip
 VARIANTS = {
     ("fedavgm", "fedavg"): {"aggregator"},
@@ -50,6 +50,8 @@ VARIANTS = {
     ("fedelmy-few-shot", "fedelmy"): {"schedule"},
     ("fedelmy-parallel", "fedelmy"): {"arranger", "schedule", "objective", "aggregator"},
     ("chain", "fedelmy"): {"objective"},
+    ("fedbn", "fedavg"): {"objective", "aggregator", "training"},
+    ("metafed", "chain"): {"arranger", "schedule", "objective", "aggregator", "training"},
 }
 TRAINING = {
     "fedprox": parts.Training(epochs=20, batch=10),
@@ -58,6 +60,8 @@ TRAINING = {
     "fedgsp": parts.Training(lr=0.01, batch=5),
     "fedcat": parts.Training(lr=0.01, batch=50, epochs=5, momentum=0.9),
     "fedelmy": parts.Training(lr=1e-3, batch=128, epochs=200, optimiser="adam", weight_decay=1e-4),
+    "fedbn": parts.Training(lr=0.01, batch=32, epochs=1),
+    "metafed": parts.Training(lr=0.01, batch=32, epochs=1),
     "dfedsam": parts.Training(lr=0.1, batch=128, epochs=5, momentum=0.9, weight_decay=5e-4),
 }
 
