@@ -74,6 +74,17 @@ def trace_outputs(
     return _traced(function, trainee, [x], ["vector", "x"], results)
 
 
+def trace_with(
+    function: Callable[[Tensor, list[Tensor]], tuple[Tensor, ...]],
+    trainee: Trainee,
+    batched: list[Tensor],
+    names: list[str],
+    results: list[str],
+) -> Traced:
+    """A graph of one's own of a model's vector and of tensors with a row for each sample."""
+    return _traced(lambda vector, rows, _beside: function(vector, rows), trainee, batched, names, results)
+
+
 def trace_score(trainee: Trainee, x: Tensor, y: Tensor) -> Traced:
     """The scoring graph: (vector, x, y, beside...) -> the loss of each sample."""
     targets = [y] if trainee.learning.task.target else []

@@ -17,6 +17,7 @@ from coordinator.compiling.exporting import exported, trace_predict, trace_score
 from coordinator.compiling.layer_taps import tap_graph
 from coordinator.compiling.layers import Whereabouts
 from coordinator.compiling.learning import classifying
+from coordinator.compiling.outliers import with_outliers
 from coordinator.compiling.own_losses import check_loss
 from coordinator.compiling.preprocessing import normalised
 from coordinator.compiling.probing import probes
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
     from coordinator.compiling.batchnorm import Statistics
     from coordinator.compiling.learning import Learning
-    from sojourn.parts import TwoStreamPart
+    from sojourn.parts import Outliers, TwoStreamPart
 
     Report = Callable[[str], None]
 
@@ -71,6 +72,7 @@ def compile_kit(
     learning: Learning | None = None,
     objective: TwoStreamPart | None = None,
     taps: bool = False,
+    outliers: Outliers | None = None,
     report: Report = lambda _step: None,
 ) -> Compiled:
     """Compile `module` with its loss and normalisation; ModelError where the result is not what torch computes.
@@ -80,13 +82,14 @@ def compile_kit(
     whole: keeps the model in one piece also where a frozen first part of it could be run once (`trunks`).
     learning: what is learnt, where it is not simply one of the classes.
     objective: what devices minimise, where it compares the model with frozen ones: the kit then has a graph for it.
+    outliers: what devices minimise, where models have one more answer, for what is unknown: with graphs for that.
     taps: whether devices look at what the layers of weights are given: the kit then has a graph of it.
     report: is told each step as it begins, in words.
     """
     with plain_attention():
-        learnt = learning or classifying(len(classes))
+        learnt = learning or classifying(len(classes), unknown=outliers is not None)
         return _compile(
-            module, input, classes, learnt, mean, std, seed, batch, batchnorm, whole, objective, taps, report
+            module, input, classes, learnt, mean, std, seed, batch, batchnorm, whole, objective, taps, outliers, report
         )
 
 
@@ -103,6 +106,7 @@ def _compile(
     in_one_piece: bool,
     objective: TwoStreamPart | None,
     with_taps: bool,
+    outliers: Outliers | None,
     report: Report,
 ) -> Compiled:
     report("looking at the layers")
@@ -112,9 +116,10 @@ def _compile(
     fed = with_plain_batchnorm(fed, batchnorm)
     with_recurrence(fed, feed)
     whole = normalised(fed, spec, mean, std)
-    samples = like(spec, module, learning, (), mean, std)
+    drawn = classifying(len(classes)) if outliers else learning  # no made-up sample is of the unknown class
+    samples = like(spec, module, drawn, (), mean, std)
     survey = take_survey(fed, feed, torch.from_numpy(samples.batch(2, seed).x), learning.task)
-    samples = like(spec, module, learning, survey.noise, mean, std)
+    samples = like(spec, module, drawn, survey.noise, mean, std)
     trainee = Trainee(whole, feed, learning)
     if learning.own:
         check_loss(trainee, samples, seed)
@@ -143,6 +148,9 @@ def _compile(
         report("writing the graph of the layers' inputs")
         taps = tap_graph(trainee, torch.from_numpy(samples.batch(TRACED_BATCH, seed).x))
         kit = msgspec.structs.replace(kit, more=MoreGraphs(taps))
+    if outliers:
+        report("writing the graphs with outliers")
+        kit = with_outliers(kit, trainee, outliers, samples, seed)
     exam = Exam(trainee, samples, seed, batch)
     check_kit(kit, exam, lambda at, of: report(f"checking the gradient ({at + 1} of {of})"))
     if second:

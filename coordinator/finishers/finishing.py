@@ -9,7 +9,7 @@ import numpy as np
 from coordinator.finishers.echo import echo
 from coordinator.finishers.task import Finished, FinishTask, State, Vector
 from sojourn.errors import JobError
-from sojourn.parts import Dense, EchoServer, Finisher, NoFinisher, OwnFinisher, name_of, own
+from sojourn.parts import Dense, EchoServer, Finisher, NoFinisher, OwnFinisher, Vote, name_of, own
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +81,19 @@ def _dense(settings: Dense, task: FinishTask) -> Finished:
     return dense(settings, task)
 
 
-_FINISHERS: dict[type[Finisher], Arithmetic] = {NoFinisher: _none, Dense: _dense, EchoServer: echo, OwnFinisher: _own}
+def _vote(settings: Vote, task: FinishTask) -> Finished:
+    from coordinator.finishers.vote import vote  # noqa: PLC0415  # see above
+
+    return vote(settings, task)
+
+
+_FINISHERS: dict[type[Finisher], Arithmetic] = {
+    NoFinisher: _none,
+    Dense: _dense,
+    EchoServer: echo,
+    Vote: _vote,
+    OwnFinisher: _own,
+}
 _FIRST: dict[type[Finisher], Callable[[Any, Kit, int], State]] = {}
 """How those begin that have state before the first round."""
 __all__ = ["FinishTask", "Finished", "State", "Vector", "finish", "first_state"]

@@ -9,7 +9,7 @@ import msgspec
 import torch
 
 from coordinator.compiling.preprocessing import normalised
-from coordinator.jobs.model import put_vector, unstarted_model, vector_in
+from coordinator.jobs.model import answers_of, put_vector, unstarted_model, vector_in
 from coordinator.models.building import SEED_RANGE
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class TorchModels:
 
     def _module(self, seed: int, vector: Vector | None = None) -> nn.Module:
         drawn = msgspec.structs.replace(self._job, seed=seed)
-        own = unstarted_model(drawn, self._kit.input, len(self._kit.classes))
+        own = unstarted_model(drawn, self._kit.input, answers_of(self._job, len(self._kit.classes)))
         put_vector(own, self._kit, vector_in(own, self._kit) if vector is None else vector)
         return normalised(own, self._kit.input, self._mean, self._std).to(self._place)
 

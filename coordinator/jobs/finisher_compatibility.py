@@ -17,10 +17,10 @@ def _parts(strategy: Strategy) -> Iterator[str]:
     """A finisher sees the models of one round, each by itself."""
     finisher, objective, schedule = strategy.finisher, strategy.objective, strategy.schedule
     name = name_of(finisher)
-    if objective.tells and finisher.device_half != name_of(objective):
+    if objective.finisher_half and objective.finisher_half != name:
         yield (
-            f"what devices tell with the objective {name_of(objective)} is for a finisher of its own, and the finisher "
-            f'is {name}: set objective.name = "sgd", or name the strategy that has both'
+            f"what devices make with the objective {name_of(objective)} is for the finisher {objective.finisher_half}, "
+            f'and the finisher is {name}: set finisher.name = "{objective.finisher_half}", or objective.name = "sgd"'
         )
     if isinstance(finisher, NoFinisher):
         return

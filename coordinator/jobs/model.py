@@ -9,6 +9,7 @@ import numpy as np
 
 from coordinator.jobs.task_data import shaped_scale
 from sojourn.errors import ModelError
+from sojourn.parts import Outliers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,6 +77,13 @@ def unstarted_model(job: JobSettings, input: InputSpec, output: int | Shape) -> 
     module = build(job.model.name, input, output, job.model.options, job.seed, job.model.path)
     freeze(module, job.model.trains)
     return module
+
+
+def answers_of(job: JobSettings, output: int | Shape) -> int | Shape:
+    """How many numbers a job's model answers: one more than there are classes where it may say that it knows none."""
+    if not isinstance(job.parts().objective, Outliers):
+        return output
+    return output + 1 if isinstance(output, int) else (output[0] + 1,)
 
 
 def put_vector(module: nn.Module, kit: Kit, vector: NDArray[np.float32]) -> None:

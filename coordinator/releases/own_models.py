@@ -37,4 +37,6 @@ def whose_model(strategy: Strategy) -> str:
     """What a card says of the model besides its data, where the job has others too."""
     if isinstance(strategy.objective, Common):
         return "the model of the last device of the ring, not that of any other; "
+    if strategy.finisher.outcome == "vote":
+        return "the one model that learnt from the vote of the devices' models, not the vote itself; "
     return ""

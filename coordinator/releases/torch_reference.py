@@ -11,7 +11,7 @@ from coordinator.compiling.learning import ForwardPass, classifying, watched
 from coordinator.compiling.preprocessing import normalised
 from coordinator.compiling.samples import like
 from coordinator.jobs.data import normalisation
-from coordinator.jobs.model import learning_in, put_vector, unstarted_model
+from coordinator.jobs.model import answers_of, learning_in, put_vector, unstarted_model
 from coordinator.jobs.task_data import scales_in, unpacked
 from sojourn.model.answers import Answer
 
@@ -34,7 +34,8 @@ class TorchReference:
     def __init__(self, job: JobSettings, kit: Kit, vector: NDArray[np.float32], shown: Exemplars | None) -> None:
         self._job, self._kit = job, kit
         self._mean, self._std, self._learning = _as_compiled(job, kit, shown)
-        own = unstarted_model(job, kit.input, kit.learns.output if kit.task else len(kit.classes))
+        output = kit.learns.output if kit.task else answers_of(job, len(kit.classes))
+        own = unstarted_model(job, kit.input, output)
         self._module = normalised(own, kit.input, self._mean, self._std).eval()
         put_vector(own, kit, vector)
 
@@ -74,4 +75,4 @@ def _as_compiled(job: JobSettings, kit: Kit, shown: Exemplars | None) -> tuple[N
         return mean, std, learning_in(job, kit.task, scaling)
     given = bool(data.mean or data.std)
     mean, std = (data.mean, data.std) if given else normalisation(shown.packed()[0] if shown else None, kit.input)
-    return mean, std, classifying(len(kit.classes))
+    return mean, std, classifying(len(kit.classes), unknown=kit.outliers is not None)

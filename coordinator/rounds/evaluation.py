@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from coordinator.records import RoundMeasured
-from coordinator.rounds.voting import scores_together
+from coordinator.rounds.voting import scores_of_vote, scores_together
 from hierarchy.edge.exemplar_view import ExemplarView
 from sojourn.errors import Fault
 from sojourn.model import vectors
@@ -23,12 +23,11 @@ from sojourn.protocol.spec import Kit
 from sojourn.protocol.wire import Ref
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     import numpy as np
     from numpy.typing import NDArray
 
-    from coordinator.rounds.voting import Way
     from coordinator.state import JobState
     from hierarchy.edge.exemplar_view import ExemplarViews
     from sojourn.model.exemplars import Exemplars
@@ -109,13 +108,22 @@ class Evaluator:
         opened = self._open(kit)
         return self._scored(opened, test, vectors.load(self._blobs, model, opened.kit.model))
 
-    def together(self, state: JobState, models: Iterable[Ref], way: Way) -> Scores:
-        """How good models are together on the test set, each in memory by itself; NaN without a test set."""
+    def together(self, state: JobState, models: Iterable[Ref]) -> Scores:
+        """How good the mean of the models' answers is on the test set; NaN without one."""
         opened = self._of(state)
         if not state.test:
             return Scores(nan, nan, {})
-        held = (vectors.load(self._blobs, ref, opened.kit.model) for ref in models)
-        return scores_together(opened.graphs, held, self._tested(opened, state.test), way)
+        return scores_together(opened.graphs, self._models(opened, models), self._tested(opened, state.test))
+
+    def vote(self, state: JobState, models: Iterable[Ref], most: int) -> Scores:
+        """How good a vote of models is on the test set, of each sample by the `most` surest; NaN without one."""
+        opened = self._of(state)
+        if not state.test:
+            return Scores(nan, nan, {})
+        return scores_of_vote(opened.graphs, self._models(opened, models), self._tested(opened, state.test), most)
+
+    def _models(self, opened: _Opened, models: Iterable[Ref]) -> Iterator[NDArray[np.float32]]:
+        return (vectors.load(self._blobs, ref, opened.kit.model) for ref in models)
 
     def signature(self, state: JobState, vector: NDArray[np.float32]) -> tuple[float, ...]:
         """A device's signature, from the model that it trained."""

@@ -32,10 +32,10 @@ class Finish:
         if state.test is None:
             return {}
         if voters := voters_of(self.own):
-            vote = self._evaluator.together(state, voters, "probabilities")
+            vote = self._evaluator.vote(state, voters, getattr(state.strategy.finisher, "most", 0))
             return {f"{VOTE}accuracy": vote.accuracy, f"{VOTE}loss": vote.loss, VOTERS: float(len(voters))}
         if not state.strategy.finisher.compares or state.settings.task.kind != "classification":
             return {}
-        together = self._evaluator.together(state, [each.model for each in self._work.members], "logits")
+        together = self._evaluator.together(state, [each.model for each in self._work.members])
         mean = self._evaluator.evaluate(state, vectors.load(self._blobs, self._work.mean, self._spec))
         return {f"{TOGETHER}accuracy": together.accuracy, f"{MEAN}accuracy": mean.accuracy}

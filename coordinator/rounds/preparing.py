@@ -16,7 +16,7 @@ import numpy as np
 from coordinator.aggregators.aggregating import first_state
 from coordinator.finishers import finishing
 from coordinator.jobs.data import public_data
-from coordinator.jobs.model import job_learning, job_model
+from coordinator.jobs.model import answers_of, job_learning, job_model
 from coordinator.jobs.settings import TORCHVISION, read_job
 from coordinator.records import JobCompiled
 from coordinator.rounds.closing import handouts
@@ -27,7 +27,7 @@ from sojourn import __version__
 from sojourn.errors import InvalidBlob, InvalidMessage, JobError
 from sojourn.model import vectors
 from sojourn.model.classifier import classifier_weights
-from sojourn.parts import ClassifierEstimator, Echo, TwoStreamPart, name_of
+from sojourn.parts import ClassifierEstimator, Echo, Outliers, TwoStreamPart, name_of
 from sojourn.protocol.abilities import asked_by
 from sojourn.protocol.envelope import pack_blob, unpack_blob
 from sojourn.protocol.mandate_messages import Normalisation
@@ -152,17 +152,23 @@ def recipe_of(job: JobSettings, data: PublicData) -> str:
     return hashlib.sha256(msgspec.msgpack.encode(settings)).hexdigest()
 
 
-def _more_graphs(job: JobSettings) -> list[str]:
-    """The objective's name, where the kit needs further graphs for it; such a kit is in one piece."""
+def _outliers(job: JobSettings) -> Outliers | None:
+    """The objective, where models have one more answer."""
     objective = job.parts().objective
-    if not isinstance(objective, Echo):
+    return objective if isinstance(objective, Outliers) else None
+
+
+def _more_graphs(job: JobSettings) -> list[object]:
+    """The objective, where the kit needs further graphs for it; such a kit is in one piece."""
+    objective = job.parts().objective
+    if not isinstance(objective, Echo | Outliers):
         return []
     if job.model.names_frozen:
         raise JobError(
             f"the objective {name_of(objective)} works on whole models, and this job does not train all tensors: leave "
             "model.trains out"
         )
-    return [name_of(objective)]
+    return [objective if isinstance(objective, Outliers) else name_of(objective)]
 
 
 def _second_stream(job: JobSettings) -> TwoStreamPart | None:
@@ -198,7 +204,7 @@ def _compiled(
     from coordinator.compiling import compile_kit  # noqa: PLC0415  # torch takes seconds and 280 MB
     from coordinator.compiling.sharing import with_shared_weights  # noqa: PLC0415
 
-    module = job_model(job, data.input, data.output, earlier)
+    module = job_model(job, data.input, answers_of(job, data.output), earlier)
     learning = job_learning(job, data)
     compiled = compile_kit(
         module,
@@ -213,6 +219,7 @@ def _compiled(
         learning=learning,
         objective=_second_stream(job),
         taps=isinstance(job.parts().objective, Echo),
+        outliers=_outliers(job),
         report=say,
     )
     kit = with_shared_weights(compiled.kit, module) if job.model.names_frozen else compiled.kit

@@ -1,13 +1,14 @@
-"""How good several models are together: each is asked by itself, and what they say is added up."""
+"""How good several models are together: each is asked by itself, and what they say is put together."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sojourn.model.metrics import cross_entropies
 from sojourn.model.scoring import BATCH, Scores
+from sojourn.model.votes import probabilities, votes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,34 +18,29 @@ if TYPE_CHECKING:
     from sojourn.model.graphs import Graphs
     from sojourn.model.scoring import ScoredSamples
 
-Way = Literal["logits", "probabilities"]
-"""What is added up: DENSE's teachers are the mean of their logits, voters the sum of their probabilities."""
+    Models = Iterable[NDArray[np.float32]]
+
 LEAST = 1e-30
 """A probability below this counts as so much, where its logarithm is taken."""
 
 
-def scores_together(graphs: Graphs, models: Iterable[NDArray[np.float32]], samples: ScoredSamples, way: Way) -> Scores:
-    """Accuracy and loss of what the models say together; one model is in memory at a time."""
-    total: NDArray[np.float64] | None = None
-    count = 0
-    for count, vector in enumerate(models, 1):  # noqa: B007
-        said = _said(graphs, vector, samples, way)
-        total = said if total is None else total + said
-    if total is None:
-        raise ValueError("nobody says anything")
-    logits = total / count if way == "logits" else np.log(np.maximum(total, LEAST))
+def scores_together(graphs: Graphs, models: Models, samples: ScoredSamples) -> Scores:
+    """Of the mean of the models' answers, as DENSE's teachers say them; one model is in memory at a time."""
+    total, count = np.zeros(0), 0
+    for vector in models:
+        rows = (slice(at, at + BATCH) for at in range(0, len(samples.y), BATCH))
+        said = np.concatenate([graphs.outputs(vector, samples.taken(each)) for each in rows]).astype(np.float64)
+        total, count = said if not count else total + said, count + 1
+    return _scores(total / max(1, count), total, samples)
+
+
+def scores_of_vote(graphs: Graphs, models: Models, samples: ScoredSamples, most: int) -> Scores:
+    """Of a vote: the sum of the models' probabilities."""
+    x = samples.taken(slice(0, len(samples.y)))
+    votes = votes_of([probabilities(graphs, vector, x) for vector in models], most, unknown=graphs.decides)
+    return _scores(np.log(np.maximum(votes, LEAST)), votes, samples)
+
+
+def _scores(logits: NDArray[np.float64], votes: NDArray[np.float64], samples: ScoredSamples) -> Scores:
     losses = cross_entropies(logits.astype(np.float32), samples.y)
-    return Scores(float((total.argmax(1) == samples.y).mean()), float(losses.mean()), {})
-
-
-def _said(graphs: Graphs, vector: NDArray[np.float32], samples: ScoredSamples, way: Way) -> NDArray[np.float64]:
-    rows = (slice(at, at + BATCH) for at in range(0, len(samples.y), BATCH))
-    logits = np.concatenate([graphs.outputs(vector, samples.taken(each)) for each in rows]).astype(np.float64)
-    return logits if way == "logits" else softmax(logits)
-
-
-def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Probabilities, row by row."""
-    raised = np.exp(logits - logits.max(-1, keepdims=True))
-    found: NDArray[np.float64] = raised / raised.sum(-1, keepdims=True)
-    return found
+    return Scores(float((votes.argmax(1) == samples.y).mean()), float(losses.mean()), {})

@@ -24,6 +24,7 @@ from coordinator.strategies import (
     fedelmy_few_shot,
     fedelmy_parallel,
     fedgsp,
+    fedov,
     fedprox,
     fedseq,
     fedseq_dyn,
@@ -77,7 +78,7 @@ STRATEGIES: dict[str, Named] = {
             visit, hiercluster, fedavg, fedavgm, fedprox, scaffold, feddyn, fedadagrad, fedadam, fedyogi, ida, hierfavg,
             clusamp, fedseq, fedseq_prox, fedseq_dyn, fedseq_inter, fedseq_inter_prox, fedseq_inter_dyn, fedgsp,
             naive_gsp, naive_gsp_icg, fedcat, fedcat_gc, fedcat_dc, fedelmy, fedelmy_few_shot, fedelmy_parallel, chain,
-            dfedavgm, dfedsam, fedbn, metafed, dense, ma_echo,
+            dfedavgm, dfedsam, fedbn, metafed, dense, ma_echo, fedov,
         ),
     )
 }  # fmt: skip

@@ -142,7 +142,7 @@ def _pull(w: Array, anchor: Array, strength: float) -> Array:
     return pull
 
 
-NAMES = ("sgd", "prox", "dyn", "scaffold", "sam", "elmy", "feature-match", "local-norms", "common", "echo")
+NAMES = ("sgd", "prox", "dyn", "scaffold", "sam", "elmy", "feature-match", "local-norms", "common", "echo", "outliers")
 """What every device can do, as it says in its offer; what its owner installed comes on top."""
 
 

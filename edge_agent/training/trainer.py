@@ -16,6 +16,7 @@ from edge_agent.training.estimates import estimate, trains
 from edge_agent.training.features import content_of, with_features
 from edge_agent.training.handover import companions_of, memory_of, model_of, save_model, sent_model
 from edge_agent.training.model_pool import train_pool
+from edge_agent.training.outliers import train_with_outliers
 from edge_agent.training.own_model import train_own_model
 from edge_agent.training.own_norms import train_with_own_norms
 from edge_agent.training.reasons import RuntimeDiffers, Unsupported, reason_of
@@ -29,7 +30,7 @@ from sojourn.errors import DataError, SojournError
 from sojourn.model import vectors
 from sojourn.model.graphs import Graphs, check_probe
 from sojourn.node.machine import Did, DidNot, Doing
-from sojourn.parts import Common, Echo, Elmy, LocalNorms, TwoStreamPart, name_of
+from sojourn.parts import Common, Echo, Elmy, LocalNorms, Outliers, TwoStreamPart, name_of
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.limits import TEXT
 from sojourn.protocol.spec import Kit
@@ -170,6 +171,8 @@ def train_visit(work: Train, blobs: BlobStore, prepared: Prepared, progress: Pro
             done = train_own_model(work, common, blobs, prepared, progress)
         case Task(objective=Echo() as echo):
             done = train_echo(work, echo, blobs, prepared, progress)
+        case Task(objective=Outliers() as open_set):
+            done = train_with_outliers(work, open_set, blobs, prepared, progress)
         case _:
             done = _train_one_model(work, blobs, prepared, progress)
     measured = done.metrics | {"seconds": perf_counter() - began}

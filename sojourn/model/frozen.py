@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from sojourn.protocol.spec import FrozenTensor, Kit
 
-    Use = Literal["train", "predict", "score", "trunk", "two_stream", "taps"]
+    Use = Literal["train", "predict", "score", "trunk", "two_stream", "taps", "votes", "slope", "open_train"]
     """The graphs of a kit, as `FrozenTensor.graphs` calls them."""
 
 PREFIX = "frozen/"
@@ -41,6 +41,9 @@ def graph_in(kit: Kit, use: Use) -> bytes:
         return kit.trunk.graph if kit.trunk else b""
     if use == "score":
         return kit.score or b""
+    if use in ("votes", "slope", "open_train"):
+        it = kit.outliers
+        return {"votes": it.votes, "slope": it.slope, "open_train": it.train}[use] if it else b""
     if use == "taps":
         return kit.more.taps.graph if kit.more and kit.more.taps else b""
     if use == "two_stream":

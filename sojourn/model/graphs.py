@@ -15,19 +15,21 @@ from sojourn.model.frozen import given_to, graph_in
 from sojourn.model.kit_rules import (
     STATE_TOLD,
     check_kit,
+    check_open_train,
     check_predict,
     check_score,
     check_taps,
     check_train,
     check_trunk,
     check_two_stream,
+    check_votes,
 )
 from sojourn.model.metrics import cross_entropies
 from sojourn.model.session import REFUSED, open_session, session_options
 from sojourn.randomness import noise as draw_noise
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -62,6 +64,11 @@ class Graphs:
         check_kit(kit)
         self._kit = kit
         self._threads = threads
+
+    @property
+    def threads(self) -> int:
+        """On how many threads it runs."""
+        return self._threads
 
     @cached_property
     def learns(self) -> TaskSpec:
@@ -215,6 +222,61 @@ class Graphs:
     def _taps(self) -> onnxruntime.InferenceSession:
         check_taps(self._kit)
         return self._session("taps", "the graph of layers' inputs")
+
+    def votes(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
+        """The answers of a model for a batch, the last of which says that a sample is unknown."""
+        answers: NDArray[np.float32] = self._votes.run(["votes"], {"vector": vector, "x": x})[0]
+        _check_shape("votes", answers, (len(x), len(self._kit.classes) + 1))
+        return answers
+
+    def slope(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
+        """How the cross-entropy of each sample and the unknown class changes with the sample's values."""
+        slope: NDArray[np.float32] = self._slope.run(["slope"], {"vector": vector, "x": x})[0]
+        _check_shape("slope", slope, x.shape)
+        return slope
+
+    def open_loss_and_gradient(
+        self, vector: NDArray[np.float32], feeds: Mapping[str, NDArray[np.generic]]
+    ) -> tuple[float, NDArray[np.float32]]:
+        """The plain loss of a batch, and the gradient of all terms of an objective with outliers."""
+        loss, gradient = self._open_train.run(["loss", "gradient"], {"vector": vector, **feeds})
+        _check_shape("loss", loss, ())
+        _check_shape("gradient", gradient, (self._kit.model.learnt,))
+        return float(loss), gradient
+
+    def loss_with_unknown(
+        self,
+        vector: NDArray[np.float32],
+        x: NDArray[np.generic],
+        y: NDArray[np.int64],
+        noise: Sequence[NDArray[np.float32]],
+    ) -> tuple[float, NDArray[np.float32], NDArray[np.float32]]:
+        """The mean loss of a batch, its gradient and the new state, where labels may be the unknown class."""
+        feeds: dict[str, NDArray[np.generic]] = {"vector": vector, "x": x, "y": y}
+        feeds |= {f"noise_{at}": values for at, values in enumerate(noise)}
+        model = self._kit.model
+        loss, gradient, *rest = self._train.run(["loss", "gradient", *(["state"] if model.state else [])], feeds)
+        return float(loss), gradient, rest[0] if rest else np.zeros(0, np.float32)
+
+    @property
+    def decides(self) -> bool:
+        """Whether a model may say that a sample is unknown (`votes`)."""
+        return self._kit.outliers is not None
+
+    @cached_property
+    def _votes(self) -> onnxruntime.InferenceSession:
+        check_votes(self._kit)
+        return self._session("votes", "the graph of votes")
+
+    @cached_property
+    def _slope(self) -> onnxruntime.InferenceSession:
+        check_votes(self._kit)
+        return self._session("slope", "the graph of the samples' slope")
+
+    @cached_property
+    def _open_train(self) -> onnxruntime.InferenceSession:
+        check_open_train(self._kit)
+        return self._session("open_train", "the training graph with outliers")
 
     @cached_property
     def _score(self) -> onnxruntime.InferenceSession:

@@ -85,6 +85,24 @@ def check_taps(kit: Kit) -> None:
     _compare(kit, "taps", "the graph of layers' inputs", inputs, outputs)
 
 
+def check_votes(kit: Kit) -> None:
+    """Refuse graphs of answers with an unknown class, and of their slope, that are not what the kit says."""
+    inputs = {"vector": Declared(FLOAT, (kit.model.size,)), "x": _declared(kit.taken)}
+    votes = {"votes": Declared(FLOAT, (None, len(kit.classes) + 1))}
+    _compare(kit, "votes", "the graph of votes", inputs, votes)
+    _compare(kit, "slope", "the graph of the samples' slope", inputs, {"slope": _declared(kit.taken)})
+
+
+def check_open_train(kit: Kit) -> None:
+    """Refuse a training graph with outliers that is not what the kit says."""
+    inputs, outputs = _trains(kit)
+    row = Declared(FLOAT, (None,))
+    shapes = {"unlike": row, "share": row}
+    further = kit.outliers.further if kit.outliers else ()
+    inputs |= {name: shapes.get(name, _declared(kit.taken)) for name in further}
+    _compare(kit, "open_train", "the training graph with outliers", inputs, outputs)
+
+
 def check_score(kit: Kit) -> None:
     """Refuse a scoring graph that does not take and give exactly what the kit says."""
     _compare(kit, "score", "the scoring graph", _compared(kit), {"losses": Declared(FLOAT, (None,))})
@@ -154,6 +172,15 @@ def _objections(kit: Kit) -> Iterator[str]:
     yield from _objections_to_probe(kit)
     yield from _objections_to_two_stream(kit)
     yield from _objections_to_taps(kit)
+    yield from _objections_to_outliers(kit)
+
+
+def _objections_to_outliers(kit: Kit) -> Iterator[str]:
+    channels = kit.taken.shape[0] if kit.taken.shape else 0
+    if (it := kit.outliers) and not len(it.zero) == len(it.scale) == channels:
+        yield f"outliers with {len(it.zero)} zeros and {len(it.scale)} scales for {channels} channels"
+    if (it := kit.outliers) and not all(map(isfinite, (*it.zero, *it.scale))):
+        yield "outliers whose zeros or scales are not finite"
 
 
 def _objections_to_taps(kit: Kit) -> Iterator[str]:

@@ -38,8 +38,20 @@ from sojourn.parts.estimators import (
     SizeEstimator,
     UpdateEstimator,
 )
-from sojourn.parts.finishers import Dense, EchoServer, Finisher, FinisherPart, NoFinisher, OwnFinisher
-from sojourn.parts.objectives import Dyn, Echo, Elmy, Objective, OwnObjective, Prox, Sam, Scaffold, Sgd
+from sojourn.parts.finishers import Dense, EchoServer, Finisher, FinisherPart, NoFinisher, OwnFinisher, Vote
+from sojourn.parts.objectives import (
+    Dyn,
+    Echo,
+    Elmy,
+    Objective,
+    Outlier,
+    Outliers,
+    OwnObjective,
+    Prox,
+    Sam,
+    Scaffold,
+    Sgd,
+)
 from sojourn.parts.own_models import Common, LocalNorms, Phase
 from sojourn.parts.part import (
     Count,
@@ -111,6 +123,8 @@ __all__ = [
     "Objective",
     "OneShot",
     "Outcome",
+    "Outlier",
+    "Outliers",
     "Own",
     "OwnAggregator",
     "OwnArranger",
@@ -145,6 +159,7 @@ __all__ = [
     "UniformMean",
     "UpdateEstimator",
     "VisitArranger",
+    "Vote",
     "WeightedMean",
     "Weighting",
     "Yogi",

@@ -89,6 +89,29 @@ class EchoServer(FinisherPart, frozen=True, tag="echo"):
     """Megabytes that one layer of all members may take, with its projections."""
 
 
+class Vote(FinisherPart, frozen=True, tag="vote"):
+    """FedOV's server half: the devices' models vote, and one model learns from their vote on the exemplars.
+
+    A vote is the sum of the models' probabilities of the classes that are known: one that finds a sample unknown has
+    little to say.
+    """
+
+    apart: ClassVar[bool] = True
+    classes: ClassVar[bool] = True
+    outcome: ClassVar[Outcome] = "vote"
+    device_half: ClassVar[str | None] = "outliers"
+    most: Natural = 0
+    """How many models vote on a sample, those that find it the least unknown; 0 for all."""
+    epochs: Count = 100
+    """How often the one model goes through the exemplars."""
+    batch: Count = 64
+    """Exemplars in a step."""
+    lr: Positive = 1e-3
+    """Its learning rate, with Adam."""
+    memory: Positive = 4096.0
+    """Megabytes that the members' models may take."""
+
+
 class OwnFinisher(Own, frozen=True, tag="own"):
     """A finisher of one's own."""
 
@@ -103,4 +126,4 @@ class OwnFinisher(Own, frozen=True, tag="own"):
     """Whether a member must be one device."""
 
 
-Finisher = NoFinisher | Dense | EchoServer | OwnFinisher
+Finisher = NoFinisher | Dense | EchoServer | Vote | OwnFinisher

@@ -17,6 +17,8 @@ class ObjectivePart(Part, frozen=True):
     tells: ClassVar[tuple[str, ...]] = ()
     """The vectors of a length of their own (`sojourn.model.lengths`) that a device sends besides its model; a finisher
     sees each device's, and nobody sums them."""
+    finisher_half: ClassVar[str | None] = None
+    """The name of the finisher that it means nothing without."""
     consent: ClassVar[str | None] = None
     """What a device's owner must share for it, as `shares` in agent.toml calls it; None: nothing."""
     keeps: ClassVar[bool] = False

@@ -86,6 +86,7 @@ class Echo(ObjectivePart, frozen=True, tag="echo"):
     """
 
     tells: ClassVar[tuple[str, ...]] = ("projections",)
+    finisher_half: ClassVar[str | None] = "echo"
     consent: ClassVar[str | None] = "projections"
     one_descent: ClassVar[bool] = False
     form: Literal["damped", "exact"] = "damped"
@@ -112,6 +113,54 @@ class Echo(ObjectivePart, frozen=True, tag="echo"):
         return not self.elsewhere
 
 
+Outlier = Literal["crop", "blur", "erase", "cut", "rot"]
+
+
+class Outliers(ObjectivePart, frozen=True, tag="outliers"):
+    """FedOV: a model with one more class, the unknown C, which it learns from images that it should not know.
+
+    l(x, y) + outlier l(o, C) + masked l(x without y, C) + mix l(two samples mixed, C) + adversarial l(o_adv, C), with l
+    the cross-entropy over C + 1 answers and o an outlier made of each sample. Of a model with BatchNorm the first two
+    terms alone, in one batch.
+    """
+
+    finisher_half: ClassVar[str | None] = "vote"
+    one_descent: ClassVar[bool] = False
+    outlier: NotNegative = 1.0
+    """How much outliers count; 0 for not at all."""
+    masked: NotNegative = 1.0
+    """How much it counts that without its own class a sample is unknown."""
+    mix: NotNegative = 0.01
+    """How much mixtures of two samples of unlike classes count, which are mixed at a layer."""
+    adversarial: NotNegative = 1.0
+    """How much outliers count that were changed so as to look known."""
+    steps: Natural = 5
+    """Steps of that change."""
+    reach: Positive = 0.002
+    """How far each step goes, in deviations of the job's data."""
+    kinds: tuple[Outlier, ...] = ("crop", "blur", "erase", "cut", "cut", "rot", "rot")
+    """What an outlier is made by, each as often as it stands here."""
+    layer: str = ""
+    """The layer at which samples are mixed; the first fully connected one but the last unless told."""
+    start: Literal["received", "own"] = "own"
+    """`own` begins with another random model of the same kind, made by shuffling the numbers of each tensor."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing but the plain loss counts."""
+        return not (self.outlier or self.masked or self.mix or self.adversarial)
+
+    @property
+    def elsewhere(self) -> bool:
+        """With another random model."""
+        return self.start == "own"
+
+    @property
+    def length_tells(self) -> bool:
+        """From one random model to another it is always far."""
+        return not self.elsewhere
+
+
 class OwnObjective(Own, ObjectivePart, frozen=True, tag="own"):
     """An objective of one's own: it runs on the devices where it is installed and whose owners allow it."""
 
@@ -120,4 +169,4 @@ class OwnObjective(Own, ObjectivePart, frozen=True, tag="own"):
     """Whether it remembers vectors from one visit to the next."""
 
 
-Objective = Sgd | Prox | Dyn | Scaffold | Sam | Elmy | Echo | FeatureMatch | LocalNorms | Common | OwnObjective
+Objective = Sgd | Prox | Dyn | Scaffold | Sam | Elmy | Echo | Outliers | FeatureMatch | LocalNorms | Common | OwnObjective

@@ -20,6 +20,7 @@ __all__ = [
     "Kit",
     "ModelSpec",
     "MoreGraphs",
+    "OutlierGraphs",
     "Probe",
     "Shape",
     "Size",
@@ -209,10 +210,36 @@ class TapGraph(msgspec.Struct, frozen=True):
     layers: tuple[TapLayer, ...]
 
 
+class OutlierGraphs(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Graphs of a model that has one answer more than there are classes: the last one says that a sample is unknown.
+
+    votes: (vector[P], x[B, ...]) -> votes[B, C + 1], the answers; the kit's own graph predicts the first C.
+    slope: (vector[P], x[B, ...]) -> slope[B, ...], of the cross-entropy of x and the unknown, by x.
+    train: as the kit's training graph, with further inputs by `terms`: outlier[B, ...], adversarial[B, ...], and
+    other[B, ...], unlike[B] and share[B] for `mix`; none of a model with state. The loss that it gives is the plain
+    one, and the gradient that of the whole objective.
+    zero, scale: which value of a channel the model sees as 0, and how much it sees as 1.
+    """
+
+    votes: bytes
+    slope: bytes
+    train: bytes = b""
+    terms: tuple[str, ...] = ()
+    zero: tuple[float, ...] = ()
+    scale: tuple[float, ...] = ()
+
+    @property
+    def further(self) -> tuple[str, ...]:
+        """The inputs of `train` that other training graphs do not have."""
+        more = {"outlier": ("outlier",), "adversarial": ("adversarial",), "mix": ("other", "unlike", "share")}
+        return tuple(name for term in self.terms for name in more.get(term, ()))
+
+
 class MoreGraphs(msgspec.Struct, frozen=True, omit_defaults=True):
     """Graphs that only some objectives need."""
 
     taps: TapGraph | msgspec.UnsetType = msgspec.UNSET
+    outliers: OutlierGraphs | msgspec.UnsetType = msgspec.UNSET
 
 
 class Kit(msgspec.Struct, frozen=True):
@@ -252,6 +279,11 @@ class Kit(msgspec.Struct, frozen=True):
     """Of a job whose objective compares the model with frozen ones."""
     more: MoreGraphs | msgspec.UnsetType = msgspec.UNSET
     """Graphs that only some objectives need; the kit of a plain job has none."""
+
+    @property
+    def outliers(self) -> OutlierGraphs | None:
+        """The graphs of a model that may say that a sample is unknown, if it is one."""
+        return (self.more and self.more.outliers) or None
 
     @property
     def learns(self) -> TaskSpec:

@@ -133,7 +133,9 @@ class OnceBench(CoordinatorWorker):
         compiled, kept = _compiled(objective.compiled if isinstance(objective, TwoStreamPart) else None, own_graphs)
         for ref in (compiled.kit, compiled.exemplars, compiled.test):
             self._mine.put(kept.read(there(ref).digest), there(ref).digest)
-        held, handout = first_vectors(initial_model(), settings, self._mine, kit_of_jobs())
+        kit = unpack_blob(kept.read(compiled.kit.digest), Kit)
+        initial = vectors.load(kept, compiled.vectors["model"], kit.model) if own_graphs else initial_model()
+        held, handout = first_vectors(initial, settings, self._mine, kit)
         return msgspec.structs.replace(compiled, job=work.name, vectors=held, handout=handout)
 
 
@@ -286,8 +288,9 @@ class SmallFleet(MemoryFleet):
 
     def model(self, name: str = "job") -> NDArray[np.float32]:
         """The job's model as the coordinator has it now."""
-        store = self.stores[CLOUD]
-        return vectors.load(store.blobs, self.job(name).vectors["model"], kit_of_jobs().model)
+        blobs, state = self.stores[CLOUD].blobs, self.job(name)
+        spec = unpack_blob(blobs.read(state.kit.digest), Kit).model if state.kit else kit_of_jobs().model
+        return vectors.load(blobs, state.vectors["model"], spec)
 
 
 TWO_SITES = {"site-a": ("dev-0", "dev-1"), "site-b": ("dev-2", "dev-3")}
