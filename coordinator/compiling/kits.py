@@ -17,7 +17,7 @@ from coordinator.compiling.exporting import exported, trace_predict, trace_score
 from coordinator.compiling.layer_taps import tap_graph
 from coordinator.compiling.layers import Whereabouts
 from coordinator.compiling.learning import classifying
-from coordinator.compiling.outliers import with_outliers
+from coordinator.compiling.outliers import check_images, with_outliers
 from coordinator.compiling.own_losses import check_loss
 from coordinator.compiling.preprocessing import normalised
 from coordinator.compiling.probing import probes
@@ -111,6 +111,8 @@ def _compile(
 ) -> Compiled:
     report("looking at the layers")
     check_layers(module)
+    if outliers:
+        check_images(spec)
     seed = derive(seed, "compile")
     fed, feed = with_fed_dropout(module)
     fed = with_plain_batchnorm(fed, batchnorm)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import torch
 from torch import nn
@@ -28,13 +29,14 @@ if TYPE_CHECKING:
     from coordinator.compiling.preprocessing import Normalised
     from coordinator.compiling.samples import ProbeSamples
     from sojourn.parts import Outliers
-    from sojourn.protocol.spec import Kit
+    from sojourn.protocol.spec import InputSpec, Kit
 
 FAR = 1e4
 """Taken off the answer for a sample's own class, to look at the others."""
 TOLERANCE = 1e-3
 """Of a gradient's length, beside torch's."""
 ROWS = 3
+IMAGE_AXES = 3
 
 
 class OutlierTrainee(Trainee):
@@ -137,16 +139,18 @@ class OutlierTrainee(Trainee):
 
 def with_outliers(kit: Kit, trainee: Trainee, objective: Outliers, samples: ProbeSamples, seed: int) -> Kit:
     """The kit with the graphs that an objective with outliers needs."""
-    import msgspec  # noqa: PLC0415
-
     x = torch.from_numpy(samples.batch(2, seed).x)
-    if x.dim() != 4:  # rows of channels, height and width
-        raise ModelError(
-            f"outliers are made of images (channels, height, width), and this job's input is of shape "
-            f"{list(x.shape[1:])}: choose another strategy"
-        )
     made = OutlierTrainee(trainee, objective, x).graphs(kit, samples, seed)
     return msgspec.structs.replace(kit, more=MoreGraphs(outliers=made))
+
+
+def check_images(spec: InputSpec) -> None:
+    """Refuse what no outliers can be made of, before anything is compiled."""
+    if len(spec.shape) != IMAGE_AXES or spec.dtype != "float32":
+        raise ModelError(
+            f"outliers are made of images (channels, height, width), and this job's input is {spec.dtype} of shape "
+            f"{list(spec.shape)}: choose another strategy"
+        )
 
 
 def _unknown(answers: Tensor) -> Tensor:
@@ -188,8 +192,6 @@ def _each_channel(values: Tensor | None, channels: int, otherwise: float) -> tup
 
 def _check(made: OutlierGraphs, kit: Kit, trainee: OutlierTrainee, samples: ProbeSamples, seed: int) -> None:
     """Compare the graphs with torch on a batch that is not the traced one; ModelError where they differ."""
-    import msgspec  # noqa: PLC0415
-
     graphs = Graphs(msgspec.structs.replace(kit, more=MoreGraphs(outliers=made)))
     batch, other = samples.batch(ROWS, seed + 1), samples.batch(ROWS, seed + 2)
     vector = trainee.initial.numpy()

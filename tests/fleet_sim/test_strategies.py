@@ -36,6 +36,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "fedelmy-parallel": ELMY,
     "chain": {"rounds": None},
     "dfedavgm": {"training__momentum": 0.5},
+    "fedov": {"rounds": None, "training__lr": 0.01, "finisher__epochs": 2},
     "ma-echo": {"rounds": None, "finisher__tau": 3, "objective__rank": 6},
     "dense": {
         "rounds": None,

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from coordinator.finishers.task import FinishTask, Member
-from coordinator.jobs.model import unstarted_model
+from coordinator.jobs.model import answers_of, unstarted_model
 from coordinator.jobs.settings import read_job
 from sojourn.model.exemplars import Exemplars
 from sojourn.protocol.spec import InputSpec, ModelSpec, TensorSpec, ValueRange
@@ -43,7 +43,8 @@ def text_of(strategy: str = "dense", seed: int = 1, model: str = "mlp", options:
 
 def kit_of(text: str) -> Kit:
     """The job's kit, as far as a finisher looks at it."""
-    module = unstarted_model(read_job(text, "job"), IMAGES, len(CLASSES))
+    settings = read_job(text, "job")
+    module = unstarted_model(settings, IMAGES, answers_of(settings, len(CLASSES)))
     trained = [(name, tuple(it.shape)) for name, it in module.named_parameters()]
     state = [(name, tuple(it.shape)) for name, it in module.named_buffers() if name.endswith(("_mean", "_var"))]
     spec = ModelSpec(tuple(TensorSpec(name, shape) for name, shape in (*trained, *state)), len(state))
