@@ -182,8 +182,8 @@ def _merge(strategy: Strategy) -> Iterator[str]:
         )
     if schedule.in_turn and aggregator.compares:
         yield (
-            f"ida weighs models by their distance to the mean, and {name_of(schedule)} brings one model home, so that it would do "
-            'nothing: set aggregator.name = "weighted-mean"'
+            f"ida weighs models by their distance to the mean, and {name_of(schedule)} brings one model home, so that "
+            'it would do nothing: set aggregator.name = "weighted-mean"'
         )
 
 

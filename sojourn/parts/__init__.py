@@ -40,7 +40,19 @@ from sojourn.parts.estimators import (
 )
 from sojourn.parts.objectives import Dyn, Elmy, Objective, OwnObjective, Prox, Sam, Scaffold, Sgd
 from sojourn.parts.own_models import Common, LocalNorms, Phase
-from sojourn.parts.part import Count, Encoding, Natural, NotNegative, Outcome, Own, Part, Positive, Share, Weighting, name_of
+from sojourn.parts.part import (
+    Count,
+    Encoding,
+    Natural,
+    NotNegative,
+    Outcome,
+    Own,
+    Part,
+    Positive,
+    Share,
+    Weighting,
+    name_of,
+)
 from sojourn.parts.schedules import (
     EdgeCloud,
     EveryRound,
