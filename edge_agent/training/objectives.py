@@ -141,7 +141,7 @@ def _pull(w: Array, anchor: Array, strength: float) -> Array:
     return pull
 
 
-NAMES = ("sgd", "prox", "dyn", "scaffold", "sam", "elmy", "feature-match")
+NAMES = ("sgd", "prox", "dyn", "scaffold", "sam", "elmy", "feature-match", "mmd", "moon", "fusion")
 """What every device can do, as it says in its offer; what its owner installed comes on top."""
 
 

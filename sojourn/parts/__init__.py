@@ -51,7 +51,7 @@ from sojourn.parts.schedules import (
     Slots,
     fixed_rounds,
 )
-from sojourn.parts.two_stream import FeatureMatch, TwoStreamPart
+from sojourn.parts.two_stream import FeatureMatch, Fusion, Mmd, Moon, TwoStreamPart
 from sojourn.parts.visits import Cosine, Factor, Gate, Samples, TourBounds, TourPolicy, Training
 
 __all__ = [
@@ -78,10 +78,13 @@ __all__ = [
     "FeatureMatch",
     "FedCatArranger",
     "FedSeqArranger",
+    "Fusion",
     "Gate",
     "HierClusterArranger",
     "IcgArranger",
     "Ida",
+    "Mmd",
+    "Moon",
     "Natural",
     "NoEstimator",
     "NotNegative",

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from sojourn.parts.objective_part import ObjectivePart
 from sojourn.parts.part import BelowOne, Count, Natural, NotNegative, Own, Positive
-from sojourn.parts.two_stream import FeatureMatch
+from sojourn.parts.two_stream import FeatureMatch, Fusion, Mmd, Moon
 
 
 class Sgd(ObjectivePart, frozen=True, tag="sgd"):
@@ -75,4 +75,4 @@ class OwnObjective(Own, frozen=True, tag="own"):
     """Whether it remembers vectors from one visit to the next."""
 
 
-Objective = Sgd | Prox | Dyn | Scaffold | Sam | Elmy | FeatureMatch | OwnObjective
+Objective = Sgd | Prox | Dyn | Scaffold | Sam | Elmy | FeatureMatch | Mmd | Moon | Fusion | OwnObjective
