@@ -65,6 +65,19 @@ class TwoStreamTrainee(Trainee):
         own = [f"beside_{at}" for at in range(len(super().beside))]
         return [*own, *self._anchors, *(f"scalar_{at}" for at in range(self.scalars))]
 
+    @property
+    def fuses(self) -> bool:
+        """Whether a model is tested together with a frozen one."""
+        return self._fusion is not None and self.learning.plain
+
+    def fused_outputs(self, tensors: Sequence[Tensor], anchor: Sequence[Tensor], x: Tensor) -> Tensor:
+        """The answers of the model fused with the trunk of another one, as in prediction."""
+        assert self._fusion  # noqa: S101  # only such are asked
+        self.module.eval()
+        frozen = self._pass(anchor, x).features[TAP]
+        with fused_with(self._fusion, frozen):
+            return self.learning.answers(self._pass(tensors, x).outputs)
+
     def _minimised(
         self,
         tensors: Sequence[Tensor],
@@ -119,8 +132,8 @@ class TwoStreamGraphs(Graphs):
         return super().loss_gradient_and_state(vector, x, y, noise, beside[:own], streams)
 
 
-def at_the_probe(graph: bytes, kit: Kit, trainee: TwoStreamTrainee) -> TwoStreamGraph:
-    """The graph with what torch says of it at the kit's probe, for devices to compare with."""
+def at_the_probe(graph: bytes, fused: bytes, kit: Kit, trainee: TwoStreamTrainee) -> TwoStreamGraph:
+    """The graphs with what torch says of the first at the kit's probe, for devices to compare with."""
     probe, model = kit.probe, kit.model
     x = np.frombuffer(probe.x, dtype=kit.input.dtype).reshape(len(probe.y), *kit.input.shape).copy()
     vector = probe_vector(model.sizes, probe.spread, model.state)
@@ -138,4 +151,5 @@ def at_the_probe(graph: bytes, kit: Kit, trainee: TwoStreamTrainee) -> TwoStream
         float(np.linalg.norm(answer.gradient)),
         tuple(float(value) for value in answer.gradient[list(probe.places)]),
         tuple(float(value) for value in answer.state[state_places(answer.state.size)]),
+        fused,
     )

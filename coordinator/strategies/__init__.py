@@ -21,7 +21,9 @@ from coordinator.strategies import (
     fedelmy,
     fedelmy_few_shot,
     fedelmy_parallel,
+    fedfusion,
     fedgsp,
+    fedmmd,
     fedprox,
     fedseq,
     fedseq_dyn,
@@ -33,6 +35,7 @@ from coordinator.strategies import (
     hiercluster,
     hierfavg,
     ida,
+    moon,
     naive_gsp,
     naive_gsp_icg,
     scaffold,
@@ -70,10 +73,10 @@ STRATEGIES: dict[str, Named] = {
     for each in map(
         _read,
         (
-            visit, hiercluster, fedavg, fedavgm, fedprox, scaffold, feddyn, fedadagrad, fedadam, fedyogi, ida, hierfavg,
-            clusamp, fedseq, fedseq_prox, fedseq_dyn, fedseq_inter, fedseq_inter_prox, fedseq_inter_dyn, fedgsp,
-            naive_gsp, naive_gsp_icg, fedcat, fedcat_gc, fedcat_dc, fedelmy, fedelmy_few_shot, fedelmy_parallel, chain,
-            dfedavgm, dfedsam,
+            visit, hiercluster, fedavg, fedavgm, fedprox, fedmmd, moon, fedfusion, scaffold, feddyn, fedadagrad,
+            fedadam, fedyogi, ida, hierfavg, clusamp, fedseq, fedseq_prox, fedseq_dyn, fedseq_inter, fedseq_inter_prox,
+            fedseq_inter_dyn, fedgsp, naive_gsp, naive_gsp_icg, fedcat, fedcat_gc, fedcat_dc, fedelmy, fedelmy_few_shot,
+            fedelmy_parallel, chain, dfedavgm, dfedsam,
         ),
     )
 }  # fmt: skip

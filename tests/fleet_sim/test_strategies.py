@@ -48,7 +48,7 @@ def small(name: str, **changes: Any) -> str:
 def test_a_rough_link_gives_the_same_bits(name: str) -> None:
     clean = run(small(name), SITES)
     assert clean.state.status == "done", clean.state.detail
-    assert not np.array_equal(clean.model, initial_model())
+    assert clean.model.shape != initial_model().shape or not np.array_equal(clean.model, initial_model())
     assert np.isfinite(clean.model).all()
     rough = run(small(name), SITES, Faults(loss=0.2, repeat=0.2, delay=0.01, spread=0.4, seed=5))
     assert rough.state.status == "done", rough.state.detail
