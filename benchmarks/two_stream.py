@@ -19,9 +19,10 @@ import numpy as np
 import torch
 
 from coordinator.compiling import Compiled, compile_kit
+from coordinator.compiling.enlarging import enlarged
 from coordinator.models import build
 from sojourn.model.graphs import Graphs, Streams
-from sojourn.parts import FeatureMatch, Mmd, TwoStreamPart
+from sojourn.parts import FeatureMatch, Fusion, Mmd, Moon, TwoStreamPart, name_of
 from sojourn.protocol.spec import InputSpec
 
 if TYPE_CHECKING:
@@ -43,7 +44,14 @@ class Case(NamedTuple):
 
 CASES = (Case("mlp", DIGITS, (16, 32)), Case("cnn", DIGITS, (32, 64)), Case("cnn", CIFAR, (32, 128)))
 OBJECTIVES: tuple[TwoStreamPart, ...] = (Mmd(),)
-OTHERS: tuple[TwoStreamPart, ...] = (Mmd(layer="penultimate"), Mmd(distance="l2"), FeatureMatch())
+OTHERS: tuple[TwoStreamPart, ...] = (
+    Mmd(layer="penultimate"),
+    Mmd(distance="mmd-relative"),
+    Mmd(distance="l2"),
+    FeatureMatch(),
+    Moon(),
+    Fusion(),
+)
 
 
 def main() -> None:
@@ -53,10 +61,10 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="other objectives, too")
     arguments = parser.parse_args()
     torch.manual_seed(1)
-    print(f"load {os.getloadavg()[0]:.1f}")
+    print(f"load {os.getloadavg()[0]:.1f}; to reach: a ratio of 1.2 at most with mmd on logits")
     for case in CASES:
         for objective in (*OBJECTIVES, *(OTHERS if arguments.all else ())):
-            module = build(case.model, case.input, len(CLASSES), {}, 1)
+            module = enlarged(build(case.model, case.input, len(CLASSES), {}, 1), objective, case.input, 1)
             made = compile_kit(module, case.input, CLASSES, mean=None, std=None, seed=1, objective=objective.compiled)
             for batch in case.batches:
                 measure(case, objective, made, batch, arguments.turns)
@@ -79,16 +87,20 @@ def measure(case: Case, objective: TwoStreamPart, made: Compiled, batch: int, tu
     def both() -> None:
         graphs.loss_and_gradient(w, x, y, streams=streams)
 
-    repeats = [max(1, round(AT_LEAST / seconds_of(each, 3))) for each in (plain, both)]
+    def alone() -> None:
+        graphs.loss_and_gradient(w, x, y)
+
+    repeats = [max(1, round(AT_LEAST / seconds_of(each, 3))) for each in (plain, both, alone)]
     taken = [
-        [seconds_of(each, often) for each, often in zip((plain, both), repeats, strict=True)] for _ in range(turns)
+        [seconds_of(each, often) for each, often in zip((plain, both, alone), repeats, strict=True)]
+        for _ in range(turns)
     ]
-    first, second = (statistics.median(each) * 1e3 for each in zip(*taken, strict=True))
+    first, second, step = (statistics.median(each) * 1e3 for each in zip(*taken, strict=True))
     ratio = statistics.median(one[1] / one[0] for one in taken)
-    said = ", ".join(f"{key} {getattr(objective, key)}" for key in ("distance", "layer") if hasattr(objective, key))
+    told = [name_of(objective), *(getattr(objective, key) for key in ("distance", "layer") if hasattr(objective, key))]
     print(
-        f"{case.model} {case.input.shape}, {made.kit.model.size:,} numbers, batch {batch:3}; {said}: "
-        f"{second:.3f} ms, plain {first:.3f} ms, ratio {ratio:.3f} (to reach: 1.2 at most)"
+        f"{case.model} {case.input.shape}, {made.kit.model.size:,} numbers, batch {batch:3}; {' '.join(told)}: "
+        f"{second:.3f} ms, plain passes {first:.3f} ms, ratio {ratio:.3f}; FedAvg's step {step:.3f} ms"
     )
 
 

@@ -139,8 +139,8 @@ class Fusion(TwoStreamPart, frozen=True, tag="fusion"):
     """`single`: gamma g + (1 - gamma) l with one number. `multi`: with one for each channel. `conv`: a 1x1 convolution
     of both, side by side, which starts as l alone."""
     evaluate: Literal["fused", "same"] = "fused"
-    """Which model a round is tested as: `fused`, with the trunk that its devices began with, as in the paper, or `same`,
-    with its own, which is what a release ships."""
+    """Which model a round is tested as: `fused`, with the trunk that its devices began with, as in the paper, or
+    `same`, with its own, which is what a release ships."""
 
     @property
     def compiled(self) -> Self:
