@@ -14,6 +14,7 @@ from sojourn.parts import (
     Common,
     DynServer,
     Elmy,
+    FusionMean,
     LocalNorms,
     Own,
     OwnAggregator,
@@ -71,6 +72,11 @@ def _halves(strategy: Strategy) -> Iterator[str]:
         yield (
             f"the aggregator scaffold sums what the objective scaffold returns, and {name_of(objective)} returns "
             f'nothing: set objective.name = "scaffold", or aggregator.name = "uniform-mean"'
+        )
+    if lacks_half and isinstance(aggregator, FusionMean):
+        yield (
+            f"the aggregator fusion smooths the numbers of the objective fusion, and the objective is "
+            f'{name_of(objective)}: set objective.name = "fusion", or aggregator.name = "uniform-mean"'
         )
     if lacks_half and isinstance(aggregator, DynServer):
         yield (

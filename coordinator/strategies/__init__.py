@@ -22,7 +22,9 @@ from coordinator.strategies import (
     fedelmy,
     fedelmy_few_shot,
     fedelmy_parallel,
+    fedfusion,
     fedgsp,
+    fedmmd,
     fedprox,
     fedseq,
     fedseq_dyn,
@@ -35,6 +37,7 @@ from coordinator.strategies import (
     hierfavg,
     ida,
     metafed,
+    moon,
     naive_gsp,
     naive_gsp_icg,
     scaffold,
@@ -72,10 +75,10 @@ STRATEGIES: dict[str, Named] = {
     for each in map(
         _read,
         (
-            visit, hiercluster, fedavg, fedavgm, fedprox, scaffold, feddyn, fedadagrad, fedadam, fedyogi, ida, hierfavg,
-            clusamp, fedseq, fedseq_prox, fedseq_dyn, fedseq_inter, fedseq_inter_prox, fedseq_inter_dyn, fedgsp,
-            naive_gsp, naive_gsp_icg, fedcat, fedcat_gc, fedcat_dc, fedelmy, fedelmy_few_shot, fedelmy_parallel, chain,
-            dfedavgm, dfedsam, fedbn, metafed,
+            visit, hiercluster, fedavg, fedavgm, fedprox, fedmmd, moon, fedfusion, scaffold, feddyn, fedadagrad,
+            fedadam, fedyogi, ida, hierfavg, clusamp, fedseq, fedseq_prox, fedseq_dyn, fedseq_inter, fedseq_inter_prox,
+            fedseq_inter_dyn, fedgsp, naive_gsp, naive_gsp_icg, fedcat, fedcat_gc, fedcat_dc, fedelmy, fedelmy_few_shot,
+            fedelmy_parallel, chain, dfedavgm, dfedsam, fedbn, metafed,
         ),
     )
 }  # fmt: skip

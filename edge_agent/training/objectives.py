@@ -142,7 +142,9 @@ def _pull(w: Array, anchor: Array, strength: float) -> Array:
     return pull
 
 
-NAMES = ("sgd", "prox", "dyn", "scaffold", "sam", "elmy", "feature-match", "local-norms", "common")
+NAMES = (
+    "sgd", "prox", "dyn", "scaffold", "sam", "elmy", "local-norms", "common", "feature-match", "mmd", "moon", "fusion",
+)  # fmt: skip
 """What every device can do, as it says in its offer; what its owner installed comes on top."""
 
 

@@ -6,6 +6,7 @@ from sojourn.parts.aggregators import (
     Aggregator,
     AvgM,
     DynServer,
+    FusionMean,
     Ida,
     OwnAggregator,
     ScaffoldServer,
@@ -65,7 +66,7 @@ from sojourn.parts.schedules import (
     Slots,
     fixed_rounds,
 )
-from sojourn.parts.two_stream import FeatureMatch, TwoStreamPart
+from sojourn.parts.two_stream import FeatureMatch, Fusion, Mmd, Moon, TwoStreamPart
 from sojourn.parts.visits import Cosine, Factor, Gate, Samples, TourBounds, TourPolicy, Training
 
 __all__ = [
@@ -93,11 +94,15 @@ __all__ = [
     "FeatureMatch",
     "FedCatArranger",
     "FedSeqArranger",
+    "Fusion",
+    "FusionMean",
     "Gate",
     "HierClusterArranger",
     "IcgArranger",
     "Ida",
     "LocalNorms",
+    "Mmd",
+    "Moon",
     "Natural",
     "NoEstimator",
     "NotNegative",
