@@ -20,6 +20,8 @@ from coordinator.compiling.translations import decompositions, registry
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from coordinator.compiling.two_streams import TwoStreamTrainee
+
 # onnxruntime 1.20 reads up to 10.
 IR_VERSION = 9
 
@@ -83,6 +85,16 @@ def trace_with(
 ) -> Traced:
     """A graph of one's own of a model's vector and of tensors with a row for each sample."""
     return _traced(lambda vector, rows, _beside: function(vector, rows), trainee, batched, names, results)
+
+
+def trace_fused(trainee: TwoStreamTrainee, x: Tensor) -> Traced:
+    """The graph of a fused model: (vector, x, anchor) -> the answers."""
+
+    def function(vector: Tensor, batched: list[Tensor], fixed: list[Tensor]) -> tuple[Tensor]:
+        return (trainee.fused_outputs(trainee.split(vector), trainee.split(fixed[0]), batched[0]),)
+
+    names, results = ["vector", "x", "anchor_0"], [trainee.learning.task.answers]
+    return _traced(function, trainee, [x], names, results, [trainee.initial])
 
 
 def trace_score(trainee: Trainee, x: Tensor, y: Tensor) -> Traced:

@@ -13,7 +13,7 @@ from coordinator.compiling.attention import plain_attention
 from coordinator.compiling.batchnorm import with_plain_batchnorm
 from coordinator.compiling.checking import Exam, check_kit
 from coordinator.compiling.dropout import with_fed_dropout
-from coordinator.compiling.exporting import exported, trace_predict, trace_score, trace_train
+from coordinator.compiling.exporting import exported, trace_fused, trace_predict, trace_score, trace_train
 from coordinator.compiling.layer_taps import tap_graph
 from coordinator.compiling.layers import Whereabouts
 from coordinator.compiling.learning import classifying
@@ -156,7 +156,7 @@ def _compile(
     exam = Exam(trainee, samples, seed, batch)
     check_kit(kit, exam, lambda at, of: report(f"checking the gradient ({at + 1} of {of})"))
     if second:
-        kit = msgspec.structs.replace(kit, two_stream=at_the_probe(graphs.two_stream, kit, second))
+        kit = msgspec.structs.replace(kit, two_stream=at_the_probe(graphs.two_stream, graphs.fused, kit, second))
         exam = Exam(second, samples, seed, batch)
         check_kit(kit, exam, lambda at, of: report(f"checking the second stream ({at + 1} of {of})"), TwoStreamGraphs)
     kit = _probed(kit, candidates, second)
@@ -169,7 +169,8 @@ def _probed(kit: Kit, others: Iterator[Probe], second: TwoStreamTrainee | None) 
     while reason and (probe := next(others, None)):
         kit = msgspec.structs.replace(kit, probe=probe)
         if second and kit.two_stream:
-            kit = msgspec.structs.replace(kit, two_stream=at_the_probe(kit.two_stream.graph, kit, second))
+            graphs = kit.two_stream.graph, kit.two_stream.fused
+            kit = msgspec.structs.replace(kit, two_stream=at_the_probe(*graphs, kit, second))
         reason = check_probe(kit, Graphs(kit))
     if reason:
         raise ModelError(
@@ -183,11 +184,12 @@ def _probed(kit: Kit, others: Iterator[Probe], second: TwoStreamTrainee | None) 
 class _Graphs:
     """The graphs of a kit."""
 
+    trunk: Trunk | None
     train: bytes
     predict: bytes
     score: bytes = b""
-    trunk: Trunk | None = None
     two_stream: bytes = b""
+    fused: bytes = b""
 
 
 def _export(
@@ -211,13 +213,14 @@ def _export(
             predict = trace_predict(trainee, x)
             score = None if trainee.learning.plain else trace_score(trainee, x, y)
             both = shared(trace_train(second, x, y, noise)) if second else None
-            if not whole and (parts := cut(train, predict, score, both)):
+            fused = shared(trace_fused(second, x)) if second and second.fuses else None
+            others = (predict, score, both, fused)
+            if not whole and (parts := cut(train, *others)):
                 trunk = Trunk(exported(parts.trunk), parts.shape)
                 if not mixes_samples(trunk, batch.x):
-                    rest = [exported(each) if each else b"" for each in (parts.score, parts.two_stream)]
-                    return _Graphs(exported(parts.train), exported(parts.predict), rest[0], trunk, rest[1])
-            rest = [exported(each) if each else b"" for each in (score, both)]
-            return _Graphs(exported(train), exported(predict), rest[0], None, rest[1])
+                    behind = (parts.train, parts.predict, parts.score, parts.two_stream, parts.fused)
+                    return _Graphs(trunk, *(exported(each) if each else b"" for each in behind))
+            return _Graphs(None, *(exported(each) if each else b"" for each in (train, *others)))
         except ModelError:
             raise
         except Exception as error:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Content = tuple[tuple[int, ...], bytes]
 
 PLANE = 2
-GRAPHS: tuple[Use, ...] = ("train", "predict", "score", "trunk", "two_stream")
+GRAPHS: tuple[Use, ...] = ("train", "predict", "score", "trunk", "two_stream", "fused")
 
 
 def with_shared_weights(kit: Kit, module: nn.Module) -> Kit:
@@ -48,9 +48,12 @@ def with_shared_weights(kit: Kit, module: nn.Module) -> Kit:
     frozen = tuple(
         FrozenTensor(name, tensor.shape, tensor.tobytes(), tuple(used[name])) for name, tensor in tensors.items()
     )
-    plain = {use: graph for use, graph in graphs.items() if use not in ("trunk", "two_stream")}
+    plain = {use: graph for use, graph in graphs.items() if use not in ("trunk", "two_stream", "fused")}
     trunk = Trunk(graphs["trunk"], kit.trunk.shape) if kit.trunk else msgspec.UNSET
-    streams = msgspec.structs.replace(kit.two_stream, graph=graphs["two_stream"]) if kit.two_stream else msgspec.UNSET
+    streams = kit.two_stream
+    if streams:
+        fused = graphs.get("fused", b"")
+        streams = msgspec.structs.replace(streams, graph=graphs["two_stream"], fused=fused)
     return msgspec.structs.replace(kit, **plain, trunk=trunk, two_stream=streams, frozen=frozen)
 
 

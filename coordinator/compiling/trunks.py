@@ -46,17 +46,22 @@ class CutModel:
     shape: tuple[int, ...]
     score: Traced | None = None
     two_stream: Traced | None = None
+    fused: Traced | None = None
 
 
 def cut(
-    train: Traced, predict: Traced, score: Traced | None = None, two_stream: Traced | None = None
+    train: Traced,
+    predict: Traced,
+    score: Traced | None = None,
+    two_stream: Traced | None = None,
+    fused: Traced | None = None,
 ) -> CutModel | None:
     """The model, cut where most work is before the cut and least has to be kept of it; None if it cannot be cut.
 
     All graphs must make the same of the samples up to there, which they do but for layers that run otherwise in
     training.
     """
-    keys, others = _keys(train), [each for each in (predict, score, two_stream) if each]
+    keys, others = _keys(train), [each for each in (predict, score, two_stream, fused) if each]
     places = [_places(each) for each in others]
     best, most = None, 0
     for node, work in _through(train):
@@ -69,7 +74,7 @@ def cut(
         return None
     node, shape = best
     behind = iter([_behind(each, there[keys[node]]) for each, there in zip(others, places, strict=True)])
-    predicting, *rest = (next(behind) if each else None for each in (predict, score, two_stream))
+    predicting, *rest = (next(behind) if each else None for each in (predict, score, two_stream, fused))
     assert predicting  # noqa: S101  # there always is one
     return CutModel(_before(train, node), _behind(train, node), predicting, shape, *rest)
 

@@ -13,27 +13,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from coordinator.compiling.fusing import fused_with, fusion_in
 from coordinator.compiling.learning import ForwardPass, watched
 from coordinator.compiling.reference import exact
 from coordinator.compiling.samples import Batch
-from coordinator.compiling.taps import tap_of
+from coordinator.compiling.stream_terms import term_of
+from coordinator.compiling.taps import LOGITS, tap_of
 from coordinator.compiling.tracing import Trainee
-from sojourn.errors import Fault, ModelError
+from sojourn.errors import ModelError
 from sojourn.model.graphs import Graphs, Streams, probe_anchors, probe_targets, probe_vector, state_places
-from sojourn.parts import FeatureMatch, TwoStreamPart, name_of
+from sojourn.parts import Fusion, name_of
 from sojourn.protocol.spec import TwoStreamGraph
 from sojourn.randomness import noise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from sojourn.parts import TwoStreamPart
     from sojourn.protocol.spec import Kit
-
-    Term = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], Tensor]
-    """Of what the model gives at the tap, what the frozen ones give there, and the numbers."""
 
 TAP = "the second stream's"
 """Under this name a pass keeps what it gave at the objective's layer."""
@@ -47,9 +47,11 @@ class TwoStreamTrainee(Trainee):
         super().__init__(plain.module, plain.feed, plain.learning)
         self.scalars = len(objective.scalars)
         self._anchors = tuple(f"anchor_{at}" for at in range(len(objective.anchors)))
-        self._term = _term(objective)
         inner = plain.module.get_submodule("module")
-        self._tap = tap_of(objective.layer, inner, x, f"objective.layer of {name_of(objective)}")
+        self._fusion = fusion_in(inner) if isinstance(objective, Fusion) else None
+        self._term = None if self._fusion else term_of(objective)
+        layer = LOGITS if self._fusion else objective.layer
+        self._tap = tap_of(layer, inner, x, f"objective.layer of {name_of(objective)}")
         self._again = bool(plain.feed.draws or self._with_state)
 
     @property
@@ -63,6 +65,19 @@ class TwoStreamTrainee(Trainee):
         own = [f"beside_{at}" for at in range(len(super().beside))]
         return [*own, *self._anchors, *(f"scalar_{at}" for at in range(self.scalars))]
 
+    @property
+    def fuses(self) -> bool:
+        """Whether a model is tested together with a frozen one."""
+        return self._fusion is not None and self.learning.plain
+
+    def fused_outputs(self, tensors: Sequence[Tensor], anchor: Sequence[Tensor], x: Tensor) -> Tensor:
+        """The answers of the model fused with the trunk of another one, as in prediction."""
+        assert self._fusion  # noqa: S101  # only such are asked
+        self.module.eval()
+        frozen = self._pass(anchor, x).features[TAP]
+        with fused_with(self._fusion, frozen):
+            return self.learning.answers(self._pass(tensors, x).outputs)
+
     def _minimised(
         self,
         tensors: Sequence[Tensor],
@@ -72,6 +87,12 @@ class TwoStreamTrainee(Trainee):
         scalars: Sequence[Tensor],
     ) -> tuple[Tensor, Tensor]:
         """The plain loss, and that with the term that compares the streams; numbers are 1 unless told."""
+        frozen = [others[name].features[TAP] for name in self._anchors]
+        if self._fusion:
+            with fused_with(self._fusion, frozen[0]):
+                loss = self.learning.batch_loss(self._pass(tensors, x), x, y, others)
+            return loss, loss
+        assert self._term  # noqa: S101  # there is one, or a fusion
         compared = None
         if self._again:
             self.module.eval()
@@ -81,14 +102,15 @@ class TwoStreamTrainee(Trainee):
         loss = self.learning.batch_loss(passed, x, y, others)
         here = passed.features[TAP] if compared is None else compared
         numbers = scalars or [torch.ones((), dtype=loss.dtype)] * self.scalars
-        return loss, loss + self._term(here, [others[name].features[TAP] for name in self._anchors], numbers)
+        return loss, loss + self._term(here, frozen, numbers)
 
     def _pass(self, tensors: Sequence[Tensor], x: Tensor) -> ForwardPass:
         """The outputs, and what the layers gave that the loss and the objective ask for."""
         inner = self.module.get_submodule("module")
         with watched(self.module, self.learning.features) as seen, self._tap.watched(inner) as tapped:
             outputs = self._call(tensors, x)
-        return ForwardPass(outputs, {**seen, TAP: tapped[-1].flatten(1)})
+        found = self._fusion.seen if self._fusion else tapped[-1].flatten(1)
+        return ForwardPass(outputs, {**seen, TAP: found})
 
 
 class TwoStreamGraphs(Graphs):
@@ -110,8 +132,8 @@ class TwoStreamGraphs(Graphs):
         return super().loss_gradient_and_state(vector, x, y, noise, beside[:own], streams)
 
 
-def at_the_probe(graph: bytes, kit: Kit, trainee: TwoStreamTrainee) -> TwoStreamGraph:
-    """The graph with what torch says of it at the kit's probe, for devices to compare with."""
+def at_the_probe(graph: bytes, fused: bytes, kit: Kit, trainee: TwoStreamTrainee) -> TwoStreamGraph:
+    """The graphs with what torch says of the first at the kit's probe, for devices to compare with."""
     probe, model = kit.probe, kit.model
     x = np.frombuffer(probe.x, dtype=kit.input.dtype).reshape(len(probe.y), *kit.input.shape).copy()
     vector = probe_vector(model.sizes, probe.spread, model.state)
@@ -129,18 +151,5 @@ def at_the_probe(graph: bytes, kit: Kit, trainee: TwoStreamTrainee) -> TwoStream
         float(np.linalg.norm(answer.gradient)),
         tuple(float(value) for value in answer.gradient[list(probe.places)]),
         tuple(float(value) for value in answer.state[state_places(answer.state.size)]),
+        fused,
     )
-
-
-def _term(objective: TwoStreamPart) -> Term:
-    """What an objective adds to the plain loss."""
-    match objective:
-        case FeatureMatch():
-            return feature_match
-        case _:
-            raise Fault(f"there is no second stream for the objective {name_of(objective)!r}")
-
-
-def feature_match(here: Tensor, anchors: Sequence[Tensor], numbers: Sequence[Tensor]) -> Tensor:
-    """weight MSE(phi(w, x), phi(anchor, x))."""
-    return numbers[0] * (here - anchors[0]).square().mean()

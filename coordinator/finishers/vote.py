@@ -63,7 +63,8 @@ def _learn(  # all that it learns with
             if len(rows) < min(2, len(x)):
                 continue  # BatchNorm has no variance of one sample
             said = student(x[rows].to(place))[:, :known].log_softmax(1)
-            loss = functional.kl_div(said, wanted[rows].to(place), reduction="none").mean()  # over all elements, as the authors do
+            # Over all elements, as the authors do.
+            loss = functional.kl_div(said, wanted[rows].to(place), reduction="none").mean()
             adam.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             adam.step()

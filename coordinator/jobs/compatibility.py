@@ -14,6 +14,7 @@ from sojourn.parts import (
     Common,
     DynServer,
     Elmy,
+    FusionMean,
     LocalNorms,
     Own,
     OwnAggregator,
@@ -74,6 +75,11 @@ def _halves(strategy: Strategy) -> Iterator[str]:
         yield (
             f"the aggregator scaffold sums what the objective scaffold returns, and {name_of(objective)} returns "
             f'nothing: set objective.name = "scaffold", or aggregator.name = "uniform-mean"'
+        )
+    if lacks_half and isinstance(aggregator, FusionMean):
+        yield (
+            f"the aggregator fusion smooths the numbers of the objective fusion, and the objective is "
+            f'{name_of(objective)}: set objective.name = "fusion", or aggregator.name = "uniform-mean"'
         )
     if lacks_half and isinstance(aggregator, DynServer):
         yield (
@@ -185,8 +191,8 @@ def _merge(strategy: Strategy) -> Iterator[str]:
         )
     if schedule.in_turn and aggregator.compares:
         yield (
-            f"ida weighs models by their distance to the mean, and {name_of(schedule)} brings one model home, so that it would do "
-            'nothing: set aggregator.name = "weighted-mean"'
+            f"ida weighs models by their distance to the mean, and {name_of(schedule)} brings one model home, so that "
+            'it would do nothing: set aggregator.name = "weighted-mean"'
         )
 
 

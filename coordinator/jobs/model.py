@@ -60,17 +60,37 @@ def job_model(
     from coordinator.models.start_weights import StartWeights, put_in  # noqa: PLC0415
     from coordinator.models.weights_file import read_weights  # noqa: PLC0415
 
-    module = unstarted_model(job, input, output)
+    start = None
     if job.model.start_file:
-        put_in(module, read_weights(job.model.start_file), job.model.new_head)
+        start = read_weights(job.model.start_file)
     elif earlier is not None:
         tensors = {name: torch.from_numpy(values.copy()) for name, values in earlier.tensors.items()}
-        put_in(module, StartWeights(tensors, earlier.source, buffers=False), job.model.new_head)
-    return module
+        start = StartWeights(tensors, earlier.source, buffers=False)
+    if start is None:
+        return unstarted_model(job, input, output)
+    module, larger = _plain_model(job, input, output), unstarted_model(job, input, output)
+    if set(start.tensors) & (set(larger.state_dict()) - set(module.state_dict())):
+        module = larger  # of a job that enlarged it as this one does
+        put_in(module, start, job.model.new_head)
+        return module
+    put_in(module, start, job.model.new_head)
+    return _enlarged(job, module, input)
 
 
 def unstarted_model(job: JobSettings, input: InputSpec, output: int | Shape) -> nn.Module:  # noqa: A002
     """The same model with random weights, for whoever has others to put in."""
+    return _enlarged(job, _plain_model(job, input, output), input)
+
+
+def _enlarged(job: JobSettings, module: nn.Module, input: InputSpec) -> nn.Module:  # noqa: A002
+    """The model with what the job's objective adds to it."""
+    from coordinator.compiling.enlarging import enlarged  # noqa: PLC0415  # see above
+
+    return enlarged(module, job.parts().objective, input, job.seed)
+
+
+def _plain_model(job: JobSettings, input: InputSpec, output: int | Shape) -> nn.Module:  # noqa: A002
+    """The model as its name says, with random weights."""
     from coordinator.models import build  # noqa: PLC0415  # see above
     from coordinator.models.freezing import freeze  # noqa: PLC0415
 

@@ -114,20 +114,20 @@ def draw(results: ResultFolder, name: str, devices: Sequence[str], *, pictures_t
         summary_html(results),
         *(_pictures(results, rows, name, devices) if pictures_too else ()),
         *(section(title, html_table(readable(table))) for title, table in tables.items() if table),
-        *_whose(figures),
-        section("Files", links(_files(folder))),
+        *_whose(figures, results.task.shared),
+        section("Files", links(_files(folder, results.task.shared))),
         section("Settings", f"<pre>{html.escape((folder / CONFIG).read_text(encoding='utf-8'))}</pre>"),
     ]
     write_page(folder / REPORT, name, parts)
 
 
-def _whose(figures: Sequence[str]) -> list[str]:
+def _whose(figures: Sequence[str], shared: str) -> list[str]:
     """Which model each figure belongs to, where they are of several."""
     told = belonging(figures)
     if not told:
         return []
     others = ", ".join(called(name) for name in figures if name in DIRECTIONS)
-    lines = {others: "the job's one model, on the job's test set", **told}
+    lines = {others: f"the job's one model, on the job's test set: {shared or 'all devices made it'}", **told}
     items = (f"<dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd>" for name, text in lines.items() if name)
     return [section("Which model a figure belongs to", f"<dl>{''.join(items)}</dl>")]
 
@@ -174,7 +174,9 @@ def _own_tile(rows: Rows, name: str) -> dict[str, str]:
     """How good the devices' own models are at the end, where there are some."""
     if not isfinite(mean := figure_in(rows[-1], name)):
         return {}
-    return {f"{called(name)} at the end, mean of {figure_in(rows[-1], OWN_DEVICES):.0f} devices": figure_shown(name, mean)}
+    return {
+        f"{called(name)} at the end, mean of {figure_in(rows[-1], OWN_DEVICES):.0f} devices": figure_shown(name, mean)
+    }
 
 
 def what_was_run(config: Mapping[str, Any]) -> str:
@@ -229,9 +231,9 @@ def _measured(rows: Rows) -> list[str]:
     return [name for name in MEASURES if any(row[name] and isfinite(float(row[name])) for row in rows)]
 
 
-def _files(folder: Path) -> dict[str, str]:
+def _files(folder: Path, shared: str) -> dict[str, str]:
     told = {
-        MODEL: "the model, as plain ONNX",
+        MODEL: f"the job's one model, as plain ONNX: {shared}" if shared else "the model, as plain ONNX",
         ROUNDS: "every round",
         VISITS: "every visit, with why it was lost",
         SITES: "every site",

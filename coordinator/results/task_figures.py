@@ -32,6 +32,8 @@ from sojourn.protocol.wire import RoundReport
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    import msgspec
+
     from coordinator.results.folder import Rows
     from sojourn.protocol.wire import JobView
 
@@ -46,12 +48,14 @@ PLAIN = ("accuracy", "loss")
 class TaskFigures:
     """Which figures a task has, and which of them stands for it.
 
-    own: whether each device ends with a model of its own, whose figures stand beside those of the job's. finished:
-    whether a finisher makes the job's model, beside which stand figures of the devices' models together.
+    own: whether each device ends with a model of its own, whose figures stand beside those of the job's. shared: what
+    the job's one model then is. finished: whether a finisher makes it, beside which stand figures of the devices'
+    models together.
     """
 
     kind: Kind = "classification"
     own: bool = False
+    shared: str = ""
     finished: bool = False
 
     @property
@@ -142,19 +146,23 @@ def task_in(config: Mapping[str, Any]) -> TaskFigures:
     """What a job file says that is learnt."""
     task = config.get("task", {})
     said = task if isinstance(task, str) else task.get("kind")
+    objective = _objective_in(config)
     return TaskFigures(
-        next((kind for kind in KINDS if kind == said), "classification"), _has_own(config), _is_finished(config)
+        next((kind for kind in KINDS if kind == said), "classification"),
+        own=getattr(objective, "outcome", "") == "own models",
+        shared=getattr(objective, "shared", ""),
+        finished=_is_finished(config),
     )
 
 
-def _has_own(config: Mapping[str, Any]) -> bool:
-    """Whether a job file's strategy ends with a model for each device."""
+def _objective_in(config: Mapping[str, Any]) -> type[msgspec.Struct] | None:
+    """The kind of objective that a job file names, or its strategy does; None for one of a user's own."""
     given = config.get("objective", {})
     name = given if isinstance(given, str) else given.get("name")
     strategy = STRATEGIES.get(str(config.get("strategy", "")))
     if name is None and strategy:
-        return strategy.strategy.objective.outcome == "own models"
-    return getattr(FORMS["objective"].get(str(name)), "outcome", "one model") == "own models"
+        return type(strategy.strategy.objective)
+    return FORMS["objective"].get(str(name))
 
 
 def _is_finished(config: Mapping[str, Any]) -> bool:

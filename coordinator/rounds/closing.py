@@ -18,7 +18,7 @@ from coordinator.rounds.evaluation import told
 from coordinator.rounds.failure_lines import Mishap, grouped, within_room
 from coordinator.rounds.finished_round import Finish
 from coordinator.rounds.finishing import FinishRound, finish_round, member_of, own_vectors
-from coordinator.rounds.merging import ANCHOR, MODEL, RELAY, SLOT, JobVectors, TourResult, next_vectors
+from coordinator.rounds.merging import ANCHOR, BEFORE, MODEL, RELAY, SLOT, JobVectors, TourResult, next_vectors
 from coordinator.rounds.own_results import own_results
 from coordinator.rounds.planning import moment_of
 from coordinator.rounds.results import (
@@ -133,7 +133,7 @@ class _Closing:
             exact,
             handout,
             self._norms() or state.norms,
-            self._report(len(results), after.vectors[MODEL], fault, finish),
+            self._report(len(results), after, fault, finish),
             merged=ANCHOR not in after.vectors,
             slots=dict(after.slots),
             visits=dict(Counter(each.device for each in self._done)),
@@ -232,6 +232,7 @@ class _Closing:
                 due=due,
                 before=state.merged_fleet,
                 learnt=self._kit.model.learnt,
+                gamma=self._kit.model.gamma,
             )
         faults = (not_finite(vector, repr(name)) for name, vector in after.vectors.items())
         if fault := next((fault for fault in faults if fault), None):
@@ -252,10 +253,11 @@ class _Closing:
                 found[done[0]] = keep_weights((model - start)[: self._kit.model.learnt], self._blobs)
         return found
 
-    def _report(self, tours: int, model: Vector, fault: str | None, finish: Finish | None) -> RoundReport:
+    def _report(self, tours: int, after: JobVectors, fault: str | None, finish: Finish | None) -> RoundReport:
         """What people read of the round; `tours` of it brought a model home."""
-        state = self._state
-        found = self._evaluator.evaluate(state, model) if self._work.measure else Scores(nan, nan, {})
+        state, found = self._state, Scores(nan, nan, {})
+        if self._work.measure:
+            found = self._evaluator.evaluate(state, after.vectors[MODEL], after.vectors.get(BEFORE))
         notes = [*([fault] if fault else ()), *(finish.notes if finish else ())]
         others = finish.figures() if finish and self._work.measure else {}
         mishaps = [

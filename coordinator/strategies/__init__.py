@@ -23,7 +23,9 @@ from coordinator.strategies import (
     fedelmy,
     fedelmy_few_shot,
     fedelmy_parallel,
+    fedfusion,
     fedgsp,
+    fedmmd,
     fedov,
     fedprox,
     fedseq,
@@ -38,6 +40,7 @@ from coordinator.strategies import (
     ida,
     ma_echo,
     metafed,
+    moon,
     naive_gsp,
     naive_gsp_icg,
     scaffold,
@@ -75,10 +78,10 @@ STRATEGIES: dict[str, Named] = {
     for each in map(
         _read,
         (
-            visit, hiercluster, fedavg, fedavgm, fedprox, scaffold, feddyn, fedadagrad, fedadam, fedyogi, ida, hierfavg,
-            clusamp, fedseq, fedseq_prox, fedseq_dyn, fedseq_inter, fedseq_inter_prox, fedseq_inter_dyn, fedgsp,
-            naive_gsp, naive_gsp_icg, fedcat, fedcat_gc, fedcat_dc, fedelmy, fedelmy_few_shot, fedelmy_parallel, chain,
-            dfedavgm, dfedsam, fedbn, metafed, dense, ma_echo, fedov,
+            visit, hiercluster, fedavg, fedavgm, fedprox, fedmmd, moon, fedfusion, scaffold, feddyn, fedadagrad,
+            fedadam, fedyogi, ida, hierfavg, clusamp, fedseq, fedseq_prox, fedseq_dyn, fedseq_inter, fedseq_inter_prox,
+            fedseq_inter_dyn, fedgsp, naive_gsp, naive_gsp_icg, fedcat, fedcat_gc, fedcat_dc, fedelmy, fedelmy_few_shot,
+            fedelmy_parallel, chain, dfedavgm, dfedsam, fedbn, metafed, dense, ma_echo, fedov,
         ),
     )
 }  # fmt: skip

@@ -6,14 +6,15 @@ Knowledge Distillation for Personalized Healthcare", IEEE TNNLS 2023.
 Each device keeps a model w_k. First every device trains alone for 30 epochs from the same start. Then one model goes
 around all devices in a fixed order, R - 1 = 299 times: a device with more than threshold = 0.6 right answers on its
 validation part goes on from w_k with l + lam·MSE(phi(w_k, x), phi(u, x)), lam = 1, u the model of the device before it
-and phi what the last layer is given; any other copies u and trains on l. Last, every device takes the last one's model for
-its teacher once more, lam scaled by how much better that answers. E = 1 epoch, batches of 32, lr = 0.01; 40 % of the
-samples train, 30 % choose, 30 % test. The authors' script sets threshold = 1.1: then nobody distils, and it is a ring
-with a last local training. The result is a model for each device; the job's own model is the last device's of the ring.
+and phi what the last layer is given; any other copies u and trains on l. Last, every device takes the last one's model
+for its teacher once more, lam scaled by how much better that answers. E = 1 epoch, batches of 32, lr = 0.01; 40 % of
+the samples train, 30 % choose, 30 % test. The authors' script sets threshold = 1.1: then nobody distils, and it is a
+ring with a last local training. The result is a model for each device; the job's one model is that of the ring's last
+device.
 
 A lost visit is skipped: the next device receives the model of the last one that counted, and the device keeps what it
-has. Where the first is lost the next device is the first. A device that comes later, or has lost its store, begins with
-the model received; the round's report says so.
+has. Where the first is lost the next device is the first. A device whose warm-up was lost, or that has lost its store,
+begins with the model received; the round's report says so. Who comes after the ring was made takes no part.
 """
 
 from coordinator.strategies.strategy import Strategy

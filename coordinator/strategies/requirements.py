@@ -14,6 +14,7 @@ from sojourn.parts import (
     Sam,
     Scaffold,
     SizeEstimator,
+    TwoStreamPart,
     UpdateEstimator,
 )
 
@@ -63,10 +64,21 @@ def _training(strategy: Strategy) -> Iterator[str]:
             yield "two gradients for each step"
         case Scaffold():
             yield "memory for a control variate between visits; one more vector each way"
+        case TwoStreamPart():
+            yield from _second_stream(objective)
         case _ if objective.keeps:
             yield "memory for one vector of the model's size between visits"
         case _:
             pass
+
+
+def _second_stream(objective: TwoStreamPart) -> Iterator[str]:
+    frozen = len(objective.anchors)
+    yield f"{frozen} frozen model{'s' if frozen > 1 else ''} beside the trained one: as many passes forward more a step"
+    if objective.keeps:
+        yield "memory for one model between visits"
+    if objective.receives:
+        yield "one more vector down: the round's model"
 
 
 def _telling(strategy: Strategy) -> Iterator[str]:

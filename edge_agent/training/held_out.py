@@ -77,7 +77,9 @@ class HeldOutSamples:
         return self._samples.batch(np.arange(*rows.indices(len(self.y))), self._dtype)
 
 
-def own_figures(prepared: Prepared, w: NDArray[np.float32], test: Batches | None, begins: str = OWN) -> dict[str, float]:
+def own_figures(
+    prepared: Prepared, w: NDArray[np.float32], test: Batches | None, begins: str = OWN
+) -> dict[str, float]:
     """How good a device's own model is on its test part: the main figure of the task and the loss, by name.
 
     Nothing where no samples are held out, or a figure is not finite: no message holds such a one.

@@ -142,7 +142,10 @@ def _pull(w: Array, anchor: Array, strength: float) -> Array:
     return pull
 
 
-NAMES = ("sgd", "prox", "dyn", "scaffold", "sam", "elmy", "feature-match", "local-norms", "common", "echo", "outliers")
+NAMES = (
+    "sgd", "prox", "dyn", "scaffold", "sam", "elmy", "local-norms", "common", "feature-match", "mmd", "moon", "fusion",
+    "echo", "outliers",
+)  # fmt: skip
 """What every device can do, as it says in its offer; what its owner installed comes on top."""
 
 

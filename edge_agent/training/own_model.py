@@ -57,9 +57,7 @@ class StartRule:
     pull: float = 0.0
 
 
-def train_own_model(
-    work: Train, settings: Common, blobs: BlobStore, prepared: Prepared, progress: Progress
-) -> Trained:
+def train_own_model(work: Train, settings: Common, blobs: BlobStore, prepared: Prepared, progress: Progress) -> Trained:
     """Train the device's own model, or the one received, and keep what comes of it."""
     visit, spec = work.visit, prepared.kit.model
     received, (memory, remembered) = model_of(visit, blobs, spec), memory_of(work, blobs, spec)
@@ -71,9 +69,7 @@ def train_own_model(
     )
     end, passed = rule.start, []
     learns = replace(prepared, samples=parts.learnt)
-    for w, epoch in descend(
-        rule.start, _objective(rule, received, prepared), learns, training, visit.seed, progress
-    ):
+    for w, epoch in descend(rule.start, _objective(rule, received, prepared), learns, training, visit.seed, progress):
         end = w
         passed.append(epoch)
     right = share_right(prepared, end, parts.validation)

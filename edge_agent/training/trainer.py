@@ -31,6 +31,7 @@ from sojourn.model import vectors
 from sojourn.model.graphs import Graphs, check_probe
 from sojourn.node.machine import Did, DidNot, Doing
 from sojourn.parts import Common, Echo, Elmy, LocalNorms, Outliers, TwoStreamPart, name_of
+from sojourn.parts.two_stream import OWN
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.limits import TEXT
 from sojourn.protocol.spec import Kit
@@ -235,7 +236,7 @@ def visit_result(  # all that a visit ends with
         for named in (left.vectors, left.memory)
     )
     if visit.task.objective.keeps_model:
-        kept |= {"own": vectors.save(blobs, sent_model(blobs, start, model, spec), "float32", spec)}
+        kept |= {OWN: vectors.save(blobs, sent_model(blobs, start, model, spec), "float32", spec)}
     return Trained(sent | {"model": model}, len(prepared.samples), measured, None, kept)
 
 

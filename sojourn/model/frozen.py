@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from sojourn.protocol.spec import FrozenTensor, Kit
 
-    Use = Literal["train", "predict", "score", "trunk", "two_stream", "taps", "votes", "slope", "open_train"]
+    Use = Literal["train", "predict", "score", "trunk", "two_stream", "fused", "taps", "votes", "slope", "open_train"]
     """The graphs of a kit, as `FrozenTensor.graphs` calls them."""
 
 PREFIX = "frozen/"
@@ -48,6 +48,8 @@ def graph_in(kit: Kit, use: Use) -> bytes:
         return kit.more.taps.graph if kit.more and kit.more.taps else b""
     if use == "two_stream":
         return kit.two_stream.graph if kit.two_stream else b""
+    if use == "fused":
+        return kit.two_stream.fused if kit.two_stream else b""
     return kit.train if use == "train" else kit.predict
 
 

@@ -103,6 +103,15 @@ def check_open_train(kit: Kit) -> None:
     _compare(kit, "open_train", "the training graph with outliers", inputs, outputs)
 
 
+def check_fused(kit: Kit) -> None:
+    """Refuse a graph of a fused model that does not take and give exactly what the kit says."""
+    vector, learns = Declared(FLOAT, (kit.model.size,)), kit.learns
+    inputs = {"vector": vector, "x": _declared(kit.taken), "anchor_0": vector}
+    _compare(
+        kit, "fused", "the graph of the fused model", inputs, {learns.answers: Declared(FLOAT, (None, *learns.output))}
+    )
+
+
 def check_score(kit: Kit) -> None:
     """Refuse a scoring graph that does not take and give exactly what the kit says."""
     _compare(kit, "score", "the scoring graph", _compared(kit), {"losses": Declared(FLOAT, (None,))})

@@ -6,6 +6,7 @@ from sojourn.parts.aggregators import (
     Aggregator,
     AvgM,
     DynServer,
+    FusionMean,
     Ida,
     OwnAggregator,
     ScaffoldServer,
@@ -78,7 +79,7 @@ from sojourn.parts.schedules import (
     Slots,
     fixed_rounds,
 )
-from sojourn.parts.two_stream import FeatureMatch, TwoStreamPart
+from sojourn.parts.two_stream import FeatureMatch, Fusion, Mmd, Moon, TwoStreamPart
 from sojourn.parts.visits import Cosine, Factor, Gate, Samples, TourBounds, TourPolicy, Training
 
 __all__ = [
@@ -111,11 +112,15 @@ __all__ = [
     "FedSeqArranger",
     "Finisher",
     "FinisherPart",
+    "Fusion",
+    "FusionMean",
     "Gate",
     "HierClusterArranger",
     "IcgArranger",
     "Ida",
     "LocalNorms",
+    "Mmd",
+    "Moon",
     "Natural",
     "NoEstimator",
     "NoFinisher",

@@ -33,6 +33,8 @@ class ObjectivePart(Part, frozen=True):
     """Whether a visit is one descent from the model received, so that several visits can step at once."""
     outcome: ClassVar[Outcome] = "one model"
     """Whether a device ends with a model of its own."""
+    shared: ClassVar[str] = ""
+    """What the job's one model is where that is no result of its own, for people."""
 
     @property
     def elsewhere(self) -> bool:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from sojourn.parts.objective_part import ObjectivePart, kept_for_training
 from sojourn.parts.own_models import Common, LocalNorms
 from sojourn.parts.part import BelowOne, Count, Natural, NotNegative, Own, Positive
-from sojourn.parts.two_stream import FeatureMatch
+from sojourn.parts.two_stream import FeatureMatch, Fusion, Mmd, Moon
 
 
 class Sgd(ObjectivePart, frozen=True, tag="sgd"):
@@ -169,4 +169,7 @@ class OwnObjective(Own, ObjectivePart, frozen=True, tag="own"):
     """Whether it remembers vectors from one visit to the next."""
 
 
-Objective = Sgd | Prox | Dyn | Scaffold | Sam | Elmy | Echo | Outliers | FeatureMatch | LocalNorms | Common | OwnObjective
+Objective = (
+    Sgd | Prox | Dyn | Scaffold | Sam | Elmy | LocalNorms | Common | FeatureMatch | Mmd | Moon | Fusion | Echo
+    | Outliers | OwnObjective
+)  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 from sojourn.parts.objective_part import ObjectivePart, kept_for_training
-from sojourn.parts.part import BelowOne, Chance, Count, NotNegative, Outcome
+from sojourn.parts.part import BelowOne, Chance, Count, NotNegative, Outcome  # noqa: TC001  # msgspec reads annotations
 from sojourn.parts.two_stream import FeatureMatch, TwoStreamPart
 
 Phase = Literal["warm-up", "begin", "accumulate", "personalise"]
@@ -25,6 +25,7 @@ class LocalNorms(ObjectivePart, frozen=True, tag="local-norms"):
     keeps: ClassVar[bool] = True
     one_descent: ClassVar[bool] = False
     outcome: ClassVar[Outcome] = "own models"
+    shared: ClassVar[str] = "the shared part, with the BatchNorm layers of the start"
     test: BelowOne = 0.2
     """The share of a device's samples that its own model is tested on and not trained on; 0 trains on all, and then
     nobody says how good the devices' own models are."""
@@ -45,6 +46,7 @@ class Common(TwoStreamPart, frozen=True, tag="common"):
     keeps: ClassVar[bool] = True
     one_descent: ClassVar[bool] = False
     outcome: ClassVar[Outcome] = "own models"
+    shared: ClassVar[str] = "that of the ring's last device"
     lam: NotNegative = 1.0
     """How strongly its features are drawn to those of the model received (lambda_0); 0 for not at all."""
     threshold: Threshold = 0.6
@@ -56,7 +58,8 @@ class Common(TwoStreamPart, frozen=True, tag="common"):
     share_norms: bool = True
     """Whether a device that takes the model received takes its BatchNorm layers too, or keeps its own."""
     validation: BelowOne = 0.3
-    """The share of the samples that decides which model is better; 0 keeps no own model unless `threshold` is below 0."""
+    """The share of the samples that decides which model is better; 0 for none, and then no device keeps its own model
+    unless `threshold` is below 0."""
     test: BelowOne = 0.3
     """The share of the samples that a device's own model is tested on; 0 for none."""
     phase: Phase = "warm-up"

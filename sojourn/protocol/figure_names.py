@@ -73,7 +73,10 @@ _WORDS = {
 
 def belongs_to(name: str) -> str | None:
     """The model that a figure belongs to, for people; None: the job's own one, on the job's test set."""
-    return next((text for begins, text in _MODELS.items() if name.startswith(begins)), None)
+    found = next((text for begins, text in _MODELS.items() if name.startswith(begins)), None)
+    if found and name == OWN + VALIDATION:
+        return found.replace("test part", "validation part")
+    return found
 
 
 def plain_name(name: str) -> str:

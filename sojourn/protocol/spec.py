@@ -33,6 +33,8 @@ __all__ = [
 ]
 VARIANCE = "running_var"
 """How the name of a state tensor ends that holds variances."""
+GAMMA = "fusion.gamma"
+"""How the name of the tensor ends that says how much of a frozen trunk is taken (FedFusion)."""
 
 
 class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
@@ -87,6 +89,16 @@ class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
                 found.append(slice(at, at + tensor.size))
             at += tensor.size
         return tuple(found)
+
+    @cached_property
+    def gamma(self) -> slice | None:
+        """Where in the vector the numbers of FedFusion's operator stand, if it has such."""
+        at = 0
+        for tensor in self.tensors:
+            if tensor.name.endswith(GAMMA):
+                return slice(at, at + tensor.size)
+            at += tensor.size
+        return None
 
     @cached_property
     def _trained(self) -> int:
@@ -178,6 +190,9 @@ class TwoStreamGraph(msgspec.Struct, frozen=True):
     norm: float
     values: tuple[float, ...]
     state: tuple[float, ...] = ()
+    fused: bytes = b""
+    """Where the model is fused with a frozen trunk (FedFusion): (vector[P], x[B, ...], anchor_0[P]) -> the answers.
+    Devices do not run it; whoever tests a round's model does."""
 
 
 class TapLayer(msgspec.Struct, frozen=True):

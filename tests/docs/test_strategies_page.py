@@ -123,7 +123,21 @@ def known_words() -> set[str]:
     dotted |= {f"gate.{field.name}" for field in msgspec.structs.fields(GateSettings)}
     dotted |= {f"data.{field.name}" for field in msgspec.structs.fields(job_file.JobData)}
     lists = {'shares = ["class-counts"]', 'objectives = ["mine:Sparse"]'}
-    seen = {"vector", "weight", "devices", "objective", "returned", "memory", "begin", "end", "Departure", "Moment"}
+    seen = {
+        "logits",
+        "penultimate",
+        "trunk",
+        "vector",
+        "weight",
+        "devices",
+        "objective",
+        "returned",
+        "memory",
+        "begin",
+        "end",
+        "Departure",
+        "Moment",
+    }
     optional = {"wanted_sets(number, devices)", "rearranges(number)", 'sojourn.randomness.generator(seed, "a name")'}
     told = {"show", "sojourn strategies", "sojourn strategies show fedseq", "agent.toml", "encoding", "float16", "int8"}
     own_part = {"package.module:Class", 'arranger = { name = "mine:Neighbours", size = 3 }', "name", "[training]"}

@@ -16,12 +16,12 @@ from edge_agent.training.own_model import GOOD, MINE
 from sojourn.errors import ModelError
 from sojourn.links.memory import Faults
 from sojourn.model import vectors
-from sojourn.protocol.wire import Offer
 from sojourn.store.journal import MemoryStore
 from tests.edge_agent.training.kits import compiled, compiled_with_state
 from tests.fleet_sim.machines import machine_of
 from tests.fleet_sim.small_fleet import Run, SmallFleet, job, kit_of_jobs, run
 from tests.fleet_sim.written_out import EPOCHS, PLAIN, SITES, start, tour, train
+from tests.there import there
 
 DEVICES = tuple(device for devices in SITES.values() for device in devices)
 ALL: dict[str, Any] = {"objective__validation": 0.0, "objective__test": 0.0}
@@ -126,7 +126,7 @@ def test_the_job_has_two_rounds_besides_its_trips_and_devices_train_alone_in_the
     done = metafed(schedule__trips=3)
     plans = [[tour.hops for tour in plan.tours] for plan in done.fleet.ledger.plans]
     alone = [(device,) for device in DEVICES]
-    ring = [devices for devices in SITES.values()]
+    ring = list(SITES.values())
     assert plans == [alone, ring, ring, ring, alone]
     assert [report.visits for report in done.state.history] == [6] * 5
     before, after = done.state.history[-2:]
@@ -216,10 +216,9 @@ def test_agents_that_do_not_know_the_objective_are_left_out_by_name() -> None:
         def _agent(self, name: str, data: Any, broker: Any) -> Any:
             node = super()._agent(name, data, broker)
             if name == "dev-2":
-                agent = node.machine
-                known = tuple(each for each in agent.offer.objectives if each not in ("local-norms", "common"))
-                agent.offer = msgspec.structs.replace(agent.offer, objectives=known)
-                assert isinstance(agent.offer, Offer)
+                agent, early = node.machine, ("sgd", "prox", "dyn", "scaffold", "sam", "elmy")
+                assert isinstance(agent, Agent)
+                agent.offer = msgspec.structs.replace(there(agent.offer), objectives=early)
             return node
 
     fleet = Mixed(SITES)

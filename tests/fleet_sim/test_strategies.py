@@ -31,6 +31,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "naive-gsp-icg": {"arranger__sets": 3, "schedule__fraction": 0.5},
     "fedgsp": {"schedule__beta": 2, "schedule__kappa": 0.6, "rounds": 3},
     **{name: {"arranger__sets": 3, "rounds": 5} for name in ("fedcat", "fedcat-gc", "fedcat-dc")},
+    "moon": {"objective__mu": 1.0, "training__momentum": 0.0},
     "fedelmy": ELMY,
     "fedelmy-few-shot": {**ELMY, "schedule__trips": 2},
     "fedelmy-parallel": ELMY,
@@ -58,7 +59,7 @@ def small(name: str, **changes: Any) -> str:
 def test_a_rough_link_gives_the_same_bits(name: str) -> None:
     clean = run(small(name), SITES)
     assert clean.state.status == "done", clean.state.detail
-    assert not np.array_equal(clean.model, initial_model())
+    assert clean.model.shape != initial_model().shape or not np.array_equal(clean.model, initial_model())
     assert np.isfinite(clean.model).all()
     rough = run(small(name), SITES, Faults(loss=0.2, repeat=0.2, delay=0.01, spread=0.4, seed=5))
     assert rough.state.status == "done", rough.state.detail

@@ -19,6 +19,9 @@ JOBS: dict[str, dict[str, Any]] = {
     "fedelmy": {"rounds": None, "objective__models": 2, "objective__warmup": 1, "training__optimiser": "adam"},
     "scaffold": {"encoding": "float16"},
     "hierfavg": {},
+    "fedmmd": {"objective__weight": 1.0},
+    "moon": {"objective__projection": 6, "objective__mu": 1.0, "rounds": 3},
+    "fedfusion": {"objective__operator": "conv"},
 }
 
 

@@ -76,10 +76,10 @@ def by_torch(bench: Bench, it: Common, start: Any, epochs: int, pull: float = 0.
         loss = nn.functional.cross_entropy(model[-1](features), labels[index])
         loss = loss + pull * nn.functional.mse_loss(features, frozen)
         model.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter -= LR * parameter.grad  # type: ignore[operator]
+                parameter.sub_(LR * parameter.grad)  # type: ignore[operator]
     return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]).numpy()
 
 

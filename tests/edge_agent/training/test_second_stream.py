@@ -1,4 +1,4 @@
-"""Objectives with a second stream on a device, against the same loop written out in torch, and by their limiting cases."""
+"""Objectives with a second stream on a device: against the same loop written out in torch, and in their limits."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def by_torch(x: Any, y: Any, term: Callable[[Any, Any, Any, Any], Any], epochs: 
         loss.backward()
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter -= LR * parameter.grad
+                parameter.sub_(LR * parameter.grad)
     return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]).numpy()
 
 
