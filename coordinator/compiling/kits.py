@@ -23,6 +23,7 @@ from coordinator.compiling.preprocessing import normalised
 from coordinator.compiling.probing import probes
 from coordinator.compiling.recurrence import with_recurrence
 from coordinator.compiling.samples import ProbeSamples, like
+from coordinator.compiling.soft_answers import with_soft_answers
 from coordinator.compiling.survey import Survey, check_layers, instead_of, linear_weights, take_survey
 from coordinator.compiling.tracing import TRACED_BATCH, Trainee
 from coordinator.compiling.trunks import cut, mixes_samples, shared
@@ -73,6 +74,7 @@ def compile_kit(
     objective: TwoStreamPart | None = None,
     taps: bool = False,
     outliers: Outliers | None = None,
+    soft: bool = False,
     report: Report = lambda _step: None,
 ) -> Compiled:
     """Compile `module` with its loss and normalisation; ModelError where the result is not what torch computes.
@@ -84,12 +86,27 @@ def compile_kit(
     objective: what devices minimise, where it compares the model with frozen ones: the kit then has a graph for it.
     outliers: what devices minimise, where models have one more answer, for what is unknown: with graphs for that.
     taps: whether devices look at what the layers of weights are given: the kit then has a graph of it.
+    soft: whether devices also learn from given answers: the kit then has a graph for it.
     report: is told each step as it begins, in words.
     """
     with plain_attention():
         learnt = learning or classifying(len(classes), unknown=outliers is not None)
         return _compile(
-            module, input, classes, learnt, mean, std, seed, batch, batchnorm, whole, objective, taps, outliers, report
+            module,
+            input,
+            classes,
+            learnt,
+            mean,
+            std,
+            seed,
+            batch,
+            batchnorm,
+            whole,
+            objective,
+            taps,
+            outliers,
+            soft,
+            report,
         )
 
 
@@ -107,6 +124,7 @@ def _compile(
     objective: TwoStreamPart | None,
     with_taps: bool,
     outliers: Outliers | None,
+    with_soft: bool,
     report: Report,
 ) -> Compiled:
     report("looking at the layers")
@@ -153,6 +171,9 @@ def _compile(
     if outliers:
         report("writing the graphs with outliers")
         kit = with_outliers(kit, trainee, outliers, samples, seed)
+    if with_soft:
+        report("writing the graph with given answers")
+        kit = with_soft_answers(kit, trainee, samples, seed)
     exam = Exam(trainee, samples, seed, batch)
     check_kit(kit, exam, lambda at, of: report(f"checking the gradient ({at + 1} of {of})"))
     if second:

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coordinator.finishers.echo import echo
+from coordinator.finishers.generator import first_generator, learn_generator
 from coordinator.finishers.task import Finished, FinishTask, State, Vector
 from sojourn.errors import JobError
-from sojourn.parts import Dense, EchoServer, Finisher, NoFinisher, OwnFinisher, Vote, name_of, own
+from sojourn.parts import Dense, EchoServer, Finisher, GeneratorServer, NoFinisher, OwnFinisher, Vote, name_of, own
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from coordinator.strategies import Strategy
     from sojourn.protocol.spec import Kit
 
     Arithmetic = Callable[[Any, FinishTask], Finished]
@@ -47,10 +49,10 @@ def check_kit(settings: Finisher, kit: Kit) -> None:
         )
 
 
-def first_state(settings: Finisher, kit: Kit, seed: int) -> State:
-    """The vectors that a finisher begins with; those that it sends are among them."""
-    made = _FIRST.get(type(settings))
-    return made(settings, kit, seed) if made else {}
+def first_state(strategy: Strategy, kit: Kit, seed: int) -> State:
+    """The vectors that a strategy's finisher begins with; those that it sends are among them."""
+    made = _FIRST.get(type(strategy.finisher))
+    return made(strategy.objective, kit, seed) if made else {}
 
 
 def _check(vector: object, size: int | None, what: str) -> None:
@@ -92,8 +94,9 @@ _FINISHERS: dict[type[Finisher], Arithmetic] = {
     Dense: _dense,
     EchoServer: echo,
     Vote: _vote,
+    GeneratorServer: learn_generator,
     OwnFinisher: _own,
 }
-_FIRST: dict[type[Finisher], Callable[[Any, Kit, int], State]] = {}
-"""How those begin that have state before the first round."""
+_FIRST: dict[type[Finisher], Callable[[Any, Kit, int], State]] = {GeneratorServer: first_generator}
+"""How those begin that have state before the first round, by the objective of their job."""
 __all__ = ["FinishTask", "Finished", "State", "Vector", "finish", "first_state"]

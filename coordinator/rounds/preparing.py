@@ -27,7 +27,7 @@ from sojourn import __version__
 from sojourn.errors import InvalidBlob, InvalidMessage, JobError
 from sojourn.model import vectors
 from sojourn.model.classifier import classifier_weights
-from sojourn.parts import ClassifierEstimator, Echo, Outliers, TwoStreamPart, name_of
+from sojourn.parts import ClassifierEstimator, Echo, Generated, Outliers, TwoStreamPart, name_of
 from sojourn.protocol.abilities import asked_by
 from sojourn.protocol.envelope import pack_blob, unpack_blob
 from sojourn.protocol.mandate_messages import Normalisation
@@ -161,7 +161,7 @@ def _outliers(job: JobSettings) -> Outliers | None:
 def _more_graphs(job: JobSettings) -> list[object]:
     """The objective, where the kit needs further graphs for it; such a kit is in one piece."""
     objective = job.parts().objective
-    if not isinstance(objective, Echo | Outliers):
+    if not isinstance(objective, Echo | Outliers | Generated):
         return []
     if job.model.names_frozen:
         raise JobError(
@@ -220,6 +220,7 @@ def _compiled(
         objective=_second_stream(job),
         taps=isinstance(job.parts().objective, Echo),
         outliers=_outliers(job),
+        soft=isinstance(job.parts().objective, Generated),
         report=say,
     )
     kit = with_shared_weights(compiled.kit, module) if job.model.names_frozen else compiled.kit
@@ -267,7 +268,7 @@ def first_vectors(
     strategy = job.parts()
     held = {"model": initial, **first_state(strategy.aggregator, len(initial))}
     exact = {name: vectors.save(blobs, vector, "float32", kit.model) for name, vector in held.items()}
-    exact |= save_state(finishing.first_state(strategy.finisher, kit, job.seed), strategy.finisher, blobs)
+    exact |= save_state(finishing.first_state(strategy, kit, job.seed), strategy.finisher, blobs)
     return exact, handouts(held, exact, strategy, job, blobs, kit)
 
 

@@ -24,6 +24,7 @@ from coordinator.strategies import (
     fedelmy_few_shot,
     fedelmy_parallel,
     fedfusion,
+    fedgen,
     fedgsp,
     fedmmd,
     fedov,
@@ -78,7 +79,7 @@ STRATEGIES: dict[str, Named] = {
     for each in map(
         _read,
         (
-            visit, hiercluster, fedavg, fedavgm, fedprox, fedmmd, moon, fedfusion, scaffold, feddyn, fedadagrad,
+            visit, hiercluster, fedavg, fedavgm, fedprox, fedmmd, moon, fedfusion, fedgen, scaffold, feddyn, fedadagrad,
             fedadam, fedyogi, ida, hierfavg, clusamp, fedseq, fedseq_prox, fedseq_dyn, fedseq_inter, fedseq_inter_prox,
             fedseq_inter_dyn, fedgsp, naive_gsp, naive_gsp_icg, fedcat, fedcat_gc, fedcat_dc, fedelmy, fedelmy_few_shot,
             fedelmy_parallel, chain, dfedavgm, dfedsam, fedbn, metafed, dense, ma_echo, fedov,

@@ -144,7 +144,7 @@ def _pull(w: Array, anchor: Array, strength: float) -> Array:
 
 NAMES = (
     "sgd", "prox", "dyn", "scaffold", "sam", "elmy", "local-norms", "common", "feature-match", "mmd", "moon", "fusion",
-    "echo", "outliers",
+    "echo", "outliers", "generated",
 )  # fmt: skip
 """What every device can do, as it says in its offer; what its owner installed comes on top."""
 

@@ -14,6 +14,7 @@ from edge_agent.training.descent import Prepared, descend, metrics
 from edge_agent.training.echo import train_echo
 from edge_agent.training.estimates import estimate, trains
 from edge_agent.training.features import content_of, with_features
+from edge_agent.training.generated import train_generated
 from edge_agent.training.handover import companions_of, memory_of, model_of, save_model, sent_model
 from edge_agent.training.model_pool import train_pool
 from edge_agent.training.outliers import train_with_outliers
@@ -30,7 +31,7 @@ from sojourn.errors import DataError, SojournError
 from sojourn.model import vectors
 from sojourn.model.graphs import Graphs, check_probe
 from sojourn.node.machine import Did, DidNot, Doing
-from sojourn.parts import Common, Echo, Elmy, LocalNorms, Outliers, TwoStreamPart, name_of
+from sojourn.parts import Common, Echo, Elmy, Generated, LocalNorms, Outliers, TwoStreamPart, name_of
 from sojourn.parts.two_stream import OWN
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.limits import TEXT
@@ -174,6 +175,8 @@ def train_visit(work: Train, blobs: BlobStore, prepared: Prepared, progress: Pro
             done = train_echo(work, echo, blobs, prepared, progress)
         case Task(objective=Outliers() as open_set):
             done = train_with_outliers(work, open_set, blobs, prepared, progress)
+        case Task(objective=Generated() as generated):
+            done = train_generated(work, generated, blobs, prepared, progress)
         case _:
             done = _train_one_model(work, blobs, prepared, progress)
     measured = done.metrics | {"seconds": perf_counter() - began}

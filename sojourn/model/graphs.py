@@ -18,6 +18,7 @@ from sojourn.model.kit_rules import (
     check_open_train,
     check_predict,
     check_score,
+    check_soft,
     check_taps,
     check_train,
     check_trunk,
@@ -244,6 +245,22 @@ class Graphs:
         _check_shape("gradient", gradient, (self._kit.model.learnt,))
         return float(loss), gradient
 
+    def soft_loss_and_gradient(
+        self,
+        vector: NDArray[np.float32],
+        x: NDArray[np.generic],
+        y: NDArray[np.generic],
+        soft: NDArray[np.float32],
+        noise: Sequence[NDArray[np.float32]] = (),
+    ) -> tuple[float, NDArray[np.float32]]:
+        """The plain loss of a batch, and the gradient with answers that a sample is to be like, besides its label."""
+        feeds = self._feeds(vector, x, y) | {"soft": soft}
+        feeds |= {f"noise_{at}": values for at, values in enumerate(noise)}
+        loss, gradient = self._soft.run(["loss", "gradient"], feeds)
+        _check_shape("loss", loss, ())
+        _check_shape("gradient", gradient, (self._kit.model.learnt,))
+        return float(loss), gradient
+
     def loss_with_unknown(
         self,
         vector: NDArray[np.float32],
@@ -277,6 +294,11 @@ class Graphs:
     def _open_train(self) -> onnxruntime.InferenceSession:
         check_open_train(self._kit)
         return self._session("open_train", "the training graph with outliers")
+
+    @cached_property
+    def _soft(self) -> onnxruntime.InferenceSession:
+        check_soft(self._kit)
+        return self._session("soft", "the training graph with given answers")
 
     @cached_property
     def _score(self) -> onnxruntime.InferenceSession:

@@ -103,6 +103,13 @@ def check_open_train(kit: Kit) -> None:
     _compare(kit, "open_train", "the training graph with outliers", inputs, outputs)
 
 
+def check_soft(kit: Kit) -> None:
+    """Refuse a training graph with given answers that is not what the kit says."""
+    inputs, outputs = _trains(kit)
+    inputs["soft"] = Declared(FLOAT, (None, len(kit.classes)))
+    _compare(kit, "soft", "the training graph with given answers", inputs, outputs)
+
+
 def check_fused(kit: Kit) -> None:
     """Refuse a graph of a fused model that does not take and give exactly what the kit says."""
     vector, learns = Declared(FLOAT, (kit.model.size,)), kit.learns

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sojourn.parts import Echo
+from sojourn.model.generator import GeneratorLayout
+from sojourn.parts import Echo, Generated
 from sojourn.protocol.spec import ModelSpec, TensorSpec
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ def length_of(name: str, objective: Objective, kit: Kit) -> int | None:
     """How many numbers such a vector has; None: as many as the model."""
     if isinstance(objective, Echo) and name in objective.tells:
         return sum(told_numbers(objective, kit)) + len(kit.classes)
+    if isinstance(objective, Generated) and name in objective.tells:
+        return len(kit.classes)
+    if isinstance(objective, Generated) and name in objective.receives:
+        return GeneratorLayout.of(objective, kit).size
     return None
 
 

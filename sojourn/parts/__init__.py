@@ -39,7 +39,17 @@ from sojourn.parts.estimators import (
     SizeEstimator,
     UpdateEstimator,
 )
-from sojourn.parts.finishers import Dense, EchoServer, Finisher, FinisherPart, NoFinisher, OwnFinisher, Vote
+from sojourn.parts.finishers import (
+    Dense,
+    EchoServer,
+    Finisher,
+    FinisherPart,
+    GeneratorServer,
+    NoFinisher,
+    OwnFinisher,
+    Vote,
+)
+from sojourn.parts.generated import Generated
 from sojourn.parts.objectives import (
     Dyn,
     Echo,
@@ -115,6 +125,8 @@ __all__ = [
     "Fusion",
     "FusionMean",
     "Gate",
+    "Generated",
+    "GeneratorServer",
     "HierClusterArranger",
     "IcgArranger",
     "Ida",

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from sojourn.parts.part import BelowOne, Count, Natural, NotNegative, Outcome, Own, Part, Positive
+from sojourn.parts.part import BelowOne, Count, Natural, NotNegative, Outcome, Own, Part, Positive, Share
 
 
 class FinisherPart(Part, frozen=True):
@@ -112,6 +112,31 @@ class Vote(FinisherPart, frozen=True, tag="vote"):
     """Megabytes that the members' models may take."""
 
 
+class GeneratorServer(FinisherPart, frozen=True, tag="generator"):
+    """FedGen's server half: a generator of inputs for the last layer learns from the members', and goes to the devices.
+
+    The round's model is the aggregator's.
+    """
+
+    sends: ClassVar[tuple[str, ...]] = ("generator",)
+    classes: ClassVar[bool] = True
+    device_half: ClassVar[str | None] = "generated"
+    steps: Natural = 50
+    """Steps of the generator in each round; 0 leaves it as it was drawn."""
+    batch: Count = 32
+    """Made-up inputs in a step."""
+    lr: Positive = 3e-4
+    """Its learning rate, with Adam."""
+    decay: Share = 0.98
+    """By how much that shrinks from round to round."""
+    weight_decay: NotNegative = 1e-2
+    """How strongly its weights are held near 0; 0 for not at all."""
+    alpha: NotNegative = 1.0
+    """How much it counts that the members' last layers see the class that an input was made for."""
+    eta: NotNegative = 1.0
+    """How much it counts that unlike noise gives unlike inputs; 0 for not at all."""
+
+
 class OwnFinisher(Own, frozen=True, tag="own"):
     """A finisher of one's own."""
 
@@ -126,4 +151,4 @@ class OwnFinisher(Own, frozen=True, tag="own"):
     """Whether a member must be one device."""
 
 
-Finisher = NoFinisher | Dense | EchoServer | Vote | OwnFinisher
+Finisher = NoFinisher | Dense | EchoServer | Vote | GeneratorServer | OwnFinisher

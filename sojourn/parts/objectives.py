@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from sojourn.parts.generated import Generated
 from sojourn.parts.objective_part import ObjectivePart, kept_for_training
 from sojourn.parts.own_models import Common, LocalNorms
 from sojourn.parts.part import BelowOne, Count, Natural, NotNegative, Own, Positive
@@ -171,5 +172,5 @@ class OwnObjective(Own, ObjectivePart, frozen=True, tag="own"):
 
 Objective = (
     Sgd | Prox | Dyn | Scaffold | Sam | Elmy | LocalNorms | Common | FeatureMatch | Mmd | Moon | Fusion | Echo
-    | Outliers | OwnObjective
+    | Outliers | Generated | OwnObjective
 )  # fmt: skip

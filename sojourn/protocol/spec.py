@@ -255,6 +255,9 @@ class MoreGraphs(msgspec.Struct, frozen=True, omit_defaults=True):
 
     taps: TapGraph | msgspec.UnsetType = msgspec.UNSET
     outliers: OutlierGraphs | msgspec.UnsetType = msgspec.UNSET
+    soft: bytes = b""
+    """As the training graph, with one more input: soft[B, C], how much each class counts for a sample besides its
+    label. The loss that it gives is the plain one."""
 
 
 class Kit(msgspec.Struct, frozen=True):

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from sojourn.store.blobs import BlobStore
 
 SHARES = ("class-counts", "projections")
-OWN_GRAPHS = ("ma-echo", "fedov")
+OWN_GRAPHS = ("ma-echo", "fedov", "fedgen")
 """Strategies whose kits have graphs that others do not have."""
 TRAINING = 2.0
 """Virtual seconds that a visit takes."""

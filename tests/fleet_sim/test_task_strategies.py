@@ -18,7 +18,7 @@ CHANGES: dict[str, dict[str, Any]] = {name: FEDSEQ for name in STRATEGIES if nam
 FIGURES = {"regression": {"rmse", "mae", "r2"}, "reconstruction": {"rmse", "anomaly_auc"}}
 
 
-OF_CLASSES = {"metafed", "dense", "ma-echo", "fedov"}
+OF_CLASSES = {"metafed", "dense", "ma-echo", "fedov", "fedgen"}
 """They choose between models by right answers, or work on classes, and a job without them is refused."""
 
 
