@@ -8,6 +8,7 @@ from sojourn.parts import (
     ClassCountEstimator,
     Common,
     Elmy,
+    Generated,
     LocalNorms,
     NoEstimator,
     OwnObjective,
@@ -86,6 +87,8 @@ def _telling(strategy: Strategy) -> Iterator[str]:
     if isinstance(strategy.objective, LocalNorms | Common) and strategy.objective.test:
         share = 100 * strategy.objective.test
         yield f"own figures told: how good the device's own model is on {share:g} % of its samples, held out for that"
+    if isinstance(strategy.objective, Generated):
+        yield "class counts: each device tells how many samples of each class it saw, if its owner shares them"
     by_samples = getattr(strategy.aggregator, "weighting", None) == "samples"
     if by_samples and not strategy.schedule.in_turn:
         yield "samples told: how many a model has seen is its weight"
