@@ -69,6 +69,7 @@ STRUCTURES: dict[str, type] = {
     "TourSigning": messages.TourSigning,
     **{form.__name__: form for form in (spec.ModelSpec, spec.TensorSpec, spec.ValueRange, spec.FrozenTensor)},
     "Trunk": spec.Trunk,
+    **{form.__name__: form for form in (spec.MoreGraphs, spec.TapGraph, spec.TapLayer, spec.OutlierGraphs)},
     **{form.__name__: form for form in (spec.InputSpec, spec.Probe, Exemplars, wire.Epoch, wire.Ref)},
     **{form.__name__: form for form in (wire.TourId, wire.VisitId, wire.Task, wire.Offer, Member)},
     "DataSummary": DataSummary,

@@ -36,7 +36,7 @@ def fleet(tmp_path_factory):
         own_brokers=True,
         max_packet=128_000,
         data=data,
-        flags=("--share", "class-counts"),
+        flags=("--share", "class-counts", "--share", "projections"),
     )
     yield live
     live.stop()
