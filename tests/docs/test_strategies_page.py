@@ -28,6 +28,7 @@ from hierarchy.arranging.arrangement import ArrangeContext, Candidates, ClientSe
 from sojourn import parts
 from sojourn.model.exemplars import Exemplars
 from sojourn.parts import own
+from sojourn.protocol.figure_names import own_names
 from sojourn.protocol.messages import Message
 from sojourn.toml import dumps
 
@@ -142,6 +143,7 @@ def known_words() -> set[str]:
     told = {"show", "sojourn strategies", "sojourn strategies show fedseq", "agent.toml", "encoding", "float16", "int8"}
     own_part = {"package.module:Class", 'arranger = { name = "mine:Neighbours", size = 3 }', "name", "[training]"}
     tables = {"[gate]", "[tours]", "true", "false"}
+    figures = {*own_names("classification"), "own_loss", "88.9 % own", "target", "sojourn job list"}
     return (
         {*STRATEGIES, *FORMS, "training", *(name for _, name, _ in FORMS_OF), *MEASURES}
         | fields
@@ -152,6 +154,7 @@ def known_words() -> set[str]:
         | seen
         | optional
         | told
+        | figures
         | own_part
         | tables
     )
