@@ -223,7 +223,6 @@ def test_a_fused_model_is_tested_with_the_trunk_that_its_devices_began_with() ->
 
 KNOBS = [
     ("fedmmd", {"objective__weight": 1.0}),
-    ("fedmmd", {"objective__weight": 1.0, "objective__floor": 0.5}),
     ("fedmmd", {"objective__distance": "l2"}),
     ("moon", {"objective__mu": 1.0}),
     ("moon", {"objective__tau": 2.0}),
