@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from edge_agent.training.descent import Batches, Progress
     from fleet_sim.engines.engine import Shards
+    from sojourn.model.graphs import Streams
     from sojourn.store.blobs import BlobStore
 
 STEEP = 1e30
@@ -85,9 +86,10 @@ class UntrainedGraphs(Graphs):
         y: NDArray[np.generic],
         noise: Sequence[NDArray[np.float32]] = (),
         beside: Sequence[NDArray[np.float32]] = (),
+        streams: Streams | None = None,
     ) -> tuple[float, NDArray[np.float32]]:
         """As steep as can be: where nothing is learnt, no way is too long for the gate."""
-        del vector, x, y, noise, beside
+        del vector, x, y, noise, beside, streams
         return 1.0, np.full(self._kit.model.learnt, STEEP, np.float32)
 
     def loss(self, vector: NDArray[np.float32], x: NDArray[np.generic], y: NDArray[np.generic]) -> float:

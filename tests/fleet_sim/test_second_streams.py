@@ -85,7 +85,7 @@ def cut(vector: Any, spec: Any) -> Tensors:
 
 def kernel(a: Tensor, b: Tensor) -> Tensor:
     squares = (a[:, None] - b[None]).square().sum(2)
-    return sum(torch.exp(-squares / (2 * s)) for s in WIDTHS).mean()
+    return torch.stack([torch.exp(-squares / (2 * s)) for s in WIDTHS]).sum(0).mean()
 
 
 def mmd(a: Tensor, b: Tensor) -> Tensor:
