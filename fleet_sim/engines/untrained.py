@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edge_agent.training import objectives
 from edge_agent.training.descent import EpochResult, Prepared, metrics, steps_of
 from edge_agent.training.estimates import class_counts, estimate, estimate_result, trains
 from edge_agent.training.handover import companions_of, memory_of, model_of, save_model
 from edge_agent.training.reasons import Unsupported
-from edge_agent.training.trainer import attempt, learnt_parts, visit_result
+from edge_agent.training.trainer import attempt, begin, visit_result
 from edge_agent.training.work import Train, Trained, Warm, Warmed
 from fleet_sim.engines.engine import Outcome, brought, outcome_of
 from fleet_sim.engines.spent import Spent
@@ -175,7 +174,7 @@ class _UntrainedVisit:
             return Trained(sent, len(prepared.samples), metrics(passed), None, {})
         memory, remembered = memory_of(work, self.blobs, spec)
         received = companions_of(visit, self.blobs, spec)
-        objective = objectives.begin(visit.task.objective, *learnt_parts(spec, start, received, memory))
+        objective = begin(visit.task.objective, spec, start, received, memory)
         if objective is None:
             raise Unsupported(f"the objective {name_of(visit.task.objective)!r} is not known here")
         return visit_result(visit, self.blobs, prepared, start_and_end, objective, passed, remembered)
