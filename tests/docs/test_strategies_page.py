@@ -30,7 +30,7 @@ from hierarchy.arranging.arrangement import ArrangeContext, Candidates, ClientSe
 from sojourn import parts
 from sojourn.model.exemplars import Exemplars
 from sojourn.parts import own
-from sojourn.protocol.figure_names import finisher_names
+from sojourn.protocol.figure_names import finisher_names, own_names
 from sojourn.protocol.messages import Message
 from sojourn.protocol.spec import InputSpec, ModelSpec, TensorSpec
 from sojourn.toml import dumps
@@ -129,7 +129,7 @@ def known_words() -> set[str]:
     dotted = {f"tours.{field.name}" for field in msgspec.structs.fields(TourSettings)}
     dotted |= {f"gate.{field.name}" for field in msgspec.structs.fields(GateSettings)}
     dotted |= {f"data.{field.name}" for field in msgspec.structs.fields(job_file.JobData)}
-    figures = {*finisher_names("classification"), "vote_loss", "adv = 0.0"}
+    finished = {*finisher_names("classification"), "vote_loss", "adv = 0.0", "apart", "alone"}
     told_of = {"members", "load", "told", "mean", "kit", "job", "seed", "state", "exemplars", "Finished", "samples"}
     lists = {'shares = ["class-counts"]', 'objectives = ["mine:Sparse"]'}
     seen = {
@@ -151,6 +151,7 @@ def known_words() -> set[str]:
     told = {"show", "sojourn strategies", "sojourn strategies show fedseq", "agent.toml", "encoding", "float16", "int8"}
     own_part = {"package.module:Class", 'arranger = { name = "mine:Neighbours", size = 3 }', "name", "[training]"}
     tables = {"[gate]", "[tours]", "true", "false"}
+    figures = {*own_names("classification"), "own_loss", "88.9 % own", "target", "sojourn job list"}
     return (
         {*STRATEGIES, *FORMS, "training", *(name for _, name, _ in FORMS_OF), *MEASURES}
         | fields
@@ -161,9 +162,10 @@ def known_words() -> set[str]:
         | seen
         | optional
         | told
+        | figures
         | own_part
         | tables
-        | figures
+        | finished
         | told_of
         | {"sends", "apart = false", "alone = true", "accuracy", "sojourn job watch", "projections", "shares"}
     )

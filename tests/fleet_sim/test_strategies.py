@@ -31,7 +31,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "naive-gsp-icg": {"arranger__sets": 3, "schedule__fraction": 0.5},
     "fedgsp": {"schedule__beta": 2, "schedule__kappa": 0.6, "rounds": 3},
     **{name: {"arranger__sets": 3, "rounds": 5} for name in ("fedcat", "fedcat-gc", "fedcat-dc")},
-    "moon": {"objective__mu": 1.0, "training__momentum": 0.0},
+    "moon": {"objective__mu": 1.0, "objective__projection": 6, "training__momentum": 0.0},
     "fedelmy": ELMY,
     "fedelmy-few-shot": {**ELMY, "schedule__trips": 2},
     "fedelmy-parallel": ELMY,
