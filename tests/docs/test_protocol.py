@@ -445,7 +445,11 @@ def test_every_objective_is_described_with_what_travels_and_what_is_kept():
         )
     }
     assert told == {
-        form.__struct_config__.tag: (_received(form), set(form.returns), form is parts.OwnObjective or form.keeps)
+        form.__struct_config__.tag: (
+            _received(form),
+            {*form.returns, *form.tells},
+            form is parts.OwnObjective or form.keeps,
+        )
         for form in get_args(parts.Objective)
     }
 
