@@ -24,6 +24,7 @@ from sojourn.protocol.spec import MoreGraphs, OutlierGraphs
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from coordinator.compiling.preprocessing import Normalised
@@ -68,7 +69,7 @@ class OutlierTrainee(Trainee):
         _check(made, kit, self, samples, seed)
         return made
 
-    def _train_graph(self, x: Tensor, y: Tensor, noise: Sequence[np.ndarray]) -> bytes:  # type: ignore[type-arg]
+    def _train_graph(self, x: Tensor, y: Tensor, noise: Sequence[NDArray[np.float32]]) -> bytes:
         names = OutlierGraphs(b"", b"", b"", self.terms).further
         further = [torch.ones(len(x)) if name in ("unlike", "share") else x for name in names]
 

@@ -109,8 +109,9 @@ class TwoStreamTrainee(Trainee):
         inner = self.module.get_submodule("module")
         with watched(self.module, self.learning.features) as seen, self._tap.watched(inner) as tapped:
             outputs = self._call(tensors, x)
-        found = self._fusion.seen if self._fusion else tapped[-1].flatten(1)
-        return ForwardPass(outputs, {**seen, TAP: found})
+        if self._fusion and self._fusion.seen is not None:
+            return ForwardPass(outputs, {**seen, TAP: self._fusion.seen})
+        return ForwardPass(outputs, {**seen, TAP: tapped[-1].flatten(1)})
 
 
 class TwoStreamGraphs(Graphs):

@@ -69,11 +69,20 @@ def dense(settings: Dense, task: FinishTask) -> Finished:
     with repeatable(derive(task.seed, "dense")) as place:
         models = TorchModels(task, place)
         members = [models.filled(member.load()) for member in task.members]
-        drawn = (torch.Generator().manual_seed(derive(task.seed, name)) for name in ("images", "learning"))
+        making, learning = (torch.Generator().manual_seed(derive(task.seed, name)) for name in ("images", "learning"))
         low, high = (kit.values.low, kit.values.high) if kit.values else (0.0, 1.0)
         student = models.fresh(derive(task.seed, "student"))
         it = _Distilling(
-            settings, place, *drawn, members, student, kit.input.shape, len(kit.classes), low, max(high - low, 1e-6)
+            settings,
+            place,
+            making,
+            learning,
+            members,
+            student,
+            kit.input.shape,
+            len(kit.classes),
+            low,
+            max(high - low, 1e-6),
         )
         best = _distil(it, task, models)
         return Finished(best)
@@ -116,7 +125,7 @@ def generate(it: _Distilling) -> Tensor:
             if (reached := float(loss.detach())) < lowest:
                 best, lowest = images.detach().clone(), reached
             optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimiser.step()
     finally:
         unusual.close()
@@ -130,7 +139,8 @@ def _loss(it: _Distilling, x: Tensor, y: Tensor, unusual: UnusualStatistics) -> 
         return loss
     apart = functional.kl_div(said.log_softmax(1), together.softmax(1), reduction="none").sum(1)
     differ = (said.argmax(1) != together.argmax(1)).float()
-    return loss - it.settings.adv * (differ * apart).mean()
+    found: Tensor = loss - it.settings.adv * (differ * apart).mean()
+    return found
 
 
 def learn(it: _Distilling, pool: Sequence[Tensor], optimiser: torch.optim.Optimizer) -> None:
@@ -144,7 +154,7 @@ def learn(it: _Distilling, pool: Sequence[Tensor], optimiser: torch.optim.Optimi
         said = (it.student(x) / tau).log_softmax(1)
         loss = tau * tau * functional.kl_div(said, wanted, reduction="batchmean")
         optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimiser.step()
 
 

@@ -53,7 +53,8 @@ def draw_weights(generator: Generator, by: torch.Generator) -> None:
             if isinstance(layer, nn.Linear | nn.Conv2d | nn.BatchNorm2d):
                 centre = 1.0 if isinstance(layer, nn.BatchNorm2d) else 0.0
                 layer.weight.copy_(centre + SPREAD * torch.randn(layer.weight.shape, generator=by))
-                layer.bias.zero_()
+                if layer.bias is not None:
+                    layer.bias.zero_()
 
 
 def shifted(images: Tensor, padding: int, flip: bool, by: torch.Generator) -> Tensor:

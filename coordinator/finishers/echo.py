@@ -117,8 +117,7 @@ def _put(model: dict[str, Vector], layer: TapLayer, rows: Matrix) -> None:
 
 def _mean(models: Sequence[Vector]) -> Vector:
     """The uniform mean, whatever the aggregator."""
-    found: Vector = np.mean(models, axis=0, dtype=np.float64).astype(np.float32)
-    return found
+    return np.stack(models).mean(0, dtype=np.float64).astype(np.float32)
 
 
 def _check_room(settings: EchoServer, layer: TapLayer, size: int, members: int) -> None:

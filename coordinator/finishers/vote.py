@@ -66,5 +66,5 @@ def _learn(  # all that it learns with
             # Over all elements, as the authors do.
             loss = functional.kl_div(said, wanted[rows].to(place), reduction="none").mean()
             adam.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             adam.step()

@@ -209,7 +209,7 @@ class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     aggregator: dict[str, Any] = {}
     """How models become the next one: a table, or a name alone. Example: `"yogi"`."""
     finisher: dict[str, Any] = {}
-    """What the coordinator makes of all models at once, after a round: a table, or a name alone. Example: `"dense"`."""
+    """What the coordinator makes of all models at once, after a round: a table, or a name alone. Example: `"none"`."""
 
     def parts(self) -> Strategy:
         """The named strategy with this job's changes."""

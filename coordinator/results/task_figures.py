@@ -178,7 +178,7 @@ def _is_finished(config: Mapping[str, Any]) -> bool:
 
 def shows_members(finisher: Any) -> bool:
     """Whether a finisher's rounds have figures of the members' models."""
-    return finisher.compares or finisher.outcome == "vote"
+    return bool(finisher.compares or finisher.outcome == "vote")
 
 
 def belonging(names: Iterable[str]) -> dict[str, str]:

@@ -17,7 +17,7 @@ A lost or late device is no teacher; with one device the student learns from it 
 from coordinator.strategies.strategy import Strategy
 from sojourn.parts import Dense, OneShot, SingleArranger, Training, UniformMean
 
-SUMMARY = "one round, then images made up at the server teach a new model"
+SUMMARY = "one round; made-up images teach the server a new model"
 STRATEGY = Strategy(
     arranger=SingleArranger(fraction=1.0),
     schedule=OneShot(),

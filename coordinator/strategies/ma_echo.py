@@ -9,7 +9,7 @@ free. The coordinator moves all models together along the P_i, tau = 60 times by
 they have tau = 300, lam = 0.05, norm = true), so that each layer goes on giving every device its own answers; the last
 layer's row of a class is the mean over devices that have it. Weights alpha_i are equal, as in the authors' code; their
 paper chooses them, and aligns neurons first if asked: neither is here. P takes d x d numbers for a layer with d inputs:
-`objective.rank` tells the leading directions alone. Of the first layer they show the device's mean samples: only
+`objective.rank = 64` tells 64 leading directions alone. Of the first layer they show the device's mean samples: only
 devices take part whose owners share projections.
 
 A lost or late device is left out of the mean. With one device the result is its model. There is no second round.
@@ -18,7 +18,7 @@ A lost or late device is left out of the mean. With one device the result is its
 from coordinator.strategies.strategy import Strategy
 from sojourn.parts import Echo, EchoServer, OneShot, SingleArranger, Training, UniformMean
 
-SUMMARY = "one round, merged so that each device's answers stay; tells mean inputs"
+SUMMARY = "one round; merges so that every device's answers stay"
 STRATEGY = Strategy(
     arranger=SingleArranger(fraction=1.0),
     schedule=OneShot(),

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 from sojourn.parts import (
     ClassCountEstimator,
     Common,
+    Echo,
     Elmy,
     Generated,
     LocalNorms,
     NoEstimator,
+    Outliers,
     OwnObjective,
     Sam,
     Scaffold,
@@ -49,7 +51,7 @@ def _estimation(estimator: Estimator) -> Iterator[str]:
                 yield f"exemplars: a few public labelled samples of each class, {where}"
 
 
-def _training(strategy: Strategy) -> Iterator[str]:
+def _training(strategy: Strategy) -> Iterator[str]:  # noqa: C901  # one short case for each objective
     objective = strategy.objective
     match objective:
         case OwnObjective():
@@ -61,6 +63,11 @@ def _training(strategy: Strategy) -> Iterator[str]:
         case Common():
             yield "memory for a model of its own between visits, and for two during one"
             yield f"{100 * objective.validation:g} % of the samples held out to choose between models"
+        case Echo():
+            yield "projections: one more pass over the data, and which inputs its layers see, if its owner shares that"
+            yield f"up to {objective.memory:g} MB of memory for them: d x d numbers for a layer of d inputs"
+        case Outliers():
+            yield "images, and about eight gradients' work for each step: outliers are made and learnt from"
         case Sam():
             yield "two gradients for each step"
         case Scaffold():

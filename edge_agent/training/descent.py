@@ -85,8 +85,7 @@ class BatchWithState:
         streams: Streams | None = None,
     ) -> None:
         """`learnt` are the first numbers of `w`, in the same memory."""
-        further = {"streams": streams} if streams else {}
-        self._ask = partial(graphs.loss_gradient_and_state, x=x, y=y, noise=drawn, beside=beside, **further)
+        self._ask = partial(graphs.loss_gradient_and_state, x=x, y=y, noise=drawn, beside=beside, streams=streams)
         self._w, self._learnt, self._left = w, learnt, w[len(learnt) :]
         self._asked = False
 

@@ -77,7 +77,7 @@ class OutlierSteps(Graphs):
         made = outliers(x, self._settings.kinds, self._own.zero, draw)
         if not self._own.train:
             return self._in_one_batch(vector, x, y, noise, made, draw)
-        feeds = {f"noise_{at}": values for at, values in enumerate(noise)}
+        feeds: dict[str, NDArray[np.generic]] = {f"noise_{at}": values for at, values in enumerate(noise)}
         feeds |= {"x": x, "y": y, **self._further(vector, x, y, made, draw)}
         return *self.open_loss_and_gradient(vector, feeds), np.zeros(0, np.float32)
 

@@ -98,7 +98,7 @@ def _task(runs: Sequence[ComparedRun]) -> TaskFigures:
     strategies = [it.simulation.read().parts() for it in runs]
     own = any(each.objective.outcome == "own models" for each in strategies)
     finished = any(shows_members(each.finisher) for each in strategies)
-    return TaskFigures(next(iter(kinds.values())), own, finished)
+    return TaskFigures(next(iter(kinds.values())), own, finished=finished)
 
 
 def training_of(simulation: Simulation) -> dict[str, Any]:

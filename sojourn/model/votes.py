@@ -27,9 +27,9 @@ def votes_of(said: Sequence[NDArray[np.float64]], most: int = 0, *, unknown: boo
 
     most: how many models vote on a sample, those that find it the least unknown; 0 for all.
     """
-    if not unknown:
-        return np.sum(said, axis=0)
     each = np.stack(said)
+    if not unknown:
+        return np.asarray(each.sum(0))
     if most and most < len(each):
         doubt = each[:, :, -1].argsort(0, kind="stable").argsort(0, kind="stable")
         each = np.where((doubt < most)[:, :, None], each, 0.0)

@@ -51,8 +51,8 @@ class TwoStreamPart(ObjectivePart, frozen=True):
 
     @property
     def compiled(self) -> Self:
-        """The settings that are written into the graph: all but those that it is given as numbers."""
-        return self
+        """The settings that are written into the graph: not which models it is given, nor with which numbers."""
+        return msgspec.structs.replace(self, anchor="received")
 
 
 class FeatureMatch(TwoStreamPart, frozen=True, tag="feature-match"):
@@ -69,7 +69,7 @@ class FeatureMatch(TwoStreamPart, frozen=True, tag="feature-match"):
     @property
     def compiled(self) -> Self:
         """Without the weight."""
-        return msgspec.structs.replace(self, weight=1.0)
+        return msgspec.structs.replace(super().compiled, weight=1.0)
 
 
 class Mmd(TwoStreamPart, frozen=True, tag="mmd"):
@@ -94,7 +94,7 @@ class Mmd(TwoStreamPart, frozen=True, tag="mmd"):
     @property
     def compiled(self) -> Self:
         """Without the weight."""
-        return msgspec.structs.replace(self, weight=1.0)
+        return msgspec.structs.replace(super().compiled, weight=1.0)
 
 
 class Moon(TwoStreamPart, frozen=True, tag="moon"):
@@ -127,7 +127,7 @@ class Moon(TwoStreamPart, frozen=True, tag="moon"):
     @property
     def compiled(self) -> Self:
         """Without the weight and the temperature."""
-        return msgspec.structs.replace(self, mu=1.0, tau=1.0)
+        return msgspec.structs.replace(super().compiled, mu=1.0, tau=1.0)
 
 
 class Fusion(TwoStreamPart, frozen=True, tag="fusion"):
@@ -146,4 +146,4 @@ class Fusion(TwoStreamPart, frozen=True, tag="fusion"):
     @property
     def compiled(self) -> Self:
         """Without what is not about training."""
-        return msgspec.structs.replace(self, evaluate="fused")
+        return msgspec.structs.replace(super().compiled, evaluate="fused")

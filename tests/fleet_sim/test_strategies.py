@@ -32,7 +32,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "fedgsp": {"schedule__beta": 2, "schedule__kappa": 0.6, "rounds": 3},
     **{name: {"arranger__sets": 3, "rounds": 5} for name in ("fedcat", "fedcat-gc", "fedcat-dc")},
     "fedgen": {"finisher__steps": 5, "objective__hidden": 16},
-    "moon": {"objective__mu": 1.0, "training__momentum": 0.0},
+    "moon": {"objective__mu": 1.0, "objective__projection": 6, "training__momentum": 0.0},
     "fedelmy": ELMY,
     "fedelmy-few-shot": {**ELMY, "schedule__trips": 2},
     "fedelmy-parallel": ELMY,

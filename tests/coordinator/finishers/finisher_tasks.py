@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -54,7 +55,7 @@ def kit_of(text: str) -> Kit:
 
 def member(number: int, vector: Vector, **told: Any) -> Member:
     """One that brings this model, and tells this."""
-    return Member(f"dev-{number}", 1.0, lambda: vector, {name: (lambda it=it: it) for name, it in told.items()})
+    return Member(f"dev-{number}", 1.0, lambda: vector, {name: partial(np.copy, it) for name, it in told.items()})
 
 
 def task_of(text: str, models: Sequence[Vector] | int = 3, **changes: Any) -> FinishTask:

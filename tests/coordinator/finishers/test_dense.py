@@ -50,6 +50,7 @@ def test_the_same_again_gives_the_same_bits_and_another_seed_does_not(plain) -> 
     assert np.array_equal(made(small()), plain)
     assert torch.equal(torch.get_rng_state(), before)
     other = dense(small(), task_of(text_of(), seed=6)).model
+    assert other is not None
     assert not np.array_equal(other, plain)
 
 
@@ -84,7 +85,8 @@ def distilling(settings: Dense, text: str, students: int = 1, models: int = 2) -
     made = TorchModels(task, CPU)
     members = [made.filled(each.load()) for each in task.members]
     drawers = [torch.Generator().manual_seed(number) for number in (3, 4)]
-    return _Distilling(settings, CPU, *drawers, members, made.fresh(students), IMAGES.shape, 3, 0.0, 16.0)
+    making, learning = drawers
+    return _Distilling(settings, CPU, making, learning, members, made.fresh(students), IMAGES.shape, 3, 0.0, 16.0)
 
 
 def test_without_adv_the_images_do_not_depend_on_the_student() -> None:
@@ -107,9 +109,12 @@ def test_equal_members_say_together_what_one_says() -> None:
 def test_the_pool_grows_by_the_images_of_each_epoch(monkeypatch) -> None:
     sizes = []
     plain_learn = module.learn
-    monkeypatch.setattr(
-        module, "learn", lambda it, pool, by: (sizes.append(sum(map(len, pool))), plain_learn(it, pool, by))
-    )
+
+    def counted(it: Any, pool: Any, by: Any) -> None:
+        sizes.append(sum(map(len, pool)))
+        plain_learn(it, pool, by)
+
+    monkeypatch.setattr(module, "learn", counted)
     made(small(epochs=3))
     assert sizes == [8, 16, 24]
 

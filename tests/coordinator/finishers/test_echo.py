@@ -16,8 +16,9 @@ from edge_agent.training.projections import narrow, projections
 from edge_agent.training.trainer import prepare
 from sojourn.errors import ConfigError, JobError
 from sojourn.parts import Echo, EchoServer
+from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, MoreGraphs, TapGraph, TapLayer, TensorSpec
-from tests.fleet_sim.small_fleet import SmallFleet, _compiled, initial_model, job, run, shards, unpack_blob
+from tests.fleet_sim.small_fleet import SmallFleet, _compiled, initial_model, job, run, shards
 from tests.fleet_sim.written_out import PLAIN, SITES, train
 from tests.sojourn.protocol.examples import kit_without_graphs
 
@@ -55,7 +56,7 @@ def made(task: FinishTask, **settings: Any) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def mean(models: Any = MODELS) -> dict[str, np.ndarray[Any, Any]]:
-    return SPEC.split(np.mean(models, axis=0, dtype=np.float64).astype(np.float32))
+    return SPEC.split(np.stack(models).mean(0, dtype=np.float64).astype(np.float32))
 
 
 def check_mean(found: dict[str, Any], expected: dict[str, Any]) -> None:

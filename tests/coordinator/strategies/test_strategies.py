@@ -23,7 +23,7 @@ NAMES = [
     "fedadagrad", "fedadam", "fedyogi", "ida", "hierfavg", "clusamp", "fedseq", "fedseq-prox", "fedseq-dyn",
     "fedseq-inter", "fedseq-inter-prox", "fedseq-inter-dyn", "fedgsp", "naive-gsp", "naive-gsp-icg", "fedcat",
     "fedcat-gc", "fedcat-dc", "fedelmy", "fedelmy-few-shot", "fedelmy-parallel", "chain", "dfedavgm", "dfedsam",
-    "fedbn", "metafed",
+    "fedbn", "metafed", "dense", "ma-echo", "fedov",
 ]  # fmt: skip
 VARIANTS = {
     ("fedavgm", "fedavg"): {"aggregator"},
@@ -55,6 +55,9 @@ VARIANTS = {
     ("fedelmy-parallel", "fedelmy"): {"arranger", "schedule", "objective", "aggregator"},
     ("chain", "fedelmy"): {"objective"},
     ("fedbn", "fedavg"): {"objective", "aggregator", "training"},
+    ("dense", "fedavg"): {"schedule", "aggregator", "finisher", "training"},
+    ("ma-echo", "dense"): {"objective", "finisher", "training"},
+    ("fedov", "dense"): {"objective", "finisher", "training"},
     ("metafed", "chain"): {"arranger", "schedule", "objective", "aggregator", "training"},
 }
 TRAINING = {
@@ -69,6 +72,9 @@ TRAINING = {
     "fedelmy": parts.Training(lr=1e-3, batch=128, epochs=200, optimiser="adam", weight_decay=1e-4),
     "fedbn": parts.Training(lr=0.01, batch=32, epochs=1),
     "metafed": parts.Training(lr=0.01, batch=32, epochs=1),
+    "dense": parts.Training(lr=0.01, momentum=0.9, batch=128, epochs=200),
+    "ma-echo": parts.Training(lr=0.01, momentum=0.5, batch=64, epochs=10),
+    "fedov": parts.Training(lr=1e-3, optimiser="adam", weight_decay=1e-5, batch=64, epochs=200),
     "dfedsam": parts.Training(lr=0.1, batch=128, epochs=5, momentum=0.9, weight_decay=5e-4),
 }
 

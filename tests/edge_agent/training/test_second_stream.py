@@ -18,6 +18,7 @@ from sojourn.protocol.abilities import MODEL_TWO_STREAM, asked_by
 from sojourn.protocol.spec import InputSpec
 from sojourn.randomness import batches
 from tests.edge_agent.training.kits import CLASSES, MEAN, STD, Bench, network, visit_for, with_vectors
+from tests.there import there
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +62,7 @@ def by_torch(x: Any, y: Any, term: Callable[[Any, Any, Any, Any], Any], epochs: 
         loss.backward()
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter.sub_(LR * parameter.grad)
+                parameter.sub_(LR * there(parameter.grad))
     return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]).numpy()
 
 
