@@ -117,7 +117,8 @@ def _put(model: dict[str, Vector], layer: TapLayer, rows: Matrix) -> None:
 
 def _mean(models: Sequence[Vector]) -> Vector:
     """The uniform mean, whatever the aggregator."""
-    return np.stack(models).mean(0, dtype=np.float64).astype(np.float32)
+    found: Vector = np.stack(models).mean(0, dtype=np.float64).astype(np.float32)
+    return found
 
 
 def _check_room(settings: EchoServer, layer: TapLayer, size: int, members: int) -> None:

@@ -20,6 +20,16 @@ JOBS: dict[str, dict[str, Any]] = {
     "fedelmy": {"rounds": None, "objective__models": 2, "objective__warmup": 1, "training__optimiser": "adam"},
     "scaffold": {"encoding": "float16"},
     "hierfavg": {},
+    "dense": {
+        "rounds": None,
+        "finisher__epochs": 1,
+        "finisher__steps": 2,
+        "finisher__images": 16,
+        "finisher__padding": 1,
+        "encoding": "float16",
+    },
+    "ma-echo": {"rounds": None, "finisher__tau": 3, "objective__rank": 6},
+    "fedov": {"rounds": None, "training__optimiser": "adam", "training__lr": 0.01, "finisher__epochs": 2},
     "fedmmd": {"objective__weight": 1.0},
     "moon": {"objective__projection": 6, "objective__mu": 1.0, "rounds": 3},
     "fedfusion": {"objective__operator": "conv"},
@@ -63,7 +73,7 @@ def finishes(pid: int) -> bool:
 
 def test_a_coordinator_killed_while_it_finishes_closes_the_round_again(fleet) -> None:
     name = f"job-{next(NUMBERS)}"
-    settings = {"strategy": "dense", **PLAIN, **JOBS["dense"], "seed": 2}
+    settings = {"strategy": "dense", **PLAIN, **JOBS["dense"]}
     fleet.submit(job(name, **settings))
     with fleet.operator() as operator:
         fleet.wait(lambda: operator.job(name, patience=60).status == "running", "its round")
