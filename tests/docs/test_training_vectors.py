@@ -132,8 +132,9 @@ def test_objectives(vector, form):
 
 
 def test_every_objective_but_ones_own_has_a_vector():
-    told = set(re.findall(r"^#### Objective `(\w+)`$", PAGE, re.MULTILINE))
-    assert {vector["objective"]["name"] for vector in VECTORS["objectives"]} == told - {"own"}
+    told = set(re.findall(r"^#### Objective `([\w-]+)`$", PAGE, re.MULTILINE))
+    in_graphs = {"feature-match", "mmd", "moon", "fusion"}  # a device computes nothing of these itself
+    assert {vector["objective"]["name"] for vector in VECTORS["objectives"]} == told - {"own", *in_graphs}
 
 
 @pytest.mark.parametrize("vector", VECTORS["scales"], ids=str)
