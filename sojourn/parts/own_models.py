@@ -66,6 +66,11 @@ class Common(TwoStreamPart, frozen=True, tag="common"):
     """Where the job is; the schedule says that, not a job file."""
 
     @property
+    def receives(self) -> tuple[str, ...]:  # type: ignore[override]  # as of all with a second stream
+        """Nothing besides the model."""
+        return ()
+
+    @property
     def scalars(self) -> tuple[float, ...]:
         """The strength of the pull; a device works out its own when it personalises."""
         return (self.lam,)

@@ -69,6 +69,7 @@ STRUCTURES: dict[str, type] = {
     "TourSigning": messages.TourSigning,
     **{form.__name__: form for form in (spec.ModelSpec, spec.TensorSpec, spec.ValueRange, spec.FrozenTensor)},
     "Trunk": spec.Trunk,
+    "TwoStreamGraph": spec.TwoStreamGraph,
     **{form.__name__: form for form in (spec.MoreGraphs, spec.TapGraph, spec.TapLayer, spec.OutlierGraphs)},
     **{form.__name__: form for form in (spec.InputSpec, spec.Probe, Exemplars, wire.Epoch, wire.Ref)},
     **{form.__name__: form for form in (wire.TourId, wire.VisitId, wire.Task, wire.Offer, Member)},
@@ -446,7 +447,7 @@ def test_every_objective_is_described_with_what_travels_and_what_is_kept():
     }
     assert told == {
         form.__struct_config__.tag: (
-            _received(form),
+            received_by(form),
             {*form.returns, *form.tells},
             form is parts.OwnObjective or form.keeps,
         )
@@ -454,9 +455,9 @@ def test_every_objective_is_described_with_what_travels_and_what_is_kept():
     }
 
 
-def _received(form: type) -> set[str]:
-    """What an objective receives with its default settings."""
-    return set() if form is parts.OwnObjective else set(form().receives)
+def received_by(form):
+    """What an objective may receive; with a second stream that goes by its settings."""
+    return set(form(anchor="round").receives if issubclass(form, parts.TwoStreamPart) else form.receives)
 
 
 def test_every_estimator_that_is_asked_of_a_device_by_name_is_in_the_table():

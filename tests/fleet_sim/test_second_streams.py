@@ -74,7 +74,7 @@ def visit(start: np.ndarray, spec: Any, device: str, number: int, loss: Loss) ->
         x, y = it.samples.batch(index, "float32")
         leaf = w.clone().requires_grad_()
         loss(cut(leaf, spec), rows(x), torch.from_numpy(y)).backward()
-        w = w - LR * leaf.grad
+        w = w - LR * there(leaf.grad)
     return w.numpy()
 
 
