@@ -17,6 +17,8 @@ from coordinator.compiling.learning import learning_of
 from coordinator.compiling.sharing import with_shared_weights
 from coordinator.compiling.stream_terms import MeanDiscrepancy, contrast, discrepancy
 from coordinator.compiling.taps import tap_of
+from coordinator.jobs.model import job_model, unstarted_model
+from coordinator.jobs.settings import read_job
 from coordinator.models import build
 from coordinator.rounds.rebuilding import differences
 from fleet_sim.engines.engine import Network
@@ -235,3 +237,16 @@ def test_a_runtime_that_computes_something_else_is_found_by_the_probe() -> None:
     assert differences(kit, off) == []  # figures of a probe are not what a signature is about
     other = msgspec.structs.replace(kit, two_stream=msgspec.structs.replace(stream_of(kit), graph=kit.train))
     assert differences(kit, other) == ["two_stream"]
+
+
+def test_weights_of_the_plain_model_go_in_before_it_is_enlarged_and_those_of_a_larger_one_as_they_are(tmp_path) -> None:
+    path = tmp_path / "weights.pt"
+    text = f'name = "it"\nstrategy = "STRATEGY"\nmodel.name = "mlp"\nmodel.start = "{path}"\ndata.test = "digits"\n'
+    plain, moon = (read_job(text.replace("STRATEGY", name), "it") for name in ("fedavg", "moon"))
+    spec = InputSpec((1, 8, 8))
+    for job in (plain, moon):
+        given = {name: torch.full_like(each, 0.5) for name, each in unstarted_model(job, spec, 10).state_dict().items()}
+        torch.save(given, path)
+        found = job_model(moon, spec, 10).state_dict()
+        assert bool((found["1.weight"] == 0.5).all())
+        assert bool((found["3.second.weight"] == 0.5).all()) == (job is moon)
