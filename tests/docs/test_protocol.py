@@ -440,7 +440,7 @@ def test_no_structure_was_forgotten():
 
 def test_every_objective_is_described_with_what_travels_and_what_is_kept():
     told = {
-        name: (set(re.findall(r"`(\w+)`", receives)), set(re.findall(r"`(\w+)`", returns)), bool(keeps.strip()))
+        name: (set(re.findall(r"`(\w+)`", receives)), set(re.findall(r"`([\w-]+)`", returns)), bool(keeps.strip()))
         for name, receives, returns, keeps in re.findall(
             r"^\| `([\w-]+)` \|[^|\n]+\|([^|\n]*)\|([^|\n]*)\|([^|\n]*)\|$", section("Objective"), re.MULTILINE
         )
