@@ -17,10 +17,10 @@ SITE = rm -rf build/site && $(VENV)/bin/sphinx-build --quiet --fail-on-warning -
 	--conf-dir docs --doctree-dir build/site-cache . build/site
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install test test-deploy check docs wheel wheelhouse sbom clean
+.PHONY: help demo install test test-deploy test-homeassistant check docs wheel wheelhouse sbom clean
 
 help:  ## Say what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-19s%s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/demo.stamp  ## Train one model over a small fleet on this machine, over real MQTT
 	@$(VENV)/bin/sojourn demo
@@ -28,7 +28,8 @@ demo: $(VENV)/demo.stamp  ## Train one model over a small fleet on this machine,
 install: $(VENV)/dev.stamp  ## Install Sojourn and all that its tests and checks need
 
 test: $(VENV)/dev.stamp  ## Run all tests
-	@.ci/install-packages mosquitto shellcheck systemd
+	@.ci/install-packages mosquitto prometheus shellcheck systemd chromium chromium-driver
+	@.ci/install-axe
 	@$(VENV)/bin/python -W 'ignore:Unable to activate pytest branch coverage' -m slipcover --json --out .coverage.json -m pytest \
 		--numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 	@$(VENV)/bin/python .ci/least-covered .coverage.json
@@ -37,6 +38,24 @@ test-deploy: $(VENV)/dev.stamp  ## Try the install scripts in a clean Debian; ne
 	@.ci/install-packages mmdebstrap systemd-container
 	@tests/deploy/chroot.sh
 	@tests/deploy/booted.sh
+
+# The newest Home Assistant for Python 3.11 runs; of a later one, which needs a later Python, two files are read.
+HOME_ASSISTANT := build/homeassistant
+HOME_RUN := homeassistant==2024.3.3 paho-mqtt==1.6.1 janus==1.0.0 numpy==1.26.0
+HOME_READ := homeassistant==2026.2.3
+HOME_READ_FOR := 3.14
+
+test-homeassistant: $(VENV)/dev.stamp  ## Let a real Home Assistant find a real fleet; takes minutes
+	@.ci/install-packages mosquitto
+	@"$(PYTHON)" -m venv $(HOME_ASSISTANT)/venv
+	@$(HOME_ASSISTANT)/venv/bin/python -m pip install -qq --disable-pip-version-check --no-input --prefer-binary $(HOME_RUN)
+	@$(HOME_ASSISTANT)/venv/bin/python -m pip download -qq --disable-pip-version-check --no-input --no-deps \
+		--only-binary=:all: --python-version $(HOME_READ_FOR) --dest $(HOME_ASSISTANT)/later $(HOME_READ)
+	@$(VENV)/bin/python -c 'import sys, zipfile; zipfile.ZipFile(sys.argv[1]).extractall(sys.argv[2], sys.argv[3:])' \
+		$(HOME_ASSISTANT)/later/homeassistant-*.whl $(HOME_ASSISTANT)/later \
+		homeassistant/components/mqtt/schemas.py homeassistant/components/mqtt/const.py
+	@$(VENV)/bin/python -m tests.home_assistant.check $(HOME_ASSISTANT)/venv/bin/python \
+		$(HOME_ASSISTANT)/later/homeassistant/components/mqtt
 
 check: $(VENV)/dev.stamp  ## Look at the code: linter, types, which package imports which; and at the pages
 	$(VENV)/bin/ruff check
@@ -91,4 +110,5 @@ $(VENV)/demo.stamp: $(VENV)/torch.stamp pyproject.toml
 $(VENV)/dev.stamp: $(VENV)/torch.stamp pyproject.toml
 	@echo "Installing Sojourn and what its tests and checks need ..."
 	@$(PIP) -e '.[dev]'
+	@.ci/install-axe
 	@touch $@ $(VENV)/demo.stamp

@@ -1,10 +1,11 @@
 """An agent that waits for work, with the unit's command and environment: its memory and its processor time.
 
-python -m benchmarks.idle_agent [--minutes 10] [--mandate]
+python -m benchmarks.idle_agent [--minutes 10] [--mandate] [--metrics]
 
 It is connected to a Mosquitto with an edge server on it, has limits to look at, trusts a release key and serves a
 release, so that all its parts are there; it has done one visit. With --mandate it has operators' keys, and the visit
-was of a job that was signed. Processor time is that of the process and all it started, from /proc.
+was of a job that was signed. With --metrics it has a port for Prometheus, and is scraped every 15 seconds. Processor
+time is that of the process and all it started, from /proc.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -30,10 +32,12 @@ from sojourn.protocol.release import HealthRules
 from sojourn.protocol.signing import Signer
 from tests.live.live_fleet import FLEET, LiveFleet
 from tests.live.release_goods import digits_release
+from tests.sojourn.brokers.guarded_broker import free_ports
 
 UNIT = Path(__file__).parents[1] / "deploy" / "device" / "sojourn-agent.service"
 SETTLE = 30.0
-PAUSE = 5.0
+PAUSE, SCRAPED = 5.0, 3
+"""Seconds between two samples, and after how many of them it is scraped."""
 JOB = 'name = "one"\nrounds = 1\nstrategy = "fedavg"\ndata.test = "digits"\n'
 
 
@@ -54,14 +58,14 @@ def processor_seconds(pids: list[int]) -> float:
     return used / os.sysconf("SC_CLK_TCK")
 
 
-def start(folder: Path, fleet: LiveFleet, key: Path, *, mandate: bool) -> subprocess.Popen[bytes]:
+def start(folder: Path, fleet: LiveFleet, key: Path, *, mandate: bool, port: int) -> subprocess.Popen[bytes]:
     """The agent as systemd starts it; with operators' keys, if it is to have mandates."""
     x, y = digits_split(train=True)
     np.savez(folder / "data.npz", x=x, y=y)
     file = folder / "agent.toml"
     broker = fleet.brokers["cloud"]
     file.write_text(
-        f'name = "one"\nfleet = "{FLEET}"\nstore = "{folder / "one"}"\n'
+        f'name = "one"\nfleet = "{FLEET}"\nstore = "{folder / "one"}"\nmetrics_port = {port}\n'
         f'[broker]\nhost = "{broker.host}"\nport = {broker.port}\n[data]\npath = "{folder / "data.npz"}"\n'
         f'[release]\nkey_file = "{key}"\n[limits]\nthrottle_at = 70\nstop_at = 80\nfree_memory = 64\nfree_disk = 256\n'
         + (f'[mandate]\nkeys_file = "{key}"\n' if mandate else "")
@@ -75,6 +79,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--mandate", action="store_true")
+    parser.add_argument("--metrics", action="store_true")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -84,7 +89,8 @@ def main() -> None:
         flags = ("--mandate-keys", str(key)) if asked.mandate else ()
         fleet = LiveFleet(folder, {"edge-1": ["one"]}, own_brokers=False, cloud_flags=flags)
         fleet.kill("one")  # the broker knows its name; the agent that is measured is the unit's own
-        process = start(folder, fleet, key, mandate=asked.mandate)
+        port = free_ports(1)[0] if asked.metrics else 0
+        process = start(folder, fleet, key, mandate=asked.mandate, port=port)
         try:
             with fleet.operator() as operator:
                 operator.jobs(patience=60)
@@ -102,6 +108,8 @@ def main() -> None:
             while time.monotonic() - begun < 60 * asked.minutes:
                 time.sleep(PAUSE)
                 taken.append(sample(process.pid))
+                if port and len(taken) % SCRAPED == 0:
+                    urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").close()
             used, passed = processor_seconds(tree(process.pid)) - before, time.monotonic() - begun
         finally:
             process.terminate()

@@ -27,6 +27,8 @@ VISIT_BYTES = 4 << 20
 """Bytes of visits that are kept: about 40,000 of them, fewer if their reasons are long."""
 ROUND_BYTES = 2 << 20
 """Bytes of visits that are kept of one round."""
+REASON = 160
+"""Characters of why a device's last visit did not count, which every list of devices tells."""
 SHORT = 64
 """Characters of what a device says of its version and its machine."""
 
@@ -122,7 +124,8 @@ class FleetHistory(msgspec.Struct):
     def visited(self, at: float, job: str, round_: int, phase: VisitPhase, outcomes: tuple[VisitOutcome, ...]) -> None:
         """A round or an estimation was closed, and its visits ended like this."""
         for each in outcomes:
-            self._count(LastVisit(at, job, round_, phase, each.status), each.device)
+            why = each.reason[:REASON] if each.reason and each.status != "done" else msgspec.UNSET
+            self._count(LastVisit(at, job, round_, phase, each.status, why), each.device)
         if outcomes:
             size = sum(each.bytes for each in outcomes)
             self.rounds.append(RoundVisits(at, job, round_, phase, outcomes, self.visits_counted, size))

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sojourn.protocol.release import ENDS, HealthRules, Order, RolloutStatus, SignedOrder
+from sojourn.protocol.limits import Moment
+from sojourn.protocol.release import ENDS, HealthRules, Order, RolloutStatus, RolloutTurn, SignedOrder
 from sojourn.protocol.release_messages import ReleaseReport
 from sojourn.protocol.wire import Ref
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+TURNS, TURN_TEXT = 20, 200
+"""How many turns of its rollouts a line remembers, and how many characters of why."""
 AHEAD = 1_000_000
 """How far an order's serial number may be ahead of the newest that is known: a wrong one must not use up all others."""
 
@@ -86,6 +89,8 @@ class RolloutTurned(msgspec.Struct, frozen=True, tag="rollout-turned/1"):
     line: str
     status: RolloutStatus
     detail: str
+    at: Moment | msgspec.UnsetType = msgspec.UNSET
+    """When, in seconds since 1970; unset before 0.9.0."""
 
 
 RolloutRecord = RolloutBegun | DevicesJoined | DeviceReported | DevicesSetAside | RolloutTurned
@@ -110,6 +115,8 @@ class LineState(msgspec.Struct):
     reports: dict[str, ReleaseReport] = {}
     sites: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
     set_aside: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    turned: list[RolloutTurn] | msgspec.UnsetType = msgspec.UNSET
+    """The newest turns of the line's rollouts, with their dates; unset before 0.9.0."""
 
     @property
     def through(self) -> dict[str, str]:
@@ -177,6 +184,10 @@ class LineState(msgspec.Struct):
                 self.set_aside = self.aside | record.devices
             case RolloutTurned():
                 self.status, self.detail = record.status, record.detail
+                if record.at is not msgspec.UNSET:
+                    version = self.forward.read.version
+                    turn = RolloutTurn(record.at, record.status, version, record.detail[:TURN_TEXT])
+                    self.turned = [*(self.turned or ()), turn][-TURNS:]
 
 
 def apply(lines: dict[str, LineState], record: RolloutRecord) -> None:
@@ -192,6 +203,7 @@ def apply(lines: dict[str, LineState], record: RolloutRecord) -> None:
             record.rules,
             record.undo,
             reports=known.reports if known else {},
+            turned=known.turned if known else msgspec.UNSET,
         )
     else:
         lines[record.line].apply(record)

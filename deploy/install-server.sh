@@ -128,6 +128,10 @@ else
     fi
 fi
 rm -rf "$venv/tmp"
+# What an operator added for metrics_port stays, as it is: a node that has a port does not start without it.
+for each in "$prefix"/current/lib/python3*/site-packages/prometheus_client*; do
+    [ ! -e "$each" ] || cp -R "$each" "$venv"/lib/python3*/site-packages/
+done
 unmet=$("$venv/bin/python" -m pip --disable-pip-version-check check 2>&1) ||
     fail "$locked and Sojourn's wheel are of different versions ($unmet); nothing was changed"
 "$venv/bin/sojourn" --version >/dev/null || fail "what was installed does not run; nothing was changed"

@@ -52,10 +52,11 @@ CONTENTS = {
             "Profiles <docs/profiles>", "Systems <docs/systems>", "docs/upgrading",
         ),
         "A real fleet": (
-            "Installing <deploy/README>", "docs/coordinator", "docs/joining", "docs/jobs", "docs/fleet",
+            "Installing <deploy/README>", "docs/coordinator", "docs/joining", "docs/jobs", "docs/fleet", "docs/web",
+            "Operating it <docs/operations>",
             "On a device <docs/devices>",
             "Boards <firmware_notes/README>", "docs/releases", "Rollouts <docs/rollouts>",
-            "Inference <docs/inference>", "Privacy <docs/privacy>", "SECURITY",
+            "Inference <docs/inference>", "docs/home-assistant", "Privacy <docs/privacy>", "SECURITY",
         ),
         "How it is built": (
             "docs/architecture", "docs/a-round", "docs/protocol", "Decisions <docs/decisions/README>",

@@ -14,6 +14,7 @@ from sojourn.protocol.topics import Address
 if TYPE_CHECKING:
     from edge_agent.records import HeldVisit, Key
     from edge_agent.visit_table import DeviceVisitEvent
+    from sojourn.about import About
     from sojourn.node.machine import Effect
     from sojourn.protocol.messages import Visit
 
@@ -48,6 +49,11 @@ class ActiveVisit:
     def edge(self) -> Address:
         """Who asked for it."""
         return Address("edge", self.held.source)
+
+    @property
+    def about(self) -> About:
+        """For the log."""
+        return self.order.id.about(site=self.held.source)
 
     def step(self, event: DeviceVisitEvent) -> DeviceVisitState:
         """Go to the state that follows."""

@@ -147,6 +147,11 @@ class Agent:
         return effects
 
     @property
+    def visits(self) -> VisitMachine:
+        """The visits of the device."""
+        return self._visits
+
+    @property
     def idle(self) -> bool:
         """Whether nothing is under way and nobody waits for an answer: then all that counts is in its durable state."""
         return not (self._busy or self._warming or self.state.held or self.state.lines) and self.wake_at() is None
@@ -219,7 +224,9 @@ class Agent:
                 return self._prepare(edge, message)
             case Accepted():
                 return self._visits.answered(edge, message.visit, accepted=True)
-            case Discarded() | Cancel():
+            case Discarded():
+                return self._visits.answered(edge, message.visit, accepted=False, reason=message.reason)
+            case Cancel():
                 return self._visits.answered(edge, message.visit, accepted=False)
             case Recall():
                 return self._recalled(message, now)

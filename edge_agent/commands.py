@@ -58,6 +58,8 @@ def run(
     mandate_keys: Annotated[
         str | None, typer.Option(metavar="FILE", help="Do only what one of these operators signed.")
     ] = None,
+    metrics_port: options.MetricsPort = None,
+    log_format: options.LogFormat = None,
     verbose: options.Verbose = False,
 ) -> None:
     """Take visits from the edge servers of a fleet until told to stop."""
@@ -73,6 +75,8 @@ def run(
         "shares": share or None,
         "release": {"key_file": release_key},
         "mandate": {"keys_file": mandate_keys},
+        "metrics_port": metrics_port,
+        "log_format": log_format,
         "verbose": verbose,
     }
     # This process becomes the agent: typer and rich leave the memory with the old program.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from edge_agent.mandate_records import MANDATES_KEPT, ClockSeen, MandateEnded, MandateTaken
+from sojourn.about import About
 from sojourn.node.machine import Append, Say
 from sojourn.protocol.mandate import beyond, unlike
 
@@ -161,7 +162,7 @@ class Mandates:
         until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(mandate.ends))
         return [
             Append(record, sync=True),
-            Say(f"mandate {mandate.serial} for job {mandate.job} until {until}, by {by}"),
+            Say(f"mandate {mandate.serial} for job {mandate.job} until {until}, by {by}", about=About(mandate.job)),
         ]
 
     def start(self, state: AgentState, now: float) -> list[Effect]:
@@ -199,7 +200,8 @@ class Mandates:
             return "", []
         key = signed.signer(self.keys)
         if key is None:
-            return "", [Say(f"a withdrawal for job {it.job} is not signed by an operator whom this device trusts")]
+            text = f"a withdrawal for job {it.job} is not signed by an operator whom this device trusts"
+            return "", [Say(text, about=About(it.job))]
         return it.job, self._end(state, it.job, it.serial, it.ends, f"withdrawn by {self.keys[key]}", forget=True)
 
     def _end(
@@ -207,7 +209,7 @@ class Mandates:
     ) -> list[Effect]:
         record = MandateEnded(job, serial, why, until, self.now(state), forget)
         state.apply(record)
-        return [Append(record, sync=True), Say(f"the mandate for job {job} has ended: {why}")]
+        return [Append(record, sync=True), Say(f"the mandate for job {job} has ended: {why}", about=About(job))]
 
     def _holding(self, state: AgentState) -> list[Mandate]:
         found = [held.signed.read() for held in state.mandates.held.values() if held.signed and not held.ended]

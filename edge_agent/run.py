@@ -24,6 +24,7 @@ from edge_agent.inference.usage_listener import UsageListener
 from edge_agent.joining.renewals import Renewals
 from edge_agent.limits.rules import Limits
 from edge_agent.mandates import Mandates, whose_word
+from edge_agent.metrics import metrics_of
 from edge_agent.releases.installing import Installer
 from edge_agent.releases.machine import ReleaseMachine
 from edge_agent.settings import AgentSettings
@@ -171,12 +172,14 @@ def renewing(settings: AgentSettings) -> Iterator[None]:
 def main(flags: str, file: str | None = None) -> int:
     """Run until told to stop; returns the exit code."""
     given = msgspec.json.decode(flags, type=dict)
-    logs.set_up(verbose=given.pop("verbose", False))
+    verbose = given.pop("verbose", False)
     try:
+        logs.set_up(verbose=verbose, log_format=given.get("log_format"), role="agent")
         notifier = Notifier.from_environment()
         settings = read_settings(file, given, AgentSettings)
+        logs.set_up(verbose=verbose, log_format=settings.log_format, role="agent", node=settings.name)
         driver, watch = assemble(settings, notifier)
-        with serving(settings, driver), renewing(settings), closing(watch()):
+        with metrics_of(settings, driver), serving(settings, driver), renewing(settings), closing(watch()):
             run_until_signal(driver, notifier)
     except SojournError as error:
         return logs.complain(error)

@@ -8,7 +8,8 @@ import msgspec
 
 from edge_agent.limits.settings import LimitSettings
 from sojourn.data.source import DataSettings
-from sojourn.links.settings import BrokerSettings
+from sojourn.links.settings import BrokerSettings, MetricsPort
+from sojourn.logs import LogFormat
 from sojourn.parts.part import PartName
 from sojourn.protocol.limits import Name
 from sojourn.settings import Texts, broker_table, path_table
@@ -76,6 +77,9 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     (MA-Echo): those of the first layer show its mean samples. Example: `["class-counts"]`."""
     idle_seconds: Annotated[float, msgspec.Meta(ge=0)] = 5.0
     """How long the training process stays, with its memory, after its last work."""
+    log_format: LogFormat | None = None
+    """How the log is written: `plain` lines for people, or `json`, an object on each line. Unless told, as the variable
+    SOJOURN_LOG_FORMAT says, else plain. Example: `"json"`."""
     limits: LimitSettings = LimitSettings()
     """What training may take of the device, and when."""
     release: ReleaseSettings = ReleaseSettings()
@@ -84,3 +88,5 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Whose word lets jobs train on the device."""
     identity: IdentitySettings = IdentitySettings()
     """The device's own keys."""
+    metrics_port: MetricsPort = 0
+    """Serve figures for Prometheus on 127.0.0.1 at this port; 0: none. Needs `pip install 'sojourn[metrics]'`."""

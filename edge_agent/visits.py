@@ -10,6 +10,7 @@ comes of it would depend on which message was lost. Half a lease is given to tha
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ from edge_agent.records import (
 )
 from edge_agent.training.work import Train
 from edge_agent.visit_table import DEVICE_VISIT, DeviceVisitEvent, DeviceVisitState
+from sojourn.about import About
 from sojourn.node.machine import Append, Do, Pull, Say, Send, Undo, soonest
 from sojourn.node.outbox import Outbox
 from sojourn.protocol.limits import MOST, TEXT
@@ -60,6 +62,14 @@ REASONS: tuple[VisitReason, ...] = (
     "hot", "hours", "metered", "power", "busy", "memory", "disk", "data", "runtime", "unsupported", "failed",
 )  # fmt: skip
 """The words for what ended a training that an edge server understands."""
+_OUTCOMES = {
+    DeviceVisitEvent.ACCEPTED: "accepted",
+    DeviceVisitEvent.DISCARDED: "discarded",
+    DeviceVisitEvent.SUPERSEDED: "dropped",
+    DeviceVisitEvent.CROWDED_OUT: "dropped",
+    DeviceVisitEvent.UNANSWERED: "dropped",
+}
+"""How a visit is counted that ended like this; the others were declined, and are counted there."""
 
 
 def _unsigned(_order: Visit, _answer: Visited) -> msgspec.UnsetType:
@@ -80,8 +90,15 @@ class VisitMachine:
     _outbox: Outbox = field(default_factory=Outbox)
     _declined: Declined | None = None
     """The last visit that was begun and given up."""
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Visits since the start, by outcome and, of those that were declined, reason: both of a closed set of words."""
     _warned: tuple[str, tuple[str, ...]] = ("", ())
     """The job, and what was odd about the data beside it, that was said last."""
+
+    @property
+    def unanswered(self) -> int:
+        """How many results and refusals wait to be heard."""
+        return len(self._outbox)
 
     def state_of(self, visit: VisitId) -> DeviceVisitState:
         """Where a visit is, by what is known of it here."""
@@ -147,7 +164,9 @@ class VisitMachine:
             effects += self._end(self.active.key, DeviceVisitEvent.SUPERSEDED)
         if refusal := self._refusal(edge, order):
             DEVICE_VISIT.step(DeviceVisitState.NEW, DeviceVisitEvent.REFUSED)
-            return [*effects, Send(edge, Declined(order.id, *refusal)), Say(f"declined {order.id}: {refusal[1]}")]
+            self.counts["declined", refusal[0]] += 1
+            declined = Say(f"declined {order.id}: {refusal[1]}", about=order.id.about(site=edge.name))
+            return [*effects, declined, Send(edge, Declined(order.id, *refusal))]
         while len(self.state.held) >= RESULTS_KEPT:  # results that nobody fetches
             effects += self._end(next(iter(self.state.held)), DeviceVisitEvent.CROWDED_OUT)
         effects += self.mandates.take(self.state, order, now)
@@ -155,7 +174,7 @@ class VisitMachine:
         self.state.apply(record)
         return [*effects, Append(record), *self._begin(key, self.state.held[key], now)]
 
-    def answered(self, edge: Address, visit: VisitId, *, accepted: bool) -> list[Effect]:
+    def answered(self, edge: Address, visit: VisitId, *, accepted: bool, reason: str = "") -> list[Effect]:
         """The edge server has answered a result, or wants no more of a visit."""
         event = DeviceVisitEvent.ACCEPTED if accepted else DeviceVisitEvent.DISCARDED
         before = self.state_of(visit)
@@ -165,7 +184,10 @@ class VisitMachine:
         if held and held.order.id == visit and held.source != edge.name:  # only who asked for it has a say
             return []
         after = DEVICE_VISIT.step(before, event)
-        return self._end(key_of(visit), event) if after != before else []
+        if after == before:
+            return []
+        text = "its result is accepted" if accepted else f"it is wanted no more: {reason or 'no reason was given'}"
+        return [*self._end(key_of(visit), event), Say(text, "step", visit.about(site=edge.name))]
 
     def pulled(self, digest: bytes, now: float) -> list[Effect]:
         """A blob that the visit under way waited for is here."""
@@ -179,7 +201,7 @@ class VisitMachine:
         if not waits:
             return []
         text = f"visit {active.order.id} waits until the results of {', '.join(waits)} are answered"
-        return [Say(text), *self._outbox.hasten(now)]
+        return [Say(text, about=active.about), *self._outbox.hasten(now)]
 
     def pull_failed(self, reason: str, now: float) -> list[Effect]:
         """A blob that the visit under way waited for cannot be had."""
@@ -196,11 +218,12 @@ class VisitMachine:
             if now < active.patience:
                 return []
             text = f"nobody has answered the result of {key}: it is dropped, and what it would have remembered"
-            effects += [*self._end(key, DeviceVisitEvent.UNANSWERED), Say(text, "warning")]
+            lost = Say(text, "warning", self.state.held[key].order.id.about())
+            effects += [*self._end(key, DeviceVisitEvent.UNANSWERED), lost]
         if self.mandates.demanded and not self.mandates.in_force(self.state, active.order.id.job):
             return [*effects, *self.mandate_over(active.order.id.job, now)]
         active.step(DeviceVisitEvent.UNBLOCKED)
-        return [*effects, self._train(now)]
+        return [*effects, *self._train(now)]
 
     def doing(self, event: Doing, now: float) -> None:
         """Training gets on."""
@@ -227,15 +250,19 @@ class VisitMachine:
         self.active = None
         blobs = tuple(ref.digest for ref in [*outcome.vectors.values(), *outcome.memory.values()])
         ask = self._outbox.ask(active.key, active.edge, answer, now)
-        text = f"trained {active.order.id}: {_describe(outcome)}"
-        return [Append(record, sync=True, blobs=blobs), *ask, Say(text), *self._warn(active.order.id.job, outcome)]
+        said = [
+            Say(f"trained {active.order.id}: {_describe(outcome)}", about=active.about),
+            Say(f"its result is offered to {active.edge.name}: {_size(outcome)} bytes", "step", active.about),
+            *self._warn(active.order.id.job, outcome),
+        ]
+        return [Append(record, sync=True, blobs=blobs), *said, *ask]
 
     def _warn(self, job: str, outcome: Trained) -> list[Say]:
         """Say what is odd about the data beside this job; not again for each of its visits."""
         if (job, outcome.warnings) == self._warned:
             return []
         self._warned = job, outcome.warnings
-        return [Say(f"job {job}, data: {text}", "warning") for text in outcome.warnings]
+        return [Say(f"job {job}, data: {text}", "warning", About(job)) for text in outcome.warnings]
 
     def did_not(self, event: DidNot, now: float) -> list[Effect]:
         """Training failed: try once more where the worker itself broke, else give the visit up."""
@@ -243,7 +270,8 @@ class VisitMachine:
         if event.reason == "failed" and active.restarts < RESTARTS:
             active.restarts += 1
             active.step(DeviceVisitEvent.WORKER_DIED)
-            return [Say(f"the worker failed, once more: {event.detail}", "warning"), self._train(now)]
+            failed = Say(f"the worker failed, once more: {event.detail}", "warning", active.about)
+            return [failed, *self._train(now)]
         reason: VisitReason = next((word for word in REASONS if word == event.reason), "failed")
         return self._decline(DeviceVisitEvent.NOT_DONE, reason, event.detail, now)
 
@@ -255,6 +283,7 @@ class VisitMachine:
                 text = "not covered: the mandate has ended"
                 effects += self._decline(DeviceVisitEvent.MANDATE_OVER, "mandate", text, now)
             else:
+                self.counts["dropped", ""] += 1
                 effects += self._end(key, DeviceVisitEvent.MANDATE_OVER)
         return effects
 
@@ -294,15 +323,16 @@ class VisitMachine:
         self.active = ActiveVisit(key, held, now, now, {ref.digest for ref in needed})
         self.active.step(DeviceVisitEvent.TAKEN)
         pulls = [Pull(ref, self.active.edge) for ref in needed]
-        return [Say(f"visit {held.order.id} from {held.source}"), *pulls]
+        return [Say(f"visit {held.order.id} from {held.source}", about=self.active.about), *pulls]
 
-    def _train(self, now: float) -> Do:
+    def _train(self, now: float) -> list[Effect]:
         """Give the visit to the training process, with what the device remembers of the job."""
         active = self._active()
         active.news_at = active.next_progress = now  # a sign of life, unless the result is here as soon
         order = active.order
         memory = (self.state.memory.get(order.id.job) if remembers(order.task) else None) or Memory()
-        return Do(work_key(order.id), Train(order, memory.vectors, memory.visits))
+        begins = Say("all is here: it is trained now", "step", active.about)
+        return [begins, Do(work_key(order.id), Train(order, memory.vectors, memory.visits))]
 
     def _decline(self, event: DeviceVisitEvent, reason: VisitReason, detail: str, now: float) -> list[Effect]:
         """Give up a visit that was begun, and say so until the edge server has heard it."""
@@ -310,13 +340,17 @@ class VisitMachine:
         if self._declined:
             DEVICE_VISIT.step(DeviceVisitState.DECLINED, DeviceVisitEvent.CROWDED_OUT)
         self._declined = Declined(active.order.id, reason, detail[:TEXT])
+        self.counts["declined", reason] += 1
         ask = self._outbox.ask(DECLINED, active.edge, self._declined, now)
-        return [*self._end(active.key, event), *ask, Say(f"declined {active.order.id}: {detail}", "warning")]
+        declined = Say(f"declined {active.order.id}: {detail}", "warning", active.about)
+        return [*self._end(active.key, event), declined, *ask]
 
     def _end(self, key: Key, event: DeviceVisitEvent) -> list[Effect]:
         """Nothing more is held of a visit."""
         held = self.state.held[key]
         DEVICE_VISIT.step(self._state_of_held(held), event)
+        if outcome := _OUTCOMES.get(event):
+            self.counts[outcome, ""] += 1
         record = VisitEnded(key, event == DeviceVisitEvent.ACCEPTED)
         self.state.apply(record)
         self._outbox.answered(key)
@@ -329,6 +363,10 @@ class VisitMachine:
     def _active(self) -> ActiveVisit:
         assert self.active is not None  # noqa: S101  # callers have looked
         return self.active
+
+
+def _size(outcome: Trained) -> int:
+    return sum(ref.size for ref in outcome.vectors.values())
 
 
 def _describe(outcome: Trained) -> str:

@@ -18,11 +18,13 @@ from coordinator.results.answers_table import save_answers
 from coordinator.results.folder import HOME, LOG, ROUNDS, VISITS, ResultFolder, free
 from coordinator.results.report import MODEL, draw, save_model
 from coordinator.results.tallies import describe_losses, names, write_tallies
+from coordinator.tracking.settings import TrackingSettings
 from fleet_sim.engines.untrained import UntrainedGraphs
 from fleet_sim.look_pace import LookPace
 from fleet_sim.preparing import SimulatedDevices, prepare_training
 from fleet_sim.settings import Simulation, read_simulation, read_simulation_file
 from fleet_sim.simulated import Simulated
+from fleet_sim.tracked import TrackedSimulation
 from fleet_sim.world import checkpoint
 from fleet_sim.world.availability import fails, follow
 from fleet_sim.world.memory_fleet import CLOUD
@@ -64,6 +66,8 @@ class SimulationRun:
         `tell` is told what compiling the model is at, and for how many seconds.
         """
         self.simulation, self._train, self._tell = simulation, train, tell
+        plain = msgspec.structs.replace(simulation, tracking=TrackingSettings())
+        self._tracked = TrackedSimulation(simulation if train else plain)
         self.visits = 0
         """How many visits have ended in this run."""
         self._waits_since = 0.0
@@ -84,6 +88,7 @@ class SimulationRun:
         else:
             self.results.begin(simulation.text)
             self.fleet.submit(prepared.job_text)
+        self._tracked.begin(folder)
         self._written = len(self.results.rows(ROUNDS))
         """How many rounds are in the table: of an interrupted simulation the newest may be, or may not."""
 
@@ -171,6 +176,7 @@ class SimulationRun:
         for report in self.fleet.told(self.name, self._written):
             ended = report.ended if isinstance(report.ended, float) else self.fleet.world.now
             self.results.round(self._known(report), ended)
+            self._tracked.round(report, ended)
             self._written += 1
 
     def _course(self, before: tuple[RoundReport, ...] = ()) -> JobProgress:
@@ -206,6 +212,8 @@ class SimulationRun:
             self.results, self.samples, self.profiles, list(self.simulation.fleet.reached)
         )
         self.results.close()
+        job = self.fleet.job(self.name)
+        self._tracked.close(job.status, job.detail)
 
     def draw(self) -> None:
         """Make pictures and the page of what is in the tables; after `close`, for they need the sums."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from coordinator.jobs.settings import JobData, read_job
+from coordinator.tracking.settings import TrackingSettings
 from fleet_sim.datasets.loading import made_set
 from fleet_sim.datasets.partition import Split
 from fleet_sim.profiles.boards import PROFILES
@@ -102,6 +103,7 @@ class Simulation(msgspec.Struct, frozen=True):
     fleet: SimulationSettings
     split: Split
     availability: Availability = Availability()
+    tracking: TrackingSettings = TrackingSettings()
 
     @property
     def text(self) -> str:
@@ -111,7 +113,12 @@ class Simulation(msgspec.Struct, frozen=True):
         del everything["data"]["test"]
         if "devices" not in self.job.get("fleet", {}):
             del everything["fleet"]["devices"]  # as many as are simulated
-        tables = {"simulation": self.fleet, "split": self.split, "availability": self.availability}
+        tables = {
+            "simulation": self.fleet,
+            "split": self.split,
+            "availability": self.availability,
+            "tracking": self.tracking,
+        }
         everything |= {name: _given(msgspec.to_builtins(table)) for name, table in tables.items()}
         return dumps({key: value for key, value in everything.items() if value != {}})
 
@@ -150,6 +157,7 @@ def read_simulation(text: str, where: str, changes: dict[str, Any] | None = None
     fleet = msgspec.structs.replace(fleet, sites=fleet.site_count)
     split = validated(tables.pop("split", {}), Split, f"{where} [split]")
     there = validated(tables.pop("availability", {}), Availability, f"{where} [availability]")
+    tracking = validated(tables.pop("tracking", {}), TrackingSettings, f"{where} [tracking]").resolved(where)
     data = tables.get("data", {})
     if not isinstance(data, dict):
         raise ConfigError(
@@ -159,7 +167,7 @@ def read_simulation(text: str, where: str, changes: dict[str, Any] | None = None
         raise ConfigError(f"{where}: a simulation takes its test set from simulation.data: leave data.test out")
     tables.setdefault("name", "simulation")
     _as_the_set_needs(tables, fleet.data)
-    simulation = Simulation(tables, fleet, split, there)
+    simulation = Simulation(tables, fleet, split, there, tracking)
     job = read_job(simulation.job_text("digits"), where)
     if job.model.start != job.model.start_file:
         raise ConfigError(

@@ -12,6 +12,7 @@ from sojourn import logs, options
 from sojourn.settings import broker_flags, read_settings, store_folder
 
 if TYPE_CHECKING:
+    from hierarchy.edge.home_assistant.mirror import HomeMirror
     from hierarchy.settings import EdgeSettings
     from sojourn.node.driver import Driver
     from sojourn.notify import Notifier
@@ -38,9 +39,12 @@ def run(
         typer.Option(metavar="HOST[:PORT]", help="The coordinator's broker.", show_default="the site's own"),
     ] = None,
     store: options.Store = None,
+    metrics_port: options.MetricsPort = None,
+    log_format: options.LogFormat = None,
     verbose: options.Verbose = False,
 ) -> None:
     """Lead models along the devices of a site until told to stop."""
+    from hierarchy.metrics import metrics_of
     from hierarchy.settings import EdgeSettings
     from sojourn.node.driver import run_until_signal
     from sojourn.notify import Notifier
@@ -52,11 +56,16 @@ def run(
         "cloud": cloud,
         "cloud_broker": broker_flags(cloud_broker),
         "store": store,
+        "metrics_port": metrics_port,
+        "log_format": log_format,
     }
+    logs.set_up(verbose=verbose, log_format=log_format, role="edge")
     settings = read_settings(file, flags, EdgeSettings)
-    logs.set_up(verbose=verbose)
+    logs.set_up(verbose=verbose, log_format=settings.log_format, role="edge", node=settings.name)
     notifier = Notifier.from_environment()
-    run_until_signal(assemble(settings, notifier), notifier)
+    driver = assemble(settings, notifier)
+    with metrics_of(settings, driver):
+        run_until_signal(driver, notifier)
 
 
 @app.command()
@@ -123,7 +132,8 @@ def assemble(settings: EdgeSettings, notifier: Notifier | None = None) -> Driver
     from sojourn.notify import Notifier
     from sojourn.store.journal import FolderStore
 
-    machine = EdgeServer(settings.name, settings.cloud)
+    home = _home_mirror(settings)
+    machine = EdgeServer(settings.name, settings.cloud, home)
     site = cloud = MqttLink(settings.broker, settings.name)
     if settings.cloud_broker not in (None, settings.broker):
         cloud = MqttLink(settings.cloud_broker, settings.name)
@@ -133,4 +143,14 @@ def assemble(settings: EdgeSettings, notifier: Notifier | None = None) -> Driver
     node = Node(
         settings.fleet, machine, store, {"device": site, "cloud": cloud}, workers, pause=pause, rate=SpeakingRate()
     )
+    if home:
+        node.overhear("device", home.overhears)
     return Driver(node)
+
+
+def _home_mirror(settings: EdgeSettings) -> HomeMirror | None:
+    if not settings.home_assistant.discovery:
+        return None
+    from hierarchy.edge.home_assistant.mirror import HomeMirror
+
+    return HomeMirror(settings.fleet, settings.name, settings.home_assistant.prefix)

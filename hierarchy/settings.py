@@ -6,9 +6,20 @@ from typing import ClassVar
 
 import msgspec
 
-from sojourn.links.settings import BrokerSettings
+from sojourn.links.settings import BrokerSettings, MetricsPort
+from sojourn.logs import LogFormat
+from sojourn.protocol.home_topics import PREFIX, Prefix
 from sojourn.protocol.limits import Name
 from sojourn.settings import Texts, broker_table
+
+
+class HomeAssistantSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What Home Assistant is shown of a site's devices."""
+
+    discovery: bool = False
+    """Whether the edge server leaves its devices at the site's broker for Home Assistant to find."""
+    prefix: Prefix = PREFIX
+    """The beginning of the topics on which Home Assistant looks for them, as its MQTT integration has it."""
 
 
 class EdgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -29,3 +40,10 @@ class EdgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     store: str | None = None
     """The folder for journal and blobs; `~/.local/share/sojourn/FLEET/NAME` unless told. Example:
     `"/var/lib/sojourn-edge"`."""
+    metrics_port: MetricsPort = 0
+    """Serve figures for Prometheus on 127.0.0.1 at this port; 0: none. Needs `pip install 'sojourn[metrics]'`."""
+    log_format: LogFormat | None = None
+    """How the log is written: `plain` lines for people, or `json`, an object on each line. Unless told, as the variable
+    SOJOURN_LOG_FORMAT says, else plain. Example: `"json"`."""
+    home_assistant: HomeAssistantSettings = HomeAssistantSettings()
+    """What Home Assistant is shown (docs/home-assistant.md)."""

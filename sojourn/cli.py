@@ -13,7 +13,6 @@ from sojourn import WIRE, __version__
 from sojourn.errors import MachineError, SojournError
 from sojourn.extras import bringing, install
 from sojourn.logs import complain
-from sojourn.renamed_options import with_new_names
 
 GROUP = "sojourn.commands"
 INTERRUPTED = 130
@@ -21,6 +20,7 @@ TOLD = {
     "demo": "Train one model over a small fleet on this machine, over real MQTT.",
     "job": "Submit jobs to a coordinator and watch them.",
     "release": "Make releases of models, and bring them to the fleet.",
+    "web": "See the fleet in a browser.",
     "simulate": "Simulate a whole fleet on this machine.",
     "compare": "Simulate several jobs on the same split, side by side.",
     "plan": "Tell how long a job would take on a fleet and how many bytes, without training.",
@@ -53,9 +53,6 @@ class LazyCommands(TyperGroup):
 
     def resolve_command(self, ctx: typer.Context, args: list[str]):  # type: ignore[no-untyped-def,override]  # noqa: ANN201  # typer's click has no public types
         """Load only the module of the command that was called."""
-        args, warnings = with_new_names(args)
-        for text in warnings:
-            typer.echo(f"warning: {text}", err=True)
         for entry in entry_points(group=GROUP, name=args[0]):
             loaded = typer.main.get_command(entry.load())
             loaded.name = entry.name

@@ -7,12 +7,16 @@ from typing import Literal
 
 from sojourn.errors import MachineError
 
-Extra = Literal["cloud", "sim", "broker", "ray"]
+Extra = Literal["cloud", "sim", "broker", "ray", "web", "metrics", "mlflow", "tensorboard"]
 MODULES: dict[Extra, tuple[str, ...]] = {
     "cloud": ("torch", "torchvision", "onnx", "onnxscript", "sklearn", "ortools"),
     "sim": ("matplotlib",),
     "broker": ("amqtt",),
     "ray": ("ray",),
+    "web": ("nicegui",),
+    "metrics": ("prometheus_client",),
+    "mlflow": ("mlflow", "sqlalchemy", "alembic"),
+    "tensorboard": ("tensorboard",),
 }
 
 

@@ -41,4 +41,12 @@ PasswordPort = Annotated[
     typer.Option(help="For nodes with passwords (TLS); 0: none.", min=0, max=65_535),
 ]
 LocalPort = Annotated[int, typer.Option(help="On 127.0.0.1, with passwords; 0: none.", min=0, max=65_535)]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(help="Figures for Prometheus on 127.0.0.1; 0: none.", min=0, max=65_535, show_default="0"),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")]
+LogFormat = Annotated[
+    str | None,
+    typer.Option(metavar="plain|json", help="How the log is written: lines for people, or JSON.", show_default="plain"),
+]

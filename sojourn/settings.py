@@ -38,6 +38,7 @@ _PATHS: dict[str, Any] = {
     "operators_file": None,
     "node_keys_file": None,
     "identity": {"folder": None},
+    "tracking": {"mlflow": None, "tensorboard": None},
     "broker": _BROKER_PATHS,
     "cloud_broker": _BROKER_PATHS,
 }
@@ -232,6 +233,6 @@ def _absolute(values: dict[str, Any], paths: Mapping[str, Any], folder: Path) ->
         value = made.get(key)
         if isinstance(value, dict) and inner:
             made[key] = _absolute(value, inner, folder)
-        elif isinstance(value, str) and inner is None:
+        elif isinstance(value, str) and inner is None and "://" not in value:
             made[key] = str(folder / Path(value).expanduser())
     return made

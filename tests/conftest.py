@@ -18,6 +18,9 @@ _KITS: list[str] = []
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _GARBAGE = (10_000, 10, 10)
 """How many new objects begin a collection, instead of 700: torch and the simulations make many, and few are garbage."""
+_HITS = 3000
+"""How often a line that is counted already is passed before it is counted no more, instead of 50 times: every time that
+some lines are, slipcover goes through all functions of all modules, and a pass costs more than these lines do."""
 _LONG = (
     "tests/docs/test_first_hour.py",
     "tests/live/",
@@ -48,6 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.disable()
+    _count_with_fewer_passes()
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if not hasattr(config, "workerinput"):
@@ -57,6 +61,13 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("MPLCONFIGDIR", str(usual / "matplotlib"))
         os.environ["XDG_CACHE_HOME"] = _KITS[0]
         os.environ.update(dict.fromkeys(_THREADS, "1"))
+
+
+def _count_with_fewer_passes() -> None:
+    """Tell slipcover's instance in a worker, which has no option for it, before it sees the first of our files."""
+    counter = getattr(sys.modules.get("slipcover.pytest_plugin"), "_slipcover_instance", None)
+    if counter is not None:
+        counter.d_miss_threshold = _HITS
 
 
 @pytest.hookimpl(optionalhook=True)

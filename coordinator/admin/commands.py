@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,10 +15,14 @@ from sojourn.extras import need
 from sojourn.settings import broker_flags, read_settings, store_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from coordinator.admin.settings import CoordinatorSettings
     from sojourn.node.driver import Driver
     from sojourn.notify import Notifier
 
+STOPPING = 20.0
+"""Seconds that tracking is given to write what waits, when the coordinator stops."""
 Settings = Annotated[str | None, typer.Option(metavar="FILE", help="The coordinator's settings, which name its store.")]
 log = logging.getLogger("sojourn")
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Run the coordinator of a fleet.")
@@ -50,9 +55,12 @@ def run(
         str | None, typer.Option(metavar="FILE", help="Let jobs wait until one of these operators signed them.")
     ] = None,
     store: options.Store = None,
+    metrics_port: options.MetricsPort = None,
+    log_format: options.LogFormat = None,
     verbose: options.Verbose = False,
 ) -> None:
     """Take jobs and have the sites of a fleet do them, until told to stop."""
+    from coordinator.admin.metrics import metrics_of
     from coordinator.admin.settings import CoordinatorSettings
     from sojourn.node.driver import run_until_signal
     from sojourn.notify import Notifier
@@ -67,11 +75,16 @@ def run(
         "operators_file": operators_file,
         "mandate_keys_file": mandate_keys,
         "store": store,
+        "metrics_port": metrics_port,
+        "log_format": log_format,
     }
+    logs.set_up(verbose=verbose, log_format=log_format, role="coordinator")
     settings = read_settings(file, flags, CoordinatorSettings)
-    logs.set_up(verbose=verbose)
+    logs.set_up(verbose=verbose, log_format=settings.log_format, role="coordinator", node=settings.name)
     notifier = Notifier.from_environment()
-    run_until_signal(assemble(settings, notifier), notifier)
+    driver = assemble(settings, notifier)
+    with metrics_of(settings, driver), tracked(driver, settings):
+        run_until_signal(driver, notifier)
 
 
 @app.command()
@@ -151,3 +164,26 @@ def assemble(settings: CoordinatorSettings, notifier: Notifier | None = None) ->
         settings.fleet, machine, store, {"edge": link, "cloud": link}, workers, pause=pause, rate=SpeakingRate()
     )
     return Driver(node)
+
+
+@contextmanager
+def tracked(driver: Driver, settings: CoordinatorSettings) -> Iterator[None]:
+    """While in this context: rounds are tracked, if that is set."""
+    from coordinator.machine.coordinator import Coordinator
+    from coordinator.tracking.live_jobs import LiveJobs
+    from coordinator.tracking.tracker import Tracker
+
+    tracking, machine = settings.tracking.resolved("tracking"), driver.node.machine
+    if not tracking.on or not isinstance(machine, Coordinator):
+        yield
+        return
+    tracking.need()
+    tracker = Tracker(tracking)
+    folder = store_folder(settings.store, settings.fleet, settings.name)
+    jobs = LiveJobs(settings.fleet, settings.name, str(folder), tracker.tell)
+    driver.node.on_record(lambda record: jobs.wrote(record, machine.state))
+    driver.call(lambda _now: jobs.start(machine.state))
+    try:
+        yield
+    finally:
+        tracker.close(STOPPING)

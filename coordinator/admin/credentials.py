@@ -67,8 +67,8 @@ def write_coordinator(folder: Path, fleet: FleetFile, name: str, secret: Secret)
     return own / "coordinator.toml"
 
 
-def write_operator(folder: Path, name: str, secret: Secret) -> Path:
-    """The password of an operator; returns where it is."""
+def write_password(folder: Path, name: str, secret: Secret) -> Path:
+    """The password of an operator or of Home Assistant; returns where it is."""
     path = folder / f"{name}.password"
     write_private(path, secret.files["password"])
     return path

@@ -79,7 +79,7 @@ def init(
     with folders.alone(fleet_folder):
         for name in operator or ["operator"]:
             _, secret = folders.admit(fleet_folder, name, "operator", "password")
-            path = credentials.write_operator(fleet_folder, name, secret)
+            path = credentials.write_password(fleet_folder, name, secret)
             typer.echo(f"operator {name}: its password is in {path}")
         known, secret = folders.admit(fleet_folder, cloud, "cloud", "password")
         path = credentials.write_coordinator(fleet_folder, known, cloud, secret)
@@ -137,6 +137,44 @@ def add_edge(
         more = f" and {len(devices) - _LISTED} more" if len(devices) > _LISTED else ""
         typer.echo(f"{', '.join(devices[:_LISTED])}{more}: these obey it only when {name!r} is among the", err=True)
         typer.echo("`edges` of their agent.toml; add-device --renew makes new bundles that say so", err=True)
+    say_reload()
+
+
+@app.command("add-home-assistant")
+def add_home_assistant(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its username at the broker.")] = "home-assistant",
+    prefix: Annotated[
+        str, typer.Option(metavar="TOPIC", help="Where it looks for devices, as its MQTT integration has it.")
+    ] = "homeassistant",
+    renew: Annotated[bool, typer.Option("--renew", help="A new password; its old one ends.")] = False,
+    show_password: Annotated[bool, typer.Option("--show-password", help="Print the password, too.")] = False,
+    fleet_folder: Folder = DEFAULT,
+) -> None:
+    """Give Home Assistant an account that may only look at devices, and edge servers the right to show them."""
+    from coordinator.admin.credentials import write_password
+    from sojourn.brokers import fleet as folders
+    from sojourn.errors import ConfigError
+    from sojourn.protocol.home_topics import check_prefix
+
+    with folders.alone(fleet_folder):
+        listeners = folders.read(fleet_folder).listeners
+        if not listeners.password and not listeners.local:
+            raise ConfigError(
+                "Home Assistant connects with a password: the broker needs a --local-port or a --password-port"
+            )
+        fleet, secret = folders.admit(
+            fleet_folder, name, "home-assistant", "password", renew=renew, home_prefix=check_prefix(prefix)
+        )
+        path = write_password(fleet_folder, name, secret)
+    typer.echo(f"Home Assistant: username {name}, its password is in {path}")
+    if show_password:
+        typer.echo(f"password: {secret.files['password'].decode().strip()}")
+    if listeners.local:
+        typer.echo(f"on this machine: broker 127.0.0.1, port {listeners.local}", err=True)
+    if listeners.password:
+        typer.echo(f"from elsewhere: {fleet.hosts[0]}, port {listeners.password}, TLS with {folders.CA_FILE}", err=True)
+    shows = "" if prefix == "homeassistant" else f', prefix = "{prefix}"'
+    typer.echo(f"in edge.toml: home_assistant = {{ discovery = true{shows} }}", err=True)
     say_reload()
 
 

@@ -9,6 +9,7 @@ import typer
 
 from coordinator.admin.fleet_options import DEFAULT, Folder, Reload, reload_or_say
 from coordinator.console.as_json import AsJson, print_json
+from sojourn import options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,6 +139,7 @@ def door(
     ] = None,
     reload: Reload = "",
     fleet_folder: Folder = DEFAULT,
+    log_format: options.LogFormat = None,
 ) -> None:
     """Keep the door open: devices ask here to join, and members have their certificates renewed. Until told to stop."""
     import asyncio
@@ -149,7 +151,7 @@ def door(
     from sojourn.brokers.door import Door
     from sojourn.brokers.reloading import reload_broker
 
-    logs.set_up(verbose=False)
+    logs.set_up(log_format=log_format, role="door")
     fleet = folders.read(fleet_folder)
     opened = Door(
         fleet_folder, host, fleet.door_port if port is None else port, lambda: reload_broker(fleet_folder, reload)

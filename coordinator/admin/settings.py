@@ -8,7 +8,9 @@ import msgspec
 
 from coordinator.machine.kept_rounds import KeepSettings
 from coordinator.rounds.node_keys import SigningPolicy
-from sojourn.links.settings import BrokerSettings
+from coordinator.tracking.settings import TrackingSettings
+from sojourn.links.settings import BrokerSettings, MetricsPort
+from sojourn.logs import LogFormat
 from sojourn.protocol.limits import Name
 from sojourn.settings import Texts, broker_table
 
@@ -43,5 +45,12 @@ class CoordinatorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     store: str | None = None
     """The folder for journal and blobs; `~/.local/share/sojourn/FLEET/NAME` unless told. Example:
     `"/var/lib/sojourn-coordinator"`."""
+    log_format: LogFormat | None = None
+    """How the log is written: `plain` lines for people, or `json`, an object on each line. Unless told, as the variable
+    SOJOURN_LOG_FORMAT says, else plain. Example: `"json"`."""
+    tracking: TrackingSettings = TrackingSettings()
+    """Rounds as runs of MLflow, or as scalars of TensorBoard."""
     keep: KeepSettings = KeepSettings()
     """Which models of finished rounds are kept."""
+    metrics_port: MetricsPort = 0
+    """Serve figures for Prometheus on 127.0.0.1 at this port; 0: none. Needs `pip install 'sojourn[metrics]'`."""

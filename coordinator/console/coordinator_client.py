@@ -27,12 +27,12 @@ from sojourn.node.outbox import Outbox
 from sojourn.protocol import topics
 from sojourn.protocol.audit import Audit, InspectAudit
 from sojourn.protocol.envelope import Packet, pack, unpack
-from sojourn.protocol.fleet_messages import Fleet, InspectFleet
+from sojourn.protocol.fleet_messages import AwaitChange, Changed, Fleet, InspectFleet
 from sojourn.protocol.job_messages import JobText, Removed
 from sojourn.protocol.mandate_messages import KitTold, ReadKit, SignJob, WithdrawJob
 from sojourn.protocol.messages import Chunk, Exported, Fetch, FetchHashes, Gone, Hashes, Inspect, Jobs, Refused
 from sojourn.protocol.operators import Request, SignedRequest, sign_request
-from sojourn.protocol.release_messages import ReleaseMade, Releases
+from sojourn.protocol.release_messages import CardTold, ReadCard, ReleaseMade, Releases
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch
 from sojourn.store.blobs import ref_of, verified
@@ -40,6 +40,8 @@ from sojourn.store.memory_blobs import MemoryBlobs
 from sojourn.text import clean_lines, cleaned
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sojourn.links.link import Link
     from sojourn.links.settings import BrokerSettings
     from sojourn.protocol.job_messages import Continue, ReadJob, Remove
@@ -51,15 +53,20 @@ if TYPE_CHECKING:
     Question = (
         InspectFleet | Inspect | Submit | Stop | Export | Continue | Remove | ReadJob
         | MakeRelease | Rollout | Steer | InspectReleases | ReadKit | SignJob | WithdrawJob
-        | InspectAudit
+        | InspectAudit | AwaitChange | ReadCard
     )  # fmt: skip
 
 PATIENCE = 10.0
 """Seconds for a coordinator that is there to answer."""
-_Answer = TypeVar("_Answer", Jobs, Exported, Removed, JobText, Fleet, ReleaseMade, Releases, KitTold, Audit)
-_ANSWERS = (Jobs, Exported, Removed, JobText, Fleet, ReleaseMade, Releases, KitTold, Audit, Refused)
+_Answer = TypeVar(
+    "_Answer", Jobs, Exported, Removed, JobText, Fleet, ReleaseMade, Releases, KitTold, Audit, Changed, CardTold
+)
+_ANSWERS = (
+    Jobs, Exported, Removed, JobText, Fleet, ReleaseMade, Releases, KitTold, Audit, Changed, CardTold, Refused
+)  # fmt: skip
 SINCE: dict[type, str] = {
     InspectFleet: "0.4.0",
+    **dict.fromkeys((AwaitChange, ReadCard), "0.9.0"),
     **dict.fromkeys((ReadKit, SignJob, WithdrawJob, InspectAudit, SignedRequest), "0.8.0"),
 }
 """The questions that the first coordinators do not know, and the version that brought them."""
@@ -93,6 +100,10 @@ class CoordinatorClient:
     def close(self) -> None:
         """Close the link."""
         self._link.close()
+
+    def interrupt(self) -> None:
+        """Let whoever waits for an answer look up; from any thread."""
+        self._inbox.put(None)
 
     # --- what the link reports, on its own thread
 
@@ -137,6 +148,25 @@ class CoordinatorClient:
                 f"update it (this is version {__version__})"
             ) from error
 
+    def ask_unless(self, question: AwaitChange, stop: Callable[[], bool], patience: float) -> Changed | None:
+        """Ask something that is answered later; None as soon as `stop` says so, of which `interrupt` reminds.
+
+        The answer may come after all while another question is asked, and is lost then: it is asked again.
+        """
+        asked, deadline = self._signed(question) if self._signer else question, time.monotonic() + patience
+        self._open_link()
+        self._send(self.cloud, asked)
+        while not stop():
+            answer = self._next(deadline)
+            if isinstance(answer, Changed | Refused) and answer.ticket == question.ticket:
+                if isinstance(answer, Refused):
+                    raise JobError(clean_lines(answer.reason))
+                return cleaned(answer)
+            if isinstance(answer, Linked):
+                self._send(self.cloud, asked)
+            self._give_up_if_in_vain(time.monotonic() > deadline, patience)
+        return None
+
     def _signed(self, question: Question) -> SignedRequest:
         """A question with the operator's signature."""
         assert self._signer is not None  # noqa: S101  # callers have looked
@@ -154,9 +184,7 @@ class CoordinatorClient:
 
     def _ask(self, question: Question | SignedRequest, form: type[_Answer], patience: float) -> _Answer:
         """Ask until the answer with our ticket is here; what is fetched of us meanwhile is a sign of life."""
-        if not self._open:
-            self._open = True
-            self._link.open(self, [topics.inbox_filter(self.fleet, self._me)], None)
+        self._open_link()
         outbox, deadline = Outbox(), time.monotonic() + patience
         sends = outbox.ask("it", self.cloud, question, time.monotonic())
         while True:
@@ -176,6 +204,11 @@ class CoordinatorClient:
             raise LinkError(f"coordinator {self.cloud.name!r} answered with {type(answer).__name__}")
         # It is shown on a terminal; what is compared, or goes into a file, stays as it is.
         return answer if isinstance(answer, JobText | KitTold | Audit) else cleaned(answer)
+
+    def _open_link(self) -> None:
+        if not self._open:
+            self._open = True
+            self._link.open(self, [topics.inbox_filter(self.fleet, self._me)], None)
 
     def offer(self, *contents: bytes) -> list[Ref]:
         """Let the coordinator fetch these from here, while a question waits for its answer."""

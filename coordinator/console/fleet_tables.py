@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import TextIO
 
-    from sojourn.protocol.fleet_messages import FleetChange, FleetDevice, LastVisit, VisitNote
+    from sojourn.protocol.fleet_messages import FleetChange, FleetDevice, LastVisit, ReleaseNow, VisitNote
     from sojourn.protocol.wire import Offer
 
 _STYLES = {"here": "green", "gone": "yellow", "done": "green", "declined": "yellow", "lost": "yellow", "refused": "red",
@@ -28,16 +28,23 @@ def device_table(devices: Iterable[FleetDevice], now: float) -> Table:
     """All devices: those that are here first."""
     table = _table("device", "state", "site", "version", "visits", "last visit")
     for it in sorted(devices, key=lambda it: (not it.here, it.device)):
-        state = "here" if it.here else "gone"
         table.add_row(
             Text(it.device),
-            Text.assemble((state, _STYLES[state]), f" {age(now - it.since)}"),
+            _state(it, now),
             Text(it.site),
             Text(it.version or "-"),
             _visits(it),
             _last(it.last, now),
         )
     return table
+
+
+def _state(it: FleetDevice, now: float) -> Text:
+    """Whether it is here and for how long; what it trains, if it does."""
+    state = "here" if it.here else "gone"
+    visit = it.doing.visit if it.doing else None
+    trains = f", trains {visit.job} round {visit.round}" if visit else ""
+    return Text.assemble((state, _STYLES[state]), f" {age(now - it.since)}{trains}")
 
 
 def summary(devices: Sequence[FleetDevice]) -> str:
@@ -54,7 +61,8 @@ def _last(last: LastVisit | None, now: float) -> Text:
     if last is None:
         return Text("-")
     what = f"{last.job} round {last.round}" if last.phase == "train" else f"{last.job} estimation"
-    return Text.assemble(f"{what}, ", (last.status, _STYLES[last.status]), f", {age(now - last.at)} ago")
+    why = f": {last.reason}" if last.reason else ""
+    return Text.assemble(f"{what}, ", (last.status, _STYLES[last.status]), f", {age(now - last.at)} ago{why}")
 
 
 def device_lines(it: FleetDevice, now: float) -> list[tuple[str, str]]:
@@ -67,8 +75,14 @@ def device_lines(it: FleetDevice, now: float) -> list[tuple[str, str]]:
         ("version", it.version or "-"),
         ("machine", it.machine or "-"),
         ("visits", f"{it.visits} that count, {it.failed} that came to nothing"),
+        *(("serves", _serves(each)) for each in (it.doing.releases if it.doing else ())),
     ]
     return [*lines, *(offer_lines(it.offer) if it.offer else [("offers", "known while it is here")])]
+
+
+def _serves(it: ReleaseNow) -> str:
+    """What a device serves of a model line, and where it is with it."""
+    return f"{it.line} {it.version or 'nothing'} ({it.state}{f': {it.detail}' if it.detail else ''})"
 
 
 def offer_lines(offer: Offer) -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from coordinator.console.following import progress_of
+from coordinator.console.round_clocks import clocked
 from coordinator.results.folder import VISITS, EndedVisit, ResultFolder
 from coordinator.results.report import MODEL, draw
 from coordinator.results.tallies import write_tallies
@@ -17,9 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from coordinator.console.following import JobProgress
     from coordinator.console.operator import Operator
-    from sojourn.protocol.wire import RoundReport
 
 
 def write_report(operator: Operator, job: str, folder: Path) -> Iterator[str]:
@@ -33,7 +32,7 @@ def write_report(operator: Operator, job: str, folder: Path) -> Iterator[str]:
     results = ResultFolder(folder)
     results.open()
     results.begin(text, {"coordinator": version})
-    for report, clock in _clocked(now):
+    for report, clock in clocked(now):
         results.round(report, clock)
     begun = (now.view.times.submitted if now.view.times else None) or 0.0
     for visit in visits_of(operator, job, begun):
@@ -57,16 +56,6 @@ def visits_of(operator: Operator, job: str, begun: float) -> Iterable[EndedVisit
                 it.device, it.hop, it.status, it.reason, it.samples, 0.0, metrics, None, it.seconds
             )  # fmt: skip
             yield EndedVisit(max(0.0, it.at - begun), it.site, f"{job}/{it.round}/{it.tour}", told, 0, 0)
-
-
-def _clocked(progress: JobProgress) -> Iterator[tuple[RoundReport, float]]:
-    """The rounds, each with the seconds from the job's submission to its end; without dates, with those of rounds."""
-    begun = progress.view.times.submitted if progress.view.times else None
-    passed = 0.0
-    for report in progress.history:
-        passed += report.seconds
-        dated = isinstance(report.ended, float) and begun is not None
-        yield report, max(0.0, report.ended - begun) if dated else passed  # type: ignore[operator]
 
 
 def _write_sums(results: ResultFolder) -> list[str]:

@@ -9,19 +9,30 @@ import secrets
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeVar
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from coordinator.console.coordinator_client import PATIENCE, CoordinatorClient
 from sojourn.errors import ConfigError, JobError, LinkError
 from sojourn.protocol.audit import Audit, InspectAudit
-from sojourn.protocol.fleet_messages import Fleet, InspectFleet
+from sojourn.protocol.fleet_messages import AwaitChange, Changed, Fleet, InspectFleet
 from sojourn.protocol.job_messages import Continue, JobText, ReadJob, Remove, Removed
 from sojourn.protocol.mandate_messages import KitTold, ReadKit, SignJob, WithdrawJob
 from sojourn.protocol.messages import Export, Exported, Inspect, Jobs, Stop, Submit
-from sojourn.protocol.release_messages import InspectReleases, MakeRelease, ReleaseMade, Releases, Rollout, Steer
+from sojourn.protocol.release_messages import (
+    CardTold,
+    InspectReleases,
+    MakeRelease,
+    ReadCard,
+    ReleaseMade,
+    Releases,
+    Rollout,
+    Steer,
+)
+from sojourn.text import cleaned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -32,7 +43,7 @@ if TYPE_CHECKING:
     from sojourn.protocol.audit import AuditEntry
     from sojourn.protocol.fleet_messages import FleetChange, FleetDevice, FleetTopic, VisitNote
     from sojourn.protocol.mandate import SignedMandate, SignedWithdrawal
-    from sojourn.protocol.release import HealthRules, LineView, SignedOrder
+    from sojourn.protocol.release import Card, DeviceView, HealthRules, LineView, Parcel, SignedOrder
     from sojourn.protocol.signing import Signer
     from sojourn.protocol.wire import JobView
 
@@ -81,6 +92,10 @@ class Operator:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._client.close()
 
+    def interrupt(self) -> None:
+        """Let whoever waits for news look up; from any thread."""
+        self._client.interrupt()
+
     def signer(self, key: Path | None) -> Signer:
         """The key in this file, or the operator's own; ConfigError where neither is named."""
         from sojourn.protocol.signing import Signer  # noqa: PLC0415  # only who signs needs it
@@ -89,12 +104,12 @@ class Operator:
             raise ConfigError("name the key to sign with: --key FILE, or --operator-key (SOJOURN_OPERATOR_KEY)")
         return Signer.load(key) if key is not None else self._signer  # type: ignore[return-value]
 
-    def audit(self) -> list[AuditEntry]:
-        """The whole audit log, as the coordinator has it."""
+    def audit(self, after: int = 0) -> list[AuditEntry]:
+        """The audit log after a number, as the coordinator has it."""
         found: list[AuditEntry] = []
         for _ in range(MOST_PAGES):
-            after = found[-1].number if found else 0
-            page = self._client.ask(InspectAudit(_ticket(), after), Audit, PATIENCE)
+            newest = found[-1].number if found else after
+            page = self._client.ask(InspectAudit(_ticket(), newest), Audit, PATIENCE)
             found += page.entries
             if not page.more or not page.entries:
                 break
@@ -178,9 +193,42 @@ class Operator:
         """All model lines, or one with its devices if there is one of that name."""
         return self._client.ask(InspectReleases(_ticket(), line), Releases, PATIENCE).lines
 
-    def devices(self, device: str | None = None) -> tuple[list[FleetDevice], float]:
-        """Every device that was ever seen, or one with all that it offers; and what the coordinator's clock says."""
-        pages = list(self._fleet("devices", device))
+    def whole_line(self, line: str) -> LineView | None:
+        """A model line with all its devices, page by page; of a coordinator before 0.9.0 with those that fit in one."""
+        found: dict[str, DeviceView] = {}
+        for _ in range(MOST_PAGES):
+            views = self._client.ask(InspectReleases(_ticket(), line, len(found) or UNSET), Releases, PATIENCE).lines
+            if not views:
+                return None
+            known = len(found)
+            found |= {each.device: each for each in views[0].devices}
+            if len(found) in (known, sum(views[0].counts.values())):
+                break
+        return msgspec.structs.replace(views[0], devices=tuple(found.values()))
+
+    def card(self, line: str, version: int) -> tuple[Card, Parcel]:
+        """The card of a release that the coordinator has, and which graph it is about."""
+        from coordinator.releases.file import read_card  # noqa: PLC0415  # only who looks at one needs it
+
+        told = self._client.ask(ReadCard(_ticket(), line, version), CardTold, PATIENCE)
+        return cleaned(read_card(self._client.fetch(told.card), f"the release {line} {version}")), told.graph
+
+    def changed(self, since: int, patience: float = PATIENCE) -> Changed:
+        """What changed last, told at once if that was after the mark, else when something does."""
+        return self._client.ask(AwaitChange(_ticket(), since), Changed, patience)
+
+    def changed_unless(
+        self, since: int, stop: Callable[[], bool], patience: float, *, devices: bool = False
+    ) -> Changed | None:
+        """The same; None as soon as `stop` says so, of which `interrupt` reminds. devices: tell those that changed."""
+        return self._client.ask_unless(AwaitChange(_ticket(), since, devices or UNSET), stop, patience)
+
+    def devices(self, device: str | None = None, since: int | None = None) -> tuple[list[FleetDevice], float]:
+        """Every device that was ever seen, or one with all that it offers; and what the coordinator's clock says.
+
+        since: only those that changed after this mark (`changed`).
+        """
+        pages = list(self._fleet("devices", device, since=since))
         return [it for page in pages for it in page.devices], pages[-1].now
 
     def changes(self, device: str | None = None, last: int | None = None) -> list[FleetChange]:
@@ -191,11 +239,14 @@ class Operator:
         """The last visits that are remembered, the oldest first."""
         return _oldest_first((page.visits for page in self._fleet("visits", device, job)), last)
 
-    def _fleet(self, about: FleetTopic, device: str | None = None, job: str | None = None) -> Iterator[Fleet]:
+    def _fleet(
+        self, about: FleetTopic, device: str | None = None, job: str | None = None, since: int | None = None
+    ) -> Iterator[Fleet]:
         """What is asked about the fleet, page by page, the newest first."""
-        after = ""
+        after, mark = "", UNSET if since is None else since
         for _ in range(MOST_PAGES):
-            page = self._client.ask(InspectFleet(_ticket(), about, device, job, after), Fleet, PATIENCE)
+            question = InspectFleet(_ticket(), about, device, job, after, since=mark)
+            page = self._client.ask(question, Fleet, PATIENCE)
             yield page
             if not page.next:
                 return

@@ -13,7 +13,7 @@ from sojourn.protocol.figure_names import MAIN, called, figure_text
 
 if TYPE_CHECKING:
     from coordinator.releases.file import ReleaseFile
-    from sojourn.protocol.release import Card
+    from sojourn.protocol.release import Card, Parcel
 
 MOST_CLASSES = 12
 
@@ -34,26 +34,28 @@ def summary(release: ReleaseFile) -> Table:
 
 def whole(release: ReleaseFile) -> Table:
     """All that the card says."""
-    card = release.card
-    return _table(
-        {
-            "release": f"{card.line} {card.version}",
-            "created": card.created,
-            "graph": f"{len(release.graph):,} bytes, {card.encoding}",
-            "digest": release.goods.graph.digest.hex(),
-            "input": f"{card.input.dtype} {_shape(card)}",
-            "output": _output(card),
-            **_task(card),
-            "model": card.model,
-            "job": card.job and f"{card.job}: {card.strategy}, {card.rounds} rounds, {card.devices} devices",
-            "data": card.data,
-            "started from": card.source,
-            "licence of that": card.licence,
-            "checked": card.checked,
-            "probe": f"{card.probe.rows} rows, {card.learns.answers} within {card.probe.atol:.2g}",
-            "notes": card.notes,
-        }
-    )
+    return _table(card_fields(release.card, release.goods.graph))
+
+
+def card_fields(card: Card, graph: Parcel) -> dict[str, str]:
+    """All that a card says, by what it is about; empty where it says nothing."""
+    return {
+        "release": f"{card.line} {card.version}",
+        "created": card.created,
+        "graph": f"{graph.size:,} bytes, {card.encoding}",
+        "digest": graph.digest.hex(),
+        "input": f"{card.input.dtype} {_shape(card)}",
+        "output": _output(card),
+        **_task(card),
+        "model": card.model,
+        "job": card.job and f"{card.job}: {card.strategy}, {card.rounds} rounds, {card.devices} devices",
+        "data": card.data,
+        "started from": card.source,
+        "licence of that": card.licence,
+        "checked": card.checked,
+        "probe": f"{card.probe.rows} rows, {card.learns.answers} within {card.probe.atol:.2g}",
+        "notes": card.notes,
+    }
 
 
 def _table(fields: dict[str, str]) -> Table:

@@ -100,7 +100,7 @@ def status(
     """Show the fleet's model lines, or one with its devices."""
     from rich.console import Console
 
-    from coordinator.console.rollout_tables import device_table, line_table, summary
+    from coordinator.console.rollout_tables import device_table, line_table, plan_lines, summary
 
     console = Console()
     if as_json:
@@ -118,6 +118,8 @@ def status(
     view = _line(operator, line)
     console.print(summary(view), markup=False, highlight=False)
     console.print(device_table(view))
+    for text in plan_lines(view):
+        console.print(text, style="dim", markup=False, highlight=False)
 
 
 @asking

@@ -10,13 +10,14 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from coordinator.console.fleet_tables import moment
 from sojourn.protocol.figure_names import called, figure_text, worsening
 from sojourn.protocol.release import BAD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sojourn.protocol.release import DeviceView, Health, LineView, Pace
+    from sojourn.protocol.release import DeviceView, Health, LineView
 
 _COLOURS = {"done": "green", "serving": "green", "running": "cyan", "paused": "yellow", "halted": "red",
             "rolling-back": "red", "rolled-back": "yellow", "away": "dim", "told": "dim"}  # fmt: skip
@@ -54,14 +55,31 @@ def device_table(view: LineView) -> Group:
     return Group(table, *(Text(f"{each.device}: {each.detail}") for each in view.devices if each.detail))
 
 
+def plan_lines(view: LineView) -> list[str]:
+    """By which rules a rollout goes, and when the line's rollouts turned, a line each."""
+    if not view.plan:
+        return []
+    rules = view.plan.rules
+    limits = (
+        f"turns back when {rules.company} devices complain: more than {rules.latency:g} times as slow, "
+        f"{100 * rules.accuracy:g} points less accurate, a drift above {100 * rules.drift:g} %, "
+        f"more than {rules.errors} errors"
+    )
+    turns = view.plan.turns
+    return [limits, *(f"{moment(it.at)} {view.line} {it.version}: {it.status}{_why(it.detail)}" for it in turns)]
+
+
+def _why(detail: str) -> str:
+    return f", {detail}" if detail else ""
+
+
 def _row(each: DeviceView) -> list[str]:
     health = each.health
     version = str(each.version) if each.version else "nothing"
     row = [escape(each.device), str(each.stage), version, _coloured(each.state)]
     if health is None:
         return [*row, "", "", "", ""]
-    pace = _pace(health.live or health.pace, health.live_before if health.live else health.pace_before)
-    return [*row, pace, _figure(health), str(health.predictions), str(health.errors)]
+    return [*row, health_pace(health), health_figure(health), str(health.predictions), str(health.errors)]
 
 
 def _measure(view: LineView) -> str:
@@ -70,7 +88,7 @@ def _measure(view: LineView) -> str:
     return called(named.pop()) if len(named) == 1 else "figure" if named else "accuracy"
 
 
-def _figure(health: Health) -> str:
+def health_figure(health: Health) -> str:
     """The main figure on a device's own data, and how it has changed."""
     if task := health.task:
         change = worsening(task.measure, task.figure, task.before)
@@ -82,7 +100,10 @@ def _figure(health: Health) -> str:
     return text
 
 
-def _pace(now: Pace | None, before: Pace | None) -> str:
+def health_pace(health: Health) -> str:
+    """How long predictions take, in use or else on trial, and how many times as long as before."""
+    now = health.live or health.pace
+    before = health.live_before if health.live else health.pace_before
     if now is None:
         return ""
     times = f" ({now.p95 / before.p95:.1f} x)" if before and before.p95 else ""

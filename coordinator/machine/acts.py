@@ -6,20 +6,21 @@ import tomllib
 from typing import TYPE_CHECKING, get_args
 
 from sojourn.protocol.audit import InspectAudit
-from sojourn.protocol.fleet_messages import InspectFleet
+from sojourn.protocol.fleet_messages import AwaitChange, InspectFleet
 from sojourn.protocol.job_messages import Continue, ReadJob, Remove
 from sojourn.protocol.limits import LABEL
 from sojourn.protocol.mandate_messages import ReadKit, SignJob, WithdrawJob
 from sojourn.protocol.messages import Export, Inspect, Stop, Submit
 from sojourn.protocol.operators import OperatorRole
-from sojourn.protocol.release_messages import InspectReleases, MakeRelease, Rollout, Steer
+from sojourn.protocol.release_messages import InspectReleases, MakeRelease, ReadCard, Rollout, Steer
 
 if TYPE_CHECKING:
     from sojourn.protocol.messages import Message
 
 ALL: tuple[OperatorRole, ...] = get_args(OperatorRole)
 NEEDED: dict[type, tuple[OperatorRole, ...]] = {
-    **dict.fromkeys((Inspect, InspectFleet, InspectReleases, InspectAudit, ReadJob, ReadKit), ALL),
+    **dict.fromkeys((Inspect, InspectFleet, AwaitChange, InspectReleases, InspectAudit), ALL),
+    **dict.fromkeys((ReadJob, ReadKit, ReadCard), ALL),
     **dict.fromkeys((Submit, Stop, Continue, Remove, SignJob, WithdrawJob), ("submitter", "owner")),
     Export: ("submitter", "releaser", "owner"),
     **dict.fromkeys((MakeRelease, Rollout, Steer), ("releaser", "owner")),

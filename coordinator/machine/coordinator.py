@@ -15,6 +15,8 @@ import msgspec
 
 from coordinator import lost_pieces
 from coordinator.machine.acts import NEEDED, job_name
+from coordinator.machine.change_watch import ChangeWatch
+from coordinator.machine.fleet_figures import FleetFigures
 from coordinator.machine.fleet_requests import FleetRequests
 from coordinator.machine.fleet_watch import FleetWatch
 from coordinator.machine.job_queue import JobQueue
@@ -22,8 +24,10 @@ from coordinator.machine.mandate_requests import MandateRequests
 from coordinator.machine.mandate_rules import MandateRules
 from coordinator.machine.operator_desk import OperatorDesk
 from coordinator.machine.operator_requests import OperatorRequests
+from coordinator.machine.rollout_figures import RolloutFigures
 from coordinator.machine.rollout_requests import RolloutRequests
 from coordinator.machine.rollouts import Rollouts
+from coordinator.machine.run_figures import RunFigures
 from coordinator.machine.sites import RosterRead, Sites
 from coordinator.machine.tours import RoundTours
 from coordinator.machine.trust import Trust
@@ -47,7 +51,7 @@ from sojourn.node.machine import (
 )
 from sojourn.node.outbox import Outbox
 from sojourn.protocol.audit import REFUSED, InspectAudit
-from sojourn.protocol.fleet_messages import InspectFleet
+from sojourn.protocol.fleet_messages import AwaitChange, InspectFleet
 from sojourn.protocol.job_messages import Continue, ReadJob, Remove
 from sojourn.protocol.mandate_messages import ReadKit, SignJob, WithdrawJob
 from sojourn.protocol.mending import read_record
@@ -64,7 +68,7 @@ from sojourn.protocol.messages import (
     TourProgress,
 )
 from sojourn.protocol.operators import SignedRequest
-from sojourn.protocol.release_messages import DeviceReport, InspectReleases, MakeRelease, Rollout, Steer
+from sojourn.protocol.release_messages import DeviceReport, InspectReleases, MakeRelease, ReadCard, Rollout, Steer
 from sojourn.protocol.topics import Address
 
 if TYPE_CHECKING:
@@ -107,10 +111,12 @@ class Coordinator:
         self._watch = FleetWatch(self.sites, wall)
         rules = MandateRules(fleet, trust.mandate_keys)
         self._queue = JobQueue(self.sites, self._tours, self._watch, keep, rules)
-        self._fleet_requests = FleetRequests(self.sites, self._watch)
+        self._changes = ChangeWatch(wall)
+        self._fleet_requests = FleetRequests(self.sites, self._watch, self._tours, self._changes)
+        self._changes.rows = lambda mark, now: self._fleet_requests.changed_devices(self.state, mark, now)
         self._requests = OperatorRequests(self._queue, self.sites, self._tours)
         self._mandate_requests = MandateRequests(self._queue, self.sites, self._requests, rules)
-        self._rollouts = Rollouts(self.sites, self.state)
+        self._rollouts = Rollouts(self.sites, self.state, wall)
         self._desk = OperatorDesk(fleet, name, trust.roles)
         self._rollout_requests = RolloutRequests(self._rollouts, fleet, trust.release_key)
 
@@ -118,6 +124,15 @@ class Coordinator:
     def state(self) -> CoordinatorState:
         """The durable state."""
         return self._queue.durable
+
+    @property
+    def unanswered(self) -> int:
+        """How many requests wait for their answers."""
+        return len(self._outbox)
+
+    def figures(self) -> tuple[FleetFigures, RunFigures, RolloutFigures]:
+        """Who can tell how the fleet, its jobs and its rollouts are, in numbers."""
+        return FleetFigures(self, self._tours), RunFigures(self, self._tours), RolloutFigures(self._rollouts)
 
     def role_of(self, sender: str) -> Role | None:
         """Operators are known by name and speak as the cloud does; everybody else who may write here is an edge."""
@@ -172,19 +187,24 @@ class Coordinator:
 
     def wake_at(self) -> float | None:
         """The next resend, lease or end of patience."""
-        parts = (self._outbox, self._tours, self._queue, self._rollouts)
+        parts = (self._outbox, self._tours, self._queue, self._rollouts, self._changes)
         return soonest(self._watch.look_at, *(part.wake_at() for part in parts))
 
     def start(self, now: float) -> list[Effect]:
         """Take up the job and the rollouts that were under way."""
         self._rollouts.start(now)
         self._watch.start(self.state, now)
+        self._changes.start(now)
         return self._queue.start(now)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """React; what operators did is written down before they are answered."""
+        before = self._changes.mark
         effects = self._react(event, now)
-        return self._desk.with_entries(self.state, effects, self._queue.date(now)) if self._desk.waits else effects
+        if self._desk.waits:
+            effects = self._desk.with_entries(self.state, effects, self._queue.date(now))
+        self._changes.note(event, effects, self.state)
+        return [*effects, *self._changes.answers(before, now)]
 
     def _react(self, event: Event, now: float) -> list[Effect]:
         match event:
@@ -260,6 +280,8 @@ class Coordinator:
                 return self._requests.submit(sender, message, now)
             case Inspect():
                 return [Send(sender, self._requests.inspect(message, now))]
+            case AwaitChange():
+                return self._changes.wait(sender, message, now)
             case InspectFleet():
                 return [Send(sender, self._fleet_requests.inspect(self.state, message, now))]
             case Stop():
@@ -296,6 +318,8 @@ class Coordinator:
                 return self._rollout_requests.steer(sender, message, now)
             case InspectReleases():
                 return self._rollout_requests.inspect(sender, message)
+            case ReadCard():
+                return [Send(sender, self._rollout_requests.card(message))]
             case _:
                 return []
 

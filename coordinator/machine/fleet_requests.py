@@ -7,23 +7,28 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from coordinator.machine.paging import fitting
+from coordinator.machine.paging import ALONE, ROOM, fitting
 from sojourn import __version__
-from sojourn.protocol.fleet_messages import FORM, Fleet, FleetDevice
+from sojourn.protocol.fleet_messages import FORM, DeviceNow, Fleet, FleetDevice, InspectFleet, ReleaseNow, VisitNow
+from sojourn.protocol.limits import LABEL
 from sojourn.protocol.messages import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from coordinator.fleet_records import DeviceHistory, FleetHistory
+    from coordinator.machine.change_watch import ChangeWatch
     from coordinator.machine.fleet_watch import FleetWatch
     from coordinator.machine.sites import Sites
+    from coordinator.machine.tours import RoundTours
+    from coordinator.rollout_records import LineState
     from coordinator.state import CoordinatorState
-    from sojourn.protocol.fleet_messages import InspectFleet
     from sojourn.protocol.wire import Member
 
 LARGEST_OFFER = 30_000
 """Bytes: many times what an agent says of itself; a larger one is left out, or the answer would fit in no packet."""
+RELEASES = 20
+"""Model lines that are told of one device: the newest."""
 MOST = 500
 """Entries in one answer, if they fit."""
 
@@ -31,9 +36,11 @@ MOST = 500
 class FleetRequests:
     """Answers what is asked about the fleet, a page at a time; nothing is kept of a question."""
 
-    def __init__(self, sites: Sites, watch: FleetWatch) -> None:
+    def __init__(self, sites: Sites, watch: FleetWatch, tours: RoundTours, changes: ChangeWatch) -> None:
         self._sites = sites
         self._watch = watch
+        self._tours = tours
+        self._changes = changes
 
     def inspect(self, durable: CoordinatorState, message: InspectFleet, now: float) -> Fleet | Refused:
         """A page of what was asked about, or why there is none."""
@@ -43,7 +50,7 @@ class FleetRequests:
         found: Iterator[tuple[str, Any]]
         match message.about:
             case "devices":
-                found = self._devices(durable.seen, message, here, now)
+                found = self._devices(durable, message, here, now)
             case "changes":
                 changes = ((str(n), it) for n, it in durable.seen.numbered_changes() if n < _before(message.after))
                 found = ((n, it) for n, it in changes if message.device in (None, it.device))
@@ -53,17 +60,46 @@ class FleetRequests:
                     (n, it) for n, it in visits
                     if message.device in (None, it.device) and message.job in (None, it.job)
                 )  # fmt: skip
-        page, after = fitting(found, MOST)
-        answer = Fleet(message.ticket, FORM, __version__, self._watch.moment(now), next=after)
+        page, after = fitting(found, MOST, ALONE if message.form >= 2 else ROOM)
+        answer = Fleet(message.ticket, min(FORM, message.form), __version__, self._watch.moment(now), next=after)
         return msgspec.structs.replace(answer, **{message.about: page})
 
+    def changed_devices(self, durable: CoordinatorState, since: int, now: float) -> tuple[FleetDevice, ...] | None:
+        """The devices that changed after a mark; None if they do not fit in one answer."""
+        message = InspectFleet("changed", "devices", since=since)
+        found = self._devices(durable, message, self._sites.here(), now)
+        page, after = fitting(found, MOST, ALONE)
+        return None if after else page
+
     def _devices(
-        self, seen: FleetHistory, message: InspectFleet, here: dict[str, tuple[str, Member]], now: float
+        self, durable: CoordinatorState, message: InspectFleet, here: dict[str, tuple[str, Member]], now: float
     ) -> Iterator[tuple[str, FleetDevice]]:
-        names: Iterable[str] = [message.device] if message.device else sorted(seen.devices.keys() | here.keys())
-        for name in names:
+        seen = durable.seen
+        visits = self._visits_now() if message.form >= 2 else {}
+        for name in self._wanted(seen, message, here):
             if name > message.after:
-                yield name, self._device(name, seen.devices.get(name), here.get(name), message, now)
+                known, at = seen.devices.get(name), here.get(name)
+                found = self._device(name, known, at, message, now)
+                if message.form >= 2:
+                    doing = _doing(name, at[1] if at else None, visits.get(name), durable.lines)
+                    found = msgspec.structs.replace(found, doing=doing)
+                yield name, found
+
+    def _wanted(self, seen: FleetHistory, message: InspectFleet, here: Mapping[str, object]) -> Iterable[str]:
+        """The devices that are asked for, by name."""
+        if message.device:
+            return [message.device]
+        every = seen.devices.keys() | here.keys()
+        changed = None if message.since is msgspec.UNSET else self._changes.changed_since(message.since, every)
+        return sorted(every if changed is None else changed)
+
+    def _visits_now(self) -> dict[str, VisitNow]:
+        """The visits that are under way, by device, as the sites said last."""
+        return {
+            it.device: VisitNow(it.tour.job, it.tour.round, it.tour.number, it.hop, it.step, it.steps)
+            for it in self._tours.progress.values()
+            if it.device is not None
+        }
 
     def _device(
         self, name: str, known: DeviceHistory | None, at: tuple[str, Member] | None, message: InspectFleet, now: float
@@ -86,6 +122,27 @@ class FleetRequests:
             known.last if known else None,
             offer if message.device and len(msgspec.msgpack.encode(offer)) < LARGEST_OFFER else None,
         )
+
+
+def _doing(device: str, member: Member | None, visit: VisitNow | None, lines: Mapping[str, LineState]) -> DeviceNow:
+    """What a device does just now, and with what."""
+    offer = member.offer if member else None
+    releases = [_release(line, device) for line in lines.values() if device in line.members or device in line.reports]
+    return DeviceNow(
+        visit if member else None,
+        tuple(releases[-RELEASES:]),
+        offer.threads if offer else 0,
+        offer.memory if offer else 0,
+        len(offer.objectives) if offer else 0,
+    )
+
+
+def _release(line: LineState, device: str) -> ReleaseNow:
+    report = line.reports.get(device)
+    if report is None:
+        return ReleaseNow(line.line, 0, "told")
+    why = line.aside.get(device) or report.detail
+    return ReleaseNow(line.line, report.version, report.state, why[:LABEL])
 
 
 def _before(after: str) -> float:

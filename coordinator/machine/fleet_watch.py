@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.fleet_records import DEVICES, FleetChanged, joined
 from coordinator.rounds.failure_lines import names
+from sojourn.about import About
 from sojourn.node.machine import Append, Say
 from sojourn.node.quotas import Quota, SpeakingRate
 
@@ -134,9 +135,16 @@ def _coming(seen: FleetHistory, here: dict[str, tuple[str, Member]]) -> list[Dev
 
 
 def _lines(record: FleetChanged, seen: FleetHistory) -> list[Say]:
-    came = [f"device {it.device} is here (site {it.site}{_version(it)})" for it in record.joined]
-    went = [f"device {device} is gone from site {seen.devices[device].site}" for device in record.left]
-    lines = [Say(line) for line in [*came[:LINES], *went[:LINES]]]
+    came = [
+        Say(f"device {it.device} is here (site {it.site}{_version(it)})", about=About(device=it.device, site=it.site))
+        for it in record.joined
+    ]
+    left = {device: seen.devices[device].site for device in record.left}
+    went = [
+        Say(f"device {device} is gone from site {site}", about=About(device=device, site=site))
+        for device, site in left.items()
+    ]
+    lines = [*came[:LINES], *went[:LINES]]
     for more, word in ((len(came) - LINES, "are here"), (len(went) - LINES, "are gone")):
         lines += [Say(f"and {more} more devices {word}: sojourn fleet status")] if more > 0 else []
     return lines

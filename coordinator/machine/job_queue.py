@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from coordinator.machine.job_summaries import plan_line, round_line
+from coordinator.machine.job_summaries import closed_line, comes_home, outcomes, plan_line, round_line
 from coordinator.machine.job_table import JOB, STATUS, WORK, step_of
 from coordinator.machine.kept_rounds import KeepSettings, kept_after, let_go
 from coordinator.machine.mandate_rules import MandateRules
@@ -46,11 +46,13 @@ from coordinator.rounds.preparing import PrepareJob, recipes
 from coordinator.rounds.results import CloseRound
 from coordinator.rounds.starting import start_of
 from coordinator.state import CoordinatorState, with_figures
+from sojourn.about import About
 from sojourn.errors import Fault, JobError
 from sojourn.node.machine import Append, Did, Do, Say, Send, Undo, soonest
 from sojourn.parts import name_of
 from sojourn.protocol.messages import TourAccepted, TourCancel
 from sojourn.protocol.topics import Address
+from sojourn.protocol.visit_words import SILENT, TOUR_LATE
 
 if TYPE_CHECKING:
     from coordinator.machine.fleet_watch import FleetWatch
@@ -199,7 +201,7 @@ class JobQueue:
         if state.status in ENDED:
             self._advance(state, "continue")
         effects: list[Effect] = [self.write(JobContinued(state.name, text, ticket), sync=True)]
-        effects.append(Say(f"job {state.name} goes on to round {state.settings.all_rounds}"))
+        effects.append(Say(f"job {state.name} goes on to round {state.settings.all_rounds}", about=About(state.name)))
         return [*effects, *self.reconsider(now)]
 
     def remove(self, state: JobState) -> list[Effect]:
@@ -209,7 +211,7 @@ class JobQueue:
         record = JobRemoved(state.name, state.strategy.objective.keeps)
         self.durable.apply(record)
         undo = [Undo(f"{MEASURE}{state.name}")] if state.unmeasured else []
-        return [Append(record, sync=True), *undo, Say(f"job {state.name} is removed")]
+        return [Append(record, sync=True), *undo, Say(f"job {state.name} is removed", about=About(state.name))]
 
     @property
     def _idle(self) -> bool:
@@ -277,7 +279,7 @@ class JobQueue:
         except JobError as error:
             return self.end(state, "work failed", str(error), now)
         work = PrepareJob(state.name, state.text, recipes(self.durable), start)
-        return [Say(f"job {state.name}: compiling"), self._work(state, work)]
+        return [Say(f"job {state.name}: compiling", about=About(state.name)), self._work(state, work)]
 
     def _plan_again(self, state: JobState, now: float, *, ask_silent: bool = False) -> list[Effect]:
         """Try to plan for a job that waits; with `ask_silent`, devices that gave no answer are asked once more."""
@@ -317,14 +319,16 @@ class JobQueue:
         """An operator signed a job: it goes on with that, if it waited for it."""
         if self.step(state) == "unsigned":
             self._advance(state, "signed")
-        return [self.write(record, sync=True), Say(f"job {state.name} is signed"), *self.reconsider(now)]
+        said = Say(f"job {state.name} is signed", about=About(state.name))
+        return [self.write(record, sync=True), said, *self.reconsider(now)]
 
     def _wait(self, state: JobState, reason: str, event: str = "devices lacking") -> list[Effect]:
         """Until the sites change, or for a while: a device that gave no answer may have one then."""
         self._advance(state, event)
         if (state.status, state.detail) == ("waiting", reason):
             return []
-        return [self.write(JobWaits(state.name, reason)), Say(f"job {state.name} waits: {reason}")]
+        waits = Say(f"job {state.name} waits: {reason}", about=About(state.name))
+        return [self.write(JobWaits(state.name, reason)), waits]
 
     def _worked_for(self, key: str) -> JobState | None:
         """The job that this piece of work was done for, if it still waits for it."""
@@ -357,28 +361,34 @@ class JobQueue:
             outcome = msgspec.structs.replace(outcome, keeps=keeps)
         written = self.write(outcome, sync=True, blobs=blobs_of(outcome))
         news = [line for line in state.unestimated or () if line not in told]
-        said = [Say(f"job {state.name}: {line}", "warning") for line in news]
+        said = [Say(f"job {state.name}: {line}", "warning", About(state.name)) for line in news]
         return [written, *said, *self._after(state, outcome, now)]
 
     def _after(self, state: JobState, outcome: JobRecord, now: float) -> list[Effect]:
         """What follows from the outcome of a piece of work."""
         match outcome:
             case JobCompiled():
-                return [Say(f"job {state.name}: compiled and checked"), *self._next_turn(state, now)]
+                said = [Say(f"job {state.name}: compiled and checked", about=About(state.name))]
+                return [*said, *self._next_turn(state, now)]
             case RoundPlanned():
                 self._began, self.traffic = now, 0
                 if outcome.phase == "train":  # who only is asked again and again has not come
                     self._waiting.forget(state.name)
-                said = [Say(f"job {state.name}: {line}", "warning") for line in outcome.notices]
-                return [Say(plan_line(state, outcome)), *said, *self._resume(state, now)]
+                about = About(state.name, state.round)
+                said = [Say(f"job {state.name}: {line}", "warning", about) for line in outcome.notices]
+                return [Say(plan_line(state, outcome), about=about), *said, *self._resume(state, now)]
             case RoundClosed():
+                said = [*outcomes(state.name, outcome.report.round, outcome.visited or ()), closed_line(outcome)]
                 effects = [*self._make_room(), *self._next_turn(state, now)]
-                if outcome.unmeasured:
-                    return [*effects, _measure(state)]  # after the plan of the next round, which is not to wait for it
-                return [Say(round_line(state, outcome.report)), *effects]
+                if outcome.unmeasured:  # tested after the plan of the next round, which is not to wait for it
+                    return [*said, *effects, _measure(state)]
+                about = About(state.name, outcome.report.round)
+                return [*said, Say(round_line(state, outcome.report), about=about), *effects]
             case DevicesEstimated():
                 known = len(outcome.signatures) or len(outcome.weights) or len(outcome.samples)
-                return [Say(f"job {state.name}: {known} devices estimated"), *self._plan_next(state, now)]
+                ended = outcomes(state.name, state.round, outcome.visited or ())
+                said = [Say(f"job {state.name}: {known} devices estimated", about=About(state.name, state.round))]
+                return [*ended, *said, *self._plan_next(state, now)]
             case _:
                 return self._resume(state, now)
 
@@ -390,8 +400,10 @@ class JobQueue:
         report = with_figures(state.history[-1], outcome)
         kept = kept_after(state, report, self._keep)
         written = self.write(msgspec.structs.replace(outcome, kept=kept), sync=True)
-        said = Say(f"job {state.name} round {report.round}: {outcome.reason}", "warning") if outcome.reason else None
-        effects: list[Effect] = [written, said or Say(round_line(state, report))]
+        about = About(state.name, report.round)
+        text = f"job {state.name} round {report.round}: {outcome.reason}" if outcome.reason else None
+        said = Say(text, "warning", about) if text else Say(round_line(state, report), about=about)
+        effects: list[Effect] = [written, said]
         closed = self._closed
         if closed is None or closed.outcome.job != state.name:
             return effects
@@ -415,7 +427,7 @@ class JobQueue:
         self._advance(state, "no room")
         self._work_again_at = now + WORK_AGAIN
         told, self._no_room = self._no_room, event.detail
-        return [] if told else [Say(f"job {state.name}: {event.detail}", "error")]
+        return [] if told else [Say(f"job {state.name}: {event.detail}", "error", About(state.name))]
 
     def _not_measured(self, event: DidNot, now: float) -> list[Effect]:
         """The model of a round could not be tested: the job goes on without its figures."""
@@ -434,7 +446,7 @@ class JobQueue:
         blobs = tuple(ref.digest for ref in [*toured.vectors.values(), toured.reports])
         record = self.write(TourArrived(state.name, toured), sync=True, blobs=blobs)
         accepted = Send(Address("edge", tour.site), TourAccepted(toured.tour))
-        return [record, accepted, *self._tour_over(state, now)]
+        return [record, comes_home(toured, tour.site), accepted, *self._tour_over(state, now)]
 
     def _tour_over(self, state: JobState, now: float) -> list[Effect]:
         """A tour came home or was given up: go on if it was the last that was out."""
@@ -459,11 +471,12 @@ class JobQueue:
         """A site gave no sign of life: wait for it, go on without its tour, or give the tour to another site."""
         job = state.settings
         tour = next(t for t in state.tours if t.number == number)
-        policy, reason = job.tours.on_lost_site, f"no sign of life for {job.tours.site_lease:g} s"
+        policy, reason = job.tours.on_lost_site, f"{SILENT} for {job.tours.site_lease:g} s"
         if self._tours.past_deadline(number, now):
             # Its site speaks, and yet it does not end: waiting longer, or asking somebody else, could go on for ever.
-            policy, reason = "drop", f"its tour is over the deadline of {Leg(state, tour.leg).deadline(tour):g} s"
-        lost = Say(f"job {state.name}: site {tour.site} is lost, {reason}; {policy}", "warning")
+            policy, reason = "drop", f"{TOUR_LATE} of {Leg(state, tour.leg).deadline(tour):g} s"
+        text = f"job {state.name}: site {tour.site} is lost, {reason}; {policy}"
+        lost = Say(text, "warning", state.tour_id(tour).about(site=tour.site))
         self._advance(state, "site lost")
         if policy == "wait":
             return [lost, *self._tours.ask(state, tour, now)]
@@ -492,7 +505,8 @@ class JobQueue:
                     effects.append(Send(Address("edge", tour.site), TourCancel(state.tour_id(tour))))
         self._advance(state, event)
         record = JobEnded(state.name, STATUS[after], detail[:20_000], self.date(now))
-        effects += [self.write(record, sync=True), Say(f"job {state.name} is {STATUS[after]}: {detail}")]
+        said = Say(f"job {state.name} is {STATUS[after]}: {detail}", about=About(state.name))
+        effects += [self.write(record, sync=True), said]
         return [*effects, *self.reconsider(now)]
 
 

@@ -1,4 +1,4 @@
-"""What people read about a job in the coordinator's log: a plan, and a round."""
+"""What the coordinator's log says about a job: for people a plan and a round, for programs each tour and visit too."""
 
 from __future__ import annotations
 
@@ -6,12 +6,47 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from coordinator.jobs.goal import figure_of
+from sojourn.about import About
+from sojourn.node.machine import Say
 from sojourn.protocol.figure_names import FIGURES, called, figure_text, finisher_names, own_names
 
 if TYPE_CHECKING:
-    from coordinator.records import RoundPlanned
+    from collections.abc import Iterable, Iterator
+
+    from coordinator.fleet_records import VisitOutcome
+    from coordinator.records import RoundClosed, RoundPlanned, TourPlan
     from coordinator.state import JobState
-    from sojourn.protocol.wire import RoundReport
+    from sojourn.protocol.messages import Toured
+    from sojourn.protocol.wire import RoundReport, TourId
+
+
+def departs(it: TourId, tour: TourPlan) -> Iterator[Say]:
+    """A tour goes to its site: a line for it, and one for each visit, which has its id from here on."""
+    yield Say(f"the tour goes to {tour.site}: {len(tour.hops)} devices", "step", it.about(site=tour.site))
+    for hop, device in enumerate(tour.hops):
+        yield Say("a visit is planned", "step", it.about(site=tour.site, hop=hop, device=device))
+
+
+def comes_home(toured: Toured, site: str) -> Say:
+    """A tour's result is here."""
+    size = sum(ref.size for ref in toured.vectors.values())
+    text = f"the tour is home: {toured.samples} samples, {size} bytes"
+    return Say(text, "step", toured.tour.about(site=site))
+
+
+def outcomes(job: str, round_: int, visited: Iterable[VisitOutcome]) -> Iterator[Say]:
+    """A line for each visit of a round, or of an estimation before it."""
+    for it in visited:
+        about = About(job, round_, it.tour, it.hop, None, it.device, it.site)
+        yield Say(f"visit {it.status}: {it.reason}" if it.reason else f"visit {it.status}", "step", about)
+
+
+def closed_line(closed: RoundClosed) -> Say:
+    """What the tours of a round have become."""
+    done = sum(closed.visits.values())
+    what = "merged" if closed.merged else "go on, each model by itself"
+    text = f"{done} visits {what}"
+    return Say(text, "step", About(closed.job, closed.report.round))
 
 
 def plan_line(state: JobState, plan: RoundPlanned) -> str:

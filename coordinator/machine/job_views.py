@@ -13,13 +13,15 @@ from sojourn.protocol.limits import MOST_SECONDS
 from sojourn.protocol.wire import JobModels, JobNews, JobTimes, JobView, TourView
 
 if TYPE_CHECKING:
+    from coordinator.machine.tours import RoundTours
     from coordinator.records import TourPlan
     from coordinator.state import JobState
-    from sojourn.protocol.messages import TourProgress
 
 HISTORY = 100
 """Rounds in one answer, if they fit; who wants more asks again from where this ended."""
 TOURS = 100
+HOPS = 50
+"""Hops of a tour that are named."""
 NAMES = 50
 """At most this many devices are named that every round took, or none."""
 KEPT = 1000
@@ -50,12 +52,12 @@ def short_view(state: JobState, devices: int, detail: str, date: float) -> JobVi
     )
 
 
-def whole_view(short: JobView, state: JobState, progress: dict[int, TourProgress], since: int) -> JobView:
+def whole_view(short: JobView, state: JobState, tours: RoundTours, since: int) -> JobView:
     """A job by itself: with its tours, its history from a round on, and the rounds whose models can be had."""
     told = state.told_rounds
     return msgspec.structs.replace(
         short,
-        tours=first_page(_tour(state, tour, progress.get(tour.number)) for tour in state.tours[:TOURS]),
+        tours=first_page(_tour(state, tour, tours) for tour in state.tours[:TOURS]),
         history=first_page(state.history[since : min(since + HISTORY, told)]),
         models=JobModels(tuple(number for number in sorted(state.models)[-KEPT:] if number <= told), state.best),
         news=_news(state),
@@ -89,10 +91,11 @@ def _took(state: JobState, date: float) -> float | None:
     return min(state.worked, MOST_SECONDS) if isinstance(state.worked, float) else None
 
 
-def _tour(state: JobState, tour: TourPlan, seen: TourProgress | None) -> TourView:
-    done = tour.number in state.arrived or tour.number in state.given_up
+def _tour(state: JobState, tour: TourPlan, tours: RoundTours) -> TourView:
+    done, seen = tour.number in state.arrived or tour.number in state.given_up, tours.progress.get(tour.number)
     hop, device, step, steps, lost = (
         (seen.hop, seen.device, seen.step, seen.steps, seen.lost) if seen else (0, None, 0, 0, 0)
     )
     hop = len(tour.hops) if done else hop
-    return TourView(tour.number, tour.site, tour.hops[:50], hop, device, step, steps, lost, done)
+    told = tours.told.get(tour.number, msgspec.UNSET)
+    return TourView(tour.number, tour.site, tour.hops[:HOPS], hop, device, step, steps, lost, done, told)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from coordinator.machine.mandate_rules import last_serial
 from coordinator.mandate_records import JobMandated, MandateWithdrawn
 from sojourn import __version__
+from sojourn.about import About
 from sojourn.node.machine import Append, Say, Send
 from sojourn.protocol.mandate_messages import KitTold, Recall
 from sojourn.protocol.messages import Inspect, Refused
@@ -70,7 +71,10 @@ class MandateRequests:
         if known != message.withdrawal:
             record = MandateWithdrawn(it.job, message.withdrawal, self._queue.date(now))
             durable.apply(record)
-            effects = [Append(record, sync=True), Say(f"the mandates of job {it.job} are withdrawn")]
+            effects = [
+                Append(record, sync=True),
+                Say(f"the mandates of job {it.job} are withdrawn", about=About(it.job)),
+            ]
         state = durable.jobs.get(it.job)
         if state is not None:
             effects += self._queue.end(state, "stop", f"its mandate was withdrawn by {it.operator}", now)

@@ -14,6 +14,7 @@ from coordinator.machine.work import BuildRelease, ExportModel, ModelExported
 from coordinator.records import ENDED, JobSubmitted
 from coordinator.rounds.starting import objection_to_start, waits_for
 from sojourn import __version__
+from sojourn.about import About
 from sojourn.errors import SojournError
 from sojourn.model.metrics import DIRECTIONS
 from sojourn.node.machine import Do, Say, Send
@@ -72,7 +73,7 @@ class OperatorRequests:
             JobSubmitted(job.name, message.job, message.ticket, self._queue.date(now)), sync=True
         )
         answer = self._view_for(operator, message.ticket, job.name, now)
-        return [record, answer, Say(f"job {job.name} submitted"), *self._queue.reconsider(now)]
+        return [record, answer, Say(f"job {job.name} submitted", about=About(job.name)), *self._queue.reconsider(now)]
 
     def _why_not(self, job: JobSettings) -> str | None:
         """Why a job of a new name cannot be taken as it is."""
@@ -215,7 +216,7 @@ class OperatorRequests:
         if message.job not in jobs:
             return self._unknown(message.ticket, message.job)
         state = jobs[message.job]
-        whole = whole_view(self._view(state, now), state, self._tours.progress, message.since)
+        whole = whole_view(self._view(state, now), state, self._tours, message.since)
         return Jobs(message.ticket, (whole,), __version__)
 
     def _view(self, state: JobState, now: float) -> JobView:

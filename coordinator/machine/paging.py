@@ -25,13 +25,13 @@ def first_page(items: Iterable[_T], room: int = ROOM) -> tuple[_T, ...]:
     return tuple(item for (size, item), end in zip(sized, ends, strict=True) if end <= max(room, size))
 
 
-def fitting(items: Iterator[tuple[str, _T]], most: int) -> tuple[tuple[_T, ...], str]:
+def fitting(items: Iterator[tuple[str, _T]], most: int, room: int = ROOM) -> tuple[tuple[_T, ...], str]:
     """The first items that fit, at least one, of what may be much longer; and the name of the last, if more follow."""
     page: list[_T] = []
     used, last = 0, ""
     for name, item in items:
         used += len(msgspec.msgpack.encode(item))
-        if page and (used > ROOM or len(page) >= most):
+        if page and (used > room or len(page) >= most):
             return tuple(page), last
         page.append(item)
         last = name

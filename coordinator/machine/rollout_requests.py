@@ -11,7 +11,7 @@ from coordinator.releases.verifying import CheckCard, misfit, unsigned
 from coordinator.rollout_records import Cargo, RolloutBegun
 from sojourn.node.machine import Append, Do, Pull, Say, Send
 from sojourn.protocol.messages import Refused
-from sojourn.protocol.release_messages import InspectReleases, Releases, Rollout, Steer
+from sojourn.protocol.release_messages import CardTold, InspectReleases, Releases, Rollout, Steer
 from sojourn.protocol.topics import Address
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from coordinator.state import CoordinatorState
     from sojourn.node.machine import DidNot, Effect
     from sojourn.protocol.release import Order
+    from sojourn.protocol.release_messages import ReadCard
 
 NO_KEY = "this coordinator has no release key (release_key_file in its settings)"
 LINES = 32
@@ -62,8 +63,17 @@ class RolloutRequests:
         """What there is to say of one line, or of all. A line that nobody knows has no view: it is new."""
         lines = self._durable.lines
         wanted = [lines[message.line]] if message.line in lines else [] if message.line else list(lines.values())
-        views = tuple(self._rollouts.view(line, devices=message.line is not None) for line in wanted)
+        since = None if message.line is None else message.since or 0
+        views = tuple(self._rollouts.view(line, since) for line in wanted)
         return [Send(operator, Releases(message.ticket, views))]
+
+    def card(self, message: ReadCard) -> CardTold | Refused:
+        """The card of a release that is here."""
+        line = self._durable.lines.get(message.line)
+        for cargo in (line.forward, line.back) if line else ():
+            if cargo.card is not None and cargo.read.goods and cargo.read.version == message.version:
+                return CardTold(message.ticket, cargo.card, cargo.read.goods.graph)
+        return Refused(message.ticket, f"the release {message.line} {message.version} is not here any more")
 
     def steer(self, operator: Address, message: Steer, now: float) -> list[Effect]:
         """Pause, resume or undo; asked again after it was done, say so."""
@@ -194,7 +204,7 @@ class RolloutRequests:
         return None
 
     def _answer(self, operator: Address, ticket: str, line: LineState) -> Send:
-        return Send(operator, Releases(ticket, (self._rollouts.view(line, devices=True),)))
+        return Send(operator, Releases(ticket, (self._rollouts.view(line, 0),)))
 
 
 def _work_key(ticket: str) -> str:

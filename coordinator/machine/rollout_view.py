@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.machine.paging import ALONE, first_page
 from sojourn.protocol.limits import TEXT
-from sojourn.protocol.release import BAD, DeviceView, LineView, complaint
+from sojourn.protocol.release import BAD, DeviceView, LineView, RolloutPlan, complaint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from sojourn.protocol.release_messages import ReleaseReport
 
 
+FEW = 2
+"""Turns of each line that a list of lines tells."""
 NAMED = 3
 """At most this many ill devices are named, the others are counted."""
 
@@ -27,18 +29,19 @@ def view_of(
     newest: Mapping[str, ReleaseReport],
     present: AbstractSet[str],
     progress: RolloutProgress,
-    *,
-    devices: bool,
+    since: int | None = None,
 ) -> LineView:
-    """The rollout and, if asked for, its devices: those that are not well first, as many as fit."""
+    """The rollout and, if asked for, its devices from one on: those that are not well first, as many as fit."""
     each = [_device(line, device, newest.get(device), device in present) for device in sorted(line.members)]
     forward, back, serves = line.forward.read, line.back.read, line.serves.read
     each.sort(key=lambda view: (not (_unwell(view, line) or view.device in line.aside), view.stage))
-    detail = _detail(line, progress)[: 2000 if devices else 200]
+    alone = since is not None
+    detail = _detail(line, progress)[: 2000 if alone else 200]
     return LineView(
         line=line.line, status=line.status, detail=detail, serial=back.serial, version=forward.version,
         before=back.version, serves=serves.version, goods=serves.goods, stages=line.stages, stage=line.stage,
-        counts=dict(Counter(view.state for view in each)), devices=first_page(each, ALONE) if devices else (),
+        counts=dict(Counter(view.state for view in each)), devices=first_page(each[since:], ALONE) if alone else (),
+        plan=RolloutPlan(line.rules, line.undo, tuple((line.turned or ())[0 if alone else -FEW :])),
     )  # fmt: skip
 
 

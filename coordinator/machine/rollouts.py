@@ -7,6 +7,7 @@ stands in `rollout_table`.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from coordinator.machine.company import Verdict, Voices
@@ -23,6 +24,7 @@ from coordinator.machine.rollout_table import ROLLOUT, STATUS
 from coordinator.machine.rollout_view import NAMED, complaints, view_of
 from coordinator.machine.routes import shipments, sites_of
 from coordinator.rollout_records import DeviceReported, DevicesJoined, DevicesSetAside, RolloutTurned
+from sojourn.about import About
 from sojourn.errors import Fault
 from sojourn.node.machine import Append, Say, soonest
 from sojourn.protocol.release import BAD, ENDS
@@ -41,12 +43,16 @@ if TYPE_CHECKING:
 class Rollouts:
     """Leads every line's rollout."""
 
-    def __init__(self, sites: Sites, durable: CoordinatorState) -> None:
+    def __init__(self, sites: Sites, durable: CoordinatorState, wall: float = 0.0) -> None:
+        """`wall` is what a clock on the wall shows, in seconds since 1970, when `now` is 0."""
         self._sites = sites
+        self._wall = wall
         self.durable = durable
         self._progress: dict[str, RolloutProgress] = {}
         self._heard: dict[tuple[str, str], ReleaseReport] = {}
         """The newest word of each device, with figures that are not worth a record."""
+        self.revisions: Counter[str] = Counter()
+        """By line, how often something of its rollout or its devices has changed since the start."""
         self._there: set[str] = set()
         """The devices that were there when the fleet last changed."""
         self._asked: dict[str, set[str]] = {}
@@ -105,9 +111,10 @@ class Rollouts:
             return []
         if report.state in ENDS:
             self._asked.get(report.line, set()).discard(device)
-        if outdated(line, report, self._newest(line, device)):
+        if outdated(line, report, self.newest(line, device)):
             return []
         self._heard[report.line, device] = report
+        self.revisions[report.line] += 1
         effects = self._record(line, device, report, site)
         self._note(line, device)
         return [*effects, *self.consider(line, now)]
@@ -124,10 +131,11 @@ class Rollouts:
         written[device] += 1
         effects = self._write(DeviceReported(report.line, device, report, site))
         if report.state in BAD:
-            effects.append(Say(f"release {report.line}: {device} {report.state}: {report.detail}", "warning"))
+            text = f"release {report.line}: {device} {report.state}: {report.detail}"
+            effects.append(Say(text, "warning", About(device=device)))
         if written[device] == CHANGES:
             text = f"release {report.line}: {device} changed its report {CHANGES} times; no further one is kept"
-            effects.append(Say(text, "warning"))
+            effects.append(Say(text, "warning", About(device=device)))
         return effects
 
     def knows(self, line: LineState, event: str) -> bool:
@@ -142,7 +150,7 @@ class Rollouts:
     def turn(self, line: LineState, event: str, detail: str, now: float) -> list[Effect]:
         """Pause, resume, undo, end: the rollout goes another way."""
         status = STATUS[ROLLOUT.step(self._progress[line.line].step, event)]
-        effects = self._write(RolloutTurned(line.line, status, detail), sync=True)
+        effects = self._write(RolloutTurned(line.line, status, detail, max(0.0, self._wall + now)), sync=True)
         self._take_stock(line, now)
         text = f"release {line.line} {line.forward.read.version}: {status}{': ' if detail else ''}{detail}"
         bad = status in ("halted", "rolling-back")
@@ -155,11 +163,11 @@ class Rollouts:
         if STATUS[progress.step] != line.status:
             raise Fault(f"release {line.line} is {line.status} after {event!r}, at {progress.step}")
 
-    def view(self, line: LineState, *, devices: bool) -> LineView:
-        """The line as a person sees it."""
-        newest = {device: self._newest(line, device) for device in {*line.members, *line.reports}}
+    def view(self, line: LineState, since: int | None = None) -> LineView:
+        """The line as a person sees it; with its devices from one on, if that is said."""
+        newest = {device: self.newest(line, device) for device in {*line.members, *line.reports}}
         known = {device: report for device, report in newest.items() if report}
-        return view_of(line, known, self._reach(), self._progress[line.line], devices=devices)
+        return view_of(line, known, self._reach(), self._progress[line.line], since)
 
     def consider(self, line: LineState, now: float) -> list[Effect]:
         """What follows from all that is known of a rollout now."""
@@ -314,7 +322,7 @@ class Rollouts:
         if device in line.members:
             progress = self._progress[line.line]
             progress.note_answer(device, ended=line.ended(device), aside=line.cargo_for(device) is not line.cargo)
-            progress.note_illness(device, illness(line, device, self._newest(line, device)))
+            progress.note_illness(device, illness(line, device, self.newest(line, device)))
 
     def _ship(self, line: LineState, now: float) -> list[Effect]:
         """Send the order to the devices that owe an answer, now and again."""
@@ -328,9 +336,11 @@ class Rollouts:
         progress.shipped(now)
         return shipments(line, owing, self._sites.reach(), progress)
 
-    def _newest(self, line: LineState, device: str) -> ReleaseReport | None:
+    def newest(self, line: LineState, device: str) -> ReleaseReport | None:
+        """What a device reported last."""
         return self._heard.get((line.line, device)) or line.reports.get(device)
 
     def _write(self, record: RolloutRecord, *, sync: bool = False) -> list[Effect]:
         self.durable.apply(record)
+        self.revisions[record.line] += 1
         return [Append(record, sync=sync)]

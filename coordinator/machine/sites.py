@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from sojourn.about import About
 from sojourn.errors import InvalidMessage
 from sojourn.node.machine import Do, Pull, Say, Send
 from sojourn.protocol.abilities import MANDATE, able, leads
@@ -125,7 +126,8 @@ class Sites:
         """A site announces its roster, until it hears that it was seen: fetch it, unless it is old news."""
         site, revision = sender.name, message.revision
         if message.members.size > ROSTER_BYTES:
-            return [Say(f"the roster of {site} has {message.members.size} bytes: it is not fetched", "warning")]
+            text = f"the roster of {site} has {message.members.size} bytes: it is not fetched"
+            return [Say(text, "warning", About(site=site))]
         if (able_to := message.abilities or ()) != self._abilities.get(site, ()):
             self._abilities[site] = able_to
             self._found.clear()
@@ -221,6 +223,11 @@ class Sites:
             members = [member for member in self._rosters[site].members if self._is_at(site, member)]
             self._at[site] = {member.device: (site, member) for member in members}
         return self._at[site]
+
+    @property
+    def alive(self) -> frozenset[str]:
+        """The sites that are connected."""
+        return frozenset(self._epochs)
 
     @property
     def heard(self) -> frozenset[str]:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from coordinator.machine.job_summaries import departs
 from coordinator.machine.tour_messages import tour_message
 from coordinator.rounds.orders import Leg
 from coordinator.rounds.results import REPORT_BYTES
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from sojourn.node.machine import Effect
     from sojourn.node.outbox import Outbox
     from sojourn.protocol.messages import Toured, TourProgress
-    from sojourn.protocol.wire import TourId
+    from sojourn.protocol.wire import TourId, TourTold
 
     KeysOf = Callable[[Iterable[str]], dict[str, bytes]]
 
@@ -40,6 +41,10 @@ class RoundTours:
         """`keys` says with which keys some devices sign."""
         self._keys = keys
         self.progress: dict[int, TourProgress] = {}
+        self.moves = 0
+        """How often a tour was heard of that had got on since the last time."""
+        self.told: dict[int, TourTold] = {}
+        """What became of the hops of the present round's tours, also of those that are home."""
         self._outbox = outbox
         self._leases: dict[int, float] = {}
         """When each tour's lease ends, unless its site has spoken since."""
@@ -72,19 +77,22 @@ class RoundTours:
         """Number the tours of the job's round, whenever there are others."""
         if state.tours is not self._numbered:
             self._numbered = state.tours
+            self.told.clear()
             self._plans = {tour.number: tour for tour in state.tours}
             self._legs = Counter(tour.leg for tour in state.tours)
 
     def ask(self, state: JobState, tour: TourPlan, now: float) -> list[Effect]:
         """Ask a site to lead a tour; all the time that it may take begins now."""
         self._deadlines.pop(tour.number, None)
+        self.told.pop(tour.number, None)
         return self._ask(state, tour, Leg(state, tour.leg), now)
 
     def _ask(self, state: JobState, tour: TourPlan, leg: Leg, now: float) -> list[Effect]:
         self._deadlines.setdefault(tour.number, now + leg.deadline(tour))
         self._lease(tour.number, now, state.settings.tours.site_lease)
         message = tour_message(state, tour, leg.bounds(tour), self._keys({*tour.hops, *tour.spares}))
-        return [*self._outbox.ask(("tour", tour.number), Address("edge", tour.site), message, now)]
+        ask = self._outbox.ask(("tour", tour.number), Address("edge", tour.site), message, now)
+        return [*departs(message.id, tour), *ask]
 
     def ask_all(self, state: JobState, now: float) -> list[Effect]:
         """Ask for every tour that is still out."""
@@ -130,7 +138,8 @@ class RoundTours:
         if tour.number in state.arrived:
             return [Send(sender, TourAccepted(message.tour))]
         if reason := _unfit(state, tour, message):
-            warning = Say(f"site {sender.name}, tour {message.tour}: {reason}", "warning")
+            about = message.tour.about(site=sender.name)
+            warning = Say(f"site {sender.name}, tour {message.tour}: {reason}", "warning", about)
             return [Send(sender, TourDiscarded(message.tour, reason)), warning]
         return self.fetch(tour, message)
 
@@ -147,7 +156,11 @@ class RoundTours:
     def heard_of(self, state: JobState, tour: TourPlan, message: TourProgress, now: float) -> None:
         """A site gave a sign of life from a tour."""
         self._outbox.answered(("tour", tour.number))
+        before = self.progress.get(tour.number)
+        self.moves += before is None or (before.hop, before.step) != (message.hop, message.step)
         self.progress[tour.number] = message
+        if message.told:
+            self.told[tour.number] = message.told
         self._renew(state, tour.number, now)
 
     def heard_from(self, site: str, now: float) -> None:

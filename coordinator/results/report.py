@@ -5,12 +5,12 @@ from __future__ import annotations
 import html
 from functools import partial
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from coordinator.jobs.model import exported_model
 from coordinator.results.answers_table import ANSWERS_TABLE
 from coordinator.results.folder import CONFIG, LOG, ROUNDS, VISITS
-from coordinator.results.measures import MEASURES
+from coordinator.results.measures import MEANING, MEASURES
 from coordinator.results.plots import (
     ACCURACY,
     ANSWERS,
@@ -24,7 +24,8 @@ from coordinator.results.plots import (
 )
 from coordinator.results.style import STYLE
 from coordinator.results.tallies import DEVICES, SITES, losses, names
-from coordinator.results.task_figures import PLAIN, belonging, figure_in, figure_shown, task_in
+from coordinator.results.task_figures import PLAIN, belonging, figure_in, figure_shown
+from coordinator.results.what_was_run import capital, what_was_run
 from sojourn.figures import clock_of
 from sojourn.model import vectors
 from sojourn.protocol.envelope import unpack_blob
@@ -43,16 +44,6 @@ if TYPE_CHECKING:
 MODEL, REPORT = "model.onnx", "report.html"
 MOST = 50
 """At most this many sites and devices are on the page; the tables have all."""
-MEANING = {
-    "vts": "virtual target similarity: how near each set's classes are to all classes alike. 1 is best: every set is "
-    "balanced.",
-    "intra_cs": "how alike the devices inside a set are. Low is good: each set sees much of the world.",
-    "inter_cs": "how alike the sets are to each other. High is good: the tours learn the same things.",
-    "balance": "the rarest class of a set over its most frequent one. 1: every class has as many samples.",
-    "covered": "how many classes a set has samples of, on average.",
-    "cpd": "FedGSP's class probability distance between sets. Low: the sets are alike.",
-}
-"""What the measures of an arrangement say, in a line each."""
 
 
 def _megabytes(text: str) -> str:
@@ -179,30 +170,6 @@ def _own_tile(rows: Rows, name: str) -> dict[str, str]:
     }
 
 
-def what_was_run(config: Mapping[str, Any]) -> str:
-    """The settings that matter most, in two sentences."""
-    model = config.get("model", {}).get("name", "mlp")
-    kind = task_in(config).kind
-    task = "" if kind == "classification" else f"{capital(kind)}: "
-    text = f"{task}strategy {config.get('strategy', 'visit')}, model {model}, seed {config.get('seed', 0)}."
-    text = text if task else capital(text)
-    if fleet := config.get("simulation"):
-        named = fleet.get("board", fleet.get("profile", ""))  # before 0.5.0 it was called profile
-        boards = named if isinstance(named, str) else ", ".join(named)
-        sites = f"{fleet['sites']} site{'s' if fleet['sites'] > 1 else ''}"
-        text += f" {fleet['devices']:,} simulated devices ({boards}) at {sites}, {fleet['data']} {_split(config)}."
-    if dropout := config.get("availability", {}).get("dropout"):
-        text += f" A visit fails with a chance of {dropout:g}."
-    return text
-
-
-def _split(config: Mapping[str, Any]) -> str:
-    split = config.get("split", {})
-    by = split.get("by", "dirichlet")
-    extra = {"dirichlet": "alpha", "quantity": "alpha", "shards": "shards"}.get(by)
-    return f"split by {by}" + (f" ({extra} {split[extra]:g})" if extra in split else "")
-
-
 def _losses(visits: Rows) -> str:
     """Why visits were lost, of rounds and of estimates, a line for each reason."""
     found = losses(visits)
@@ -219,11 +186,6 @@ def meanings(rows: Rows) -> str:
     """What the measures that these rounds have say, in a line each."""
     told = (f"<dt>{MEASURES[name]}</dt><dd>{html.escape(MEANING[name])}</dd>" for name in _measured(rows))
     return f"<dl>{''.join(told)}</dl>"
-
-
-def capital(text: str) -> str:
-    """The text as it stands at the beginning of a sentence."""
-    return text[:1].upper() + text[1:]
 
 
 def _measured(rows: Rows) -> list[str]:

@@ -210,10 +210,18 @@ make_venv() {
     build=''
     if [ -n "$wheel" ]; then install_wheel; elif [ -n "$wheelhouse" ]; then install_wheels; else install_checkout; fi
     rm -rf "$venv/tmp"
+    keep_metrics
     "$venv/bin/python" -m pip --disable-pip-version-check check >"$staging/log" 2>&1 ||
         told "requirements.txt and Sojourn's wheel are of different versions"
     works "$venv" || told "what was installed does not run on this machine"
     printf '%s\n' "$wanted" >"$venv/.installed"
+}
+
+# What an owner added for metrics_port stays, as it is: an agent that has a port does not start without it.
+keep_metrics() {
+    for each in "$PREFIX"/current/lib/python3*/site-packages/prometheus_client*; do
+        [ ! -e "$each" ] || cp -R "$each" "$venv"/lib/python3*/site-packages/
+    done
 }
 
 install_wheels() {

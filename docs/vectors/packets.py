@@ -52,13 +52,17 @@ from sojourn.protocol.abilities import ABILITIES
 from sojourn.protocol.audit import Audit, AuditEntry, InspectAudit
 from sojourn.protocol.envelope import Packet, kind, pack, pack_blob
 from sojourn.protocol.fleet_messages import (
-    FORM,
+    AwaitChange,
+    Changed,
+    DeviceNow,
     Fleet,
     FleetChange,
     FleetDevice,
     InspectFleet,
     LastVisit,
+    ReleaseNow,
     VisitNote,
+    VisitNow,
 )
 from sojourn.protocol.job_messages import Continue, JobText, ReadJob, Remove, Removed
 from sojourn.protocol.mandate import Mandate, Withdrawal, sign_mandate, sign_withdrawal
@@ -111,9 +115,11 @@ from sojourn.protocol.release import (
     TaskHealth,
 )
 from sojourn.protocol.release_messages import (
+    CardTold,
     DeviceReport,
     InspectReleases,
     MakeRelease,
+    ReadCard,
     Release,
     ReleaseMade,
     ReleaseReport,
@@ -313,11 +319,22 @@ def _requests() -> list[Sent]:
         FleetChange(1_790_000_000.0, "pi-1", "hall", "joined"),
         FleetChange(1_789_990_000.0, "pi-1", "hall", "left"),
     )
-    answer = Fleet("t-f", FORM, "0.4.0", 1_790_000_400.0)
+    doing = DeviceNow(VisitNow("digits", 2, 0, 1, 30, 60), (ReleaseNow("digits", 1, "serving"),), 4, 4_000_000_000, 3)
+    why = msgspec.structs.replace(last, reason="hot: 84 degrees")
+    busy = msgspec.structs.replace(device, last=why, offer=None, doing=doing)
+    mark = 1_790_000_400_018
+    changed = Changed("t-h", mark, 1_790_000_400.0, "0.9.0", mark, mark - 1, mark - 9, mark - 20)
+    answer = Fleet("t-f", 1, "0.4.0", 1_790_000_400.0)
     return [
-        ("inspect-fleet", OPERATOR, CLOUD, InspectFleet("t-f", "visits", "pi-1", "digits", "17")),
+        ("inspect-fleet", OPERATOR, CLOUD, InspectFleet("t-f", "visits", "pi-1", "digits", "17", 1)),
         ("fleet", CLOUD, OPERATOR, msgspec.structs.replace(answer, devices=(device,))),
         ("fleet-changes", CLOUD, OPERATOR, msgspec.structs.replace(answer, changes=changes)),
+        ("fleet of the second form", CLOUD, OPERATOR, Fleet("t-g", 2, "0.9.0", 1_790_000_400.0, (busy,))),
+        ("inspect-fleet since a mark", OPERATOR, CLOUD, InspectFleet("t-g", "devices", since=1_790_000_400_017)),
+        ("await-change", OPERATOR, CLOUD, AwaitChange("t-h", 1_790_000_400_017)),
+        ("changed", CLOUD, OPERATOR, changed),
+        ("await-change with devices", OPERATOR, CLOUD, AwaitChange("t-h", mark, True)),
+        ("changed with devices", CLOUD, OPERATOR, msgspec.structs.replace(changed, devices=(busy,))),
         ("fleet-visits", CLOUD, OPERATOR, msgspec.structs.replace(answer, visits=(note, done), next="12")),
         ("submit", OPERATOR, CLOUD, Submit("t-1", 'name = "digits"\n[data]\ntest = "digits"\n')),
         ("inspect", OPERATOR, CLOUD, Inspect("t-2", "digits", 0)),
@@ -384,6 +401,9 @@ def _releases() -> list[Sent]:
         ("steer", OPERATOR, CLOUD, Steer("t-8", "digits", "pause")),
         ("inspect-releases", OPERATOR, CLOUD, InspectReleases("t-9", "digits")),
         ("releases", CLOUD, OPERATOR, Releases("t-9", (line,))),
+        ("inspect-releases since a device", OPERATOR, CLOUD, InspectReleases("t-9", "digits", 100)),
+        ("read-card", OPERATOR, CLOUD, ReadCard("t-i", "digits", 2)),
+        ("card-told", CLOUD, OPERATOR, CardTold("t-i", KIT, Parcel(KIT.digest, KIT.size))),
     ]
 
 

@@ -9,13 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import re
-import socket
 import sys
 import threading
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import msgspec
@@ -26,84 +23,37 @@ from edge_agent.inference.http_api import PredictionApi, RefusedRequest
 from edge_agent.inference.reporters import ErrorToken
 from sojourn import logs
 from sojourn.errors import ConfigError, DataError, NoRelease, SojournError
+from sojourn.local_http import LocalConversation, LocalServer
 
 LARGEST = 4 << 20
 """Bytes of a request's body."""
-AT_ONCE = 8
-"""Connections that are served at the same time; others are turned away."""
 _DRAINED = 64 << 20
-_SILENCE, _LONGEST = 10.0, 30.0
-"""Seconds that a client may be silent, and that a request may take in all."""
-_LOCAL = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?\Z", re.IGNORECASE)
 _PATH = re.compile(r"/(?P<line>[a-z0-9-]{1,63})(/(?P<what>predict|error))?\Z")
 log = logging.getLogger(__name__)
 
 
-class Server(ThreadingHTTPServer):
-    """As many connections as are allowed, each on a thread and for a while."""
-
-    daemon_threads = True
-    block_on_close = False
+class Server(LocalServer):
+    """Answers predictions, on a thread for each connection."""
 
     def __init__(self, store: Path, port: int, token: ErrorToken | None = None) -> None:
-        super().__init__(("127.0.0.1", port), Conversation)
+        super().__init__(port, Conversation)
         self.api = PredictionApi(store, token)
-        self._lock = threading.Lock()
-        self._open: dict[socket.socket, float] = {}
-
-    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002  # the signature is the library's
-        """Whether there is room for one more."""
-        with self._lock:
-            room = len(self._open) < AT_ONCE
-            if room:
-                self._open[request] = monotonic() + _LONGEST
-        if not room:
-            request.settimeout(1.0)
-            request.sendall(b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n")
-        return room
-
-    def shutdown_request(self, request: Any) -> None:
-        """A connection has ended."""
-        with self._lock:
-            self._open.pop(request, None)
-        super().shutdown_request(request)
-
-    def service_actions(self) -> None:
-        """End connections that take too long, twice a second."""
-        now = monotonic()
-        with self._lock:
-            late = [request for request, end in self._open.items() if end < now]
-        for request in late:
-            try:
-                request.shutdown(socket.SHUT_RDWR)
-            except OSError as error:
-                log.debug("a connection that took too long has just ended: %s", error)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  # the signature is the library's
-        """A client that hangs up is no news; anything else is."""
-        if not isinstance(sys.exception(), OSError):
-            log.error("a request failed", exc_info=True)  # noqa: LOG014  # the library calls this in its handler
 
 
-class Conversation(BaseHTTPRequestHandler):
+class Conversation(LocalConversation):
     """One request and its answer."""
 
     server: Server
-    timeout = _SILENCE
     taken = False
     """Whether the body was read."""
-    server_version, sys_version = "sojourn", ""
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802  # the library looks for this name
         """Tell what is served."""
         self._answer(self._describe)
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802  # the library looks for this name
         """Predict, or take note of an error."""
         self._answer(self._perform)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the signature is the library's
-        """Requests are counted with the predictions, and not logged one by one."""
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What the library refuses by itself, in our form."""
@@ -124,13 +74,8 @@ class Conversation(BaseHTTPRequestHandler):
             self._send(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": str(error) or "not enough memory"})
 
     def _check_sender(self) -> None:
-        """Only programs of this machine, and pages that it serves itself."""
-        hosts = self.headers.get_all("Host") or [""]
-        if len(hosts) != 1 or not _LOCAL.match(hosts[0]):
-            raise RefusedRequest(HTTPStatus.FORBIDDEN, "ask for localhost or 127.0.0.1")
-        origin = self.headers.get("Origin")
-        if origin is not None and not _LOCAL.match(origin.partition("://")[2]):
-            raise RefusedRequest(HTTPStatus.FORBIDDEN, "pages of other sites may not ask")
+        if why := self.why_refused():
+            raise RefusedRequest(HTTPStatus.FORBIDDEN, why)
 
     def _describe(self) -> Any:
         if self.path == "/":
@@ -176,15 +121,7 @@ class Conversation(BaseHTTPRequestHandler):
             left -= len(piece)
 
     def _send(self, status: int, answer: Any) -> None:
-        body = msgspec.json.encode(answer)
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("Connection", "close")
-        self.end_headers()
-        self.wfile.write(body)
+        self.send(status, "application/json", msgspec.json.encode(answer))
 
 
 def end_with_parent() -> None:

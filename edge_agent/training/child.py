@@ -18,6 +18,8 @@ import msgspec
 
 from edge_agent.training.frames import Frames, SetPace, WorkOrder, framed, write_all
 from edge_agent.training.work import LookAtData, Train, Warm
+from sojourn import logs
+from sojourn.about import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,6 +72,8 @@ class Child:
         self.handed_at = 0.0
         self.has_begun = False
         """Whether the first step of its work is behind it: graphs and data are ready."""
+        self._about = NOTHING
+        """What its work is about, or was: what it says may be read later."""
         self._pace = 1.0
         self.last_words: deque[str] = deque(maxlen=_LAST_WORDS)
         self._frames = Frames()
@@ -86,7 +90,15 @@ class Child:
         """Give the child its work. It is small and the only one in the pipe, so this does not wait."""
         self.item, self.next_look = item, 0.0
         self.handed_at, self.has_begun = monotonic(), False
+        self._about = item.work.visit.id.about() if isinstance(item.work, Train) else NOTHING
+        log.log(logs.STEP, "process %d is given %s", self.process.pid, item.key, extra=logs.subject(self._about))
         self._send(framed(WorkOrder(item.key, _without_inline(item.work))))
+
+    def begins(self) -> None:
+        """Take note that it is ready and at its first step, or beyond."""
+        if not self.has_begun:
+            self.has_begun = True
+            log.log(logs.STEP, "process %d has begun", self.process.pid, extra=logs.subject(self._about))
 
     @property
     def sees_old_data(self) -> bool:
@@ -98,7 +110,8 @@ class Child:
         if share == self._pace:
             return
         if (share < 1) != (self._pace < 1):
-            log.info("training is slowed: it is hot" if share < 1 else "training runs at full speed again")
+            text = "training is slowed: it is hot" if share < 1 else "training runs at full speed again"
+            log.info(text, extra=logs.subject(self._about))
         self._pace = share
         self._send(framed(SetPace(share)))
 
@@ -157,7 +170,7 @@ class Child:
         for line in lines:
             if text := line.decode(errors="replace").strip()[:500]:
                 self.last_words.append(text)
-                log.info("training: %s", text)
+                log.info("training: %s", text, extra=logs.subject(self._about))
 
 
 def emptied(folder: Path) -> Path:

@@ -189,7 +189,7 @@ class TrainingProcess:
             item = child.item
             if item is None or not isinstance(frame, Advance | Success | Failure):
                 return
-            child.has_begun = True
+            child.begins()
             if not isinstance(frame, Advance):
                 child.item, child.idle_since = None, monotonic()
         match frame:

@@ -82,7 +82,9 @@ def compare(comparison: Comparison, console: Console) -> None:
     found: dict[str, list[Rows]] = {}
     for at, it in enumerate(runs, 1):
         write(console, f"{it.name} ({at} of {len(runs)})", "bold")
-        found.setdefault(it.group, []).append(_rows(it, folder / it.folder, console, comparison))
+        again = f"sojourn compare --resume {folder} and the same words"
+        rows = rows_of_run(it, folder / it.folder, console, again, resume=comparison.resume is not None)
+        found.setdefault(it.group, []).append(rows)
     table = [row(group, rows, task, reach) for group, rows in found.items()]
     console.print(_table(table, comparison.seeds))
     write_report(folder, [FinishedRun(folder / it.folder, it.group, it.simulation) for it in runs], table, training)
@@ -145,9 +147,12 @@ def _keys(training: Mapping[str, Mapping[str, str]]) -> list[str]:
     return list(next(iter(training.values())))
 
 
-def _rows(it: ComparedRun, folder: Path, console: Console, comparison: Comparison) -> Rows:
-    """The rounds of a run: from its folder where it was done before, or as they come."""
-    begun = comparison.resume is not None and (folder / CONFIG).exists()
+def rows_of_run(it: ComparedRun, folder: Path, console: Console, again: str, *, resume: bool) -> Rows:
+    """The rounds of a run: from its folder where it was done before, or as they come.
+
+    again: the command that goes on with it, if it is stopped.
+    """
+    begun = resume and (folder / CONFIG).exists()
     if begun and read_simulation((folder / CONFIG).read_text(encoding="utf-8"), CONFIG).text != it.simulation.text:
         raise ConfigError(f"{folder} was begun with other settings: see its {CONFIG}, or compare in another folder")
     if begun and (folder / MODEL).exists():
@@ -156,7 +161,6 @@ def _rows(it: ComparedRun, folder: Path, console: Console, comparison: Compariso
     if begun and not (folder / "checkpoint.bin").exists():
         shutil.rmtree(folder)  # not one round of it was finished
         begun = False
-    again = f"sojourn compare --resume {folder.parent} and the same words"
     results = run(it.simulation, folder, console, again, resume=begun, rounds=False)[0].results
     rows, visits = results.rows(ROUNDS), results.rows(VISITS)
     task = results.task

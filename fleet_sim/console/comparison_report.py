@@ -13,16 +13,15 @@ from coordinator.results.folder import CONFIG, ROUNDS, ResultFolder, write_table
 from coordinator.results.plots import course_plot
 from coordinator.results.report import (
     REPORT,
-    capital,
     html_table,
     links,
     picture,
     readable,
     section,
-    what_was_run,
     write_page,
 )
 from coordinator.results.task_figures import figure_in, figure_shown, spread_shown, task_in
+from coordinator.results.what_was_run import capital, what_was_run
 from sojourn.figures import clock_of
 from sojourn.protocol.figure_names import MAIN, OWN, SHARES, VOTE, belongs_to, called, significant
 from sojourn.settings import parse

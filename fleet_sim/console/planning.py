@@ -11,8 +11,8 @@ from rich.progress import Progress
 
 from coordinator.console.time_left import rounds_done
 from coordinator.results.folder import CONFIG, ROUNDS, VISITS
-from coordinator.results.report import what_was_run
 from coordinator.results.tallies import DEVICES, SITES
+from coordinator.results.what_was_run import what_was_run
 from fleet_sim.console.simulating import read, write
 from fleet_sim.console.tables import plain_table
 from fleet_sim.run import SimulationRun

@@ -85,6 +85,20 @@ SETTINGS: dict[str, tuple[str, Any]] = {
         "simulation.workers",
         Annotated[int | None, typer.Option(help="Processes of the pool; 0: one for each core.", min=0)],
     ),
+    "mlflow": (
+        "tracking.mlflow",
+        Annotated[
+            str | None,
+            typer.Option(metavar="sqlite:///FILE", help="Track rounds in this store of MLflow (sojourn[mlflow])."),
+        ],
+    ),
+    "tensorboard": (
+        "tracking.tensorboard",
+        Annotated[
+            str | None,
+            typer.Option(metavar="FOLDER", help="Track rounds in TensorBoard's event files (sojourn[tensorboard])."),
+        ],
+    ),
 }
 """By the option's name: the path of the setting in the file, and the option itself."""
 FLEET = (
@@ -94,6 +108,8 @@ FLEET = (
 """What is simulated, whichever command does it."""
 ENGINE = ("engine", "trainer", "device", "workers")
 """How it is trained."""
+TRACKING = ("mlflow", "tensorboard")
+"""Where else its rounds are written."""
 ANY_SETTING = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, as in the file: training.lr=0.1. Repeatable."),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fleet_sim.console.setting_options import ENGINE, FLEET, takes_settings
+from fleet_sim.console.setting_options import ENGINE, FLEET, TRACKING, takes_settings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +29,7 @@ Output = Annotated[
 
 
 @simulate.command()
-@takes_settings("strategy", "seed", *FLEET, *ENGINE)
+@takes_settings("strategy", "seed", *FLEET, *ENGINE, *TRACKING)
 def run(
     *,
     file: File = None,
@@ -57,7 +57,7 @@ def run(
 
 
 @compare.command()
-@takes_settings(*FLEET, *ENGINE)
+@takes_settings(*FLEET, *ENGINE, *TRACKING)
 def side_by_side(
     *,
     files: Annotated[list[Path] | None, typer.Argument(metavar="FILE", help="Job files.")] = None,

@@ -8,8 +8,9 @@ from coordinator.console.compiling_lines import compiling
 from coordinator.console.visit_rate import describe_rate
 from coordinator.console.watching import is_live, result_table, round_line, show
 from coordinator.results.folder import CONFIG, HOME, free
-from coordinator.results.report import REPORT, what_was_run
+from coordinator.results.report import REPORT
 from coordinator.results.task_figures import task_of
+from coordinator.results.what_was_run import what_was_run
 from fleet_sim.console.setting_options import option_of
 from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation, read_simulation_file
@@ -33,8 +34,9 @@ CHANGEABLE = (
     "schedule.trips",
     "target",
     *(f"simulation.{key}" for key in ("engine", "workers", "device", "ray")),
+    *(f"tracking.{key}" for key in ("mlflow", "tensorboard", "experiment")),
 )
-"""What may change when a simulation goes on: how long it is, and who trains."""
+"""What may change when a simulation goes on: how long it is, who trains, and where else its rounds are written."""
 
 
 def one(

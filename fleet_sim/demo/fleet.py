@@ -77,21 +77,21 @@ def run(demo: Demo, folder: Path, console: Console) -> None:
     began = time.monotonic()
     who = f"{demo.devices} devices at {demo.edges} sites"
     console.print(f"[bold]{who} train one model.[/] The model travels; the data stays.")
-    parts = _deal_out(demo, folder)
+    parts = deal_out(demo, folder)
     make_key(folder)
     processes = Processes(folder)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, processes.interrupt)
     with ExitStack() as stack:
-        brokers = {name: stack.enter_context(_broker(demo, name, folder)) for name in _broker_names(demo)}
+        brokers = {name: stack.enter_context(start_demo_broker(demo, name, folder)) for name in _broker_names(demo)}
         _show_fleet(demo, brokers, parts, console)
         stack.enter_context(processes)
-        _start_servers(demo, brokers, processes, folder)
+        start_servers(demo, brokers, processes, folder)
         settings = _at(brokers, CLOUD).settings
         operator = stack.enter_context(Operator(settings, fleet=FLEET, cloud=CLOUD, name=OPERATOR))
         await_coordinator(operator, processes)
-        operator.submit(_job(demo, folder))
-        _start_agents(demo, brokers, processes, folder)
+        operator.submit(job_file(demo, folder))
+        start_agents(demo, brokers, processes, folder)
         last = show(follow(operator, JOB, processes.check), console)
         _show_end(last, console)
         release = ship(operator, JOB, folder, console, processes.check)
@@ -105,7 +105,7 @@ def run(demo: Demo, folder: Path, console: Console) -> None:
 # --- what is there before anything runs
 
 
-def _deal_out(demo: Demo, folder: Path) -> list[NDArray[np.int64]]:
+def deal_out(demo: Demo, folder: Path) -> list[NDArray[np.int64]]:
     """One NPZ file for each device; returns the labels of each."""
     x, y = digits_split(train=True)
     parts = dirichlet(y, demo.devices, demo.alpha, demo.seed)
@@ -118,7 +118,8 @@ def _broker_names(demo: Demo) -> list[str]:
     return [CLOUD, *demo.site_names] if demo.brokers == "per-site" else [CLOUD]
 
 
-def _broker(demo: Demo, name: str, folder: Path) -> Broker:
+def start_demo_broker(demo: Demo, name: str, folder: Path) -> Broker:
+    """The broker of the cloud or of a site, which lets only the demo's members speak."""
     # All names are known, so the broker can enforce who speaks to whom; amqtt knows no such rules.
     members = Members(
         devices=tuple(demo.device_names), edges=tuple(demo.site_names), clouds=(CLOUD,), operators=(OPERATOR,)
@@ -132,7 +133,8 @@ def _at(brokers: dict[str, Broker], name: str) -> Broker:
     return brokers.get(name, brokers[CLOUD])
 
 
-def _job(demo: Demo, folder: Path) -> str:
+def job_file(demo: Demo, folder: Path) -> str:
+    """The job's text, which stands in the folder, too."""
     text = dumps(demo_job(JOB, demo))
     (folder / "job.toml").write_text(text, encoding="utf-8")
     return text
@@ -141,7 +143,8 @@ def _job(demo: Demo, folder: Path) -> str:
 # --- processes
 
 
-def _start_servers(demo: Demo, brokers: dict[str, Broker], processes: Processes, folder: Path) -> None:
+def start_servers(demo: Demo, brokers: dict[str, Broker], processes: Processes, folder: Path) -> None:
+    """Start the coordinator and the edge servers."""
     cloud = _address(_at(brokers, CLOUD))
     _start(
         processes, folder, "coordinator", CLOUD, {"broker": cloud, "operators": [OPERATOR], "release_key_file": PUBLIC}
@@ -150,7 +153,8 @@ def _start_servers(demo: Demo, brokers: dict[str, Broker], processes: Processes,
         _start(processes, folder, "edge", name, {"broker": _address(_at(brokers, name)), "cloud_broker": cloud})
 
 
-def _start_agents(demo: Demo, brokers: dict[str, Broker], processes: Processes, folder: Path) -> None:
+def start_agents(demo: Demo, brokers: dict[str, Broker], processes: Processes, folder: Path) -> None:
+    """Start the devices, one after another."""
     for number, name in enumerate(demo.device_names):
         broker = _address(_at(brokers, demo.site_of(number)))
         settings = {"threads": 1, "broker": broker, "data": {"path": f"{name}.npz"}, "shares": ["class-counts"]}

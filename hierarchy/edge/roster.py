@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sojourn.about import About
 from sojourn.node.machine import Keep, Say
 from sojourn.node.quotas import Quota, SpeakingRate
 from sojourn.protocol.abilities import OF_MODELS
@@ -67,7 +68,7 @@ class SiteRoster:
         state = f"is here{what}" if isinstance(event.state, Birth) else "is gone"
         more, self._untold = self._untold, 0
         untold = f"; before it, {more} more came or went" if more else ""
-        return [Say(f"device {name} {state}; {len(self.members)} are here{untold}")]
+        return [Say(f"device {name} {state}; {len(self.members)} are here{untold}", about=About(device=name))]
 
     def report_soon(self, now: float) -> None:
         """Something has changed that the coordinator should hear of."""

@@ -36,10 +36,12 @@ from sojourn.protocol.messages import (
 )
 from sojourn.protocol.release_messages import ReleaseReport, Ship
 from sojourn.protocol.topics import Address
+from sojourn.protocol.visit_words import UNFETCHED
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
+    from hierarchy.edge.home_assistant.mirror import HomeMirror
     from sojourn.node.machine import Effect, Event
     from sojourn.protocol.messages import Message
     from sojourn.protocol.topics import Role
@@ -49,7 +51,8 @@ if TYPE_CHECKING:
 class EdgeServer:
     """The state machine of a site: sorts what happens to tours, visits, the roster and releases."""
 
-    def __init__(self, name: str, cloud: str) -> None:
+    def __init__(self, name: str, cloud: str, home: HomeMirror | None = None) -> None:
+        """`home` shows the devices to Home Assistant, where somebody wants that."""
         self.address = Address("edge", name)
         self.offer: Offer | None = None
         self.watches: tuple[Role, ...] = ("device",)
@@ -60,6 +63,7 @@ class EdgeServer:
         self._visits = self._tours.visits
         self._shipping = Shipping(self.site.cloud)
         self._recalls = Recalls()
+        self._home = home
 
     @property
     def state(self) -> EdgeState:
@@ -110,7 +114,8 @@ class EdgeServer:
 
     def wake_at(self) -> float | None:
         """The next resend, lease, heartbeat or roster."""
-        return soonest(self.site.outbox.wake_at(), self.roster.report_at, self.site.alarm.wake_at())
+        home = self._home.wake_at() if self._home else None
+        return soonest(self.site.outbox.wake_at(), self.roster.report_at, self.site.alarm.wake_at(), home)
 
     def start(self, now: float) -> list[Effect]:
         """Take up every tour where its checkpoint is."""
@@ -119,6 +124,12 @@ class EdgeServer:
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Change by one event; the effects are to be performed in their order."""
+        effects = self._react(event, now)
+        if self._home is None:
+            return effects
+        return [*effects, *self._home.follow(event, effects, self.site, self.roster.members, now)]
+
+    def _react(self, event: Event, now: float) -> list[Effect]:
         match event:
             case Received():
                 return self._receive(event.sender, event.message, now)
@@ -188,7 +199,7 @@ class EdgeServer:
             if hop is None:
                 effects += self._tours.not_gathered(key, event.reason, now)
             else:
-                reason = f"the result could not be fetched ({event.reason})"
+                reason = f"{UNFETCHED} ({event.reason})"
                 effects += self._visits.lose((key, hop), "fetch failed", reason, now)
         return effects
 

@@ -11,12 +11,13 @@ from hierarchy.edge.gate import Wrap
 from hierarchy.edge.merge import merge_of, objection
 from hierarchy.edge.records import TourDropped, TourEnded, TourTaken, WaveMerged, key_of
 from hierarchy.edge.running import RunningTour
+from hierarchy.edge.told_hops import told_of
 from hierarchy.edge.tour_table import GATHERING, LEADING, MERGING, NOT_HERE, TOUR
 from hierarchy.edge.visits import Visits
 from sojourn.node.machine import Keep, Pull, Say, Send
 from sojourn.protocol.envelope import pack_blob
 from sojourn.protocol.limits import MOST, MOST_BYTES
-from sojourn.protocol.messages import Toured, TourProgress
+from sojourn.protocol.messages import TourAccepted, Toured, TourProgress
 from sojourn.store.blobs import ref_of
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from hierarchy.edge.site import Site
     from hierarchy.edge.tour_table import TourEvent
     from sojourn.node.machine import DidNot, Effect
-    from sojourn.protocol.messages import Tour, TourAccepted, TourCancel, TourDiscarded
+    from sojourn.protocol.messages import Tour, TourCancel, TourDiscarded
     from sojourn.protocol.wire import Ref
 
 RETRY = 5.0
@@ -64,7 +65,7 @@ class TourLeader:
         self._step(key, event)
         match event:
             case "unfit order":
-                return [Say(f"tour {message.id}: {_unfit(message)}", "warning")]
+                return [Say(f"tour {message.id}: {_unfit(message)}", "warning", message.id.about())]
             case "repeated order":
                 return self.report(key, now)
             case "newer order":
@@ -101,7 +102,8 @@ class TourLeader:
         key = key_of(message.id)
         taken = self._site.write(TourTaken(message))
         self._site.running[key] = RunningTour(message.policy, "order")
-        return [taken, Say(_description(message)), *self.report(key, now), *self._gather(key, now)]
+        taken_up = Say(_description(message), about=message.id.about())
+        return [taken, taken_up, *self.report(key, now), *self._gather(key, now)]
 
     def _gather(self, key: Key, now: float) -> list[Effect]:
         """Get what the tour's devices will need, then set out."""
@@ -127,7 +129,8 @@ class TourLeader:
     def _gather_later(self, key: Key, reason: str, now: float) -> list[Effect]:
         self._site.running[key].gather_at = now + RETRY
         self._site.alarm.set((key, None), now + RETRY)
-        return [Say(f"tour {self._site.state.tours[key].order.id}: {reason}", "warning")]
+        it = self._site.state.tours[key].order.id
+        return [Say(f"tour {it}: {reason}", "warning", it.about())]
 
     def dismissed(self, message: TourCancel | TourAccepted | TourDiscarded, now: float) -> list[Effect]:
         """The coordinator has what it wants of a tour, or wants it no more."""
@@ -137,7 +140,9 @@ class TourLeader:
             self._step(key, "old dismissal")
             return []
         self._step(key, "dismissed")
-        return self._drop(key, now)
+        home = isinstance(message, TourAccepted)
+        text = "the tour is accepted" if home else "the tour is wanted no more"
+        return [Say(text, "step", message.tour.about()), *self._drop(key, now)]
 
     def _drop(self, key: Key, now: float) -> list[Effect]:
         """Forget a tour, call its visits off, and let those go on that waited for its devices."""
@@ -178,14 +183,16 @@ class TourLeader:
         """The mean is the tour's checkpoint: journal it, begin the next wave."""
         self._site.running[key].step("merged")
         blobs = tuple(dict.fromkeys(ref.digest for ref in [*merged.vectors.values(), *merged.handout.values()]))
-        record = WaveMerged(key, merged.vectors, merged.handout)
-        return [self._site.write(record, sync=True, blobs=blobs), *self.go_on(key, now)]
+        record, it = WaveMerged(key, merged.vectors, merged.handout), self._site.state.tours[key].order.id
+        said = Say("a wave is merged", "step", it.about())
+        return [self._site.write(record, sync=True, blobs=blobs), said, *self.go_on(key, now)]
 
     def failed(self, key: Key, event: DidNot, now: float) -> list[Effect]:
         """The work for a tour as a whole came to nothing."""
         if self._site.running[key].state == MERGING:
             return self._not_merged(key, event, now)
-        warning = Say(f"tour {self._site.state.tours[key].order.id}: {event.detail}", "warning")
+        it = self._site.state.tours[key].order.id
+        warning = Say(f"tour {it}: {event.detail}", "warning", it.about())
         # It could not be made smaller for its way up: it goes as it is.
         return [warning, *self._end(key, "not wrapped", self._results(key), now)]
 
@@ -196,7 +203,8 @@ class TourLeader:
             running.step("no room to merge")
             return self._gather_later(key, f"its models could not be merged ({event.detail})", now)
         running.step("merge failed")
-        error = Say(f"tour {tour.order.id}: a wave is lost, its models cannot be merged: {event.detail}", "error")
+        text = f"tour {tour.order.id}: a wave is lost, its models cannot be merged: {event.detail}"
+        error = Say(text, "error", tour.order.id.about())
         return [self._site.write(WaveMerged(key, {}, {})), error, *self.go_on(key, now)]
 
     def _wrap_up(self, key: Key, now: float) -> list[Effect]:
@@ -233,8 +241,11 @@ class TourLeader:
         ended = self._site.write(TourEnded(key, toured), sync=True, blobs=blobs)
         ask = self._site.outbox.ask(("toured", key), self._site.cloud, toured, now)
         done = len(tour.reports) - tour.lost
-        summary = Say(f"tour {tour.order.id} ended: {done} of {tour.visits} visits done")
-        return [Keep(reports.digest, data), ended, *ask, summary]
+        text = f"tour {tour.order.id} ended: {done} of {tour.visits} visits done"
+        summary = Say(text, about=tour.order.id.about())
+        # Whoever watches sees how the last hop ended, too; where all went as planned there is nothing to see.
+        last = self.report(key, now) if tour.lost else []
+        return [Keep(reports.digest, data), ended, *last, *ask, summary]
 
     def overdue(self, key: Key, now: float) -> list[Effect]:
         """The alarm went off for a tour: it may be time to fetch again, or to give a sign of life."""
@@ -276,6 +287,7 @@ class TourLeader:
             *(visit.steps if visit else (0, 0)),
             min(tour.lost, MOST),
             min(running.traffic, MOST_BYTES),
+            told_of(tour),
         )
         return [Send(self._site.cloud, progress)]
 

@@ -18,6 +18,7 @@ from sojourn.node.machine import Pull, Say, Send
 from sojourn.protocol.limits import MOST_SECONDS, TEXT
 from sojourn.protocol.messages import Accepted, Cancel, Discarded, Prepare, Visit
 from sojourn.protocol.topics import Address
+from sojourn.protocol.visit_words import LATE, SILENT
 from sojourn.protocol.wire import DATA_NOTE, VisitReport, visit_steps, with_figures
 from sojourn.randomness import derive
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from hierarchy.edge.records import Key, TourState
     from hierarchy.edge.site import Site, VisitKey
     from hierarchy.edge.visit_table import VisitEvent
+    from sojourn.about import About
     from sojourn.node.machine import Effect
     from sojourn.protocol.messages import Declined, Progress, Visited
     from sojourn.protocol.wire import VisitId, VisitStatus
@@ -74,7 +76,8 @@ class Visits:
         self._site.at[device] = key, hop
         visit_now = running.visits[hop] = RunningVisit(tour.order.policy.lease, now, tour.bounds.deadline)
         self._site.alarm.set((key, hop), visit_now.lease_ends or now)
-        return [*effects, *self._ask(key, hop, now)]
+        handed = Say(f"the model goes to {device}", "step", self._about(key, hop))
+        return [*effects, handed, *self._ask(key, hop, now)]
 
     def _ask(self, key: Key, hop: int, now: float) -> list[Effect]:
         tour, running = self._site.tour(key)
@@ -83,6 +86,11 @@ class Visits:
         _, earlier = running.before(tour)
         visit = Visit(tour.visit(hop), it.kit, given_to(tour), it.task, seed, it.policy.lease, earlier, it.mandate)
         return [*self._site.outbox.ask(("visit", key, hop), device, visit, now)]
+
+    def _about(self, key: Key, hop: int) -> About:
+        """A visit that was issued, for the log."""
+        tour = self._site.state.tours[key]
+        return tour.visit(hop).about(device=str(tour.open_visits[hop].device))
 
     def born(self, device: str, now: float) -> list[Effect]:
         """A device is here again: it may have forgotten that it was asked."""
@@ -139,17 +147,20 @@ class Visits:
             visit.step("result")
             return []
         visit.result = message
-        if reason := unfit(message.vectors, it.task, it.vectors["model"]):
-            return self.lose(where, "unfit result", reason, now)
-        if reason := unsigned(tour, sender.name, message):
-            return self.lose(where, "unfit result", reason, now)
+        size = sum(ref.size for ref in message.vectors.values())
+        came = Say(
+            f"{sender.name} has a result: {message.samples} samples, {size} bytes", "step", self._about(key, hop)
+        )
+        reason = unfit(message.vectors, it.task, it.vectors["model"]) or unsigned(tour, sender.name, message)
+        if reason:
+            return [came, *self.lose(where, "unfit result", reason, now)]
         needed = {ref.digest: ref for ref in message.vectors.values()}
         if not needed:
             visit.step("result without vectors")
-            return self._check(where)
+            return [came, *self._check(where)]
         visit.step("result")
         self._site.fetches.wait(where, needed)
-        return [Pull(ref, sender) for ref in needed.values()]
+        return [came, *(Pull(ref, sender) for ref in needed.values())]
 
     def declined(self, sender: Address, message: Declined, now: float) -> list[Effect]:
         """A device will not do a visit, or cannot go on with it."""
@@ -233,8 +244,9 @@ class Visits:
         handed_on = tour.order.task.kind == "train" and not tour.order.merges
         record = VisitKept(key, passed.vectors, passed.handout if handed_on else {}, report)
         blobs = tuple(dict.fromkeys(ref.digest for ref in [*record.vectors.values(), *record.handout.values()]))
+        kept = Say(_verdict(report), "step", self._about(key, hop))
         written = self._site.write(record, sync=True, blobs=blobs)
-        return [written, Send(device, Accepted(result.visit)), *self._leave(where, device.name, now)]
+        return [written, kept, Send(device, Accepted(result.visit)), *self._leave(where, device.name, now)]
 
     def _measured(self, where: VisitKey, judged: Passed | Failed) -> dict[str, float]:
         """A device's figures, with what is not left to it: its steps, and what the gate has found."""
@@ -276,7 +288,8 @@ class Visits:
             refusal = Discarded(number, reason[:TEXT]) if visit.result else Cancel(number)
             effects.append(Send(Address("device", device), refusal))
         missed = self._site.write(VisitMissed(key, report, then))
-        warning = Say(f"tour {tour.order.id} hop {hop}: {device} {status} ({reason}); {then}", "warning")
+        text = f"tour {tour.order.id} hop {hop}: {device} {status} ({reason}); {then}"
+        warning = Say(text, "warning", number.about(device=device))
         return [missed, warning, *effects, *self._leave(where, device, now)]
 
     def _instead(self, key: Key, hop: int) -> str:
@@ -344,13 +357,19 @@ class Visits:
             self._site.alarm.set(where, visit.lease_ends)
             return []
         if visit.past_deadline(now):
-            return self.lose(where, "deadline over", f"over its deadline of {visit.deadline:g} s", now)
-        return self.lose(where, "lease over", f"no sign of life for {visit.lease:g} s", now)
+            return self.lose(where, "deadline over", f"{LATE} of {visit.deadline:g} s", now)
+        return self.lose(where, "lease over", f"{SILENT} for {visit.lease:g} s", now)
 
 
 def _note(passed: Passed, result: Visited) -> str:
     """What people should know of a visit, by the gate and by the device."""
     return "; ".join(filter(None, (passed.note, f"{DATA_NOTE}{result.note}" if result.note else "")))[:TEXT]
+
+
+def _verdict(report: VisitReport) -> str:
+    """What the gate has said of a result that is kept."""
+    text = f"the result of {report.device} is kept: norm {report.norm:.4g}"
+    return f"{text}; {report.reason}" if report.reason else text
 
 
 def _lasted(began: float, now: float) -> float:

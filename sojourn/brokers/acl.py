@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from sojourn.protocol import topics
+from sojourn.brokers import home_acl
+from sojourn.protocol import home_topics, topics
 from sojourn.protocol.topics import Address, check_name
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 CLEANER = "sojourn.fleet"
 """Who clears what removed members left behind; no member can be called so, as names have no dot."""
-MemberRole = Literal["device", "edge", "cloud", "operator"]
+MemberRole = Literal["device", "edge", "cloud", "operator", "home-assistant"]
 _USER = "%u"
 
 
@@ -30,6 +31,9 @@ class Members(msgspec.Struct, frozen=True, kw_only=True):
     clouds: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
     barred: tuple[str, ...] = ()
+    homes: tuple[str, ...] = ()
+    """Whom edge servers show their devices, where anybody is there for it: Home Assistant."""
+    home_prefix: str = home_topics.PREFIX
 
     def peers(self, role: MemberRole) -> list[Address]:
         """Whom a member of this role speaks with; all of them, and nobody else, speak with it."""
@@ -42,6 +46,8 @@ class Members(msgspec.Struct, frozen=True, kw_only=True):
                 return [*_addresses("edge", self.edges), *_addresses("cloud", self.operators)]
             case "operator":
                 return _addresses("cloud", self.clouds)
+            case "home-assistant":  # it reads what is retained, and speaks with nobody
+                return []
 
 
 def acl_lines(fleet: str, members: Members, cleared: Sequence[str] = ()) -> str:
@@ -60,6 +66,9 @@ def acl_lines(fleet: str, members: Members, cleared: Sequence[str] = ()) -> str:
     blocks += [_block(name, _edge(fleet, check_name(name, "edge server"), members)) for name in members.edges]
     blocks += [_block(name, _cloud(fleet, check_name(name, "coordinator"), members)) for name in members.clouds]
     blocks += [_block(name, _operator(fleet, check_name(name, "operator"), members)) for name in members.operators]
+    blocks += [
+        _block(name, home_acl.home_rules(fleet, check_name(name, "Home Assistant"), members)) for name in members.homes
+    ]
     blocks += [_block(name, ["deny #"]) for name in members.barred]
     if cleared:
         blocks.append(_block(CLEANER, [f"write {topic}" for topic in cleared]))
@@ -68,10 +77,14 @@ def acl_lines(fleet: str, members: Members, cleared: Sequence[str] = ()) -> str:
 
 def left_behind(fleet: str, name: str, role: MemberRole, members: Members) -> list[str]:
     """The topics on which a retained message of a member, or for it, may be: presence first, then inboxes."""
+    if role == "home-assistant":
+        return home_acl.left_behind(fleet, members)
     own = Address("cloud" if role == "operator" else role, name)
     peers = [peer for peer in members.peers(role) if peer.name != name]
     sent = [topics.inbox(fleet, peer, name) for peer in peers]
-    return [topics.state(fleet, own), *sent, *(topics.inbox(fleet, own, peer.name) for peer in peers)]
+    received = [topics.inbox(fleet, own, peer.name) for peer in peers]
+    shown = home_acl.shown(fleet, members, name) if role == "device" and members.homes else []
+    return [topics.state(fleet, own), *sent, *received, *shown]
 
 
 def _devices(fleet: str, members: Members) -> str:
@@ -83,7 +96,11 @@ def _devices(fleet: str, members: Members) -> str:
 
 
 def _edge(fleet: str, name: str, members: Members) -> list[str]:
-    return [*_server(fleet, Address("edge", name), "device"), *_writes(fleet, name, members.peers("edge"))]
+    return [
+        *_server(fleet, Address("edge", name), "device"),
+        *home_acl.edge_rules(fleet, name, members),
+        *_writes(fleet, name, members.peers("edge")),
+    ]
 
 
 def _cloud(fleet: str, name: str, members: Members) -> list[str]:

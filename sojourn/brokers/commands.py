@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 from contextlib import suppress
@@ -10,10 +11,11 @@ from typing import Annotated
 
 import typer
 
-from sojourn import logs
+from sojourn import logs, options
 
+log = logging.getLogger(__name__)
 _OPEN = (
-    "warning: this broker lets in everybody who reaches it, without a password and without encryption: use it in a "
+    "this broker lets in everybody who reaches it, without a password and without encryption: use it in a "
     "network that you trust, for a try. `sojourn fleet init` makes the configuration of one that knows its members."
 )
 app = typer.Typer(add_completion=False, help="Run an MQTT broker for development.")
@@ -35,7 +37,11 @@ def broker(
     operator: Annotated[
         list[str] | None, typer.Option(help="With --fleet: an operator.", show_default="operator")
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
+    home_assistant: Annotated[
+        list[str] | None, typer.Option(help="With --fleet: Home Assistant's username there.")
+    ] = None,
+    log_format: options.LogFormat = None,
+    verbose: options.Verbose = False,
 ) -> None:
     """Run mosquitto, or amqtt where it is not installed, until Ctrl-C. For development, not for the field."""
     from sojourn.brokers.acl import Members, acl_lines
@@ -44,22 +50,34 @@ def broker(
     from sojourn.links.settings import LocalBroker, is_loopback
     from sojourn.settings import validated
 
-    logs.set_up(verbose=verbose)
-    if fleet is None and (edge or device or cloud or operator):
-        raise ConfigError("--edge, --device, --cloud and --operator say who is in a fleet: name it with --fleet")
+    logs.set_up(verbose=verbose, log_format=log_format, role="broker")
+    in_log = logs.chosen_format(log_format) == "json"
+    if fleet is None and (edge or device or cloud or operator or home_assistant):
+        raise ConfigError(
+            "--edge, --device, --cloud, --operator and --home-assistant say who is in a fleet: name it with --fleet"
+        )
     members = Members(
         devices=tuple(device or ()),
         edges=tuple(edge or ()),
         clouds=tuple(cloud or ["cloud"]),
         operators=tuple(operator or ["operator"]),
+        homes=tuple(home_assistant or ()),
     )
     acl = None if fleet is None else acl_lines(fleet, members)
     values = {"host": host, "port": port, "kind": kind, "max_packet": max_packet, "acl": acl}
     with start_broker(validated(values, LocalBroker, "the command line"), folder) as running:
-        typer.echo(f"{running.kind} is listening on {running.host}:{running.port}; Ctrl-C ends it.")
+        _tell(f"{running.kind} is listening on {running.host}:{running.port}; Ctrl-C ends it.", in_log=in_log)
         if not is_loopback(host):
-            typer.echo(_OPEN, err=True)
+            _tell(_OPEN, in_log=in_log, warning=True)
         _wait_for_the_end()
+
+
+def _tell(text: str, *, in_log: bool, warning: bool = False) -> None:
+    """Say it to the person who started the broker, or to the program that reads its log."""
+    if in_log:
+        log.log(logging.WARNING if warning else logging.INFO, "%s", text)
+    else:
+        typer.echo(f"warning: {text}" if warning else text, err=warning)
 
 
 def _wait_for_the_end() -> None:

@@ -25,6 +25,7 @@ from sojourn.brokers.acl import MemberRole, Members, acl_lines, left_behind
 from sojourn.brokers.certificates import Authority
 from sojourn.brokers.configuration import Listeners, OptionalPort
 from sojourn.errors import ConfigError
+from sojourn.protocol.home_topics import PREFIX, Prefix
 from sojourn.protocol.limits import Name
 from sojourn.protocol.signing import Signer
 from sojourn.protocol.topics import check_name
@@ -86,6 +87,8 @@ class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     listeners: Listeners = Listeners()
     door: OptionalPort = 0
     """Where devices ask to join, if it is not the usual port (`sojourn fleet door`)."""
+    home_prefix: Prefix = PREFIX
+    """Where Home Assistant looks for devices, where it has an account."""
     members: dict[Name, FleetMember] = {}
 
     @property
@@ -118,6 +121,8 @@ class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             clouds=tuple(self.named("cloud")),
             operators=tuple(self.named("operator")),
             barred=tuple(self.barred),
+            homes=tuple(self.named("home-assistant")),
+            home_prefix=self.home_prefix,
         )
 
 
@@ -234,10 +239,16 @@ def _write_node_keys(folder: Path, fleet: FleetFile) -> None:
         write_private(path, toml.dumps({"keys": keys}), group=COORDINATOR_GROUP)
 
 
-def admit(folder: Path, name: str, role: MemberRole, kind: Kind, *, renew: bool = False) -> tuple[FleetFile, Secret]:
-    """Make a member, or new credentials for one; the old ones end. Returns what it needs to connect."""
+def admit(
+    folder: Path, name: str, role: MemberRole, kind: Kind, *, renew: bool = False, home_prefix: str | None = None
+) -> tuple[FleetFile, Secret]:
+    """Make a member, or new credentials for one; the old ones end. Returns what it needs to connect.
+
+    home_prefix: where Home Assistant looks for devices from now on; None for where it did.
+    """
     check_name(name, role)
     fleet, hashes = read(folder), hashes_of(folder)
+    fleet = msgspec.structs.replace(fleet, home_prefix=home_prefix or fleet.home_prefix)
     old = fleet.members.get(name)
     if old is not None and not renew:
         raise ConfigError(f"{name!r} is a member already: --renew makes new credentials and ends the old ones")

@@ -15,6 +15,8 @@ _PLAIN_PORT = 1883
 _TLS_PORT = 8883
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+MetricsPort = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+"""Where a node serves its figures on this machine; 0: nowhere."""
 Protocol = Literal["auto", "5", "3.1.1"]
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sojourn.links.link import Link
     from sojourn.node.machine import Event
     from sojourn.node.node import Node
+    from sojourn.protocol.topics import Role
 
 LONGEST_WAIT = 5.0
 MOST_WAITING = 64 << 20
@@ -38,6 +39,11 @@ class Driver:
         self._overrun = False
         self._why_down = "not connected yet"
         self._notifier = Notifier()
+
+    @property
+    def connected(self) -> dict[Role, bool]:
+        """Whether the link to each role is up; only for the node's own thread."""
+        return {role: link in self._up for role, link in self.node.links.items()}
 
     def link_up(self, link: Link) -> None:
         """Take note that the link is connected."""

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
+from sojourn.about import NOTHING, About
 from sojourn.protocol.limits import Digest
 from sojourn.protocol.messages import Birth, Death, Message
-from sojourn.protocol.topics import Address
+from sojourn.protocol.topics import Address, Role
 from sojourn.protocol.wire import Epoch, Offer, Ref
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
-
-    from sojourn.protocol.topics import Role
 
 
 class Received(msgspec.Struct, frozen=True):
@@ -35,6 +34,19 @@ class Present(msgspec.Struct, frozen=True):
     node: Address
     epoch: Epoch
     state: Birth | Death
+
+
+class Removed(msgspec.Struct, frozen=True):
+    """What the broker kept of a node was cleared: it belongs to the fleet no longer, whether it was here or not."""
+
+    node: Address
+
+
+class Overheard(msgspec.Struct, frozen=True):
+    """A program that is no node wrote to a topic that this node listens to besides its own. Nothing is checked yet."""
+
+    topic: str
+    payload: bytes
 
 
 class Pulled(msgspec.Struct, frozen=True):
@@ -91,7 +103,7 @@ class Woke(msgspec.Struct, frozen=True):
     """The time that the machine asked to be woken at has come."""
 
 
-Event = Received | Present | Pulled | PullFailed | Did | Doing | DidNot | Told | Linked | Woke
+Event = Received | Present | Removed | Overheard | Pulled | PullFailed | Did | Doing | DidNot | Told | Linked | Woke
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -139,17 +151,32 @@ class Undo(msgspec.Struct, frozen=True):
 
 
 class Say(msgspec.Struct, frozen=True):
-    """Log a sentence for the person who watches the node."""
+    """Log a sentence for the person who watches the node, with what it is about for programs that read it.
+
+    level: a `step` of one visit is for programs: people see it with --verbose.
+    """
 
     text: str
-    level: Literal["debug", "info", "warning", "error"] = "info"
+    level: Literal["debug", "step", "info", "warning", "error"] = "info"
+    about: About = NOTHING
 
 
 class Announce(msgspec.Struct, frozen=True):
     """Publish this node's birth again: what it offers has changed."""
 
 
-Effect = Send | Append | Keep | Pull | Do | Undo | Say | Announce
+class Publish(msgspec.Struct, frozen=True):
+    """Leave a retained message for programs that are no nodes, at the broker where the nodes of a role are.
+
+    Nothing (`b""`) takes away what was left there.
+    """
+
+    role: Role
+    topic: str
+    payload: bytes
+
+
+Effect = Send | Append | Keep | Pull | Do | Undo | Say | Announce | Publish
 
 
 def soonest(*times: float | None) -> float | None:

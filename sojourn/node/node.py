@@ -16,6 +16,7 @@ from sojourn import WIRE
 from sojourn.errors import DiskFull, InvalidBlob, InvalidMessage, LinkError
 from sojourn.links.link import Will
 from sojourn.links.local_packet import LocalPacket
+from sojourn.logs import LEVELS, subject
 from sojourn.node.at_rest import NodeAtRest
 from sojourn.node.exchange import Exchange
 from sojourn.node.machine import (
@@ -27,9 +28,12 @@ from sojourn.node.machine import (
     Doing,
     Keep,
     Linked,
+    Overheard,
     Present,
+    Publish,
     Pull,
     Received,
+    Removed,
     Say,
     Send,
     Undo,
@@ -45,7 +49,7 @@ from sojourn.protocol.wire import Ref
 from sojourn.store.blobs import verified
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from sojourn.links.link import Link
     from sojourn.node.exchange import Outcome
@@ -71,7 +75,6 @@ OTHERS = "others"
 log = logging.getLogger("sojourn")
 _OF_WORK = (Did, DidNot, Doing)
 _OF_BLOBS = frozenset({Fetch, FetchHashes, Hashes, Chunk, Gone})
-_LEVELS = {name.lower(): level for name, level in logging.getLevelNamesMapping().items()}
 _ENCODER = msgspec.msgpack.Encoder()
 
 
@@ -104,7 +107,8 @@ class Node:
         self.epoch: Epoch
         self._epoch_size = 0
         self.dropped: Counter[str] = Counter()
-        self.traffic = 0
+        self.received = self.sent = 0
+        """Bytes of messages that came and went, the birth and what the links add apart."""
         self._pause = pause
         self._rate = rate
         self._wires: dict[Address, int] = {}
@@ -125,6 +129,7 @@ class Node:
         self._warned: set[tuple[str, str]] = set()
         """Senders and reasons of dropped messages that the log has a warning of."""
         self._neighbours = neighbours
+        self._overhears: dict[Role, Sequence[str]] = {}
         self._exchange = Exchange(store.blobs, self._send_plain, self._limit, self._hand_over if neighbours else None)
 
     def start(self, now: float, report: Callable[[Did | Doing | DidNot], None]) -> None:
@@ -156,14 +161,24 @@ class Node:
         if rest.snapshot:
             self.machine.restore(rest.snapshot)
 
+    @property
+    def traffic(self) -> int:
+        """Bytes of messages in both directions."""
+        return self.received + self.sent
+
     def on_record(self, observer: Callable[[Any], None]) -> None:
         """Have somebody told of every record that is written."""
         self._observers.append(observer)
 
+    def overhear(self, role: Role, filters: Sequence[str]) -> None:
+        """Listen to topics of programs that are no nodes, too, at the broker where the nodes of a role are."""
+        self._overhears[role] = filters
+
     def filters(self, link: Link) -> list[str]:
         """What to subscribe to on a link."""
         watched = [topics.state_filter(self.fleet, role) for role in self.machine.watches if self.links[role] is link]
-        return [topics.inbox_filter(self.fleet, self.address), *watched]
+        others = [topic for role, those in self._overhears.items() if self.links[role] is link for topic in those]
+        return [topics.inbox_filter(self.fleet, self.address), *watched, *others]
 
     def will(self) -> Will:
         """What the broker is to say when we vanish."""
@@ -186,6 +201,8 @@ class Node:
         try:
             if topic.startswith(self._inbox) and topics.is_name(sender := topic[len(self._inbox) :]):
                 self._message(link, sender, payload, now)
+            elif self._overhears and not topics.is_of_protocol(topic):
+                self._events.append(Overheard(topic, payload))
             else:
                 self._presence(link, topic, payload, now)
         except (InvalidMessage, InvalidBlob) as error:
@@ -249,6 +266,7 @@ class Node:
             self._wires.pop(node, None)
             if (epoch := self._epochs.pop(node, None)) is not None:
                 self._events.append(Present(node, epoch, Death()))
+            self._events.append(Removed(node))
             return
         self._hold_back(node, now)
         packet = unpack_presence(payload)
@@ -286,7 +304,7 @@ class Node:
         known = self._epochs.get(sender)
         if known is not None and packet.epoch.count < known.count:
             raise InvalidMessage("of an earlier boot")
-        self.traffic += packet.size
+        self.received += packet.size
         useful = True
         if type(message) in _OF_BLOBS:
             outcomes, useful = self._exchange.handle(sender, message, now)
@@ -355,7 +373,7 @@ class Node:
                 case Append():
                     self._append(effect)
                 case Say():
-                    log.log(_LEVELS[effect.level], "%s", effect.text)
+                    _say(effect)
                 case Pull():
                     self._events.extend(self._exchange.pull(effect.ref, effect.source, now))
                 case Do():
@@ -366,8 +384,8 @@ class Node:
                 case Undo():
                     self._working.pop(effect.key, None)
                     self.workers.stop(effect.key)
-                case Announce():
-                    self._announce(*set(self.links.values()))
+                case Announce() | Publish():
+                    self._retain(effect)
 
     def _append(self, effect: Append) -> None:
         self._patiently(self._write, _ENCODER.encode(effect.record), effect)
@@ -448,8 +466,19 @@ class Node:
                 size += sum(map(inlined_size, along.values()))
             packet = LocalPacket(self.address, self.epoch, message, size, along or {})
             self._neighbours.send(self.links[to.role], to, packet)
-        self.traffic += size
+        self.sent += size
         self.machine.heard(to, size, now, spoke=False)
+
+    def _retain(self, effect: Announce | Publish) -> None:
+        if isinstance(effect, Announce):
+            self._announce(*set(self.links.values()))
+            return
+        try:
+            self.links[effect.role].publish(effect.topic, effect.payload, retain=True)
+        except LinkError as error:
+            log.error("%s was not published: %s", effect.topic, error)  # noqa: TRY400
+            return
+        self.sent += len(effect.payload)
 
     def _hand_over(self, ref: Ref, source: Address, arrived: Callable[[float], list[Outcome]]) -> bool:
         """Have a blob from a neighbour, if it is there to be had."""
@@ -466,7 +495,7 @@ class Node:
 
     def moved(self, peer: Address, size: int, now: float, *, spoke: bool) -> None:
         """Count bytes that would have gone to a neighbour or come from it."""
-        self.traffic += size
+        self.received += size  # both ways: in one process nobody asks which
         self.machine.heard(peer, size, now, spoke=spoke)
 
     def _sweep(self, now: float) -> None:
@@ -476,3 +505,9 @@ class Node:
         self._inlined.clear()
         self.store.blobs.sweep(live)
         self._next_sweep = now + SECONDS_PER_SWEEP
+
+
+def _say(effect: Say) -> None:
+    """Log a sentence, if anybody reads such: the steps of a simulation's visits nobody does."""
+    if log.isEnabledFor(level := LEVELS[effect.level]):
+        log.log(level, "%s", effect.text, extra=subject(effect.about))

@@ -33,6 +33,9 @@ class Outbox:
         """When each request is due, and times that no longer hold: those are passed over when they come up."""
         self._count = 0
 
+    def __len__(self) -> int:
+        return len(self._requests)
+
     def ask(self, key: object, to: Address, message: Message, now: float) -> list[Send]:
         """Ask now, and again later; a new request under the same key takes the place of the old."""
         self._count += 1

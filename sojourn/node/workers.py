@@ -36,7 +36,7 @@ def attempt(key: str, work: Any, perform: Callable[[Any], Any]) -> Did | DidNot:
     except SojournError as error:
         return DidNot(key, type(error).__name__, str(error))
     except Exception as error:  # a node outlives its work; the traceback is in the log
-        log.exception("%s failed", type(work).__name__)
+        log.exception("%s failed (%s)", type(work).__name__, key)
         return DidNot(key, "Fault", f"{type(error).__name__}: {error}")
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from sojourn.parts import Gate, TourBounds, TourPolicy, Weighting
 from sojourn.protocol.audit import Audit, InspectAudit
-from sojourn.protocol.fleet_messages import Fleet, InspectFleet
+from sojourn.protocol.fleet_messages import AwaitChange, Changed, Fleet, InspectFleet
 from sojourn.protocol.job_messages import Continue, JobFileText, JobText, ReadJob, Remove, Removed
 from sojourn.protocol.limits import (
     Accuracy,
@@ -35,9 +35,11 @@ from sojourn.protocol.mandate import SignedMandate
 from sojourn.protocol.mandate_messages import KitTold, ReadKit, Recall, SignJob, WithdrawJob
 from sojourn.protocol.operators import SignedRequest
 from sojourn.protocol.release_messages import (
+    CardTold,
     DeviceReport,
     InspectReleases,
     MakeRelease,
+    ReadCard,
     Release,
     ReleaseMade,
     ReleaseReport,
@@ -47,7 +49,7 @@ from sojourn.protocol.release_messages import (
     Steer,
 )
 from sojourn.protocol.signed_hop import HopSignature, PublicKey
-from sojourn.protocol.wire import JobView, Offer, Ref, Task, TourId, Vectors, VisitId, VisitReason
+from sojourn.protocol.wire import JobView, Offer, Ref, Task, TourId, TourTold, Vectors, VisitId, VisitReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -274,6 +276,8 @@ class TourProgress(msgspec.Struct, frozen=True, tag="tour-progress", tag_field="
     steps: Steps
     lost: Number
     traffic: Bytes
+    told: TourTold | msgspec.UnsetType = msgspec.UNSET
+    """What became of its hops; unset where one after another went as planned, and before 0.9.0."""
 
 
 class Toured(msgspec.Struct, frozen=True, tag="toured", tag_field="kind"):
@@ -354,8 +358,8 @@ Message = (
     | Tour | TourCancel | TourAccepted | TourDiscarded | TourProgress | Toured
     | Submit | Inspect | Stop | Export | Jobs | Exported | Refused
     | Continue | Remove | Removed | ReadJob | JobText
-    | InspectFleet | Fleet
-    | MakeRelease | ReleaseMade | Rollout | Steer | InspectReleases | Releases
+    | InspectFleet | Fleet | AwaitChange | Changed
+    | MakeRelease | ReleaseMade | Rollout | Steer | InspectReleases | Releases | ReadCard | CardTold
     | Ship | Release | ReleaseReport | DeviceReport
     | ReadKit | KitTold | SignJob | WithdrawJob | Recall
     | SignedRequest | InspectAudit | Audit
@@ -374,13 +378,14 @@ BETWEEN: dict[type, frozenset[tuple[str, str]]] = {
     **dict.fromkeys((Roster, TourProgress, Toured, DeviceReport), frozenset({("edge", "cloud")})),
     **dict.fromkeys((Submit, Inspect, Stop, Export, Jobs, Exported, Refused), frozenset({("cloud", "cloud")})),
     **dict.fromkeys((Continue, Remove, Removed, ReadJob, JobText), frozenset({("cloud", "cloud")})),
-    **dict.fromkeys((InspectFleet, Fleet), frozenset({("cloud", "cloud")})),
+    **dict.fromkeys((InspectFleet, Fleet, AwaitChange, Changed), frozenset({("cloud", "cloud")})),
     **dict.fromkeys(
         (ReadKit, KitTold, SignJob, WithdrawJob, SignedRequest, InspectAudit, Audit), frozenset({("cloud", "cloud")})
     ),
     Recall: frozenset({("cloud", "edge"), ("edge", "device")}),
     **dict.fromkeys(
-        (MakeRelease, ReleaseMade, Rollout, Steer, InspectReleases, Releases), frozenset({("cloud", "cloud")})
+        (MakeRelease, ReleaseMade, Rollout, Steer, InspectReleases, Releases, ReadCard, CardTold),
+        frozenset({("cloud", "cloud")}),
     ),
 }
 """From which role to which role each kind may go."""
@@ -395,6 +400,7 @@ _REFS: dict[type, tuple[str, ...]] = {
     Roster: ("members",),
     Exported: ("model",),
     KitTold: ("kit",),
+    CardTold: ("card",),
     **dict.fromkeys((ReleaseMade, Rollout, Ship, Release), ("graph", "card")),
 }
 

@@ -24,6 +24,7 @@ from sojourn.protocol.limits import (
     Measure,
     MetricName,
     Microseconds,
+    Moment,
     Name,
     Number,
     Portion,
@@ -297,6 +298,26 @@ class DeviceView(msgspec.Struct, frozen=True):
     health: Health | None = None
 
 
+class RolloutTurn(msgspec.Struct, frozen=True, array_like=True):
+    """When a rollout took another way, and why."""
+
+    at: Moment
+    status: RolloutStatus
+    version: Number
+    """The version that it was about."""
+    detail: Text = ""
+
+
+class RolloutPlan(msgspec.Struct, frozen=True):
+    """By which rules a rollout goes on or turns back."""
+
+    rules: HealthRules
+    undo: bool
+    """Whether an ill stage is undone at once; else the rollout only halts."""
+    turns: Annotated[tuple[RolloutTurn, ...], msgspec.Meta(max_length=100)] = ()
+    """What became of the line's rollouts, the oldest first; in lists only the newest."""
+
+
 class LineView(msgspec.Struct, frozen=True):
     """A model line as a person sees it: its newest rollout."""
 
@@ -317,6 +338,8 @@ class LineView(msgspec.Struct, frozen=True):
     counts: Annotated[dict[Label, Number], msgspec.Meta(max_length=64)]
     """How many devices are in each state."""
     devices: Annotated[tuple[DeviceView, ...], msgspec.Meta(max_length=10_000)] = ()
+    plan: RolloutPlan | msgspec.UnsetType = msgspec.UNSET
+    """Unset before 0.9.0."""
 
 
 def complaint(health: Health, rules: HealthRules) -> str | None:

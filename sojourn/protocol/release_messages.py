@@ -11,6 +11,7 @@ from sojourn.protocol.release import (
     Health,
     HealthRules,
     LineView,
+    Parcel,
     Quantile,
     ReleaseState,
     Share,
@@ -72,6 +73,8 @@ class InspectReleases(msgspec.Struct, frozen=True, tag="inspect-releases", tag_f
 
     ticket: Name
     line: Name | None = None
+    since: Number | msgspec.UnsetType = msgspec.UNSET
+    """Of one line: how many of its devices to leave out, which were told before; before 0.9.0 the first are told."""
 
 
 class Releases(msgspec.Struct, frozen=True, tag="releases", tag_field="kind"):
@@ -115,3 +118,19 @@ class DeviceReport(msgspec.Struct, frozen=True, tag="device-report", tag_field="
 
     device: Name
     report: ReleaseReport
+
+
+class ReadCard(msgspec.Struct, frozen=True, tag="read-card", tag_field="kind"):
+    """Tell the card of a release that the newest rollout of a line brings, or returns to. Since 0.9.0."""
+
+    ticket: Name
+    line: Name
+    version: Number
+
+
+class CardTold(msgspec.Struct, frozen=True, tag="card-told", tag_field="kind"):
+    """The answer to `read-card`: the card, and which graph it is about."""
+
+    ticket: Name
+    card: Ref
+    graph: Parcel

@@ -74,6 +74,11 @@ def state_filter(fleet: str, role: Role) -> str:
     return f"sojourn/{TOPICS}/{fleet}/{role}/+/state"
 
 
+def is_of_protocol(topic: str) -> bool:
+    """Whether a topic is one of nodes, of whatever fleet: not one of other programs."""
+    return topic.startswith(f"sojourn/{TOPICS}/")
+
+
 def is_state(topic: str) -> bool:
     """Whether a topic, or a filter, is one of presence and not of an inbox."""
     return topic.endswith("/state")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
+from sojourn.about import About
 from sojourn.parts import Encoding, Estimator, Objective, Training
 from sojourn.protocol.data_summary import DataSummary
 from sojourn.protocol.limits import (
@@ -86,6 +87,10 @@ class TourId(msgspec.Struct, frozen=True, array_like=True):
     def __str__(self) -> str:
         return f"{self.job} round {self.round} tour {self.number}"
 
+    def about(self, *, site: str = "", hop: int | None = None, device: str = "") -> About:
+        """For the log: the tour, or the visit of one of its hops, before that has a number of its own."""
+        return About(self.job, self.round, self.number, hop, device=device, site=site)
+
 
 class VisitId(msgspec.Struct, frozen=True, array_like=True):
     """One visit of one tour; `attempt` fences first by the tour's attempt, then by the visit's own."""
@@ -98,6 +103,10 @@ class VisitId(msgspec.Struct, frozen=True, array_like=True):
 
     def __str__(self) -> str:
         return f"{self.job} round {self.round} tour {self.tour} hop {self.hop}"
+
+    def about(self, *, device: str = "", site: str = "") -> About:
+        """For the log."""
+        return About(self.job, self.round, self.tour, self.hop, self.attempt, device, site)
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -188,6 +197,26 @@ def visit_steps(task: Task, samples: int, earlier: int) -> int:
     return max(1, passes * -(-samples // task.training.batch))
 
 
+class HopEnd(msgspec.Struct, frozen=True, array_like=True):
+    """How one try of a hop ended; the reason is cut where it is long: `VisitReport` has the whole of it."""
+
+    hop: Hop
+    device: Name
+    status: VisitStatus
+    reason: Label = ""
+
+
+class TourTold(msgspec.Struct, frozen=True, array_like=True):
+    """What became of a tour's hops so far, beyond what its plan and their number tell.
+
+    ended: the tries that came to nothing, and the hops that a spare did; of tours with merges, those that were done
+    too. The newest, where there are many. merges: how often the devices' models are merged; 0: one hop after another.
+    """
+
+    ended: Annotated[tuple[HopEnd, ...], msgspec.Meta(max_length=64)] = ()
+    merges: Number = 0
+
+
 class TourView(msgspec.Struct, frozen=True):
     """A tour as a person sees it."""
 
@@ -200,6 +229,8 @@ class TourView(msgspec.Struct, frozen=True):
     steps: Steps
     lost: Number
     done: bool
+    told: TourTold | msgspec.UnsetType = msgspec.UNSET
+    """What became of its hops; unset where one after another went as planned, and before 0.9.0."""
 
 
 Figures = Annotated[dict[MetricName, Measure], msgspec.Meta(max_length=64)]

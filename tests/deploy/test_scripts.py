@@ -52,6 +52,25 @@ def test_the_install_script_refuses_what_it_does_not_know(arguments: tuple[str, 
     assert done.stderr.startswith(said)
 
 
+@pytest.mark.parametrize("script", ["device/install.sh", "install-server.sh"])
+def test_an_upgrade_takes_along_what_was_added_for_metrics(script: str, tmp_path: Path) -> None:
+    text = (DEPLOY / script).read_text()
+    loop = re.search(r"^ *for each in .*prometheus_client\*; do\n(?:.*\n){1,2}? *done$", text, re.MULTILINE)
+    assert loop is not None
+    code = f"prefix={tmp_path} PREFIX={tmp_path} venv={tmp_path}/new\n{loop[0]}"
+    new = tmp_path / "new" / "lib" / "python3.12" / "site-packages"
+    new.mkdir(parents=True)
+    subprocess.run(["sh", "-euc", code], check=True)  # on a machine without anything
+    assert list(new.iterdir()) == []
+    old = tmp_path / "current" / "lib" / "python3.11" / "site-packages"
+    for name in ("prometheus_client", "prometheus_client-0.26.0.dist-info", "another"):
+        (old / name).mkdir(parents=True)
+        (old / name / "file").touch()
+    subprocess.run(["sh", "-euc", code], check=True)
+    found = sorted(str(path.relative_to(new)) for path in new.rglob("file"))
+    assert found == ["prometheus_client-0.26.0.dist-info/file", "prometheus_client/file"]
+
+
 def test_the_cloud_init_file_is_one_and_its_script_is_sound(tmp_path: Path) -> None:
     assert (DEPLOY / "coordinator" / "cloud-init.yaml").read_text().startswith("#cloud-config\n")
     made = cloud_init()

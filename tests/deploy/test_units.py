@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-ROLES = ("coordinator", "agent", "edge")
+ROLES = ("coordinator", "web", "agent", "edge")
 ALL = sorted(DEPLOY.glob("*/sojourn-*.service"))
 UNITS = [unit for unit in ALL if unit.stem.removeprefix("sojourn-") in ROLES]
 DOOR = DEPLOY / "coordinator" / "sojourn-door.service"
@@ -37,6 +37,7 @@ def settings(unit: Path) -> dict[str, list[str]]:
 def test_there_is_a_unit_for_each_role() -> None:
     assert [unit.name for unit in UNITS] == [
         "sojourn-coordinator.service",
+        "sojourn-web.service",
         "sojourn-agent.service",
         "sojourn-edge.service",
     ]

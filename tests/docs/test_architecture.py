@@ -9,7 +9,7 @@ from docs.make_tables import TABLES, with_tables
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-PACKAGES = ("sojourn", "edge_agent", "hierarchy", "coordinator", "fleet_sim")
+PACKAGES = ("sojourn", "edge_agent", "hierarchy", "coordinator", "fleet_sim", "fleet_web")
 
 
 def test_paths_on_the_page_lead_somewhere():

@@ -14,7 +14,7 @@ from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch, Offer, VisitId
 from sojourn.store.blobs import ref_of
 from tests.sojourn.protocol.examples import TASK
-from tests.sojourn.store.replays import replayed
+from tests.sojourn.store.replays import replayed, without_steps
 
 EDGE, EPOCH = Address("edge", "e"), Epoch(1, bytes(8))
 OFFER = Offer("1", "m", "r", 2, 0, ("sgd",), "npz")
@@ -45,7 +45,7 @@ class Bench:
     def tell(self, event, now=0.0) -> list[Any]:
         effects = self.agent.handle(event, now)
         self.note(effects)
-        return effects
+        return without_steps(effects)
 
     def note(self, effects) -> None:
         for effect in effects:

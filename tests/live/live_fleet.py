@@ -21,7 +21,7 @@ from coordinator.records import ENDED
 from coordinator.rounds.kit_cache import KitCache
 from coordinator.rounds.preparing import PrepareJob, prepare
 from sojourn.brokers import run as brokers
-from sojourn.brokers.acl import Members, acl_lines
+from sojourn.brokers.acl import Members, acl_lines, left_behind
 from sojourn.brokers.configuration import local_conf
 from sojourn.brokers.run import start_broker
 from sojourn.links.settings import LocalBroker
@@ -37,6 +37,8 @@ from tests.live.witness import Witness
 from tests.there import there
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
 FLEET = "live"
@@ -93,15 +95,19 @@ class LiveFleet:
         data: dict[str, str] | None = None,
         flags: tuple[str, ...] = (),
         cloud_flags: tuple[str, ...] = (),
+        edge_flags: Mapping[str, tuple[str, ...]] | None = None,
+        homes: tuple[str, ...] = (),
         witnessed: bool = False,
     ):
         """`data` is each device's file, unless it is given a part of the digits.
 
-        `flags` are for all agents, `cloud_flags` for the coordinator. With `witnessed` somebody counts all that is
-        said, from the first word on.
+        `flags` are for all agents, `cloud_flags` for the coordinator, `edge_flags` for edge servers by their names.
+        `homes` are Home Assistant's names at the brokers. With `witnessed` somebody counts all that is said, from the
+        first word on.
         """
         self.folder = folder
         self.sites = sites
+        self._homes = homes
         self.processes: dict[str, Forked] = {}
         self.commands: dict[str, list[str]] = {}
         self._max_packet = max_packet
@@ -114,7 +120,8 @@ class LiveFleet:
             if own_brokers:
                 self.brokers[site] = self._broker(site, 0)
             at = self._address(site if own_brokers else "cloud")
-            self._add(site, ["edge", "run", "--name", site, "--broker", at, "--cloud-broker", where])
+            own = (edge_flags or {}).get(site, ())
+            self._add(site, ["edge", "run", "--name", site, "--broker", at, "--cloud-broker", where, *own])
             for device in devices:
                 mine = data[device] if data else str(folder / f"{device}.npz")
                 self._add(device, ["agent", "run", "--name", device, "--broker", at, "--data", mine, *flags])
@@ -124,8 +131,11 @@ class LiveFleet:
 
     def _broker(self, name: str, port: int):
         devices = tuple(device for devices in self.sites.values() for device in devices)
-        members = Members(devices=devices, edges=tuple(self.sites), clouds=("cloud",), operators=("operator",))
-        acl = acl_lines(FLEET, members) + witness.RULES
+        members = Members(
+            devices=devices, edges=tuple(self.sites), clouds=("cloud",), operators=("operator",), homes=self._homes
+        )
+        cleared = [topic for device in devices for topic in left_behind(FLEET, device, "device", members)]
+        acl = acl_lines(FLEET, members, cleared) + witness.RULES
         settings = LocalBroker(port=port, kind="mosquitto", acl=acl, max_packet=self._max_packet)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(brokers, "local_conf", lambda *how: f"{local_conf(*how)}{witness.OFTEN}\n")

@@ -99,7 +99,7 @@ def test_completion_knows_commands_that_were_never_loaded(
         (("coordinator", "run", "--broker", "here:there"), 2, "error: 'here:there' is not an address of a broker"),
         (("job", "submit", "none.toml"), 2, "error: none.toml: No such file or directory"),
         (("job", "list", "--broker", "localhost:1"), 1, "error: "),
-        (("broker", "--edge", "s1"), 2, "error: --edge, --device, --cloud and --operator"),
+        (("broker", "--edge", "s1"), 2, "error: --edge, --device, --cloud, --operator and --home-assistant"),
         (("demo", "--strategy", "vist"), 2, "error: --strategy: there is no strategy 'vist'; did you mean 'visit'?"),
     ],
 )

@@ -9,7 +9,7 @@ from io import BytesIO
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("sojourn", "edge_agent", "hierarchy", "coordinator", "fleet_sim")
+PACKAGES = ("sojourn", "edge_agent", "hierarchy", "coordinator", "fleet_sim", "fleet_web")
 
 
 def kept_source(version: str, folder: Path) -> Path:

@@ -39,7 +39,7 @@ def test_every_device_with_its_last_visit() -> None:
     bench = visited()
     bench.join("s2", (), revision=2, now=70.0)
     answer = bench.ask(now=75.0)
-    assert (answer.version, answer.now, answer.form) == (__version__, WALL + 75.0, 1)
+    assert (answer.version, answer.now, answer.form) == (__version__, WALL + 75.0, 2)
     a, b = answer.devices
     assert (a.device, a.here, a.since, a.site, a.version, a.visits, a.failed) == ("a", True, WALL, "s1", "1", 1, 0)
     assert a.last == LastVisit(WALL + 60.0, "job", 1, "train", "done")

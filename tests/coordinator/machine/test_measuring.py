@@ -24,7 +24,7 @@ from sojourn.protocol.messages import Inspect, Jobs, Stop, Submit
 from sojourn.protocol.wire import JobView, RoundReport
 from sojourn.store.blobs import ref_of
 from tests.coordinator.machine.cloud_bench import KIT, MODEL, OPERATOR, TEST, Bench, records, text
-from tests.sojourn.store.replays import replayed, sends
+from tests.sojourn.store.replays import replayed, sends, without_steps
 
 
 class MeasuredBench(Bench):
@@ -82,7 +82,7 @@ def test_the_next_round_is_planned_before_the_model_is_tested() -> None:
     effects = bench.close()
     assert records(effects) == [RoundClosed]
     assert asked(effects) == [PlanRound, MeasureRound]
-    assert not any(isinstance(effect, Say) for effect in effects)  # people are told with the figures
+    assert not any(isinstance(effect, Say) for effect in without_steps(effects))  # people are told with the figures
     assert records(bench.plan()) == [RoundPlanned]
     assert bench.state.unmeasured
     effects = bench.measure(0.75)

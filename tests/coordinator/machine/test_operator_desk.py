@@ -111,6 +111,7 @@ def test_each_role_may_what_it_may_and_a_refusal_names_the_role_that_is_needed(m
 def test_every_request_of_operators_has_its_roles_and_only_looking_is_no_act() -> None:
     assert {form.__name__ for form in set(NEEDED) - ACTS} == {
         "Inspect", "InspectFleet", "InspectReleases", "InspectAudit", "ReadJob", "ReadKit",
+        "AwaitChange", "ReadCard",
     }  # fmt: skip
 
 

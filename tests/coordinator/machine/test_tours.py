@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from coordinator.machine.job_views import whole_view
 from coordinator.machine.tours import RoundTours
 from coordinator.records import TourArrived, TourGivenUp, TourMoved, TourPlan
 from coordinator.rounds.orders import Leg
@@ -13,8 +15,9 @@ from sojourn.node.machine import Pull
 from sojourn.node.outbox import Outbox
 from sojourn.protocol.messages import TourDiscarded, Toured, TourProgress
 from sojourn.protocol.topics import Address
-from sojourn.protocol.wire import Ref, TourId
+from sojourn.protocol.wire import HopEnd, Ref, TourId, TourTold
 from tests.coordinator.machine.cloud_bench import Bench, site
+from tests.sojourn.protocol.examples import VIEW
 from tests.sojourn.store.replays import sends
 
 TEXT = """
@@ -53,6 +56,22 @@ def test_a_sign_of_life_renews_a_lease_and_silence_ends_it() -> None:
     tours.ask(job, job.tours[2], 120.0)
     assert tours.overdue(300.0) == [1, 2]
     assert tours.wake_at() is None
+
+
+def test_what_became_of_hops_is_kept_until_the_next_round_and_forgotten_when_a_tour_begins_anew() -> None:
+    job, tours = a_job(0, 0), RoundTours(Outbox())
+    tours.ask_all(job, 0.0)
+    told = TourTold((HopEnd(0, "d", "lost", "silent"),))
+    for number in (0, 1):
+        said = msgspec.structs.replace(progress(job, number), lost=1, told=told)
+        tours.heard_of(job, job.tours[number], said, 1.0)
+        tours.forget(number)
+    assert whole_view(VIEW, job, tours, 0).tours[0].told == told
+    tours.ask(job, job.tours[1], 2.0)
+    assert tours.told == {0: told}
+    job.tours = a_job(0).tours
+    assert tours.plan(job, 0) is not None
+    assert whole_view(VIEW, job, tours, 0).tours[0].told is msgspec.UNSET
 
 
 def test_what_is_forgotten_is_never_overdue() -> None:

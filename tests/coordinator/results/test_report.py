@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from coordinator.results.folder import COLUMNS, ROUNDS, VISITS, ResultFolder, write_table
+from coordinator.results.measures import MEANING
 from coordinator.results.plots import NAMED, course_figure, participation_figure
-from coordinator.results.report import MEANING, draw, summary_html, what_was_run
+from coordinator.results.report import draw, summary_html
 from coordinator.results.tallies import DEVICE_COLUMNS, DEVICES, SITE_COLUMNS, SITES
+from coordinator.results.what_was_run import what_was_run
 from hierarchy.arranging.measures import quality
 
 CONFIG = """

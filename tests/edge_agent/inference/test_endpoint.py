@@ -21,7 +21,7 @@ import pytest
 from PIL import Image
 
 from edge_agent.inference import endpoint_process
-from edge_agent.inference.endpoint import AT_ONCE, LARGEST
+from edge_agent.inference.endpoint import LARGEST
 from edge_agent.inference.endpoint_process import EndpointProcess
 from edge_agent.inference.http_api import PredictionApi, RefusedRequest
 from edge_agent.inference.model import Model
@@ -30,6 +30,7 @@ from edge_agent.inference.serving import Serving
 from edge_agent.inference.usage_listener import UsageListener
 from edge_agent.releases.work import Usage
 from sojourn.errors import ConfigError, ModelError
+from sojourn.local_http import AT_ONCE
 from sojourn.protocol.release import ProbeCheck
 from sojourn.protocol.spec import InputSpec
 from tests.edge_agent.releases.releases_made import CLASSES, LINE, Shop, card_of, graph_of

@@ -102,6 +102,29 @@ def engine(cluster: Any) -> Iterator[RayEngine]:
     engine.close()
 
 
+@pytest.fixture(scope="module")
+def alone(cluster: Any) -> Iterator[RayEngine]:
+    """One with a single actor, for the two tests that need no more; the second of them closes it."""
+    engine = RayEngine(shards(), 1, workers=1, address=cluster.address)
+    yield engine
+    engine.close()
+
+
+def idle_actor(about: Any) -> type:
+    """A class whose actors only say what they are: none of our code is loaded for them, so they start quickly.
+
+    It is made here, so that Ray sends it as it is instead of importing this file.
+    """
+
+    class Idle:
+        def __init__(self, data: Any, classes: Any) -> None: ...
+
+        def about(self) -> Any:
+            return about()
+
+    return Idle
+
+
 def of_actors(engine: RayEngine, what: str) -> list[Any]:
     """Where the actors are: `node_id` or `pid`."""
     import ray
@@ -178,7 +201,7 @@ def test_both_nodes_train_at_once_until_the_engine_is_closed(engine: RayEngine) 
 
 
 def test_blobs_that_an_actor_has_are_not_sent_again_until_it_lets_them_go(
-    cluster: Any, monkeypatch: pytest.MonkeyPatch
+    alone: RayEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[int] = []
     refs = ray_engine._StoredBlobs.refs
@@ -188,22 +211,35 @@ def test_blobs_that_an_actor_has_are_not_sent_again_until_it_lets_them_go(
         return refs(stored, blobs)
 
     monkeypatch.setattr(ray_engine._StoredBlobs, "refs", counted)
-    alone = RayEngine(shards(), 1, workers=1, address=cluster.address)
-    try:
-        first = train(alone, "dyn")[0]
-        train(alone, "dyn")
-        assert sent == [3, 0]  # kit, model, memory
-        monkeypatch.setattr(visit_queue, "CACHE", 0)
-        train(alone, "sgd")
-        assert_same(train(alone, "dyn")[0], first)
-        assert sent[2:] == [0, 1]  # the memory
-    finally:
-        alone.close()
+    first = train(alone, "dyn")[0]
+    train(alone, "dyn")
+    assert sent == [3, 0]  # kit, model, memory
+    monkeypatch.setattr(visit_queue, "CACHE", 0)
+    train(alone, "sgd")
+    assert_same(train(alone, "dyn")[0], first)
+    assert sent[2:] == [0, 1]  # the memory
+
+
+def test_while_nobody_can_train_visits_fail(alone: RayEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    (thread,) = alone._threads
+    nowhere = ray.remote(num_cpus=1, resources={"nowhere": 1})(RayVisitTrainer)
+    monkeypatch.setattr(ray_engine, "PATIENCE", 0.5)
+    thread._make = lambda: ray_engine._Actor(ray, nowhere.remote((0, 0), ()), thread._actor._stored)
+    thread._actor.kill()
+    blobs = MemoryBlobs()
+    futures = [alone.start("dev-0", str(each), visit("sgd", blobs), blobs) for each in range(2)]
+    first, second = (future.result().event for future in futures)
+    assert first == DidNot("0", "failed", "the actor that trained it died (ActorDiedError)")
+    why = "no actor can be started: no CPU of Ray's cluster was free for 0.5 s"
+    assert second == DidNot("1", "failed", why)
+    alone.close()
 
 
 def test_a_simulation_on_the_cluster_ends_with_the_model_of_a_serial_one(cluster: Any, tmp_path: Path) -> None:
     models = {}
-    for name, how in {"serial": {}, "ray": {"simulation.ray": cluster.address}}.items():
+    for name, how in {"serial": {}, "ray": {"simulation.ray": cluster.address, "simulation.workers": 1}}.items():
         simulation = read_simulation(TEXT, "a test", {"simulation.engine": name, **how})
         assert read_simulation(simulation.text, "again").fleet == simulation.fleet
         running = SimulationRun(simulation, tmp_path / name)
@@ -219,19 +255,19 @@ def test_a_simulation_on_the_cluster_ends_with_the_model_of_a_serial_one(cluster
 
 def test_a_machine_with_another_version_is_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = versions()
-    monkeypatch.setattr(ray_engine, "versions", lambda: ours | {"onnxruntime": "1.0.0"})
-    words = rf"of Ray's cluster has onnxruntime {ours['onnxruntime']} \(1.0.0 here\): install the same"
+    theirs = ours | {"onnxruntime": "1.0.0"}
+    monkeypatch.setattr(ray_engine, "RayVisitTrainer", idle_actor(lambda: ("elsewhere", theirs)))
+    words = rf"'elsewhere' of Ray's cluster has onnxruntime 1.0.0 \({ours['onnxruntime']} here\): install the same"
     with pytest.raises(MachineError, match=words):
         RayEngine(shards(), 1, workers=1, address=cluster.address)
     assert not connected()
 
 
 def test_a_machine_without_sojourn_is_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Elsewhere(RayVisitTrainer):
-        def about(self) -> Any:
-            raise ModuleNotFoundError("No module named 'sojourn'")
+    def missing() -> Any:
+        raise ModuleNotFoundError("No module named 'sojourn'")
 
-    monkeypatch.setattr(ray_engine, "RayVisitTrainer", Elsewhere)
+    monkeypatch.setattr(ray_engine, "RayVisitTrainer", idle_actor(missing))
     with pytest.raises(MachineError, match=r"cannot train: .*No module named 'sojourn'; is the same sojourn installed"):
         RayEngine(shards(), 1, workers=1, address=cluster.address)
 
@@ -242,7 +278,7 @@ def others(cluster: Any) -> Iterator[Any]:
     import ray
 
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-    yield lambda: ray.remote(num_cpus=1)(RayVisitTrainer).remote((0, 0), ())
+    yield lambda: ray.remote(num_cpus=1)(idle_actor(lambda: "somebody else")).remote((0, 0), ())
     ray.shutdown()
 
 
@@ -267,26 +303,6 @@ def test_without_a_free_cpu_there_is_an_error_and_actors_join_when_there_is_one(
         ray.kill(second)
         assert_same(train(engine, "sgd")[0], train(SerialEngine(shards()), "sgd")[0])
         assert long.running()
-    finally:
-        engine.close()
-
-
-def test_while_nobody_can_train_visits_fail(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    import ray
-
-    engine = RayEngine(shards(), 1, workers=1, address=cluster.address)
-    try:
-        (thread,) = engine._threads
-        nowhere = ray.remote(num_cpus=1, resources={"nowhere": 1})(RayVisitTrainer)
-        monkeypatch.setattr(ray_engine, "PATIENCE", 0.5)
-        thread._make = lambda: ray_engine._Actor(ray, nowhere.remote((0, 0), ()), thread._actor._stored)
-        thread._actor.kill()
-        blobs = MemoryBlobs()
-        futures = [engine.start("dev-0", str(each), visit("sgd", blobs), blobs) for each in range(2)]
-        first, second = (future.result().event for future in futures)
-        assert first == DidNot("0", "failed", "the actor that trained it died (ActorDiedError)")
-        why = "no actor can be started: no CPU of Ray's cluster was free for 0.5 s"
-        assert second == DidNot("1", "failed", why)
     finally:
         engine.close()
 

@@ -47,7 +47,7 @@ from sojourn.protocol.messages import (
     Visit,
     Visited,
 )
-from sojourn.protocol.wire import Epoch, VisitReport
+from sojourn.protocol.wire import Epoch, HopEnd, TourTold, VisitReport
 from sojourn.randomness import derive
 from sojourn.store.blobs import ref_of
 from tests.hierarchy.edge.site_bench import (
@@ -295,16 +295,17 @@ def test_leases_are_each_devices_own() -> None:
 def test_progress_is_told_of_the_whole_tour() -> None:
     bench = Waves()
     bench.take(wave_tour(("a", "b", "c")))
-    assert sends(bench.tell(Woke(), 1.0), TourProgress) == [TourProgress(tour_id(), 0, 6, None, 0, 0, 0, 0)]
+    (report,) = sends(bench.tell(Woke(), 1.0), TourProgress)
+    assert report == TourProgress(tour_id(), 0, 6, None, 0, 0, 0, 0, TourTold((), 2))
     bench.edge.heard(device("b"), 10, 2.0, spoke=True)
     (report,) = sends(bench.hear(device("b"), Progress(visit_id(1, (1, 2)), "training", 3, 9), 2.0), TourProgress)
-    assert report == TourProgress(tour_id(), 0, 6, "b", 3, 9, 0, 10)
+    assert report == TourProgress(tour_id(), 0, 6, "b", 3, 9, 0, 10, TourTold((), 2))
     (report,) = sends(bench.answers("b", 3.0), TourProgress)
-    assert report == TourProgress(tour_id(), 1, 6, None, 0, 0, 0, 10)
+    assert report == TourProgress(tour_id(), 1, 6, None, 0, 0, 0, 10, TourTold((HopEnd(1, "b", "done"),), 2))
     bench.declines("c", 4.0)
     bench.answers("a", 5.0)
     report = sends(bench.merges("m0", 6.0), TourProgress)[-1]
-    assert report == TourProgress(tour_id(), 3, 6, None, 0, 0, 1, 10)
+    assert report == TourProgress(tour_id(), 3, 6, None, 0, 0, 1, 10, TourTold((), 2))  # a new wave
 
 
 def test_a_device_of_a_wave_that_is_at_work_for_another_tour_is_waited_for() -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from sojourn.parts import Gate, Sgd, TourBounds, TourPolicy, Training
 from sojourn.protocol.audit import Audit, AuditEntry, InspectAudit
-from sojourn.protocol.fleet_messages import Fleet, FleetChange, InspectFleet
+from sojourn.protocol.fleet_messages import AwaitChange, Changed, Fleet, FleetChange, InspectFleet
 from sojourn.protocol.job_messages import Continue, JobText, ReadJob, Remove, Removed
 from sojourn.protocol.mandate import SignedMandate, SignedWithdrawal
 from sojourn.protocol.mandate_messages import KitTold, Normalisation, ReadKit, Recall, SignJob, WithdrawJob
@@ -47,9 +47,11 @@ from sojourn.protocol.messages import (
 from sojourn.protocol.operators import RequestSignature, SignedRequest
 from sojourn.protocol.release import DeviceView, Goods, Health, HealthRules, LineView, Pace, Parcel, SignedOrder
 from sojourn.protocol.release_messages import (
+    CardTold,
     DeviceReport,
     InspectReleases,
     MakeRelease,
+    ReadCard,
     Release,
     ReleaseMade,
     ReleaseReport,
@@ -59,7 +61,19 @@ from sojourn.protocol.release_messages import (
     Steer,
 )
 from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, Probe
-from sojourn.protocol.wire import JobModels, JobTimes, JobView, Ref, RoundReport, Task, TourId, TourView, VisitId
+from sojourn.protocol.wire import (
+    HopEnd,
+    JobModels,
+    JobTimes,
+    JobView,
+    Ref,
+    RoundReport,
+    Task,
+    TourId,
+    TourTold,
+    TourView,
+    VisitId,
+)
 
 D = bytes(range(32))
 REF = Ref(D, 100, "float32")
@@ -101,6 +115,7 @@ EXAMPLES = (
     TourAccepted(TOUR),
     TourDiscarded(TOUR, "late"),
     TourProgress(TOUR, 1, 2, "b", 3, 4, 0, 999),
+    TourProgress(TOUR, 1, 2, "c", 3, 4, 1, 999, TourTold((HopEnd(1, "b", "declined", "hot: 82 C"),))),
     Toured(TOUR, {"model": REF}, 100, REF, 999),
     Submit("ticket", 'name = "job"'),
     Inspect("ticket", "job", 3),
@@ -141,6 +156,10 @@ EXAMPLES = (
     Recall(SignedWithdrawal(b"a withdrawal", bytes(64))),
     SignedRequest("ticket", b"a message", RequestSignature(b"a request", bytes(64))),
     InspectAudit("ticket", 7),
+    AwaitChange("ticket", 7, True),
+    Changed("ticket", 9, 1e9, "0.9.0", 9, 8, 7, 6),
+    ReadCard("ticket", "line", 3),
+    CardTold("ticket", REF, Parcel(D, 3)),
     Audit("ticket", (AuditEntry(1, 1e9, "ann", "stop job", "done", "", "t", None, b""),), more=True),
 )
 

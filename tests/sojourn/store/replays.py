@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from sojourn.node.machine import Machine, Send
+from sojourn.node.machine import Effect, Machine, Say, Send
 
 M = TypeVar("M", bound=Machine)
 
@@ -22,3 +22,8 @@ def replayed(twin: M, records: list[bytes], cut: int = 0) -> M:
             twin.restore(twin.snapshot())
         twin.apply(msgspec.msgpack.decode(record, type=twin.record_form))
     return twin
+
+
+def without_steps(effects: list[Effect]) -> list[Effect]:
+    """What a machine wants done, but for what it logs of single visits (`tests/live/test_live_logs.py`)."""
+    return [effect for effect in effects if not (isinstance(effect, Say) and effect.level == "step")]

@@ -1,0 +1,39 @@
+"""What a job or a simulation was, from its settings, in two sentences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from coordinator.results.task_figures import task_in
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def what_was_run(config: Mapping[str, Any]) -> str:
+    """The settings that matter most, in two sentences."""
+    model = config.get("model", {}).get("name", "mlp")
+    kind = task_in(config).kind
+    task = "" if kind == "classification" else f"{capital(kind)}: "
+    text = f"{task}strategy {config.get('strategy', 'visit')}, model {model}, seed {config.get('seed', 0)}."
+    text = text if task else capital(text)
+    if fleet := config.get("simulation"):
+        named = fleet.get("board", fleet.get("profile", ""))  # before 0.5.0 it was called profile
+        boards = named if isinstance(named, str) else ", ".join(named)
+        sites = f"{fleet['sites']} site{'s' if fleet['sites'] > 1 else ''}"
+        text += f" {fleet['devices']:,} simulated devices ({boards}) at {sites}, {fleet['data']} {_split(config)}."
+    if dropout := config.get("availability", {}).get("dropout"):
+        text += f" A visit fails with a chance of {dropout:g}."
+    return text
+
+
+def _split(config: Mapping[str, Any]) -> str:
+    split = config.get("split", {})
+    by = split.get("by", "dirichlet")
+    extra = {"dirichlet": "alpha", "quantity": "alpha", "shards": "shards"}.get(by)
+    return f"split by {by}" + (f" ({extra} {split[extra]:g})" if extra in split else "")
+
+
+def capital(text: str) -> str:
+    """The text as it stands at the beginning of a sentence."""
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,1 @@
+"""Tables of papers, run again from their folders: `sojourn papers`."""

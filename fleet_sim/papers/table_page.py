@@ -1,0 +1,135 @@
+"""The page of a table, in Markdown, made of what its folder keeps: `README.md` beside the job files."""
+
+from __future__ import annotations
+
+from math import isfinite, nan, sqrt
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING
+
+from coordinator.jobs.goal import goal_of
+from coordinator.results.plots import course_plot
+from coordinator.results.task_figures import KINDS, figure_shown
+from fleet_sim.console.comparison_report import rounds_to
+from fleet_sim.papers.kept_results import COURSES, RUNS
+from sojourn.figures import clock_of
+from sojourn.protocol.figure_names import MAIN, SHARES, better, called
+from sojourn.store.files import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from coordinator.jobs.goal import Goal
+    from fleet_sim.papers.kept_results import KeptRun
+    from fleet_sim.papers.paper_table import PaperTable
+
+PAGE, PICTURE = "README.md", "courses.png"
+LAST = 10
+"""Rounds go up and down; the mean of so many says more than one."""
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""The 0.975 quantiles of Student's t for 1, 2, ... degrees of freedom; beyond them the normal one."""
+
+
+def write_page(
+    folder: Path, table: PaperTable, methods: Sequence[str], runs: Mapping[tuple[str, int], KeptRun]
+) -> None:
+    """Write the page anew, and the picture where there is a course to see."""
+    there = {name: [it for (method, _), it in sorted(runs.items()) if method == name] for name in methods}
+    done = {name: kept for name, kept in there.items() if kept}
+    missing = [name for name in methods if name not in done]
+    longest = max((len(it.course) for kept in done.values() for it in kept), default=0)
+    parts = [f"# {table.title}", _made_by(folder.name), table.about.strip()]
+    if done:
+        parts.append(_markdown(_lines(done, table)))
+        if longest > 1:
+            figure = next(iter(done.values()))[0].figure
+            course_plot({name: [it.course for it in kept] for name, kept in done.items()}, folder / PICTURE, figure)
+            parts.append(f"![{called(figure)} of every method, round by round]({PICTURE})")
+    if missing:
+        parts.append(f"Not run: {', '.join(missing)}.")
+    parts += [table.findings.strip(), _when(done)]
+    text = "\n\n".join(part for part in parts if part) + "\n"
+    write_atomically(folder / PAGE, text.encode(), sync=False)
+
+
+def interval_shown(name: str, values: Sequence[float]) -> str:
+    """The mean of several runs with the half width of its 95 % confidence interval; a single run as it is."""
+    known = [value for value in values if isfinite(value)]
+    if len(known) < 2:
+        return figure_shown(name, known[0] if known else nan)
+    free = len(known) - 1
+    half = (STUDENT[free - 1] if free <= len(STUDENT) else 1.96) * stdev(known) / sqrt(len(known))
+    if name in SHARES:
+        return f"{100 * fmean(known):.1f} ± {100 * half:.1f} %"
+    return f"{fmean(known):.3g} ± {half:.2g}"
+
+
+def _lines(done: Mapping[str, Sequence[KeptRun]], table: PaperTable) -> list[dict[str, str]]:
+    """The rows of the table: one for each method."""
+    runs = [it for kept in done.values() for it in kept]
+    figure = runs[0].figure
+    kind = next(kind for kind in KINDS if MAIN[kind] == figure)
+    reach = None if table.reach is None else goal_of(table.reach, kind, "reach")
+    several, common = any(len(it.course) > 1 for it in runs), min(len(it.course) for it in runs)
+    lines = []
+    for name, kept in done.items():
+        line = {"method": name, "whose model": kept[0].model, "seeds": str(len(kept))}
+        line[called(figure)] = interval_shown(figure, [it.values[-1] for it in kept])
+        if several and common >= LAST:
+            means = [fmean(it.values[common - LAST : common]) for it in kept]
+            line[f"mean of rounds {common - LAST + 1} to {common}"] = interval_shown(figure, means)
+        if several:
+            line["best"] = interval_shown(figure, [_best(it) for it in kept])
+        if reach is not None:
+            line[f"first round of {_target(reach)}"] = _firsts(kept, reach)
+        line["MB"] = f"{fmean(sum(float(row['bytes']) for row in it.course) / 1e6 for it in kept):,.1f}"
+        line["fleet's clock"] = clock_of(fmean(float(it.course[-1]["clock"]) for it in kept))
+        if table.paper:
+            line["paper"] = table.paper.get(name, "")
+        lines.append(line)
+    if len({line["whose model"] for line in lines}) == 1:
+        for line in lines:
+            del line["whose model"]
+    return lines
+
+
+def _best(it: KeptRun) -> float:
+    found = nan
+    for value in it.values:
+        if not isfinite(found) or better(it.figure, value, found):
+            found = value
+    return found
+
+
+def _target(reach: Goal) -> str:
+    return figure_shown(reach.figure, reach.value)
+
+
+def _firsts(kept: Iterable[KeptRun], reach: Goal) -> str:
+    firsts = [rounds_to(it.course, reach) for it in kept]
+    return " / ".join("-" if first is None else str(first) for first in firsts)
+
+
+def _markdown(lines: Sequence[Mapping[str, str]]) -> str:
+    head = list(lines[0])
+    rows = [head, ["---"] * len(head), *([line[key] for key in head] for line in lines)]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+
+
+def _made_by(name: str) -> str:
+    return (
+        f"Made by `sojourn papers {name}` of the job files beside it; [{RUNS}]({RUNS}) and [{COURSES}]({COURSES}) keep "
+        "what every run came to. Means over several seeds have the half width of their 95 % confidence interval."
+    )
+
+
+def _when(done: Mapping[str, Sequence[KeptRun]]) -> str:
+    """When and with what the runs were made, and what they cost."""
+    runs = [it for kept in done.values() for it in kept]
+    if not runs:
+        return ""
+    dates, versions = sorted({it.date for it in runs}), sorted({it.version for it in runs})
+    seconds = sum(it.seconds for it in runs)
+    cost = f" They took {clock_of(seconds)}, beside other work." if seconds else ""
+    days = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    return f"Runs of {days}, version {', '.join(versions)}.{cost}"

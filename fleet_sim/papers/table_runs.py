@@ -1,0 +1,110 @@
+"""Runs all that a table compares, one after another; what is done stays done, and the page is written after each."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from coordinator.console.time_left import describe_time_left
+from coordinator.results.folder import CONFIG, ResultFolder
+from fleet_sim.console.comparing import Comparison, rows_of_run, runs_of
+from fleet_sim.console.simulating import write
+from fleet_sim.papers.kept_results import KeptRun, digest_of, kept_course, read_kept, write_kept
+from fleet_sim.papers.table_page import PAGE, write_page
+from sojourn.errors import ConfigError
+from sojourn.settings import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from fleet_sim.console.comparing import ComparedRun
+    from fleet_sim.papers.paper_table import PaperTable
+
+
+@dataclass(frozen=True)
+class TableRuns:
+    """Which runs of a table are wanted, where their folders go, and what the command line changes (who trains)."""
+
+    folder: Path
+    table: PaperTable
+    files: Sequence[Path]
+    output: Path
+    changes: Mapping[str, Any]
+    methods: Sequence[str] = ()
+    seeds: Sequence[int] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """All methods of the table."""
+        return [file.stem for file in self.files]
+
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        """What tells whether a method's job file has changed, by method."""
+        return {file.stem: digest_of(file) for file in self.files}
+
+    def wanted(self) -> list[ComparedRun]:
+        """The runs to do: seed by seed, so that a table that is stopped has all methods of its first seeds."""
+        for name in self.methods:
+            if name not in self.names:
+                raise ConfigError(
+                    f"{self.folder}: there is no method {name!r} in this table; {nearest(name, self.names)}"
+                )
+        files = [file for file in self.files if not self.methods or file.stem in self.methods]
+        seeds = self.seeds or self.table.seeds
+        return [it for seed in seeds for it in runs_of(Comparison(files, (), (seed,), self.changes))]
+
+
+def reproduce(it: TableRuns, console: Console) -> None:
+    """Run what is wanted and not there yet; write the page after each run."""
+    runs, kept = it.wanted(), read_kept(it.folder)
+    missing = [run for run in runs if _key(run) not in kept or kept[_key(run)].settings != it.digests[run.group]]
+    write(console, f"{it.table.title}: {len(runs)} runs, {len(runs) - len(missing)} of them done before.")
+    began = time.monotonic()
+    for at, run in enumerate(missing):
+        left = describe_time_left(_left(missing[at:], kept, at, time.monotonic() - began))
+        write(console, f"{run.name} ({at + 1} of {len(missing)}){f', {left}' if left else ''}", "bold")
+        kept[_key(run)] = _done(run, it, console)
+        write_kept(it.folder, kept.values())
+        write_page(it.folder, it.table, it.names, kept)
+    if not missing:
+        write_page(it.folder, it.table, it.names, kept)
+    console.print(f"The table is in {it.folder / PAGE}", soft_wrap=True, markup=False)
+
+
+def _key(run: ComparedRun) -> tuple[str, int]:
+    return run.group, run.seed or 0
+
+
+def _done(run: ComparedRun, it: TableRuns, console: Console) -> KeptRun:
+    """Do one run, or go on with it, and tell what it came to."""
+    folder = it.output / run.folder
+    resumed, began = (folder / CONFIG).exists(), time.monotonic()
+    rows = rows_of_run(run, folder, console, f"sojourn papers {it.folder.name}", resume=True)
+    seconds = 0.0 if resumed else time.monotonic() - began
+    today = dt.datetime.now(dt.UTC).date().isoformat()
+    figure = ResultFolder(folder, resume=True).task.main
+    visits, lost = (sum(int(row[key]) for row in rows) for key in ("visits", "lost"))
+    course = kept_course(rows, figure)
+    return KeptRun(*_key(run), today, seconds, "one model", figure, course, visits, lost, it.digests[run.group])
+
+
+def _left(
+    missing: Sequence[ComparedRun], kept: Mapping[tuple[str, int], KeptRun], done: int, took: float
+) -> float | None:
+    """Seconds for the runs that are left: as long as the same method took before, or as all took on average."""
+    known: dict[str, list[float]] = {}
+    for (method, _), run in kept.items():
+        if run.seconds:
+            known.setdefault(method, []).append(run.seconds)
+    if done == 0 and not known:
+        return None
+    every = [value for values in known.values() for value in values]
+    mean = took / done if done else sum(every) / len(every)
+    return sum(sum(of) / len(of) if (of := known.get(run.group)) else mean for run in missing)

@@ -1,0 +1,1 @@
+"""Pictures: tours and curves as SVG."""

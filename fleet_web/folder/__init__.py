@@ -1,0 +1,1 @@
+"""Results that lie in a folder, as if a coordinator told them."""

@@ -1,0 +1,1 @@
+"""What a coordinator tells, over one connection that all open pages share."""

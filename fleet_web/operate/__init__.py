@@ -1,0 +1,1 @@
+"""What a person may do from a page, where that was allowed on the command line."""

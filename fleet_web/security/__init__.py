@@ -1,0 +1,1 @@
+"""Who may see the pages, and from where."""

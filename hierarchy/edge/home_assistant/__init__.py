@@ -1,0 +1,1 @@
+"""The devices of a site as Home Assistant finds them."""

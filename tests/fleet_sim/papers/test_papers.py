@@ -1,0 +1,164 @@
+"""`sojourn papers`: a table is run from its folder, goes on where it stopped, and writes its page."""
+
+import csv
+import re
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from fleet_sim.papers.kept_results import COURSES, RUNS, read_kept
+from fleet_sim.papers.paper_table import folder_of, read_table
+from fleet_sim.papers.papers_commands import app
+from fleet_sim.papers.table_page import PAGE, PICTURE, interval_shown
+from fleet_sim.papers.table_runs import TableRuns, reproduce
+from sojourn.errors import ConfigError
+
+JOB = """
+name = "{name}"
+strategy = "{name}"
+rounds = 2
+threads = 1
+[model]
+options = {{ hidden = [4] }}
+[arranger]
+{arranger}
+[training]
+epochs = 1
+[simulation]
+data = "digits"
+devices = 4
+sites = 1
+engine = "serial"
+"""
+TABLE = """
+title = "Two ways"
+seeds = [1, 2]
+reach = 0.1
+about = "Cut: nearly all."
+findings = "Little."
+[paper]
+fedavg = "50.5 %"
+"""
+
+
+@pytest.fixture
+def home(tmp_path):
+    folder = tmp_path / "tables" / "two"
+    folder.mkdir(parents=True)
+    (folder / "table.toml").write_text(TABLE)
+    (folder / "fedavg.toml").write_text(JOB.format(name="fedavg", arranger="fraction = 0.5"))
+    (folder / "chain.toml").write_text(JOB.replace("rounds = 2\n", "").format(name="chain", arranger=""))
+    return folder.parent
+
+
+def runs_of(home, output, **more):
+    folder = folder_of("two", home)
+    table, files = read_table(folder)
+    return TableRuns(folder, table, files, output, {}, **more)
+
+
+def run(home, output, **more):
+    console = Console(width=100, record=True)
+    reproduce(runs_of(home, output, **more), console)
+    return console.export_text()
+
+
+def test_a_table_is_run_goes_on_and_writes_its_page(home, tmp_path):
+    folder, output = home / "two", tmp_path / "runs"
+    first = run(home, output, methods=["fedavg"], seeds=[1])
+    assert "1 runs, 0 of them done before" in first
+    assert "Not run: chain" in (folder / PAGE).read_text()
+
+    all_of_it = run(home, output)
+    assert "4 runs, 1 of them done before" in all_of_it
+    assert "left" in all_of_it
+    page = (folder / PAGE).read_text()
+    assert "# Two ways" in page
+    assert "Cut: nearly all." in page
+    assert "Little." in page
+    line = next(line for line in page.splitlines() if line.startswith("| fedavg"))
+    assert "50.5 %" in line
+    assert "±" in line
+    assert (folder / PICTURE).stat().st_size > 0
+    assert set(read_kept(folder)) == {(name, seed) for name in ("fedavg", "chain") for seed in (1, 2)}
+
+    (folder / PAGE).unlink()
+    got = CliRunner().invoke(app, ["two", "--tables", str(home), "--page"])
+    assert got.exit_code == 0, got.output
+    assert (folder / PAGE).read_text() == page
+
+    # What the page says is what the runs' own folders have.
+    with (output / "fedavg-seed-2" / "rounds.csv").open() as file:
+        last = list(csv.DictReader(file))[-1]
+    kept = read_kept(folder)["fedavg", 2]
+    assert kept.values[-1] == pytest.approx(float(last["accuracy"]), rel=1e-4)
+    assert sum(float(row["bytes"]) for row in kept.course) > 0
+
+
+def test_a_job_file_that_changed_is_run_again(home, tmp_path):
+    folder = home / "two"
+    run(home, tmp_path / "runs", methods=["chain"], seeds=[1])
+    before = read_kept(folder)["chain", 1]
+    file = folder / "chain.toml"
+    file.write_text(file.read_text().replace("epochs = 1", "epochs = 3"))
+    with pytest.raises(ConfigError, match="begun with other settings"):
+        run(home, tmp_path / "runs", methods=["chain"], seeds=[1])
+    run(home, tmp_path / "other", methods=["chain"], seeds=[1])
+    after = read_kept(folder)["chain", 1]
+    assert after.settings != before.settings
+    assert after.values != before.values
+
+
+def test_the_list_says_how_far_each_table_is(home):
+    got = CliRunner().invoke(app, ["--tables", str(home)])
+    assert got.exit_code == 0, got.output
+    assert re.search(r"two +Two ways +2 +4 +0\n", got.output)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("tow", "did you mean 'two'"), ("", "there is no table"), ("nothing-like-it", "known are: two")]
+)
+def test_a_table_that_is_not_there_is_named(home, name, said):
+    with pytest.raises(ConfigError, match=said):
+        folder_of(name, home)
+
+
+def test_a_folder_without_tables_says_where_they_are(tmp_path):
+    with pytest.raises(ConfigError, match="in a clone of it"):
+        folder_of("visit", tmp_path)
+
+
+def test_a_method_that_the_table_does_not_have_is_named(home, tmp_path):
+    with pytest.raises(ConfigError, match="no method 'fedavgg' in this table; did you mean 'fedavg'"):
+        runs_of(home, tmp_path, methods=["fedavgg"]).wanted()
+    (home / "two" / "table.toml").write_text(TABLE + 'visit = "71.3 %"\n')
+    with pytest.raises(ConfigError, match="no method 'visit' in this folder"):
+        read_table(home / "two")
+
+
+def test_an_interval_is_students():
+    # Three values with mean 0.5 and deviation 0.1: 4.303 * 0.1 / sqrt(3).
+    assert interval_shown("accuracy", [0.4, 0.5, 0.6]) == "50.0 ± 24.8 %"
+    assert interval_shown("accuracy", [0.4]) == "40.0 %"
+    assert interval_shown("accuracy", [0.4, float("nan")]) == "40.0 %"
+
+
+def test_every_table_of_the_repository_can_be_read():
+    from pathlib import Path
+
+    from fleet_sim.console.simulating import read
+    from fleet_sim.papers.paper_table import tables_in
+
+    folders = tables_in(Path(__file__).parents[3] / "benchmarks" / "papers")
+    assert {"visit", "fedseq", "fedgsp", "fedelmy", "fedcat"} <= {folder.name for folder in folders}
+    for folder in folders:
+        for file in read_table(folder)[1]:
+            assert read(file, {}).read().parts(), file
+
+
+def test_what_a_folder_keeps_is_two_small_files(home, tmp_path):
+    run(home, tmp_path / "runs", methods=["chain"], seeds=[1])
+    assert {path.name for path in (home / "two").iterdir()} == {
+        "table.toml", "fedavg.toml", "chain.toml", RUNS, COURSES, PAGE,
+    }  # fmt: skip

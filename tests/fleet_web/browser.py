@@ -1,0 +1,192 @@
+"""A real Chromium for the tests of the page: one process for all of them, screenshots, and axe-core."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from selenium.common.exceptions import StaleElementReferenceException
+from selenium.webdriver import Chrome, ChromeOptions, ChromeService
+from selenium.webdriver.common.by import By
+
+from tests.sojourn.brokers.guarded_broker import free_ports
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROOT = Path(__file__).parents[2]
+AXE = ROOT / ".venv" / "axe" / "axe.min.js"
+PATIENCE = 60.0
+"""Seconds that a page may take, on a machine that does much else."""
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--hide-scrollbars",
+    "--force-device-scale-factor=1", "--no-proxy-server",
+)  # fmt: skip
+WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
+
+
+class Browser:
+    """A browser that a test drives: it opens pages, waits for what must appear, and looks for what is wrong."""
+
+    def __init__(self, driver: Chrome) -> None:
+        self.driver = driver
+
+    def open(self, address: str, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
+        """Open a page in a window of this size, for somebody who likes it light or dark."""
+        self.driver.get("about:blank")  # a page whose server is gone asks for it again and again
+        self.errors()
+        self.look(width, height, dark=dark)
+        self.driver.get(address)
+
+    def look(self, width: int, height: int = 900, *, dark: bool = False, still: bool = True) -> None:
+        """Give the page this size and theme; still: for somebody who asked for less motion."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        features = [
+            {"name": "prefers-color-scheme", "value": "dark" if dark else "light"},
+            {"name": "prefers-reduced-motion", "value": "reduce" if still else "no-preference"},
+        ]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    def js(self, script: str, *arguments: Any) -> Any:
+        """What a script returns."""
+        return self.driver.execute_script(script, *arguments)
+
+    def all(self, selector: str) -> list[Any]:
+        """The elements that a CSS selector finds now."""
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def text(self, selector: str = "body") -> str:
+        """What can be read there."""
+        found: str = self.js("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
+        return found
+
+    def wait(self, what: Callable[[], Any], words: str, patience: float = PATIENCE) -> Any:
+        """Wait until something is so; what the page shows is told where it never is."""
+        until = time.monotonic() + patience
+        while time.monotonic() < until:
+            try:
+                if found := what():
+                    return found
+            except StaleElementReferenceException:
+                pass
+            time.sleep(0.05)
+        raise AssertionError(f"waited in vain for {words}; the page shows:\n{self.text()[:3000]}")
+
+    def wait_for(self, selector: str, patience: float = PATIENCE) -> Any:
+        """The first element that a CSS selector finds, as soon as there is one."""
+        return self.wait(lambda: self.all(selector), f"an element {selector}", patience)[0]
+
+    def wait_text(self, words: str, selector: str = "body") -> None:
+        """Wait until these words can be read."""
+        self.wait(lambda: words in self.text(selector), f"the words {words!r}")
+
+    def shot(self, path: Path, *, whole: bool = True) -> Path:
+        """Write a picture of the page, of all of it or of what is in the window."""
+        taken = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": whole, "format": "png"})
+        path.write_bytes(base64.b64decode(taken["data"]))
+        return path
+
+    def overflow(self) -> int:
+        """By how many pixels the page is wider than its window: nobody should have to scroll sideways."""
+        return int(self.js("return document.documentElement.scrollWidth - document.documentElement.clientWidth"))
+
+    def violations(self, within: str | None = None) -> list[str]:
+        """What axe-core finds against WCAG 2.1 A and AA, a line each."""
+        if not AXE.exists():
+            raise AssertionError("axe-core is missing: .ci/install-axe fetches it (make install does)")
+        if not self.js("return !!window.axe"):
+            self.js(AXE.read_text(encoding="utf-8"))
+        found = self.driver.execute_async_script(
+            "const [within, tags, done] = arguments;"
+            "axe.run(within ?? document, {runOnly: {type: 'tag', values: tags}, resultTypes: ['violations']})"
+            ".then(found => done(found.violations), error => done([{id: String(error), nodes: []}]))",
+            within,
+            WCAG,
+        )
+        return [
+            f"{it['id']}: {node['html'][:200]} {node.get('failureSummary', '')[:300]}"
+            for it in found
+            for node in it["nodes"] or [{"html": ""}]
+        ]
+
+    def errors(self) -> list[str]:
+        """What the browser's console has complained of since it was last asked."""
+        return [json.dumps(it["message"]) for it in self.driver.get_log("browser") if it["level"] == "SEVERE"]
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A browser with a new, empty profile; both are gone afterwards."""
+    programs = [shutil.which(name) for name in ("chromium", "chromedriver")]
+    if not all(programs):
+        raise AssertionError("the tests of the page need Debian's chromium and chromium-driver")
+    folder = tempfile.mkdtemp(prefix="chromium-")
+    options = ChromeOptions()
+    options.binary_location = str(programs[0])
+    for flag in (*FLAGS, f"--user-data-dir={folder}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = Chrome(options, ChromeService(str(programs[1])))
+    driver.set_page_load_timeout(PATIENCE)
+    driver.set_script_timeout(PATIENCE)
+    try:
+        yield Browser(driver)
+    finally:
+        driver.quit()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def web(*arguments: str, env: dict[str, str] | None = None) -> Iterator[str]:
+    """`sojourn web` with these arguments on a free port; gives its address, and ends it afterwards."""
+    port = free_ports(1)[0]
+    with _served([sys.executable, "-m", "sojourn.cli", "web", "--port", str(port), *arguments], port, env) as address:
+        yield address
+
+
+@contextmanager
+def hostile_page() -> Iterator[str]:
+    """The pages of thousands of devices that say what nobody should take for anything but text."""
+    port = free_ports(1)[0]
+    with _served([sys.executable, "-m", "tests.fleet_web.told_source", str(port)], port) as address:
+        yield address
+
+
+@contextmanager
+def _served(command: list[str], port: int, env: dict[str, str] | None = None) -> Iterator[str]:
+    log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # open as long as the process runs
+    process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **(env or {})}, cwd=ROOT)
+    try:
+        _answers(process, log, port)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        log.close()
+
+
+def _answers(process: subprocess.Popen[bytes], log: Any, port: int) -> None:
+    """Wait until the process answers; what it said is told where it does not."""
+    until = time.monotonic() + PATIENCE
+    while process.poll() is None and time.monotonic() < until:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.05)
+    log.seek(0)
+    raise AssertionError(f"sojourn web did not start: {log.read()}")

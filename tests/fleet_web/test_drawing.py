@@ -1,0 +1,165 @@
+"""Pictures: what they say in words, that they are well-formed, and that no text of a peer becomes markup."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from math import inf, nan
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from fleet_web.drawing import job_sections, tours
+from fleet_web.drawing.curves import Curve, chart, key
+from fleet_web.drawing.job_list import job_rows
+from fleet_web.drawing.markup import Markup, joined, name_of, table, tag
+from fleet_web.drawing.participation import bars, participation_words
+from fleet_web.drawing.scales import Scale, across_scale, value_scale
+from fleet_web.story.travel import HopTry, RoundTravel, Travel, TravelHop
+from fleet_web.story.visit_book import DeviceShare
+from tests.fleet_web.test_story import story
+
+EVIL = '</svg><script>alert("x")</script>\u202e<img src=x onerror=alert(1)>\x00' + "y" * 300
+
+
+def link(device: str) -> Markup:
+    return tag("a", name_of(device), href="/device/x")
+
+
+def hop(device: str, state: str, reason: str = "", planned: str | None = None) -> TravelHop:
+    tried = HopTry(device, state, reason, spare=planned is not None)  # type: ignore[arg-type]
+    return TravelHop(planned or device, (tried,), over=state != "here")
+
+
+TOUR = Travel(
+    4, "shed", (hop("a", "done"), hop("x", "done", planned="b"), hop("c", "lost", "silent"), hop("d", "here"),
+                TravelHop("e")), 3, 4, lost=2,
+)  # fmt: skip
+
+
+def well_formed(markup: Markup) -> ET.Element:
+    return ET.fromstring(f"<div>{markup}</div>")  # our own
+
+
+def test_attributes_and_texts_are_escaped_and_markup_is_not():
+    made = tag("p", '<b>"', tag("i", "&"), title='"><script>', hidden=None, disabled=True, tabindex=0)
+    assert made == '<p title="&quot;&gt;&lt;script&gt;" disabled tabindex="0">&lt;b&gt;&quot;<i>&amp;</i></p>'
+
+
+def test_a_ring_tells_in_words_what_it_shows():
+    words = tours.tour_words(TOUR)
+    assert words == "Tour 4 at shed: 3 of 5 hops are over, d has the model, 1 lost, 1 spare has stepped in."
+    drawn = well_formed(joined(tours.cards(RoundTravel(1, (TOUR,), under_way=True), link)))
+    ring = drawn.find(".//svg")
+    assert ring is not None
+    assert (ring.get("role"), ring.get("aria-label")) == ("img", words)
+    states = [each.get("class") for each in ring.iter("g") if (each.get("class") or "").startswith("hop ")]
+    assert states == ["hop done", "hop done", "hop lost", "hop here", "hop waiting"]
+    assert "75 % of its visit done" in "".join(drawn.itertext())
+    assert "lost: silent" in "".join(drawn.itertext())
+
+
+def test_the_model_turns_to_the_hop_that_has_it_and_only_that_changes():
+    (before,) = tours.cards(RoundTravel(1, (TOUR,)), link)
+    assert "transform:rotate(216.0deg)" in before
+    moved = replace(TOUR, hops=(*TOUR.hops[:3], hop("d", "done"), hop("e", "here")))
+    (after,) = tours.cards(RoundTravel(1, (moved,)), link)
+    assert "transform:rotate(288.0deg)" in after
+    keys = re.compile(r'data-key="([^"]+)"')
+    assert keys.findall(before) == keys.findall(after)
+
+
+def test_models_that_go_to_one_device_each_are_a_ring_for_each_site():
+    travel = RoundTravel(1, tuple(Travel(at, f"s{at % 2}", (hop(f"d{at}", "done"),), done=True) for at in range(4)))
+    drawn = well_formed(joined(tours.cards(travel, link)))
+    assert len(drawn.findall(".//article")) == 2
+    assert "2 of 2 visits are done, 0 failed" in "".join(drawn.itertext())
+
+
+def test_of_a_thousand_devices_those_that_failed_stand_first_and_the_ring_keeps_the_shares():
+    states = ["lost" if at % 10 == 9 else "done" for at in range(1000)]
+    travel = RoundTravel(1, tuple(Travel(at, "s", (hop(f"d{at}", state),)) for at, state in enumerate(states)))
+    (card,) = tours.cards(travel, link)
+    assert card.count('class="hop lost"') == tours.MOST_NODES // 10
+    assert card.count('class="hop done"') == tours.MOST_NODES * 9 // 10
+    drawn = "".join(well_formed(card).itertext())
+    assert "900 of 1,000 visits are done, 100 failed" in drawn
+    assert "and 980 more" in drawn
+    assert drawn.index("d9 lost") < drawn.index("and 980 more")
+
+
+def test_many_tours_come_in_pages():
+    travel = RoundTravel(1, tuple(replace(TOUR, number=at) for at in range(60)))
+    assert tours.pages(travel) == 3
+    assert len(tours.cards(travel, link, 2)) == 12
+
+
+@pytest.mark.parametrize("make", [
+    lambda: joined(tours.cards(RoundTravel(1, (Travel(1, EVIL, (hop(EVIL, "lost", EVIL), hop(EVIL, "here"))),)), link)),
+    lambda: joined(tours.cards(RoundTravel(1, (Travel(1, EVIL, (hop(EVIL, "lost", EVIL),)),)), link)),
+    lambda: chart([Curve(EVIL, [1, 2], [0.1, 0.2])], "accuracy", EVIL, EVIL),
+    lambda: key([Curve(EVIL, [], [])], act="hide"),
+    lambda: table([EVIL], [[EVIL]], EVIL),
+    lambda: job_sections.participation([DeviceShare(EVIL, EVIL, 1, 2, EVIL)], link, partly=True),
+])  # fmt: skip
+def test_no_text_of_a_peer_becomes_markup(make):
+    drawn = make()
+    assert "<script" not in drawn
+    assert "<img" not in drawn
+    assert "onerror=alert(1)>" not in drawn
+    well_formed(Markup(drawn.replace("\x00", "")))
+
+
+@pytest.mark.parametrize("values", [[], [nan], [0.5], [0.5] * 3, [1e38, -1e38], [inf, 1.0], [1e-9, 1e9]])
+@pytest.mark.parametrize("figure", ["accuracy", "loss", "vts"])
+def test_whatever_the_figures_are_a_chart_stays_inside_its_frame(values, figure):
+    drawn = chart([Curve("it", range(len(values)), values)], figure, "words", "round", whole=True)
+    assert "nan" not in drawn
+    assert "inf" not in drawn
+    well_formed(drawn)
+
+
+def test_curves_differ_in_more_than_colour_and_hidden_ones_keep_their_look():
+    curves = [Curve("a", [1, 2], [0.1, 0.2], 0), Curve("b", [1, 2], [0.3, 0.2], 1, hidden=True)]
+    drawn = chart(curves, "accuracy", "words", "round")
+    assert 'data-key="curve-0"' in drawn
+    assert 'data-key="curve-1"' not in drawn
+    buttons = well_formed(key(curves, act="hide")).findall(".//button")
+    assert [it.get("aria-pressed") for it in buttons] == ["true", "false"]
+    assert len({it.find("svg")[1].get("d") for it in buttons}) == 2  # type: ignore[index]
+
+
+def test_a_long_curve_is_thinned_and_keeps_its_end():
+    curve = Curve("long", range(10_000), [at / 10_000 for at in range(10_000)])
+    assert len(curve.points) <= 401
+    assert curve.points[-1] == (9999, 0.9999)
+
+
+def test_ticks_are_round_numbers():
+    assert Scale(0, 1, 0, 1).ticks() == [0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    assert Scale(0, 3, 0, 1).ticks(whole=True) == [0, 1, 2, 3]
+    assert value_scale("loss", [0.001, 100], 0, 1).ticks() == [0.001, 0.01, 0.1, 1, 10, 100][::2]
+    assert across_scale([], 0, 1).high == 1.0
+
+
+def test_participation_of_thousands_is_one_path_and_a_sentence():
+    shares = [DeviceShare(f"d{at}", "s", 3 if at < 5 else 0, at % 2) for at in range(2000)]
+    assert len(bars(shares)) < 40_000
+    assert participation_words(shares).endswith("1,995 were never visited with success.")
+
+
+def test_sections_of_a_job_without_rounds_say_so():
+    empty = story()
+    for part in (job_sections.tiles(empty), job_sections.course(empty, "round"), job_sections.rounds(empty)):
+        well_formed(part)
+    assert job_sections.arrangement(empty) is None
+    assert "No round is finished yet" in job_sections.rounds(empty)
+
+
+def test_jobs_that_run_stand_first_with_the_time_that_is_left():
+    done, runs = story(0.5, status="done").view, story(0.5).view
+    drawn = well_formed(job_rows([done, runs], lambda job: f"/job/{job}"))
+    rows = ["".join(row.itertext()) for row in drawn.findall(".//tbody/tr")]
+    assert "running" in rows[0]
+    assert "about 36 s" in rows[0]
+    assert "done" in rows[1]

@@ -1,0 +1,183 @@
+"""*Job* and *Compare* in a real browser, from the folders of simulations that were really run."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from coordinator.results.folder import ROUNDS, VISITS
+from tests.fleet_web.browser import Browser, web
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+EVIL = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+WATCH = """
+window.changes = 0, window.removed = [], window.shifted = 0;
+new MutationObserver(found => {
+  changes += found.length;
+  for (const each of found) for (const node of each.removedNodes)
+    if (node.matches?.("article, svg, ol, li, .hop, .model")) removed.push(node.outerHTML);
+}).observe(document.querySelector(".tours"), {subtree: true, childList: true, attributes: true});
+new PerformanceObserver(list => { for (const each of list.getEntries()) shifted += each.value; })
+  .observe({type: "layout-shift"});
+"""
+TURNED = "\u202ebackwards\u2066 \x1b[31mred"
+
+
+@pytest.fixture(scope="module")
+def hostile(run_folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose devices and reasons are what nobody should call them."""
+    folder = tmp_path_factory.mktemp("evil") / "hostile"
+    shutil.copytree(run_folders["visit"], folder)
+    for name in (VISITS, "devices.csv"):
+        text = (folder / name).read_text().replace("device-01", _cell(EVIL)).replace("device-02", _cell(TURNED))
+        (folder / name).write_text(text.replace("device-03", "w" * 5000).replace("failed: dropped out", _cell(EVIL)))
+    return folder
+
+
+def _cell(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"'
+
+
+@pytest.fixture(scope="module")
+def growing(run_folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of which only the first round is written yet."""
+    folder = tmp_path_factory.mktemp("grows") / "growing"
+    shutil.copytree(run_folders["visit"], folder)
+    (folder / "model.onnx").unlink()
+    for name in (ROUNDS, VISITS):
+        lines = (folder / name).read_text().splitlines(keepends=True)
+        of_first = [line for line in lines[1:] if line.startswith("1,") or "/1/" in line]
+        (folder / name).write_text("".join([lines[0], *of_first]))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(run_folders: dict[str, Path], hostile: Path, growing: Path) -> Iterator[str]:
+    folders = [*run_folders.values(), hostile, growing]
+    with web(*(word for folder in folders for word in ("--results", str(folder)))) as found:
+        yield found
+
+
+def job(address: str, folder: str, name: str = "visit") -> str:
+    return f"{address}/job/{name}?of={folder}"
+
+
+@pytest.mark.parametrize(("width", "dark"), [(320, True), (1920, False)])
+def test_a_simulations_folder_is_a_job_page(browser: Browser, address: str, width: int, dark: bool, tmp_path: Path):
+    browser.open(job(address, "visit"), width=width, dark=dark)
+    browser.wait_text("Who takes part")
+    browser.wait_for(".tour .ring .hop.done")
+    browser.wait_for(".scroll tbody tr")
+    assert browser.text("h1") == "visit"
+    assert "3 of 3" in browser.text(".tiles")
+    assert len(browser.all(".charts figure")) >= 4
+    assert browser.js("return document.body.classList.contains('body--dark')") is dark
+    assert browser.overflow() <= 0
+    assert browser.violations() == []
+    assert browser.errors() == []
+    assert browser.shot(tmp_path / "job.png").stat().st_size > 10_000
+
+
+def test_rounds_can_be_chosen_and_replayed_and_the_rings_stay_the_same_elements(browser: Browser, address: str):
+    browser.open(job(address, "visit"))
+    browser.wait_for(".tour .ring .hop.done")
+    heading = browser.text(".tour h3")
+    browser.wait_for("button[data-act='round:2']").click()
+    browser.wait(lambda: browser.text(".tour h3") != heading, "the tours of round 2")
+    browser.js("window.ring = document.querySelector('.ring'); window.node = ring.querySelector('[data-key=hop-0]')")
+    browser.js(WATCH)
+    browser.wait_for("button[data-act='replay:']").click()
+    browser.wait_for(".tour .ring .hop.here")
+    browser.wait(lambda: browser.js("return changes") > 20, "ten pictures a second")
+    assert browser.js("return removed") == []
+    assert browser.js("return shifted") < 0.01
+    browser.wait_for("button[data-act='replay:']").click()
+    browser.wait(lambda: not browser.all(".ring .hop.here, .ring .hop.waiting"), "the end of the replay")
+    assert browser.js("return ring.isConnected && node.isConnected && ring === document.querySelector('.ring')")
+
+
+def test_curves_stand_by_round_time_and_bytes(browser: Browser, address: str):
+    browser.open(job(address, "visit"))
+    for act, words in (("by:bytes", "MB over MQTT"), ("by:time", "seconds"), ("by:round", "round")):
+        button = browser.wait_for(f"button[data-act='{act}']")
+        button.send_keys(Keys.ENTER)  # by keyboard
+        browser.wait(partial(below_is, browser, words), words)
+        assert browser.js("return document.activeElement.dataset.act") == act  # the focus stays
+
+
+def below_is(browser: Browser, words: str) -> bool:
+    return words in browser.js("return document.querySelector('.charts .axis')?.textContent ?? ''")
+
+
+def test_models_that_go_to_one_device_each_have_a_ring_for_each_site(browser: Browser, address: str):
+    browser.open(job(address, "fedavg", "fedavg"))
+    browser.wait_for(".tour .ring")
+    assert [it.text for it in browser.all(".tour h3")] == ["Site site-1", "Site site-2"]
+
+
+def test_hostile_names_are_only_text(browser: Browser, address: str):
+    browser.open(job(address, "hostile"), width=320)
+    browser.wait_text("Who takes part")
+    browser.wait_for(".scroll tbody tr")
+    assert "owned" not in browser.driver.title
+    assert browser.all(".page img, .page script") == []
+    shown = browser.text()
+    assert "<script>" in shown
+    assert "backwards red" in shown
+    assert "\u202e" not in shown
+    assert browser.overflow() <= 0
+    assert browser.errors() == []
+    assert browser.violations() == []
+
+
+def test_a_folder_that_grows_is_followed_without_losing_the_place(
+    browser: Browser, address: str, growing: Path, run_folders: dict[str, Path]
+):
+    browser.open(job(address, "growing"))
+    browser.wait_text("1 of 3", ".tiles")
+    browser.js("window.tile = document.querySelector('.tiles dd'); window.scrollTo(0, 300)")
+    for name in (VISITS, ROUNDS):
+        shutil.copyfile(run_folders["visit"] / name, growing / name)
+    browser.wait_text("3 of 3", ".tiles")
+    assert browser.js("return tile.isConnected && window.scrollY") == 300
+
+
+def test_all_jobs_are_listed_and_lead_to_their_pages(browser: Browser, address: str):
+    browser.open(f"{address}/jobs")
+    browser.wait(lambda: len(browser.all("tbody tr")) == 4, "four jobs")
+    assert browser.violations() == []
+    browser.wait_for("a[href='/job/fedavg?of=fedavg']").click()
+    browser.wait_for(".tour .ring")
+    assert browser.text("h1") == "fedavg"
+
+
+def test_what_is_not_there_is_said(browser: Browser, address: str):
+    browser.open(job(address, "visit", "nobody"))
+    browser.wait_text("holds the job 'visit'")
+
+
+@pytest.mark.parametrize(("width", "dark"), [(320, False), (1920, True)])
+def test_runs_lie_over_each_other_and_curves_are_hidden_by_keyboard(
+    browser: Browser, address: str, width: int, dark: bool
+):
+    browser.open(f"{address}/compare", width=width, dark=dark)
+    browser.wait_for(".charts [data-key=curve-1]")
+    assert browser.overflow() <= 0
+    assert browser.violations() == []
+    browser.wait_for("button[data-act='hide:1']").send_keys(Keys.SPACE)
+    browser.wait(lambda: not browser.all(".charts [data-key=curve-1]"), "the curve to be hidden")
+    assert browser.all(".charts [data-key=curve-0]")
+    assert browser.wait_for("button[data-act='hide:1']").get_attribute("aria-pressed") == "false"
+    target = browser.wait_for("input[data-act=target]")
+    target.send_keys("5 %", Keys.ENTER)
+    browser.wait_text("rounds to target")
+    browser.wait_for("input[data-act=target]").send_keys("much", Keys.ENTER)
+    browser.wait_text("target")
+    browser.wait_for(".gap[role=alert]")

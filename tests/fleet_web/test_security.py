@@ -1,0 +1,256 @@
+"""Who is let in: hosts, origins, logins, links, and how often somebody may try."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
+
+from fleet_web.security import login_page
+from fleet_web.security.attempts import EVERYWHERE, FREE, LONGEST, Attempts
+from fleet_web.security.exposure import Exposure
+from fleet_web.security.guard import COOKIE, Guard
+from fleet_web.security.login_page import LoginPage
+from fleet_web.security.logins import Logins, add_login, hashed, matches
+from fleet_web.security.sessions import AGE, IDLE, MOST, Sessions
+from sojourn.errors import ConfigError
+
+HERE = "http://127.0.0.1:8080"
+SOCKET = "ws://127.0.0.1:8080/_nicegui_ws/"
+LOCAL = Exposure(host="127.0.0.1", port=8080)
+
+
+def application(sessions: Sessions | None = None, exposure: Exposure = LOCAL, **how) -> TestClient:
+    app = FastAPI()
+    if sessions:
+        LoginPage(sessions, exposure, how.get("logins"), how.get("link", "")).add_to(app)
+
+    async def home(request) -> PlainTextResponse:
+        return PlainTextResponse(
+            f"hello {request.scope.get('sojourn-user')}; {request.headers.get('x-forwarded-prefix')}"
+        )
+
+    async def talk(websocket) -> None:
+        await websocket.accept()
+        with suppress(WebSocketDisconnect):
+            while True:
+                await websocket.send_text(f"heard {await websocket.receive_text()}")
+
+    app.router.routes += [
+        Route("/", home, methods=["GET", "POST"]), Route("/_nicegui/x.js", home), WebSocketRoute("/_nicegui_ws/", talk)
+    ]  # fmt: skip
+    return TestClient(Guard(app, exposure=exposure, sessions=sessions), base_url=HERE, follow_redirects=False)
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8080", "127.0.0.1:8081", "", "127.0.0.1:8080.evil.example"]
+)
+def test_a_name_that_somebody_led_here_is_not_answered(host) -> None:
+    assert application().get("/", headers={"host": host}).status_code == 403
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost:8080", "LocalHost:8080", "[::1]:8080"])
+def test_our_own_names_are(host) -> None:
+    answer = application().get("/", headers={"host": host})
+    assert (answer.status_code, answer.text) == (200, "hello ; None")
+
+
+def test_a_page_of_another_origin_can_neither_post_nor_open_a_websocket() -> None:
+    client = application()
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:8081", "https://127.0.0.1:8080"):
+        assert client.post("/", headers={"origin": origin}).status_code == 403
+        with pytest.raises(WebSocketDisconnect), client.websocket_connect(SOCKET, headers={"origin": origin}):
+            pass
+        assert client.get("/_nicegui_ws/?transport=polling", headers={"origin": origin}).status_code == 403
+    assert client.post("/").status_code == 403  # a browser always says it
+    with pytest.raises(WebSocketDisconnect), client.websocket_connect(SOCKET):
+        pass
+    assert client.get("/_nicegui_ws/", headers={"sec-fetch-site": "cross-site"}).status_code == 403
+    assert client.post("/", headers={"origin": HERE}).status_code == 200
+    with client.websocket_connect(SOCKET, headers={"origin": HERE}) as socket:
+        socket.send_text("x")
+        assert socket.receive_text() == "heard x"
+
+
+def test_what_a_client_says_of_itself_as_a_proxy_would_is_dropped_and_headers_forbid_what_is_foreign() -> None:
+    answer = application().get("/", headers={"x-forwarded-prefix": "/evil"})
+    assert answer.text == "hello ; None"
+    assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+    assert "connect-src 'self'" in answer.headers["content-security-policy"]
+    assert answer.headers["x-frame-options"] == "DENY"
+    assert "strict-transport-security" not in answer.headers
+
+
+def logged_in(tmp_path: Path, monkeypatch) -> tuple[TestClient, Sessions]:
+    monkeypatch.setattr(login_page, "SLOW", 0.0)
+    add_login(tmp_path / "logins", "ann", "correct horse")
+    sessions = Sessions()
+    return application(sessions, logins=Logins(tmp_path / "logins")), sessions
+
+
+def log_in(client: TestClient, name: str, password: str, origin: str = HERE):
+    return client.post("/login", data={"name": name, "password": password}, headers={"origin": origin})
+
+
+def test_without_a_login_nothing_is_shown_and_with_one_all_is_until_it_ends(tmp_path, monkeypatch) -> None:
+    client, _ = logged_in(tmp_path, monkeypatch)
+    answer = client.get("/")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+    assert client.get("/_nicegui/x.js").status_code == 200
+    assert client.post("/", headers={"origin": HERE}).status_code == 403
+    with pytest.raises(WebSocketDisconnect), client.websocket_connect(SOCKET, headers={"origin": HERE}):
+        pass
+    assert log_in(client, "ann", "correct horse", "http://evil.example").status_code == 403
+    answer = log_in(client, "ann", "correct horse")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    assert {"HttpOnly", "SameSite=strict"} <= set(answer.headers["set-cookie"].split("; "))
+    assert client.get("/").text == "hello ann; None"
+    with client.websocket_connect(SOCKET, headers={"origin": HERE}) as socket:
+        socket.send_text("x")
+        assert socket.receive_text() == "heard x"
+        assert client.post("/logout", headers={"origin": HERE}).status_code == 303
+        socket.send_text("y")  # who has logged out is not heard on the page that is still open
+        with pytest.raises(WebSocketDisconnect):
+            socket.receive_text()
+    assert client.get("/", cookies={COOKIE: "x"}).status_code == 303
+
+
+def test_many_wrong_logins_are_slowed_and_logged_and_a_right_one_has_to_wait_too(tmp_path, monkeypatch, caplog) -> None:
+    client, _ = logged_in(tmp_path, monkeypatch)
+    wrong = [log_in(client, "ann\x1b[2J<script>", "guess").status_code for _ in range(FREE)]
+    assert wrong == [401] * FREE
+    assert log_in(client, "ann", "correct horse").status_code == 429
+    assert "wrong login 5 from testclient as ann<script>" in caplog.text
+    assert "\x1b" not in caplog.text
+    assert "guess" not in caplog.text
+    assert "<script>" not in log_in(client, "<script>", "x").text
+
+
+def test_a_link_lets_in_and_a_wrong_one_does_not() -> None:
+    client = application(Sessions(), link="right")
+    assert client.get("/enter?token=wrong").status_code == 403
+    assert client.get("/enter").status_code == 403
+    assert log_in(client, "ann", "x").status_code == 403
+    assert client.get("/").status_code == 303
+    assert client.get("/enter?token=right").headers["location"] == "/"
+    assert client.get("/").text == "hello link; None"
+    assert application(Sessions()).get("/enter?token=").status_code == 403
+
+
+def test_a_login_that_is_too_large_is_no_login(tmp_path, monkeypatch) -> None:
+    client, _ = logged_in(tmp_path, monkeypatch)
+    assert log_in(client, "ann", "x" * 100_000).status_code == 401
+    assert client.post("/login", content=b"\xff\xfe=&&&;=", headers={"origin": HERE}).status_code == 401
+
+
+def test_the_file_of_logins(tmp_path) -> None:
+    file = tmp_path / "logins"
+    with pytest.raises(ConfigError, match="10 to 500 characters"):
+        add_login(file, "ann", "short")
+    with pytest.raises(ConfigError, match="not a valid name"):
+        add_login(file, "ann:x", "correct horse")
+    add_login(file, "ann", "correct horse")
+    add_login(file, "bob", "battery staple")
+    logins = Logins(file)
+    assert [logins.right(*pair) for pair in (("ann", "correct horse"), ("bob", "battery staple"))] == [True, True]
+    assert not logins.right("ann", "battery staple")
+    assert not logins.right("eve", "correct horse")
+    assert "correct" not in file.read_text()
+    file.write_text("".join(line for line in file.read_text().splitlines(keepends=True) if "ann" not in line))
+    assert not logins.right("ann", "correct horse")
+    file.chmod(0o644)
+    with pytest.raises(ConfigError, match="others may read it"):
+        logins.right("bob", "battery staple")
+    with pytest.raises(ConfigError, match="nobody is in it"):
+        Logins(empty(tmp_path / "empty"))
+
+
+def empty(file: Path) -> Path:
+    file.touch(mode=0o600)
+    return file
+
+
+def test_nonsense_in_place_of_a_hash_matches_nothing() -> None:
+    assert matches("x" * 20, hashed("x" * 20))
+    for text in ("", "scrypt", "scrypt$$", "scrypt$AAAA$AAAA", "plain$x$y", "scrypt$!$!"):
+        assert not matches("", text)
+
+
+def test_each_wrong_password_after_the_first_ones_takes_twice_as_long() -> None:
+    attempts, now = Attempts(), 0.0
+    for _ in range(FREE):
+        assert attempts.wait("a", now) == 0.0
+        attempts.failed("a", now)
+    waits = []
+    for _ in range(12):
+        waits.append(attempts.wait("a", now))
+        now += waits[-1]
+        attempts.failed("a", now)
+    assert waits[:4] == [1.0, 2.0, 4.0, 8.0]
+    assert waits[-1] == LONGEST
+    assert attempts.wait("b", now) == 0.0
+    attempts.succeeded("a")
+    assert attempts.wait("a", now) == 0.0
+    for number in range(EVERYWHERE):
+        attempts.failed(f"c{number}", now)
+    assert attempts.wait("b", now) == 60.0  # from many addresses at once nobody gets far either
+
+
+def test_sessions_end_by_age_and_by_silence_and_are_not_many() -> None:
+    sessions = Sessions()
+    idle, busy = sessions.begin("ann", 0.0), sessions.begin("bob", 0.0)
+    now = 0.0
+    while now < AGE:
+        assert sessions.who(busy, now) == "bob"
+        now += IDLE / 2
+    assert sessions.who(idle, now) is None
+    assert sessions.who(busy, AGE + 1) is None
+    first = sessions.begin("ann", now)
+    for _ in range(MOST):
+        sessions.begin("eve", now)
+    assert sessions.who(first, now) is None
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"host": "0.0.0.0"}, "lacks a login .*, TLS .*, the address that people open"),
+        ({"host": "192.168.1.4", "login_file": "x", "origin": "https://a"}, "lacks TLS"),
+        ({"host": "::", "certificate": "c", "certificate_key": "k", "origin": "https://a"}, "lacks a login"),
+        ({"behind_proxy": True}, "needs --origin"),
+        ({"behind_proxy": True, "origin": "https://a", "host": "0.0.0.0"}, "can be reached past the proxy"),
+        ({"certificate": "c"}, "go together"),
+        ({"origin": "fleet.example.org"}, "is no address of a server"),
+        ({"origin": "https://fleet.example.org/web"}, "is no address of a server"),
+    ],
+)
+def test_other_machines_are_let_in_only_safely(how, words) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Exposure(**{"host": "127.0.0.1", "port": 8080, **how}).check()
+
+
+def test_which_addresses_are_ours() -> None:
+    far = Exposure(
+        host="0.0.0.0",
+        port=8443,
+        origin="https://fleet.example.org:8443",
+        login_file=Path("x"),
+        certificate=Path("c"),
+        certificate_key=Path("k"),
+    )
+    far.check()
+    assert far.origins == {"https://fleet.example.org:8443"}
+    assert far.hosts == {"fleet.example.org:8443"}
+    assert far.secure
+    proxied = Exposure(host="127.0.0.1", port=8080, origin="https://fleet.example.org", behind_proxy=True)
+    proxied.check()
+    assert "fleet.example.org" in proxied.hosts
+    assert proxied.secure
+    local = Exposure(host="localhost", port=80)
+    assert "localhost" in local.hosts

@@ -1,0 +1,97 @@
+"""One visit's id through the logs of all roles, and a job tracked: real processes over a real Mosquitto."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.coordinator.tracking.stores import empty_store, history_in, runs_in, scalars_in
+from tests.live.live_fleet import LiveFleet, job_text
+
+JSON = ("--log-format", "json")
+DEVICES = ["pi-1", "pi-2", "pi-3", "pi-4"]
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory):
+    """Of which the coordinator is told by its file, the others by an option, to write JSON."""
+    folder = tmp_path_factory.mktemp("logs")
+    (folder / "mlflow.db").write_bytes(empty_store())
+    settings = folder / "coordinator.toml"
+    settings.write_text('log_format = "json"\n[tracking]\nmlflow = "mlflow.db"\ntensorboard = "tb"\n')
+    running = LiveFleet(
+        folder, {"e1": DEVICES}, own_brokers=False, flags=JSON, cloud_flags=(str(settings),), edge_flags={"e1": JSON}
+    )
+    yield running
+    running.stop()
+
+
+def lines_of(fleet: LiveFleet, name: str) -> list[dict[str, Any]]:
+    """All lines of a node's log: each is an object, whatever is said in it."""
+    return [json.loads(line) for line in fleet.log(name).splitlines()]
+
+
+def story(fleet: LiveFleet, visit: str) -> list[dict[str, Any]]:
+    """What `grep '"VISIT"' *.log` finds."""
+    return [
+        json.loads(line) for name in fleet.commands for line in fleet.log(name).splitlines() if f'"{visit}"' in line
+    ]
+
+
+def test_one_id_tells_the_story_of_a_visit(fleet) -> None:
+    assert fleet.run(job_text("logged", 1), "logged").status == "done"
+    for name in fleet.commands:
+        for line in lines_of(fleet, name):
+            assert list(line)[:5] == ["time", "level", "role", "node", "message"], line
+            assert TIME.fullmatch(line["time"])
+            assert line["node"] == name
+    kept = [line for line in lines_of(fleet, "e1") if "is kept" in line["message"]]
+    line = next(line for line in kept if line["round"] == 1 and not line["visit"].endswith("/0"))
+    assert {key: line[key] for key in ("run", "site")} == {"run": "logged", "site": "e1"}
+    assert line["visit"].startswith(f"{line['tour']}/")
+    assert line["tour"].startswith("logged/1/")
+    told = story(fleet, line["visit"])
+    expected = [
+        ("coordinator", "a visit is planned"),
+        ("edge", f"the model goes to {line['device']}"),
+        ("agent", "visit logged round 1"),
+        ("agent", "it is trained now"),
+        ("agent", "is given"),
+        ("agent", "has begun"),
+        ("agent", "trained logged round 1"),
+        ("agent", "its result is offered to e1"),
+        ("edge", "has a result"),
+        ("edge", "is kept: norm"),
+        ("agent", "is accepted"),
+        ("coordinator", "visit done"),
+    ]
+    times = []
+    for role, words in expected:
+        (found,) = [it for it in told if it["role"] == role and words in it["message"]]
+        times.append(found["time"])
+    assert times == sorted(times), told  # each role writes its line before it sends what the next one acts on
+    assert len(told) == len(expected), told
+    runs = [line for line in lines_of(fleet, "cloud") if line.get("run") == "logged"]
+    assert [it["round"] for it in runs if "accuracy" in it["message"]] == [1]
+    assert all(it["device"] == "pi-1" for it in lines_of(fleet, "pi-1"))
+
+
+def test_a_job_is_one_run_in_each_store_also_when_its_coordinator_is_killed(fleet) -> None:
+    fleet.submit(job_text("tracked", 3))
+    fleet.wait_for("cloud", "job tracked round 1: accuracy")
+    fleet.kill("cloud")
+    fleet.start("cloud")
+    assert fleet.finish("tracked").status == "done"
+    fleet.interrupt("cloud")  # it waits for what is not written yet
+    database = fleet.folder / "mlflow.db"
+    run = next(it for it in runs_in(database) if it.data.tags["job"] == "tracked")
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["kind"] == "live"
+    assert [step for step, _ in history_in(database, run)] == [1, 2, 3]
+    (events,) = (fleet.folder / "tb").glob("tracked-*")
+    assert scalars_in(events) == [(step, round(value, 6)) for step, value in history_in(database, run)]
+    assert not [line for line in lines_of(fleet, "cloud") if "tracking" in line["message"]]

@@ -1,0 +1,156 @@
+"""Logs for programs: every line is one JSON object, whatever is said in it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from sojourn import logs
+from sojourn.about import NOTHING, About
+from sojourn.errors import ConfigError
+from sojourn.json_lines import EXCEPTION, SHORT, JsonLines
+from sojourn.protocol.wire import TourId, VisitId
+from sojourn.text import LINE
+
+HOSTILE = 'a\nb\r\x1b[31mred\x07\u2028\u202e"}{\x00\ud800' + "x" * 10_000
+
+
+def record(text, *values, error=None, about=None) -> logging.LogRecord:
+    made = logging.LogRecord("sojourn", logging.WARNING, __file__, 1, text, values, error)
+    if about is not None:
+        made.about = about
+    return made
+
+
+def line_of(it: logging.LogRecord, role="edge", node="e1") -> dict[str, Any]:
+    line = JsonLines(role, node).format(it)
+    assert "\n" not in line
+    found = json.loads(line)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_who_speaks_when_and_what_of() -> None:
+    it = record("%s of %d", "two", 3, about=VisitId("job", 3, 7, 2, (1, 4)).about(device="pi-1"))
+    it.created = 1_794_927_702.0625
+    assert line_of(it) == {
+        "time": "2026-11-17T15:01:42.062Z",
+        "level": "warning",
+        "role": "edge",
+        "node": "e1",
+        "message": "two of 3",
+        "site": "e1",
+        "run": "job",
+        "round": 3,
+        "tour": "job/3/7",
+        "visit": "job/3/7/2",
+        "attempt": "1.4",
+        "device": "pi-1",
+    }
+
+
+def test_a_tour_and_its_visits_have_the_ids_that_coordinator_edge_server_and_agent_share() -> None:
+    tour, visit = TourId("job", 3, 7, 1), VisitId("job", 3, 7, 2, (1, 1))
+    assert tour.about().fields == {"run": "job", "round": 3, "tour": "job/3/7"}
+    planned = tour.about(hop=2).fields
+    assert planned["visit"] == visit.about().fields["visit"] == "job/3/7/2"
+    assert About("job").fields == {"run": "job"}
+    assert About("job", 0, 0, 0).fields["visit"] == "job/0/0/0"
+    assert NOTHING.fields == {}
+
+
+def test_hostile_text_is_one_line_of_bounded_length_that_no_terminal_obeys() -> None:
+    found = line_of(record(HOSTILE, about=About(run=HOSTILE, device=HOSTILE)))
+    for text, longest in ((found["message"], LINE), (found["run"], SHORT), (found["device"], SHORT)):
+        assert len(text) <= longest
+        assert text.startswith('a b red"}{')
+        assert text.isprintable()
+    assert list(found) == ["time", "level", "role", "node", "message", "site", "run", "device"]
+
+
+def test_values_that_do_not_fit_the_text_are_told_all_the_same() -> None:
+    assert line_of(record("%d of %s", "two"))["message"] == "%d of %s ('two',)"
+
+
+def test_an_exception_is_a_field() -> None:
+    try:
+        raise ValueError(HOSTILE)
+    except ValueError:
+        found = line_of(record("broken", error=sys.exc_info()))
+    assert found["message"] == "broken"
+    assert found["exception"].startswith("Traceback")
+    assert "ValueError: a" in found["exception"]
+    assert len(found["exception"]) <= EXCEPTION
+    assert "\x1b" not in found["exception"]
+
+
+@pytest.mark.parametrize(("given", "environment", "chosen"), [
+    (None, None, "plain"), (None, "json", "json"), ("plain", "json", "plain"), ("json", None, "json"),
+])  # fmt: skip
+def test_an_option_counts_more_than_the_environment(monkeypatch, given, environment, chosen) -> None:
+    if environment:
+        monkeypatch.setenv(logs.VARIABLE, environment)
+    else:
+        monkeypatch.delenv(logs.VARIABLE, raising=False)
+    assert logs.chosen_format(given) == chosen
+
+
+def test_another_word_is_refused_by_name(monkeypatch) -> None:
+    with pytest.raises(ConfigError, match="--log-format: 'xml' is no format of a log: write plain or json"):
+        logs.chosen_format("xml")
+    monkeypatch.setenv(logs.VARIABLE, "xml")
+    with pytest.raises(ConfigError, match=f"{logs.VARIABLE}: 'xml'"):
+        logs.chosen_format(None)
+
+
+PROCESS = """
+import logging, sys, threading, warnings
+from sojourn import logs
+from sojourn.errors import ConfigError
+from sojourn.protocol.wire import VisitId
+logs.set_up(log_format=sys.argv[1], role="agent")
+logs.set_up(log_format=sys.argv[1], role="agent", node="pi-1", verbose="verbose" in sys.argv)
+log = logging.getLogger("edge_agent")
+log.log(logs.STEP, "a step", extra=logs.subject(VisitId("job", 3, 7, 2, (1, 1)).about()))
+log.info("said")
+log.debug("for finding faults")
+warnings.warn("odd")
+logs.complain(ConfigError("wrong\\nand more"))
+thread = threading.Thread(target=lambda: 1 / 0)
+thread.start()
+thread.join()
+raise RuntimeError("nobody caught it")
+"""
+
+
+def said_in(*words: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", PROCESS, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    return done.stderr.splitlines()
+
+
+def test_all_that_a_process_says_is_json() -> None:
+    lines = [json.loads(line) for line in said_in("json")]
+    assert {(line["role"], line["node"], line["device"]) for line in lines} == {("agent", "pi-1", "pi-1")}
+    assert [(line["level"], line["message"]) for line in lines if line["level"] != "critical"][:2] == [
+        ("info", "a step"), ("info", "said"),
+    ]  # fmt: skip
+    assert [line["message"] for line in lines if line["level"] == "error"] == ["wrong and more"]
+    assert any("UserWarning: odd" in line["message"] for line in lines)
+    thread, end = [line["exception"] for line in lines if line["level"] == "critical"]
+    assert "ZeroDivisionError" in thread
+    assert "RuntimeError: nobody caught it" in end
+
+
+def test_people_are_not_told_each_step() -> None:
+    lines = said_in("plain")
+    assert lines[0][9:] == "info said"
+    assert "error: wrong" in lines
+    lines = said_in("plain", "verbose")
+    assert [line[9:] for line in lines[:3]] == ["step job/3/7/2: a step", "info said", "debug for finding faults"]
