@@ -448,8 +448,9 @@ def best_round(history: Iterable[RoundReport], kind: Kind = "classification") ->
 def with_figures(report: RoundReport, measured: RoundMeasured) -> RoundReport:
     """A round's report with what its model's test found."""
     failures = (*report.failures, measured.reason) if measured.reason else report.failures
+    figures = {**(report.figures or {}), **(measured.figures or {})} or measured.figures
     return msgspec.structs.replace(
-        report, accuracy=measured.accuracy, loss=measured.loss, failures=failures, figures=measured.figures
+        report, accuracy=measured.accuracy, loss=measured.loss, failures=failures, figures=figures
     )
 
 

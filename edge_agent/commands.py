@@ -49,7 +49,8 @@ def run(
         typer.Option(metavar="PACKAGE.MODULE:CLASS", help="Allow this installed objective; may be repeated."),
     ] = None,
     share: Annotated[
-        list[str] | None, typer.Option(metavar="WHAT", help="Let operators know this: range, classes, class-counts.")
+        list[str] | None,
+        typer.Option(metavar="WHAT", help="Let operators know this: range, classes, class-counts, projections."),
     ] = None,
     release_key: Annotated[
         str | None, typer.Option(metavar="FILE", help="Serve the releases of those who have its private half.")

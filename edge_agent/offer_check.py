@@ -18,6 +18,9 @@ def unsupported(task: Task, offer: Offer) -> str | None:
         return f"the objective {name_of(task.objective)!r} is not installed or not allowed here"
     if isinstance(task.estimator, ClassCountEstimator) and CLASS_COUNTS not in offer.shares:
         return f"the owner of this device does not share its class counts (`shares` does not list {CLASS_COUNTS!r})"
+    asks = task.objective.consent if task.kind == "train" else None
+    if asks and asks not in offer.shares:
+        return f"the owner of this device does not share what the objective tells (`shares` does not list {asks!r})"
     if (task.threads or 1) > offer.threads:
         return f"{task.threads} threads are more than the {offer.threads} allowed here"
     return None

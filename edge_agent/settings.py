@@ -71,9 +71,10 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     objectives: tuple[PartName, ...] = ()
     """Objectives of other people's making that may run here, as `package.module:Class`; they are installed here
     already, no job can bring them. Example: `["mine:Sparse"]`."""
-    shares: tuple[Literal["range", "classes", "class-counts"], ...] = ()
+    shares: tuple[Literal["range", "classes", "class-counts", "projections"], ...] = ()
     """What this device may tell about its data besides its size: `range`, the least and the largest value; `classes`,
-    their names; `class-counts`, how many samples it has of each class. Example: `["class-counts"]`."""
+    their names; `class-counts`, how many samples it has of each class; `projections`, which inputs its layers see
+    (MA-Echo): those of the first layer show its mean samples. Example: `["class-counts"]`."""
     idle_seconds: Annotated[float, msgspec.Meta(ge=0)] = 5.0
     """How long the training process stays, with its memory, after its last work."""
     log_format: LogFormat | None = None

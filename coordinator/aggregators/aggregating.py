@@ -16,6 +16,7 @@ import numpy as np
 
 from coordinator.aggregators.contributions import Contribution, MergeContext, State, Vector, mean_of, with_weight
 from coordinator.aggregators.drift_correction import dyn, scaffold
+from coordinator.aggregators.fusing import fusion
 from coordinator.aggregators.inverse_distance import ida
 from coordinator.aggregators.server_optimisers import adaptive, avgm
 from sojourn.errors import JobError
@@ -25,6 +26,7 @@ from sojourn.parts import (
     Aggregator,
     AvgM,
     DynServer,
+    FusionMean,
     Ida,
     OwnAggregator,
     ScaffoldServer,
@@ -119,5 +121,6 @@ _AGGREGATORS: dict[type[Aggregator], Arithmetic] = {
     Ida: ida,
     DynServer: dyn,
     ScaffoldServer: scaffold,
+    FusionMean: fusion,
     OwnAggregator: _own,
 }

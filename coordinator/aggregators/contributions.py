@@ -33,13 +33,14 @@ class MergeContext:
     """What a merge knows besides the models.
 
     devices: N, all devices that the job has had. returned: what the objective returns, summed over all visits since
-    the last merge, by name. before: N at the last merge.
+    the last merge, by name. before: N at the last merge. gamma: where in a model the numbers of a fusion stand.
     """
 
     devices: int
     objective: Objective
     returned: Mapping[str, Vector] = field(default_factory=dict)
     before: int | None = None
+    gamma: slice | None = None
 
     @property
     def grown(self) -> float:

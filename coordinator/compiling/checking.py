@@ -38,6 +38,8 @@ DRAWS = 5
 MOVED = 0.3
 MOVED_FROM_ZERO = 0.05
 RATE = 0.05
+OTHERS = 0.8
+"""A further model is so many times the one before."""
 MOST_SAMPLES = 32
 """As many samples as a batch has at most that is compared: a graph is one for all sizes."""
 
@@ -63,6 +65,11 @@ def kinds(batch: int) -> tuple[Kind, ...]:
     return (*moved, Kind(3, steps=0), Kind(5, steps=3))
 
 
+def models_beside(trainee: Trainee) -> tuple[NDArray[np.float32], ...]:
+    """Further models for a step: the start, and after it others, for between two of one kind nothing is learnt."""
+    return tuple(trainee.initial.numpy() * np.float32(OTHERS**at) for at in range(len(trainee.beside)))
+
+
 class Exam:
     """What torch says of every batch that a kit is compared on; worked out when it is first needed."""
 
@@ -76,6 +83,7 @@ class Exam:
         self.sizes = trainee.sizes
         self.scored = not trainee.learning.plain
         self._trainee, self._samples, self._seed = trainee, samples, seed
+        self._beside = models_beside(trainee)
         self.question = cache(self._question)
         self.rounded = cache(lambda kind, draw: rounded(trainee, *self.question(kind, draw)))
         self.exact = cache(lambda kind, draw: exact(trainee, *self.question(kind, draw)))
@@ -83,7 +91,7 @@ class Exam:
 
     def _question(self, kind: Kind, draw: int) -> tuple[NDArray[np.float32], Batch]:
         seed = derive(self._seed, "draw", draw)
-        beside = (self._trainee.initial.numpy(),) * len(self._trainee.learning.task.beside)
+        beside = self._beside
         batch = replace(self._samples.batch(kind.size, seed, coarse=kind.coarse), beside=beside)
         if kind.steps is None:
             return self._moved(seed), batch
@@ -108,9 +116,14 @@ class Exam:
         return np.concatenate(parts)
 
 
-def check_kit(kit: Kit, exam: Exam, report: Callable[[int, int], None] = lambda _done, _all: None) -> None:
+def check_kit(
+    kit: Kit,
+    exam: Exam,
+    report: Callable[[int, int], None] = lambda _done, _all: None,
+    make: Callable[[Kit], Graphs] | None = None,
+) -> None:
     """Raise ModelError, with by how much, where onnxruntime and torch disagree; `report` is told how far it is."""
-    graphs = Graphs(kit, threads=1)
+    graphs = make(kit) if make else Graphs(kit, threads=1)
     try:
         for at, kind in enumerate(exam.kinds):
             report(at, len(exam.kinds))

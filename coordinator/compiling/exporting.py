@@ -20,6 +20,8 @@ from coordinator.compiling.translations import decompositions, registry
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from coordinator.compiling.two_streams import TwoStreamTrainee
+
 # onnxruntime 1.20 reads up to 10.
 IR_VERSION = 9
 
@@ -36,20 +38,22 @@ class Traced:
 def trace_train(trainee: Trainee, x: Tensor, y: Tensor, noise: Sequence[Tensor]) -> Traced:
     """The training graph: (vector, x, y, noise..., beside...) -> (loss, gradient), and the new state if there is one.
 
-    Without y where a sample is its own target.
+    Without y where a sample is its own target; with a second stream also frozen models and numbers.
     """
     targets = [y] if trainee.learning.task.target else []
+    models = len(trainee.beside)
 
-    def function(vector: Tensor, batched: list[Tensor], beside: list[Tensor]) -> tuple[Tensor, ...]:
+    def function(vector: Tensor, batched: list[Tensor], fixed: list[Tensor]) -> tuple[Tensor, ...]:
         # Taken per tensor and joined: differentiating through slices would pad a full vector per tensor.
         x, drawn = batched[0], batched[1 + len(targets) :]
-        others = [trainee.split(each) for each in beside]
-        loss, *parts = trainee.loss_and_gradient(trainee.split(vector), x, (*batched, x)[1], drawn, others)
+        others, scalars = [trainee.split(each) for each in fixed[:models]], fixed[models:]
+        loss, *parts = trainee.loss_and_gradient(trainee.split(vector), x, (*batched, x)[1], drawn, others, scalars)
         return loss, *(torch.cat([each.reshape(-1) for each in part]) for part in parts if part)
 
     names = ["vector", "x", *("y" for _ in targets), *(f"noise_{at}" for at in range(len(noise)))]
     results = ["loss", "gradient", "state"][: 3 if len(trainee.names) > trainee.trained else 2]
-    return _traced(function, trainee, [x, *targets, *noise], names, results, beside=True)
+    fixed = [trainee.initial] * models + [torch.ones(())] * trainee.scalars
+    return _traced(function, trainee, [x, *targets, *noise], [*names, *trainee.fixed_inputs], results, fixed)
 
 
 def trace_predict(trainee: Trainee, x: Tensor) -> Traced:
@@ -61,6 +65,38 @@ def trace_predict(trainee: Trainee, x: Tensor) -> Traced:
     return _traced(function, trainee, [x], ["vector", "x"], [trainee.learning.task.answers])
 
 
+def trace_outputs(
+    outputs: Callable[[list[Tensor], Tensor], tuple[Tensor, ...]], trainee: Trainee, x: Tensor, results: list[str]
+) -> Traced:
+    """A graph of one's own, (vector, x) -> results: `outputs` are made of a model's tensors and a batch."""
+
+    def function(vector: Tensor, batched: list[Tensor], _beside: list[Tensor]) -> tuple[Tensor, ...]:
+        return outputs(trainee.split(vector), batched[0])
+
+    return _traced(function, trainee, [x], ["vector", "x"], results)
+
+
+def trace_with(
+    function: Callable[[Tensor, list[Tensor]], tuple[Tensor, ...]],
+    trainee: Trainee,
+    batched: list[Tensor],
+    names: list[str],
+    results: list[str],
+) -> Traced:
+    """A graph of one's own of a model's vector and of tensors with a row for each sample."""
+    return _traced(lambda vector, rows, _beside: function(vector, rows), trainee, batched, names, results)
+
+
+def trace_fused(trainee: TwoStreamTrainee, x: Tensor) -> Traced:
+    """The graph of a fused model: (vector, x, anchor) -> the answers."""
+
+    def function(vector: Tensor, batched: list[Tensor], fixed: list[Tensor]) -> tuple[Tensor]:
+        return (trainee.fused_outputs(trainee.split(vector), trainee.split(fixed[0]), batched[0]),)
+
+    names, results = ["vector", "x", "anchor_0"], [trainee.learning.task.answers]
+    return _traced(function, trainee, [x], names, results, [trainee.initial])
+
+
 def trace_score(trainee: Trainee, x: Tensor, y: Tensor) -> Traced:
     """The scoring graph: (vector, x, y, beside...) -> the loss of each sample."""
     targets = [y] if trainee.learning.task.target else []
@@ -69,8 +105,9 @@ def trace_score(trainee: Trainee, x: Tensor, y: Tensor) -> Traced:
         others = [trainee.split(each) for each in beside]
         return (trainee.losses(trainee.split(vector), batched[0], (*batched, x)[1], others),)
 
-    names = ["vector", "x", *("y" for _ in targets)]
-    return _traced(function, trainee, [x, *targets], names, ["losses"], beside=True)
+    models = len(trainee.learning.task.beside)
+    names = ["vector", "x", *("y" for _ in targets), *(f"beside_{at}" for at in range(models))]
+    return _traced(function, trainee, [x, *targets], names, ["losses"], [trainee.initial] * models)
 
 
 def _traced(
@@ -79,19 +116,16 @@ def _traced(
     batched: list[Tensor],
     names: list[str],
     results: list[str],
-    *,
-    beside: bool = False,
+    fixed: Sequence[Tensor] = (),
 ) -> Traced:
-    others = [trainee.initial] * len(trainee.learning.task.beside) if beside else []
-
     def alone(vector: Tensor, batched: list[Tensor]) -> Any:
         return function(vector, batched, [])
 
     with _quiet(), torch.no_grad():
-        graph = trace(function if others else alone, trainee.initial, batched, decompositions(), others)
+        graph = trace(function if fixed else alone, trainee.initial, batched, decompositions(), fixed)
         # Where numbers of two types meet, ONNX wants one of them cast.
         _fx_passes.insert_type_promotion_nodes(graph)
-    return Traced(graph, [*names, *(f"beside_{at}" for at in range(len(others)))], results)
+    return Traced(graph, names, results)
 
 
 def exported(traced: Traced) -> bytes:

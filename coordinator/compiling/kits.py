@@ -13,20 +13,24 @@ from coordinator.compiling.attention import plain_attention
 from coordinator.compiling.batchnorm import with_plain_batchnorm
 from coordinator.compiling.checking import Exam, check_kit
 from coordinator.compiling.dropout import with_fed_dropout
-from coordinator.compiling.exporting import exported, trace_predict, trace_score, trace_train
+from coordinator.compiling.exporting import exported, trace_fused, trace_predict, trace_score, trace_train
+from coordinator.compiling.layer_taps import tap_graph
 from coordinator.compiling.layers import Whereabouts
 from coordinator.compiling.learning import classifying
+from coordinator.compiling.outliers import check_images, with_outliers
 from coordinator.compiling.own_losses import check_loss
 from coordinator.compiling.preprocessing import normalised
 from coordinator.compiling.probing import probes
 from coordinator.compiling.recurrence import with_recurrence
 from coordinator.compiling.samples import ProbeSamples, like
+from coordinator.compiling.soft_answers import with_soft_answers
 from coordinator.compiling.survey import Survey, check_layers, instead_of, linear_weights, take_survey
 from coordinator.compiling.tracing import TRACED_BATCH, Trainee
-from coordinator.compiling.trunks import cut, mixes_samples
+from coordinator.compiling.trunks import cut, mixes_samples, shared
+from coordinator.compiling.two_streams import TwoStreamGraphs, TwoStreamTrainee, at_the_probe
 from sojourn.errors import ModelError
 from sojourn.model.graphs import Graphs, check_probe
-from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, Probe, TensorSpec, Trunk
+from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, MoreGraphs, Probe, TensorSpec, Trunk
 from sojourn.randomness import derive
 
 if TYPE_CHECKING:
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
 
     from coordinator.compiling.batchnorm import Statistics
     from coordinator.compiling.learning import Learning
+    from sojourn.parts import Outliers, TwoStreamPart
 
     Report = Callable[[str], None]
 
@@ -66,6 +71,10 @@ def compile_kit(
     batchnorm: Statistics = "merge",
     whole: bool = False,
     learning: Learning | None = None,
+    objective: TwoStreamPart | None = None,
+    taps: bool = False,
+    outliers: Outliers | None = None,
+    soft: bool = False,
     report: Report = lambda _step: None,
 ) -> Compiled:
     """Compile `module` with its loss and normalisation; ModelError where the result is not what torch computes.
@@ -74,11 +83,31 @@ def compile_kit(
     batchnorm: whether the running statistics of BatchNorm layers are trained and merged, or stay as they are.
     whole: keeps the model in one piece also where a frozen first part of it could be run once (`trunks`).
     learning: what is learnt, where it is not simply one of the classes.
+    objective: what devices minimise, where it compares the model with frozen ones: the kit then has a graph for it.
+    outliers: what devices minimise, where models have one more answer, for what is unknown: with graphs for that.
+    taps: whether devices look at what the layers of weights are given: the kit then has a graph of it.
+    soft: whether devices also learn from given answers: the kit then has a graph for it.
     report: is told each step as it begins, in words.
     """
     with plain_attention():
-        learnt = learning or classifying(len(classes))
-        return _compile(module, input, classes, learnt, mean, std, seed, batch, batchnorm, whole, report)
+        learnt = learning or classifying(len(classes), unknown=outliers is not None)
+        return _compile(
+            module,
+            input,
+            classes,
+            learnt,
+            mean,
+            std,
+            seed,
+            batch,
+            batchnorm,
+            whole,
+            objective,
+            taps,
+            outliers,
+            soft,
+            report,
+        )
 
 
 def _compile(
@@ -92,22 +121,30 @@ def _compile(
     batch: int,
     batchnorm: Statistics,
     in_one_piece: bool,
+    objective: TwoStreamPart | None,
+    with_taps: bool,
+    outliers: Outliers | None,
+    with_soft: bool,
     report: Report,
 ) -> Compiled:
     report("looking at the layers")
     check_layers(module)
+    if outliers:
+        check_images(spec)
     seed = derive(seed, "compile")
     fed, feed = with_fed_dropout(module)
     fed = with_plain_batchnorm(fed, batchnorm)
     with_recurrence(fed, feed)
     whole = normalised(fed, spec, mean, std)
-    samples = like(spec, module, learning, (), mean, std)
+    drawn = classifying(len(classes)) if outliers else learning  # no made-up sample is of the unknown class
+    samples = like(spec, module, drawn, (), mean, std)
     survey = take_survey(fed, feed, torch.from_numpy(samples.batch(2, seed).x), learning.task)
-    samples = like(spec, module, learning, survey.noise, mean, std)
+    samples = like(spec, module, drawn, survey.noise, mean, std)
     trainee = Trainee(whole, feed, learning)
     if learning.own:
         check_loss(trainee, samples, seed)
-    graphs = _export(trainee, samples, survey, seed, report, whole=in_one_piece)
+    second = TwoStreamTrainee(trainee, objective, torch.from_numpy(samples.batch(2, seed).x)) if objective else None
+    graphs = _export(trainee, second, samples, survey, seed, report, whole=in_one_piece)
     tensors = tuple(
         TensorSpec(name.removeprefix("module."), shape)
         for name, shape in zip(trainee.names, trainee.shapes, strict=True)
@@ -127,17 +164,34 @@ def _compile(
         task=msgspec.UNSET if learning.plain else learning.task,
         score=graphs.score or msgspec.UNSET,
     )
+    if with_taps:
+        report("writing the graph of the layers' inputs")
+        taps = tap_graph(trainee, torch.from_numpy(samples.batch(TRACED_BATCH, seed).x))
+        kit = msgspec.structs.replace(kit, more=MoreGraphs(taps))
+    if outliers:
+        report("writing the graphs with outliers")
+        kit = with_outliers(kit, trainee, outliers, samples, seed)
+    if with_soft:
+        report("writing the graph with given answers")
+        kit = with_soft_answers(kit, trainee, samples, seed)
     exam = Exam(trainee, samples, seed, batch)
     check_kit(kit, exam, lambda at, of: report(f"checking the gradient ({at + 1} of {of})"))
-    kit = _probed(kit, candidates)
+    if second:
+        kit = msgspec.structs.replace(kit, two_stream=at_the_probe(graphs.two_stream, graphs.fused, kit, second))
+        exam = Exam(second, samples, seed, batch)
+        check_kit(kit, exam, lambda at, of: report(f"checking the second stream ({at + 1} of {of})"), TwoStreamGraphs)
+    kit = _probed(kit, candidates, second)
     return Compiled(kit, trainee.initial.numpy().copy())
 
 
-def _probed(kit: Kit, others: Iterator[Probe]) -> Kit:
+def _probed(kit: Kit, others: Iterator[Probe], second: TwoStreamTrainee | None) -> Kit:
     """The kit with a probe that this runtime meets: one that fails here, though the graph is right, fails devices."""
     reason = check_probe(kit, Graphs(kit))
     while reason and (probe := next(others, None)):
         kit = msgspec.structs.replace(kit, probe=probe)
+        if second and kit.two_stream:
+            graphs = kit.two_stream.graph, kit.two_stream.fused
+            kit = msgspec.structs.replace(kit, two_stream=at_the_probe(*graphs, kit, second))
         reason = check_probe(kit, Graphs(kit))
     if reason:
         raise ModelError(
@@ -151,14 +205,23 @@ def _probed(kit: Kit, others: Iterator[Probe]) -> Kit:
 class _Graphs:
     """The graphs of a kit."""
 
+    trunk: Trunk | None
     train: bytes
     predict: bytes
     score: bytes = b""
-    trunk: Trunk | None = None
+    two_stream: bytes = b""
+    fused: bytes = b""
 
 
 def _export(
-    trainee: Trainee, samples: ProbeSamples, survey: Survey, seed: int, report: Report, *, whole: bool
+    trainee: Trainee,
+    second: TwoStreamTrainee | None,
+    samples: ProbeSamples,
+    survey: Survey,
+    seed: int,
+    report: Report,
+    *,
+    whole: bool,
 ) -> _Graphs:
     batch = samples.batch(TRACED_BATCH, seed)
     x, y = torch.from_numpy(batch.x), torch.from_numpy(batch.y)
@@ -170,12 +233,15 @@ def _export(
             report("writing the prediction graph")
             predict = trace_predict(trainee, x)
             score = None if trainee.learning.plain else trace_score(trainee, x, y)
-            if not whole and (parts := cut(train, predict, score)):
+            both = shared(trace_train(second, x, y, noise)) if second else None
+            fused = shared(trace_fused(second, x)) if second and second.fuses else None
+            others = (predict, score, both, fused)
+            if not whole and (parts := cut(train, *others)):
                 trunk = Trunk(exported(parts.trunk), parts.shape)
                 if not mixes_samples(trunk, batch.x):
-                    scoring = exported(parts.score) if parts.score else b""
-                    return _Graphs(exported(parts.train), exported(parts.predict), scoring, trunk)
-            return _Graphs(exported(train), exported(predict), exported(score) if score else b"")
+                    behind = (parts.train, parts.predict, parts.score, parts.two_stream, parts.fused)
+                    return _Graphs(trunk, *(exported(each) if each else b"" for each in behind))
+            return _Graphs(None, *(exported(each) if each else b"" for each in (train, *others)))
         except ModelError:
             raise
         except Exception as error:

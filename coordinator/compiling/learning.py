@@ -92,6 +92,15 @@ class Learning:
         return outputs if self.mean is None else outputs + self.mean
 
 
+@dataclass(frozen=True)
+class OpenLearning(Learning):
+    """Learning with a last class for samples of none: what predicts answers with the others alone."""
+
+    def answers(self, outputs: Tensor) -> Tensor:
+        """The classes that are known."""
+        return super().answers(outputs)[:, :-1]
+
+
 @contextmanager
 def watched(module: nn.Module, layers: Iterable[str]) -> Iterator[dict[str, Tensor]]:
     """What these layers of a normalised module give while it runs."""
@@ -109,8 +118,10 @@ def watched(module: nn.Module, layers: Iterable[str]) -> Iterator[dict[str, Tens
             hook.remove()
 
 
-def classifying(classes: int) -> Learning:
-    """One class of several by cross-entropy."""
+def classifying(classes: int, *, unknown: bool = False) -> Learning:
+    """One class of several by cross-entropy; with one more for samples of none, which predictions leave out."""
+    if unknown:
+        return OpenLearning(classes_as_strata(classes + 1), cross_entropy, plain=True)
     return Learning(classes_as_strata(classes), cross_entropy, plain=True)
 
 

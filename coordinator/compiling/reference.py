@@ -83,7 +83,8 @@ def _answer(trainee: Trainee, vector: Tensor, batch: Batch) -> TorchAnswer:
     loss, gradients, states = trainee.loss_and_gradient(tensors, x, y, noise, beside)
     with torch.no_grad():
         outputs = trainee.outputs(tensors, x)
-        losses = torch.zeros(0) if trainee.learning.plain else trainee.losses(tensors, x, y, beside)
+        of_loss = beside[: len(trainee.learning.task.beside)]
+        losses = torch.zeros(0) if trainee.learning.plain else trainee.losses(tensors, x, y, of_loss)
     parts = _double(outputs), list(map(_double, states)), _double(losses)
     return TorchAnswer(_double(loss), list(map(_double, gradients)), *parts)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Content = tuple[tuple[int, ...], bytes]
 
 PLANE = 2
-GRAPHS: tuple[Use, ...] = ("train", "predict", "score", "trunk")
+GRAPHS: tuple[Use, ...] = ("train", "predict", "score", "trunk", "two_stream", "fused")
 
 
 def with_shared_weights(kit: Kit, module: nn.Module) -> Kit:
@@ -48,9 +48,13 @@ def with_shared_weights(kit: Kit, module: nn.Module) -> Kit:
     frozen = tuple(
         FrozenTensor(name, tensor.shape, tensor.tobytes(), tuple(used[name])) for name, tensor in tensors.items()
     )
-    plain = {use: graph for use, graph in graphs.items() if use != "trunk"}
+    plain = {use: graph for use, graph in graphs.items() if use not in ("trunk", "two_stream", "fused")}
     trunk = Trunk(graphs["trunk"], kit.trunk.shape) if kit.trunk else msgspec.UNSET
-    return msgspec.structs.replace(kit, **plain, trunk=trunk, frozen=frozen)
+    streams = kit.two_stream
+    if streams:
+        fused = graphs.get("fused", b"")
+        streams = msgspec.structs.replace(streams, graph=graphs["two_stream"], fused=fused)
+    return msgspec.structs.replace(kit, **plain, trunk=trunk, two_stream=streams, frozen=frozen)
 
 
 def _frozen(module: nn.Module, trained: set[str]) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:

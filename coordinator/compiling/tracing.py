@@ -17,7 +17,7 @@ from coordinator.compiling.learning import ForwardPass, watched
 from sojourn.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from coordinator.compiling.learning import Learning
     from coordinator.compiling.noise import NoiseFeed
@@ -39,6 +39,8 @@ class Trainee:
         """Run `module`, whose dropout takes its noise from `feed`, for what is to be learnt."""
         self.module, self.feed, self.learning = module, feed, learning
         named: dict[str, Tensor] = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self.scalars = 0
+        """How many numbers a training step is given besides."""
         self.trained = len(named)
         """How many of the tensors are trained."""
         self._with_state = tuple(layers_with_state(module))
@@ -66,9 +68,15 @@ class Trainee:
         return self.learning.losses(self._pass(tensors, x), x, y, others)
 
     def loss_and_gradient(
-        self, tensors: Sequence[Tensor], x: Tensor, y: Tensor, noise: Sequence[Tensor], beside: Models = ()
+        self,
+        tensors: Sequence[Tensor],
+        x: Tensor,
+        y: Tensor,
+        noise: Sequence[Tensor],
+        beside: Models = (),
+        scalars: Sequence[Tensor] = (),
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """The mean loss of a batch, its gradient by each tensor that is trained, and the layers' new state."""
+        """The mean loss of a batch, the gradient by each tensor that is trained, and the layers' new state."""
         others = self._passed_beside(beside, x)
         self.module.train()
         self.feed.give(noise)
@@ -77,10 +85,33 @@ class Trainee:
         leaves = [tensor.detach().requires_grad_() for tensor in tensors[: self.trained]]
         state = list(tensors[self.trained :])
         with torch.enable_grad():
-            loss = self.learning.batch_loss(self._pass([*leaves, *state], x), x, y, others)
-            gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
+            loss, minimised = self._minimised([*leaves, *state], x, y, others, scalars)
+            gradients = torch.autograd.grad(minimised, leaves, allow_unused=True)
         filled = [torch.zeros_like(t) if g is None else g for t, g in zip(leaves, gradients, strict=True)]
         return loss.detach(), filled, self._state_after(state)
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """The further models that a training step is given, by name."""
+        return self.learning.task.beside
+
+    @property
+    def fixed_inputs(self) -> list[str]:
+        """What a training graph calls further models, and numbers after them."""
+        return [f"beside_{at}" for at in range(len(self.beside))]
+
+    def _minimised(
+        self,
+        tensors: Sequence[Tensor],
+        x: Tensor,
+        y: Tensor,
+        others: Mapping[str, ForwardPass],
+        scalars: Sequence[Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        """The mean loss of a batch as it is told, and what the gradient is taken of."""
+        del scalars  # only an objective with a second stream takes numbers
+        loss = self.learning.batch_loss(self._pass(tensors, x), x, y, others)
+        return loss, loss
 
     def _passed_beside(self, beside: Models, x: Tensor) -> dict[str, ForwardPass]:
         """What further models make of the samples, as in prediction."""
@@ -89,7 +120,7 @@ class Trainee:
         self.module.eval()
         with torch.no_grad():
             found = [self._pass(tensors, x) for tensors in beside]
-        return dict(zip(self.learning.task.beside, found, strict=True))
+        return dict(zip(self.beside, found, strict=False))  # to predict, only those of the loss
 
     def _pass(self, tensors: Sequence[Tensor], x: Tensor) -> ForwardPass:
         """The outputs, and those of the layers that the loss asks for."""

@@ -45,15 +45,23 @@ class CutModel:
     predict: Traced
     shape: tuple[int, ...]
     score: Traced | None = None
+    two_stream: Traced | None = None
+    fused: Traced | None = None
 
 
-def cut(train: Traced, predict: Traced, score: Traced | None = None) -> CutModel | None:
+def cut(
+    train: Traced,
+    predict: Traced,
+    score: Traced | None = None,
+    two_stream: Traced | None = None,
+    fused: Traced | None = None,
+) -> CutModel | None:
     """The model, cut where most work is before the cut and least has to be kept of it; None if it cannot be cut.
 
     All graphs must make the same of the samples up to there, which they do but for layers that run otherwise in
     training.
     """
-    keys, others = _keys(train), [each for each in (predict, score) if each]
+    keys, others = _keys(train), [each for each in (predict, score, two_stream, fused) if each]
     places = [_places(each) for each in others]
     best, most = None, 0
     for node, work in _through(train):
@@ -65,8 +73,20 @@ def cut(train: Traced, predict: Traced, score: Traced | None = None) -> CutModel
     if best is None:
         return None
     node, shape = best
-    behind = [_behind(each, there[keys[node]]) for each, there in zip(others, places, strict=True)]
-    return CutModel(_before(train, node), _behind(train, node), behind[0], shape, behind[1] if score else None)
+    behind = iter([_behind(each, there[keys[node]]) for each, there in zip(others, places, strict=True)])
+    predicting, *rest = (next(behind) if each else None for each in (predict, score, two_stream, fused))
+    assert predicting  # noqa: S101  # there always is one
+    return CutModel(_before(train, node), _behind(train, node), predicting, shape, *rest)
+
+
+def shared(traced: Traced) -> Traced:
+    """The same graph, in which nothing is computed twice: two streams have a frozen first part in common."""
+    first: dict[bytes, fx.Node] = {}
+    for node, key in _keys(traced).items():
+        if node.op in ("call_function", "get_attr") and first.setdefault(key, node) is not node:
+            node.replace_all_uses_with(first[key])
+            traced.graph.graph.erase_node(node)
+    return traced
 
 
 def mixes_samples(trunk: Trunk, x: NDArray[np.generic]) -> bool:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from coordinator.strategies import Named
 
 app = typer.Typer(add_completion=False, help="List the strategies that a job can name.")
-KINDS = ("estimator", "arranger", "schedule", "objective", "aggregator", "training")
+KINDS = ("estimator", "arranger", "schedule", "objective", "aggregator", "finisher", "training")
 """The tables of a job file that make a strategy, in the order in which they act."""
 
 

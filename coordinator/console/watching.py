@@ -20,7 +20,7 @@ from coordinator.console.visit_rate import VisitRate, describe_rate
 from coordinator.results.measures import MEASURES
 from coordinator.results.task_figures import PLAIN, TaskFigures, figure_in, task_of
 from sojourn.figures import clock_of
-from sojourn.protocol.figure_names import SHARES, called
+from sojourn.protocol.figure_names import OWN, SHARES, VOTE, called, finisher_names, own_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -118,7 +118,9 @@ def silence(since: float) -> str:
 
 def round_line(report: RoundReport, rounds: int, task: TaskFigures = CLASSES) -> str:
     """A finished round, within 80 columns; how good its arrangement was stands below the last round."""
-    figures = " ".join(f"{called(name)} {task.text(report, name)}" for name in _told(task, [report])[:2])
+    names = _told(task, [report])
+    most = 3 if names[0].startswith((OWN, VOTE)) else 2
+    figures = " ".join(f"{called(name)} {task.text(report, name)}" for name in names[:most])
     return (
         f"round {report.round}/{rounds} {figures} "
         f"visits {report.visits} failed {report.lost} {report.traffic / 1e6:.2f} MB {clock_of(report.seconds)}"
@@ -128,10 +130,12 @@ def round_line(report: RoundReport, rounds: int, task: TaskFigures = CLASSES) ->
 def _told(task: TaskFigures, history: Iterable[RoundReport]) -> list[str]:
     """The figures that a line or a table tells, the main one first: as many as 80 columns have room for.
 
-    Those of a classifier are always the same two.
+    Those of a classifier are always the same two, after that of the devices' own models where there are some.
     """
     if task.kind == "classification":
-        return list(PLAIN)
+        first = (own_names(task.kind)[0], finisher_names(task.kind)[0])
+        own = [name for name in first if name in task.measured(history)]
+        return [*own, *PLAIN]
     found, room = [], ROOM
     for name in task.measured(history) or task.names:
         room -= max(NARROWEST, len(called(name)))

@@ -8,17 +8,22 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from coordinator.jobs import arranger_compatibility
+from coordinator.jobs import arranger_compatibility, finisher_compatibility
 from sojourn.errors import ConfigError
 from sojourn.parts import (
+    Common,
     DynServer,
     Elmy,
+    FusionMean,
+    LocalNorms,
     Own,
     OwnAggregator,
     OwnArranger,
     OwnEstimator,
+    OwnFinisher,
     OwnObjective,
     OwnSchedule,
+    PhasedRing,
     Ring,
     ScaffoldServer,
     WeightedMean,
@@ -46,8 +51,10 @@ def _own_parts(strategy: Strategy) -> Iterator[str]:
         OwnArranger: ("arrange",),
         OwnSchedule: ("depart", "merges"),
         OwnAggregator: ("aggregate",),
+        OwnFinisher: ("finish",),
     }
-    for part in (strategy.estimator, strategy.arranger, strategy.schedule, strategy.aggregator):
+    every = (strategy.estimator, strategy.arranger, strategy.schedule, strategy.aggregator, strategy.finisher)
+    for part in every:
         if isinstance(part, Own):
             try:
                 load(part, *methods[type(part)])
@@ -68,6 +75,11 @@ def _halves(strategy: Strategy) -> Iterator[str]:
         yield (
             f"the aggregator scaffold sums what the objective scaffold returns, and {name_of(objective)} returns "
             f'nothing: set objective.name = "scaffold", or aggregator.name = "uniform-mean"'
+        )
+    if lacks_half and isinstance(aggregator, FusionMean):
+        yield (
+            f"the aggregator fusion smooths the numbers of the objective fusion, and the objective is "
+            f'{name_of(objective)}: set objective.name = "fusion", or aggregator.name = "uniform-mean"'
         )
     if lacks_half and isinstance(aggregator, DynServer):
         yield (
@@ -133,6 +145,29 @@ def _pools(strategy: Strategy) -> Iterator[str]:
         )
 
 
+def _own_models(strategy: Strategy) -> Iterator[str]:
+    """MetaFed's schedule and its objective are two halves: one says where the job is, the other what that means."""
+    objective, schedule, aggregator = strategy.objective, strategy.schedule, strategy.aggregator
+    if isinstance(schedule, PhasedRing) != isinstance(objective, Common):
+        yield (
+            f"the schedule {name_of(schedule)} and the objective {name_of(objective)} do not go together: what devices "
+            f"make alone stays on them only with both of MetaFed's: set schedule.name = "
+            f'"phased-ring" and objective.name = "common", or neither'
+        )
+    if isinstance(objective, Common) and objective.phase != "warm-up":
+        yield "objective.phase is told by the schedule, round by round: leave it out"
+    if isinstance(objective, Common) and objective.anchor != "received":
+        yield (
+            "a device of metafed learns from the model of the one before it: leave objective.anchor out, or set it to "
+            '"received"'
+        )
+    if isinstance(schedule, PhasedRing) and (aggregator.steps or aggregator.device_half):
+        yield (
+            f"a ring brings one model home, and the aggregator {name_of(aggregator)} would move it once more: set "
+            f'aggregator.name = "uniform-mean"'
+        )
+
+
 def _merge(strategy: Strategy) -> Iterator[str]:
     """Schedules and aggregators that work against the arranger, or do nothing."""
     arranger, schedule, aggregator = strategy.arranger, strategy.schedule, strategy.aggregator
@@ -156,18 +191,43 @@ def _merge(strategy: Strategy) -> Iterator[str]:
         )
     if schedule.in_turn and aggregator.compares:
         yield (
-            "ida weighs models by their distance to the mean, and ring brings one model home, so that it would do "
-            'nothing: set aggregator.name = "weighted-mean"'
+            f"ida weighs models by their distance to the mean, and {name_of(schedule)} brings one model home, so that "
+            'it would do nothing: set aggregator.name = "weighted-mean"'
+        )
+
+
+def _own_of_job(strategy: Strategy, job: JobSettings) -> Iterator[str]:
+    """What devices keep of BatchNorm layers must be in the model, and MetaFed goes by right answers."""
+    objective = strategy.objective
+    if objective.outcome == "own models" and job.target is not None:
+        yield (
+            f"target = {job.target} goes by the job's one model on the job's test set, and the result is a model for "
+            "each device: leave target out"
+        )
+    keeps_norms = isinstance(objective, LocalNorms) or (isinstance(objective, Common) and not objective.share_norms)
+    if keeps_norms and job.model.batchnorm == "frozen":
+        yield (
+            'model.batchnorm = "frozen" takes running statistics out of the model, and devices are to keep their own: '
+            'leave it out, or set it to "merge"'
+        )
+    if isinstance(objective, Common) and job.task.kind != "classification":
+        yield (
+            f"metafed chooses between models by the share of right answers, and a task of the kind {job.task.kind!r} "
+            'has none: use strategy = "fedbn" or another one'
         )
 
 
 def _job(strategy: Strategy, job: JobSettings) -> Iterator[str]:
+    yield from _own_of_job(strategy, job)
+    yield from finisher_compatibility.objections_of_job(strategy, job)
     schedule, tours = strategy.schedule, job.tours
     fixed = schedule.fixed_rounds
     if fixed is not None and job.rounds is not None and job.rounds != fixed:
         more = (
             f"set schedule.trips = {job.rounds}, as fedelmy-few-shot does"
             if isinstance(schedule, Ring)
+            else f"set schedule.trips = {max(1, job.rounds - 2)}: it makes a round before the trips and one after them"
+            if isinstance(schedule, PhasedRing)
             else 'set schedule.name = "every-round"'
         )
         yield (
@@ -191,4 +251,15 @@ def _job(strategy: Strategy, job: JobSettings) -> Iterator[str]:
         )
 
 
-CHECKS = (_own_parts, _halves, _optimiser, _memory, _edges, _pools, *arranger_compatibility.CHECKS, _merge)
+CHECKS = (
+    _own_parts,
+    _halves,
+    _optimiser,
+    _memory,
+    _edges,
+    _pools,
+    _own_models,
+    *arranger_compatibility.CHECKS,
+    _merge,
+    *finisher_compatibility.CHECKS,
+)

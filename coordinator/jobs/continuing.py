@@ -21,8 +21,8 @@ def continued(text: str, rounds: int | None, target: float | str | None) -> str:
         table |= {"rounds": rounds} if "rounds" in table else {}
     elif rounds is not None and (fixed := fixed_rounds(schedule)) is not None and rounds != fixed:
         raise JobError(
-            f"the strategy {job.strategy!r} has {fixed} round and no more: to train on, submit another job with "
-            f'model.start = "job:{job.name}"'
+            f"the strategy {job.strategy!r} has {fixed} round{'s' * (fixed > 1)} and no more: to train on, submit "
+            f'another job with model.start = "job:{job.name}"'
         )
     elif rounds is not None:
         table["rounds"] = rounds

@@ -208,6 +208,8 @@ class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """What a device minimises: a table, or a name alone. Example: `"prox"`."""
     aggregator: dict[str, Any] = {}
     """How models become the next one: a table, or a name alone. Example: `"yogi"`."""
+    finisher: dict[str, Any] = {}
+    """What the coordinator makes of all models at once, after a round: a table, or a name alone. Example: `"none"`."""
 
     def parts(self) -> Strategy:
         """The named strategy with this job's changes."""
@@ -226,6 +228,7 @@ class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             "schedule": self.schedule,
             "objective": self.objective,
             "aggregator": self.aggregator,
+            "finisher": self.finisher,
             "training": self.training,
         }
         return named(self.strategy, where).changed({part: it for part, it in changes.items() if it}, where)

@@ -307,7 +307,7 @@ class JobQueue:
         work = PlanRound(
             state.copy(),
             self._reach,
-            self._sites.unwilling(name_of(state.strategy.estimator)),
+            self._sites.unwilling(name_of(state.strategy.estimator), state.strategy.objective.consent),
             self._waiting.unable(state),
             ask_silent,
             gone,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from coordinator.jobs.goal import figure_of
 from sojourn.about import About
 from sojourn.node.machine import Say
-from sojourn.protocol.figure_names import FIGURES, called, figure_text
+from sojourn.protocol.figure_names import FIGURES, called, figure_text, finisher_names, own_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -65,7 +65,12 @@ def round_line(state: JobState, it: RoundReport) -> str:
     plain = f"accuracy {it.accuracy:.2%}, loss {it.loss:.4f}"
     names = [name for name in FIGURES[kind] if isfinite(figure_of(it, name))]
     figures = ", ".join(f"{called(name)} {figure_text(name, figure_of(it, name))}" for name in names)
+    own = "".join(
+        f", {called(name)} {figure_text(name, figure_of(it, name))}"
+        for name in (*own_names(kind), *finisher_names(kind))
+        if isfinite(figure_of(it, name))
+    )
     return (
-        f"job {state.name} round {it.round}: {plain if kind == 'classification' else figures or 'not tested'}, "
+        f"job {state.name} round {it.round}: {plain if kind == 'classification' else figures or 'not tested'}{own}, "
         f"{it.visits} visits, {it.lost} failed, {it.traffic / 1e6:.2f} MB, {it.seconds:.1f} s"
     )

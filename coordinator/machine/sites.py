@@ -12,6 +12,7 @@ from sojourn.about import About
 from sojourn.errors import InvalidMessage
 from sojourn.node.machine import Do, Pull, Say, Send
 from sojourn.protocol.abilities import MANDATE, able, leads
+from sojourn.protocol.data_summary import CONSENTS
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.messages import Birth, RosterSeen
 from sojourn.protocol.topics import Address
@@ -35,8 +36,6 @@ ROSTER_BYTES = 16 << 20
 """Of a roster: the longest names and offers of as many devices are less, where offers are honest."""
 ROSTER_PATIENCE = 10.0
 """Seconds that a job waits for a new site to say which devices it has."""
-CONSENT = ("class-counts",)
-"""The estimators that ask for what an owner must agree to share."""
 
 
 class ReadRoster(msgspec.Struct, frozen=True):
@@ -248,11 +247,12 @@ class Sites:
         young = [site for site in self._epochs if now < self._born[site] + ROSTER_PATIENCE]
         return [site for site in young if site not in rosters or rosters[site].epoch != self._epochs[site]]
 
-    def unwilling(self, asks: str) -> tuple[str, ...]:
-        """The devices whose owners do not share what an estimator asks for."""
-        if asks not in CONSENT:
-            return ()
-        return self._once(("unwilling", asks), lambda: self._unwilling(asks))
+    def unwilling(self, *asks: str | None) -> tuple[str, ...]:
+        """The devices whose owners do not share what an estimator or an objective asks for."""
+        asked = tuple(each for each in asks if each in CONSENTS)
+        if len(asked) > 1:
+            return tuple(sorted({device for each in asked for device in self.unwilling(each)}))
+        return self._once(("unwilling", asked[0]), lambda: self._unwilling(asked[0])) if asked else ()
 
     def demanding(self) -> tuple[str, ...]:
         """The devices that do only what an operator signed."""

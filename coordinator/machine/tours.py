@@ -10,6 +10,7 @@ from coordinator.machine.job_summaries import departs
 from coordinator.machine.tour_messages import tour_message
 from coordinator.rounds.orders import Leg
 from coordinator.rounds.results import REPORT_BYTES
+from sojourn.model.lengths import TOLD_BYTES
 from sojourn.node.alarm import Alarm
 from sojourn.node.fetches import Fetches
 from sojourn.node.machine import Pull, Say, Send
@@ -248,10 +249,11 @@ def _unfit(state: JobState, tour: TourPlan, message: Toured) -> str | None:
         return f"the reports are {message.reports.size} bytes, more than {REPORT_BYTES}"
     most = FLOAT32 * state.travelling_vector(tour.start["model"]).size
     for name, ref in message.vectors.items():
-        if name not in {"model", *state.strategy.objective.returns}:
+        objective = state.strategy.objective
+        if name not in {"model", *objective.returns, *objective.tells}:
             return f"nobody asked for the vector {name!r}"
-        if ref.size > most:
-            return f"{name!r} is {ref.size} bytes, more than the {most} that this model's numbers take"
+        if ref.size > (room := TOLD_BYTES if name in objective.tells else most):
+            return f"{name!r} is {ref.size} bytes, more than the {room} that it may take"
     return None
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from sojourn.node.machine import soonest
 from sojourn.parts import name_of
-from sojourn.protocol.abilities import MANDATE, asked
+from sojourn.protocol.abilities import MANDATE, asked, asked_for
 
 if TYPE_CHECKING:
     from coordinator.machine.sites import Sites
@@ -98,6 +98,6 @@ class WaitingJobs:
 def needs(state: JobState) -> tuple[str, frozenset[str]]:
     """What a device must offer to do a job: its objective, and what else it asks for."""
     settings, strategy = state.settings, state.strategy
-    of_model = (*(state.asks or ()), *((MANDATE,) if state.mandate else ()))
-    words = asked(settings.encoding, strategy.training, strategy.estimator, of_model)
+    of_model = (*(state.asks or ()), *asked_for(strategy.objective), *((MANDATE,) if state.mandate else ()))
+    words = asked(settings.encoding, strategy.training, strategy.estimator, of_model, strategy.objective.outcome)
     return name_of(strategy.objective), words

@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from coordinator.releases.verifying import CheckCard, check_card
 from coordinator.rounds.census import Census
 from coordinator.rounds.closing import PassLeg, close_round, pass_leg
 from coordinator.rounds.evaluation import Evaluator, MeasureRound, measure_round
+from coordinator.rounds.finishing import FinishRound, RoundFinished, finish_round
 from coordinator.rounds.hop_check import HopCheck
 from coordinator.rounds.kit_cache import KitCache
 from coordinator.rounds.planning import PlanRound, plan_round
@@ -32,6 +34,7 @@ from sojourn.errors import DiskFull, Fault, JobError, SojournError
 from sojourn.model import vectors
 from sojourn.model.exemplars import Exemplars
 from sojourn.model.graphs import Graphs
+from sojourn.parts import name_of
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.release_messages import MakeRelease
 from sojourn.protocol.spec import Kit
@@ -48,6 +51,8 @@ if TYPE_CHECKING:
 
 PATIENCE = 900.0
 """Seconds that a model may take to compile, or to be made a release of."""
+FINISH_PATIENCE = 48 * 3600.0
+"""Seconds that a finisher may take: one that trains without a GPU takes hours."""
 
 
 class ExportModel(msgspec.Struct, frozen=True, tag="export-model"):
@@ -97,9 +102,10 @@ class _Step(msgspec.Struct, frozen=True, tag="step"):
     text: str
 
 
-TorchWork = PrepareJob | ExportModel | BuildRelease
+TorchWork = PrepareJob | ExportModel | BuildRelease | FinishRound
 """What needs torch or onnx."""
-_Frame = _Step | JobCompiled | ModelExported | ReleaseBuilt | _Failure
+_Outcome = JobCompiled | ModelExported | ReleaseBuilt | RoundFinished
+_Frame = _Step | _Outcome | _Failure
 """What the other process says."""
 _HEAD = 4
 """The bytes before each that say how many it has."""
@@ -145,7 +151,7 @@ class CoordinatorWorker:
                 return _elsewhere(work, self._folder, say)
             return self._do(work, say)
 
-    def _do(self, work: Any, say: Callable[[str], None]) -> Any:
+    def _do(self, work: Any, say: Callable[[str], None]) -> Any:  # noqa: C901  # one short case for each kind of work
         match work:
             case PrepareJob():
                 # Where torch is not loaded yet, this process stays without its 280 MB.
@@ -156,7 +162,9 @@ class CoordinatorWorker:
             case PassLeg():
                 return pass_leg(work, self._blobs, self._evaluator, self._hops)
             case CloseRound():
-                return close_round(work, self._blobs, self._evaluator, self._hops)
+                return close_round(work, self._blobs, self._evaluator, self._hops, partial(self._finish, say=say))
+            case FinishRound():
+                return finish_round(work, self._blobs, say)
             case MeasureRound():
                 return measure_round(work, self._evaluator)
             case ExportModel():
@@ -169,6 +177,15 @@ class CoordinatorWorker:
                 return check_card(work, self._blobs)
             case _:
                 raise Fault(f"nobody knows how to do {type(work).__name__}")
+
+    def _finish(self, work: FinishRound, say: Callable[[str], None]) -> RoundFinished:
+        """A finisher's work: in a process of its own where it asks for one and blobs are files."""
+        say(f"finishing the round: {name_of(work.state.strategy.finisher)}")
+        if not self._folder or not work.state.strategy.finisher.apart:
+            return finish_round(work, self._blobs, say)
+        done = _elsewhere(work, self._folder, say, FINISH_PATIENCE)
+        assert isinstance(done, RoundFinished)  # noqa: S101  # that is what was asked for
+        return done
 
     def _export(self, work: ExportModel) -> ModelExported:
         kit = self._evaluator.kit(work.state)
@@ -193,11 +210,12 @@ class CoordinatorWorker:
         return ref
 
 
-def _elsewhere(work: TorchWork, folder: Path, say: Callable[[str], None]) -> JobCompiled | ModelExported | ReleaseBuilt:
+def _elsewhere(work: TorchWork, folder: Path, say: Callable[[str], None], patience: float | None = None) -> _Outcome:
     """Do work with torch in another process: its memory goes back, and a user's model cannot take the service down.
 
     A model of one's own is found in this folder, too, after everything else: no file in it takes another's place.
     """
+    patience = PATIENCE if patience is None else patience
     folders = [path or str(Path.cwd()) for path in (*sys.path, "")]
     with subprocess.Popen(
         [sys.executable, "-P", "-m", "coordinator.machine.work", str(folder)],
@@ -207,7 +225,7 @@ def _elsewhere(work: TorchWork, folder: Path, say: Callable[[str], None]) -> Job
     ) as child:
         assert child.stdin is not None  # noqa: S101
         assert child.stdout is not None  # noqa: S101
-        ended = threading.Timer(PATIENCE, child.kill)
+        ended = threading.Timer(patience, child.kill)
         ended.daemon = True
         ended.start()
         try:
@@ -222,7 +240,7 @@ def _elsewhere(work: TorchWork, folder: Path, say: Callable[[str], None]) -> Job
             late = not ended.is_alive()
             ended.cancel()
     if late and outcome is None:
-        raise JobError(f"the work on the model may take {PATIENCE / 60:g} minutes, and took longer")
+        raise JobError(f"the work on the model may take {patience / 60:g} minutes, and took longer")
     if child.returncode or outcome is None:
         raise JobError(f"the work on the model ended with exit code {child.returncode}: see the coordinator's log")
     if isinstance(outcome, _Failure):
@@ -230,9 +248,7 @@ def _elsewhere(work: TorchWork, folder: Path, say: Callable[[str], None]) -> Job
     return outcome
 
 
-def _heard(
-    answers: IO[bytes], say: Callable[[str], None]
-) -> JobCompiled | ModelExported | ReleaseBuilt | _Failure | None:
+def _heard(answers: IO[bytes], say: Callable[[str], None]) -> _Outcome | _Failure | None:
     """The outcome that comes at the end, with each step told on the way; None if nothing came."""
     while len(head := answers.read(_HEAD)) == _HEAD:
         frame: _Frame = msgspec.msgpack.decode(answers.read(int.from_bytes(head)), type=_Frame)

@@ -14,6 +14,7 @@ import numpy as np
 
 from coordinator.releases.agreement import TOLERANCE, agreement, distance, steadiness
 from coordinator.releases.file import LARGEST_CARD, release_of
+from coordinator.releases.own_models import check_outcome, whose_model
 from sojourn.errors import DataError, ModelError
 from sojourn.model.answers import given_by, scores_of, threshold_in
 from sojourn.model.predictor import Predictor
@@ -104,6 +105,7 @@ def from_job(
     from coordinator.releases.torch_reference import TorchReference  # noqa: PLC0415
 
     job = state.settings
+    check_outcome(job.parts(), kit.model, named=asked.round is not msgspec.UNSET)
     reference = TorchReference(job, kit, vector, shown)
     samples = shown or test
     rows = samples.unpacked(samples.packed()[0][:COMPARED]) if samples else reference.made_up(PROBE_ROWS)
@@ -119,7 +121,7 @@ def from_job(
         "model": f"{job.model.name}{options}"[:2000],
         "rounds": len(state.history) if number is None else number,
         "devices": len(state.fleet),
-        "data": f"trained on the devices' own data; {_samples(material, source)}",
+        "data": f"trained on the devices' own data; {whose_model(job.parts())}{_samples(material, source)}",
     }
     if job.model.start is not None:
         about |= {"source": job.model.source or Path(job.model.start).name, "licence": job.model.licence}

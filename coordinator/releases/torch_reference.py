@@ -11,14 +11,12 @@ from coordinator.compiling.learning import ForwardPass, classifying, watched
 from coordinator.compiling.preprocessing import normalised
 from coordinator.compiling.samples import like
 from coordinator.jobs.data import normalisation
-from coordinator.jobs.model import learning_in, named_tensors, unstarted_model
+from coordinator.jobs.model import answers_of, learning_in, put_vector, unstarted_model
 from coordinator.jobs.task_data import scales_in, unpacked
-from sojourn.errors import ModelError
 from sojourn.model.answers import Answer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from torch import nn
 
     from coordinator.compiling.learning import Learning
     from coordinator.jobs.settings import JobSettings
@@ -36,9 +34,10 @@ class TorchReference:
     def __init__(self, job: JobSettings, kit: Kit, vector: NDArray[np.float32], shown: Exemplars | None) -> None:
         self._job, self._kit = job, kit
         self._mean, self._std, self._learning = _as_compiled(job, kit, shown)
-        own = unstarted_model(job, kit.input, kit.learns.output if kit.task else len(kit.classes))
+        output = kit.learns.output if kit.task else answers_of(job, len(kit.classes))
+        own = unstarted_model(job, kit.input, output)
         self._module = normalised(own, kit.input, self._mean, self._std).eval()
-        _load(own, kit, vector)
+        put_vector(own, kit, vector)
 
     def answer(self, x: NDArray[np.generic]) -> Answer:
         """The module's answers for raw rows, and their scores where the rows are their own targets."""
@@ -76,18 +75,4 @@ def _as_compiled(job: JobSettings, kit: Kit, shown: Exemplars | None) -> tuple[N
         return mean, std, learning_in(job, kit.task, scaling)
     given = bool(data.mean or data.std)
     mean, std = (data.mean, data.std) if given else normalisation(shown.packed()[0] if shown else None, kit.input)
-    return mean, std, classifying(len(kit.classes))
-
-
-def _load(module: nn.Module, kit: Kit, vector: NDArray[np.float32]) -> None:
-    """Put the vector's tensors, and the frozen ones of the kit, in their places."""
-    places = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    tensors = named_tensors(kit, vector)
-    here = {name: tuple(place.shape) for name, place in places.items() if name in tensors}
-    there = {name: tensor.shape for name, tensor in tensors.items()}
-    trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
-    if here != there or not trained <= tensors.keys():
-        raise ModelError("the model's code has other tensors than when the job was compiled: bring the old code back")
-    with torch.no_grad():
-        for name, values in tensors.items():
-            places[name].copy_(torch.from_numpy(values.copy()))
+    return mean, std, classifying(len(kit.classes), unknown=kit.outliers is not None)

@@ -24,12 +24,12 @@ from coordinator.results.plots import (
 )
 from coordinator.results.style import STYLE
 from coordinator.results.tallies import DEVICES, SITES, losses, names
-from coordinator.results.task_figures import PLAIN, figure_shown
+from coordinator.results.task_figures import PLAIN, belonging, figure_in, figure_shown
 from coordinator.results.what_was_run import capital, what_was_run
 from sojourn.figures import clock_of
 from sojourn.model import vectors
 from sojourn.protocol.envelope import unpack_blob
-from sojourn.protocol.figure_names import DIRECTIONS, called
+from sojourn.protocol.figure_names import DIRECTIONS, MAIN, OWN, OWN_DEVICES, called, finisher_names, own_names
 from sojourn.protocol.spec import Kit
 from sojourn.settings import parse
 
@@ -62,8 +62,9 @@ def _measure(text: str) -> str:
     return f"{float(text):.3f}" if text and isfinite(float(text)) else "-"
 
 
+_OWN = dict.fromkeys(name for kind in MAIN for name in (*own_names(kind), *finisher_names(kind)))
 READABLE: dict[str, tuple[str, Callable[[str], str]]] = {
-    **{name: (called(name), partial(_figure, name)) for name in DIRECTIONS},
+    **{name: (called(name), partial(_figure, name)) for name in (*DIRECTIONS, *_OWN)},
     "bytes": ("MB", _megabytes),
     "down": ("MB down", _megabytes),
     "up": ("MB up", _megabytes),
@@ -96,7 +97,7 @@ def draw(results: ResultFolder, name: str, devices: Sequence[str], *, pictures_t
     busiest = sorted(results.rows(DEVICES), key=lambda row: -float(row["seconds"]))
     heading = f"Devices, the {MOST} busiest of {len(busiest):,}" if len(busiest) > MOST else "Devices, busiest first"
     tables = {
-        "Rounds": [{key: row[key] for key in shown} for row in rows],
+        "Rounds": [{key: row.get(key, "") for key in shown} for row in rows],
         "Sites": results.rows(SITES)[:MOST],
         heading: busiest[:MOST],
     }
@@ -104,10 +105,22 @@ def draw(results: ResultFolder, name: str, devices: Sequence[str], *, pictures_t
         summary_html(results),
         *(_pictures(results, rows, name, devices) if pictures_too else ()),
         *(section(title, html_table(readable(table))) for title, table in tables.items() if table),
-        section("Files", links(_files(folder))),
+        *_whose(figures, results.task.shared),
+        section("Files", links(_files(folder, results.task.shared))),
         section("Settings", f"<pre>{html.escape((folder / CONFIG).read_text(encoding='utf-8'))}</pre>"),
     ]
     write_page(folder / REPORT, name, parts)
+
+
+def _whose(figures: Sequence[str], shared: str) -> list[str]:
+    """Which model each figure belongs to, where they are of several."""
+    told = belonging(figures)
+    if not told:
+        return []
+    others = ", ".join(called(name) for name in figures if name in DIRECTIONS)
+    lines = {others: f"the job's one model, on the job's test set: {shared or 'all devices made it'}", **told}
+    items = (f"<dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd>" for name, text in lines.items() if name)
+    return [section("Which model a figure belongs to", f"<dl>{''.join(items)}</dl>")]
 
 
 def _pictures(results: ResultFolder, rows: Rows, name: str, devices: Sequence[str]) -> list[str]:
@@ -136,6 +149,7 @@ def summary_html(results: ResultFolder) -> str:
     best = task.best(rows)
     done, lost = (sum(int(row[key]) for row in rows) for key in ("visits", "lost"))
     tiles = {
+        **_own_tile(rows, OWN + task.main),
         f"{called(task.main)} at the end": task.text(rows[-1]),
         f"at best, in round {best['round']}": task.text(best),
         "rounds": rows[-1]["round"],
@@ -145,6 +159,15 @@ def summary_html(results: ResultFolder) -> str:
     }
     drawn = "".join(f"<div><b>{html.escape(value)}</b>{html.escape(name)}</div>" for name, value in tiles.items())
     return f"<p class='lead'>{html.escape(what_was_run(config))}</p><div class='tiles'>{drawn}</div>{_losses(visits)}"
+
+
+def _own_tile(rows: Rows, name: str) -> dict[str, str]:
+    """How good the devices' own models are at the end, where there are some."""
+    if not isfinite(mean := figure_in(rows[-1], name)):
+        return {}
+    return {
+        f"{called(name)} at the end, mean of {figure_in(rows[-1], OWN_DEVICES):.0f} devices": figure_shown(name, mean)
+    }
 
 
 def _losses(visits: Rows) -> str:
@@ -170,9 +193,9 @@ def _measured(rows: Rows) -> list[str]:
     return [name for name in MEASURES if any(row[name] and isfinite(float(row[name])) for row in rows)]
 
 
-def _files(folder: Path) -> dict[str, str]:
+def _files(folder: Path, shared: str) -> dict[str, str]:
     told = {
-        MODEL: "the model, as plain ONNX",
+        MODEL: f"the job's one model, as plain ONNX: {shared}" if shared else "the model, as plain ONNX",
         ROUNDS: "every round",
         VISITS: "every visit, with why it was lost",
         SITES: "every site",

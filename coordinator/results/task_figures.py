@@ -6,27 +6,57 @@ from dataclasses import dataclass
 from math import isfinite, nan
 from typing import TYPE_CHECKING, Any, get_args
 
+from coordinator.strategies import STRATEGIES
+from coordinator.strategies.strategy import FORMS
 from sojourn.figures import number, percent
-from sojourn.protocol.figure_names import DIRECTIONS, FIGURES, MAIN, SHARES, better, called, significant
+from sojourn.protocol.figure_names import (
+    DIRECTIONS,
+    FIGURES,
+    MAIN,
+    OWN,
+    OWN_DEVICES,
+    SHARES,
+    VOTE,
+    VOTERS,
+    belongs_to,
+    better,
+    called,
+    finisher_names,
+    own_names,
+    plain_name,
+    significant,
+)
 from sojourn.protocol.task import Kind
 from sojourn.protocol.wire import RoundReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    import msgspec
+
     from coordinator.results.folder import Rows
     from sojourn.protocol.wire import JobView
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
+COUNTS = (OWN_DEVICES, VOTERS)
+"""Figures that count models."""
 PLAIN = ("accuracy", "loss")
 """What every table of rounds has."""
 
 
 @dataclass(frozen=True)
 class TaskFigures:
-    """Which figures a task has, and which of them stands for it."""
+    """Which figures a task has, and which of them stands for it.
+
+    own: whether each device ends with a model of its own, whose figures stand beside those of the job's. shared: what
+    the job's one model then is. finished: whether a finisher makes it, beside which stand figures of the devices'
+    models together.
+    """
 
     kind: Kind = "classification"
+    own: bool = False
+    shared: str = ""
+    finished: bool = False
 
     @property
     def main(self) -> str:
@@ -35,8 +65,9 @@ class TaskFigures:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All of them, the main one first."""
-        return FIGURES[self.kind]
+        """All of them, the main one first; after them those of the devices' own models, or of these together."""
+        others = (*(own_names(self.kind) if self.own else ()), *(finisher_names(self.kind) if self.finished else ()))
+        return (*FIGURES[self.kind], *others)
 
     @property
     def more(self) -> tuple[str, ...]:
@@ -46,7 +77,8 @@ class TaskFigures:
     def measured(self, rows: Iterable[Mapping[str, str] | RoundReport]) -> list[str]:
         """Those of which at least one round has a number."""
         there = list(rows)
-        return [name for name in self.names if any(isfinite(figure_in(row, name)) for row in there)]
+        names = dict.fromkeys((*self.names, *own_names(self.kind), *finisher_names(self.kind)))
+        return [name for name in names if any(isfinite(figure_in(row, name)) for row in there)]
 
     def best(self, rows: Sequence[Mapping[str, str] | RoundReport]) -> Any:
         """The round whose model was the best, the first of several; where none was measured the first."""
@@ -64,8 +96,10 @@ class TaskFigures:
 
 def figure_shown(name: str, value: float) -> str:
     """A figure in a table, where a loss has as many digits as it always had."""
-    if name in SHARES:
+    if plain_name(name) in SHARES:
         return percent(value)
+    if name in COUNTS and isfinite(value):
+        return f"{value:.0f}"
     if name == "loss":
         return number(value)
     return significant(value) if isfinite(value) else "-"
@@ -79,7 +113,7 @@ def spread_shown(name: str, values: Sequence[float]) -> str:
     if len(known) < 2:
         return figure_shown(name, known[0] if known else nan)
     mean, apart = fmean(known), stdev(known)
-    if name in SHARES:
+    if plain_name(name) in SHARES:
         return f"{100 * mean:.1f} ± {100 * apart:.1f} %"
     return f"{mean:.3g} ± {apart:.1g}"
 
@@ -97,18 +131,59 @@ def task_of(view: JobView) -> TaskFigures:
 
 
 def figure_of_view(view: JobView) -> str:
-    """The main figure of a job's newest round."""
+    """The main figure of a job's newest round; where devices have models of their own, the mean of theirs."""
     task = task_of(view)
+    if isfinite(own := view.figures.get(OWN + task.main, nan)):
+        return f"{figure_shown(OWN + task.main, own)} own"
+    if isfinite(vote := view.figures.get(VOTE + task.main, nan)):
+        return f"{figure_shown(VOTE + task.main, vote)} vote"
     if task.kind == "classification":
         return percent(view.accuracy)
-    return figure_shown(task.main, ((view.times.figures if view.times else None) or {}).get(task.main, nan))
+    return figure_shown(task.main, view.figures.get(task.main, nan))
 
 
 def task_in(config: Mapping[str, Any]) -> TaskFigures:
     """What a job file says that is learnt."""
     task = config.get("task", {})
     said = task if isinstance(task, str) else task.get("kind")
-    return TaskFigures(next((kind for kind in KINDS if kind == said), "classification"))
+    objective = _objective_in(config)
+    return TaskFigures(
+        next((kind for kind in KINDS if kind == said), "classification"),
+        own=getattr(objective, "outcome", "") == "own models",
+        shared=getattr(objective, "shared", ""),
+        finished=_is_finished(config),
+    )
+
+
+def _objective_in(config: Mapping[str, Any]) -> type[msgspec.Struct] | None:
+    """The kind of objective that a job file names, or its strategy does; None for one of a user's own."""
+    given = config.get("objective", {})
+    name = given if isinstance(given, str) else given.get("name")
+    strategy = STRATEGIES.get(str(config.get("strategy", "")))
+    if name is None and strategy:
+        return type(strategy.strategy.objective)
+    return FORMS["objective"].get(str(name))
+
+
+def _is_finished(config: Mapping[str, Any]) -> bool:
+    """Whether a job file's strategy has a finisher of which tables tell."""
+    given = config.get("finisher", {})
+    name = given if isinstance(given, str) else given.get("name")
+    strategy = STRATEGIES.get(str(config.get("strategy", "")))
+    known = FORMS["finisher"].get(str(name))
+    if name is None and strategy:
+        return shows_members(strategy.strategy.finisher)
+    return known is not None and shows_members(known)
+
+
+def shows_members(finisher: Any) -> bool:
+    """Whether a finisher's rounds have figures of the members' models."""
+    return bool(finisher.compares or finisher.outcome == "vote")
+
+
+def belonging(names: Iterable[str]) -> dict[str, str]:
+    """Of figures whose names say so, the model that each belongs to; nothing where all are of the job's one model."""
+    return {called(name): text for name in names if (text := belongs_to(name)) and name not in COUNTS}
 
 
 def axis_words(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from math import nan
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,10 @@ from coordinator.records import DevicesEstimated, LegPassed, RoundClosed, RoundK
 from coordinator.rounds.estimation import estimated, keep_weights
 from coordinator.rounds.evaluation import told
 from coordinator.rounds.failure_lines import Mishap, grouped, within_room
-from coordinator.rounds.merging import ANCHOR, MODEL, RELAY, SLOT, JobVectors, TourResult, next_vectors
+from coordinator.rounds.finished_round import Finish
+from coordinator.rounds.finishing import FinishRound, finish_round, member_of, own_vectors
+from coordinator.rounds.merging import ANCHOR, BEFORE, MODEL, RELAY, SLOT, JobVectors, TourResult, next_vectors
+from coordinator.rounds.own_results import own_results
 from coordinator.rounds.planning import moment_of
 from coordinator.rounds.results import (
     mishaps_of,
@@ -33,12 +37,12 @@ from coordinator.state import JobState
 from hierarchy.edge.rules import not_finite
 from sojourn.model import vectors
 from sojourn.model.scoring import Scores
-from sojourn.parts import UpdateEstimator
+from sojourn.parts import NoFinisher, UpdateEstimator
 from sojourn.protocol.limits import LOSS, MOST_BYTES, MOST_SECONDS, sum_within, within
 from sojourn.protocol.wire import DATA_NOTE, RoundReport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
     from coordinator.jobs.settings import JobSettings
     from coordinator.records import TourPlan
     from coordinator.rounds.evaluation import Evaluator
+    from coordinator.rounds.finishing import RoundFinished
     from coordinator.rounds.hop_check import HopCheck
     from coordinator.rounds.results import CloseRound
     from coordinator.strategies import Strategy
@@ -54,6 +59,7 @@ if TYPE_CHECKING:
     from sojourn.store.blobs import BlobStore
 
     Vector = NDArray[np.float32]
+    Finishing = Callable[[FinishRound], RoundFinished]
 
 
 class PassLeg(msgspec.Struct, frozen=True):
@@ -63,12 +69,19 @@ class PassLeg(msgspec.Struct, frozen=True):
 
 
 def close_round(
-    work: CloseRound, blobs: BlobStore, evaluator: Evaluator, hops: HopCheck = NOBODY_SIGNS
+    work: CloseRound,
+    blobs: BlobStore,
+    evaluator: Evaluator,
+    hops: HopCheck = NOBODY_SIGNS,
+    finish: Finishing | None = None,
 ) -> RoundClosed | DevicesEstimated:
-    """Merge in plan order and evaluate; or, after an estimation, work out what it found."""
+    """Merge in plan order, finish and evaluate; or, after an estimation, work out what it found.
+
+    finish: who does the finisher's work; None does it here and now.
+    """
     if work.state.phase == "estimate":
         return estimated(work, blobs, evaluator, hops)
-    return _Closing(work, blobs, evaluator, hops).record()
+    return _Closing(work, blobs, evaluator, hops, finish or partial(finish_round, blobs=blobs)).record()
 
 
 def pass_leg(work: PassLeg, blobs: BlobStore, evaluator: Evaluator, hops: HopCheck = NOBODY_SIGNS) -> LegPassed:
@@ -92,8 +105,10 @@ def _relayed(state: JobState, check: TourCheck, blobs: BlobStore, kit: Kit) -> V
 class _Closing:
     """A training round that is being closed: the visits that its tours report, and the models that they brought."""
 
-    def __init__(self, work: CloseRound, blobs: BlobStore, evaluator: Evaluator, hops: HopCheck) -> None:
-        self._work, self._blobs, self._evaluator = work, blobs, evaluator
+    def __init__(
+        self, work: CloseRound, blobs: BlobStore, evaluator: Evaluator, hops: HopCheck, finish: Finishing
+    ) -> None:
+        self._work, self._blobs, self._evaluator, self._finish = work, blobs, evaluator, finish
         self._state, self._kit = work.state, evaluator.kit(work.state)
         self._reports = [(tour, reports_of(work.state, tour, blobs)) for tour in work.state.tours]
         self._done = [report for _, each in self._reports for report in each if report.status == "done"]
@@ -109,13 +124,16 @@ class _Closing:
         results = self._results()
         due, anyway = self._due(last=None), self._due(last=False)
         after, fault = self._merged(results, due=due)
-        exact, handout = self._saved(after)
+        finish = self._finished(after.vectors[MODEL]) if due and not fault else None
+        if finish is not None:
+            after = replace(after, vectors={**after.vectors, MODEL: finish.model})
+        exact, handout = self._saved(after, finish.own if finish else own_vectors(state))
         return RoundClosed(
             state.name,
             exact,
             handout,
             self._norms() or state.norms,
-            self._report(len(results), after.vectors[MODEL], fault),
+            self._report(len(results), after, fault, finish),
             merged=ANCHOR not in after.vectors,
             slots=dict(after.slots),
             visits=dict(Counter(each.device for each in self._done)),
@@ -137,16 +155,19 @@ class _Closing:
         moment = moment_of(state, state.settings, len(state.arranged))
         return merges(state.strategy.schedule, moment if last is None else replace(moment, last=last))
 
-    def _saved(self, after: JobVectors) -> tuple[dict[str, Ref], dict[str, Ref]]:
-        """The job's vectors, exact and as they travel down."""
+    def _saved(self, after: JobVectors, own: Mapping[str, Ref]) -> tuple[dict[str, Ref], dict[str, Ref]]:
+        """The job's vectors, exact and as they travel down; `own` are the finisher's."""
         state, blobs, kit = self._state, self._blobs, self._kit
         exact = {name: vectors.save(blobs, vector, "float32", kit.model) for name, vector in after.vectors.items()}
+        exact |= own
         return exact, handouts(after.vectors, exact, state.strategy, state.settings, blobs, kit)
 
     def _unmerged(self, results: Sequence[TourResult]) -> Unmerged:
         """What the job goes on from if it is given more rounds: then this one is not the last, and does not merge."""
         state, (after, _) = self._state, self._merged(results, due=False)
-        return Unmerged(*self._saved(after), dict(after.slots), state.since_merge + 1, state.merged_fleet)
+        return Unmerged(
+            *self._saved(after, own_vectors(self._state)), dict(after.slots), state.since_merge + 1, state.merged_fleet
+        )
 
     def _outcomes(self) -> Iterator[VisitOutcome]:
         """How each visit ended, for those who ask about devices."""
@@ -156,7 +177,7 @@ class _Closing:
     def _results(self) -> list[TourResult]:
         """What each tour brought home; of legs that followed one another, what the last one did."""
         state, returns = self._state, self._state.strategy.objective.returns
-        home = [tour for tour in state.tours if _has_model(state, tour) and tour.number not in self._refused]
+        home = [tour for tour in state.tours if self._counts(tour)]
         if any(tour.leg for tour in state.tours):
             return [self._relayed_result(home)] if home else []
         return [
@@ -166,6 +187,20 @@ class _Closing:
             for tour in home
             if (model := tour_model(state, tour, self._blobs, self._kit)) is not None
         ]
+
+    def _finished(self, mean: Vector) -> Finish | None:
+        """What the finisher makes of the models that came home; None where there is none, or nothing came."""
+        state, blobs, kit = self._state, self._blobs, self._kit
+        home = [(tour, each) for tour, each in self._reports if self._counts(tour)]
+        if isinstance(state.strategy.finisher, NoFinisher) or not home:
+            return None
+        members = (member_of(state, tour, each, self._check.weight(tour), blobs, kit) for tour, each in home)
+        work = FinishRound(state, tuple(members), vectors.save(blobs, mean, "float32", kit.model))
+        return Finish(work, self._finish(work), blobs, self._evaluator)
+
+    def _counts(self, tour: TourPlan) -> bool:
+        """Whether a tour brought a model home that is not refused."""
+        return _has_model(self._state, tour) and tour.number not in self._refused
 
     def _relayed_result(self, home: Sequence[TourPlan]) -> TourResult:
         """The one model of all legs, with the samples that they saw and the sums of what they returned."""
@@ -184,7 +219,8 @@ class _Closing:
         A merge that is not finite changes nothing; then a sentence says so.
         """
         state, strategy = self._state, self._state.strategy
-        held = {name: ref for name, ref in state.vectors.items() if name != RELAY}
+        own = own_vectors(self._state)
+        held = {name: ref for name, ref in state.vectors.items() if name != RELAY and name not in own}
         now = {name: vectors.load(self._blobs, ref, self._kit.model) for name, ref in held.items()}
         held_back = JobVectors(now, state.slots)
         with np.errstate(all="ignore"):
@@ -196,6 +232,7 @@ class _Closing:
                 due=due,
                 before=state.merged_fleet,
                 learnt=self._kit.model.learnt,
+                gamma=self._kit.model.gamma,
             )
         faults = (not_finite(vector, repr(name)) for name, vector in after.vectors.items())
         if fault := next((fault for fault in faults if fault), None):
@@ -216,10 +253,13 @@ class _Closing:
                 found[done[0]] = keep_weights((model - start)[: self._kit.model.learnt], self._blobs)
         return found
 
-    def _report(self, tours: int, model: Vector, fault: str | None) -> RoundReport:
+    def _report(self, tours: int, after: JobVectors, fault: str | None, finish: Finish | None) -> RoundReport:
         """What people read of the round; `tours` of it brought a model home."""
-        state = self._state
-        found = self._evaluator.evaluate(state, model) if self._work.measure else Scores(nan, nan, {})
+        state, found = self._state, Scores(nan, nan, {})
+        if self._work.measure:
+            found = self._evaluator.evaluate(state, after.vectors[MODEL], after.vectors.get(BEFORE))
+        notes = [*([fault] if fault else ()), *(finish.notes if finish else ())]
+        others = finish.figures() if finish and self._work.measure else {}
         mishaps = [
             mishap
             for tour, each in self._reports
@@ -227,7 +267,7 @@ class _Closing:
         ]
         noted = grouped(Mishap(each.device, each.reason) for each in self._counted if self._is_news(each))
         lines = [*((not state.history and state.data_notices) or ()), *(state.unestimated or ()), *state.notices]
-        lines += [*([fault] if fault else ()), *grouped(mishaps), *noted, *grouped(forgetful(state, self._done))]
+        lines += [*notes, *grouped(mishaps), *noted, *grouped(forgetful(state, self._done))]
         return RoundReport(
             state.round,
             found.accuracy,
@@ -240,7 +280,7 @@ class _Closing:
             {name: within(value, LOSS) for name, value in state.quality.items()},
             within_room(lines, state.name),
             self._work.at,
-            told(found.figures),
+            told(found.figures | others | own_results(self._counted, state.settings.task.kind)),
         )
 
     def _is_news(self, visit: VisitReport) -> bool:

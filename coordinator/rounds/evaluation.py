@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from coordinator.records import RoundMeasured
+from coordinator.rounds.merging import BEFORE
+from coordinator.rounds.voting import scores_of_vote, scores_together
 from hierarchy.edge.exemplar_view import ExemplarView
 from sojourn.errors import Fault
 from sojourn.model import vectors
 from sojourn.model.exemplars import ViewedExemplars, signature_of
+from sojourn.model.fused import FusedGraphs, can_be_fused
 from sojourn.model.graphs import Graphs
 from sojourn.model.scoring import ScoredSamples, Scores, scores_of
 from sojourn.model.vectors import CORES
@@ -22,7 +25,7 @@ from sojourn.protocol.spec import Kit
 from sojourn.protocol.wire import Ref
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     import numpy as np
     from numpy.typing import NDArray
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from hierarchy.edge.exemplar_view import ExemplarViews
     from sojourn.model.exemplars import Exemplars
     from sojourn.store.blobs import BlobStore
+
+    Vector = NDArray[np.float32]
 
 
 class MeasureRound(msgspec.Struct, frozen=True):
@@ -44,19 +49,21 @@ class MeasureRound(msgspec.Struct, frozen=True):
     kit: Ref | None
     test: Ref | None
     model: Ref | None
+    trunk: Ref | None = None
+    """The model whose trunk it is fused with, where it is."""
 
     @classmethod
     def newest(cls, state: JobState) -> MeasureRound:
         """Of the newest round of a job."""
         number = len(state.history)
-        return cls(state.name, number, state.kit, state.test, state.models.get(number))
+        return cls(state.name, number, state.kit, state.test, state.models.get(number), state.vectors.get(BEFORE))
 
 
 def measure_round(work: MeasureRound, evaluator: Evaluator) -> RoundMeasured:
     """Test the model that a round came to."""
     if work.kit is None or work.test is None or work.model is None:
         raise Fault(f"round {work.round} of {work.job} has no kit, test set or model")
-    found = evaluator.score(work.kit, work.test, work.model)
+    found = evaluator.score(work.kit, work.test, work.model, work.trunk)
     return RoundMeasured(work.job, work.round, found.accuracy, within(found.loss, LOSS), figures=told(found.figures))
 
 
@@ -75,6 +82,7 @@ class _Opened:
         """The exemplars as signatures are taken of them."""
         self.tests: dict[bytes, ScoredSamples] = {}
         self.view: ExemplarView | None = None
+        self.fused: FusedGraphs | None = None
 
 
 class Evaluator:
@@ -97,15 +105,33 @@ class Evaluator:
         """The job's kit."""
         return self._of(state).kit
 
-    def evaluate(self, state: JobState, vector: NDArray[np.float32]) -> Scores:
-        """How good a model is on the test set; NaN without one."""
+    def evaluate(self, state: JobState, vector: NDArray[np.float32], trunk: Vector | None = None) -> Scores:
+        """How good a model is on the test set; NaN without one. `trunk`: of a model that it is fused with, if any."""
         opened = self._of(state)
-        return self._scored(opened, state.test, vector) if state.test else Scores(nan, nan, {})
+        return self._scored(opened, state.test, vector, trunk) if state.test else Scores(nan, nan, {})
 
-    def score(self, kit: Ref, test: Ref, model: Ref) -> Scores:
+    def score(self, kit: Ref, test: Ref, model: Ref, trunk: Ref | None = None) -> Scores:
         """How good a model is that is kept."""
         opened = self._open(kit)
-        return self._scored(opened, test, vectors.load(self._blobs, model, opened.kit.model))
+        frozen = vectors.load(self._blobs, trunk, opened.kit.model) if trunk else None
+        return self._scored(opened, test, vectors.load(self._blobs, model, opened.kit.model), frozen)
+
+    def together(self, state: JobState, models: Iterable[Ref]) -> Scores:
+        """How good the mean of the models' answers is on the test set; NaN without one."""
+        opened = self._of(state)
+        if not state.test:
+            return Scores(nan, nan, {})
+        return scores_together(opened.graphs, self._models(opened, models), self._tested(opened, state.test))
+
+    def vote(self, state: JobState, models: Iterable[Ref], most: int) -> Scores:
+        """How good a vote of models is on the test set, of each sample by the `most` surest; NaN without one."""
+        opened = self._of(state)
+        if not state.test:
+            return Scores(nan, nan, {})
+        return scores_of_vote(opened.graphs, self._models(opened, models), self._tested(opened, state.test), most)
+
+    def _models(self, opened: _Opened, models: Iterable[Ref]) -> Iterator[NDArray[np.float32]]:
+        return (vectors.load(self._blobs, ref, opened.kit.model) for ref in models)
 
     def signature(self, state: JobState, vector: NDArray[np.float32]) -> tuple[float, ...]:
         """A device's signature, from the model that it trained."""
@@ -152,11 +178,19 @@ class Evaluator:
                 self._opened = _Opened(kit.digest, content, self._make(content, 1))
             return self._opened
 
-    def _scored(self, opened: _Opened, test: Ref, vector: NDArray[np.float32]) -> Scores:
+    def _scored(self, opened: _Opened, test: Ref, vector: Vector, trunk: Vector | None) -> Scores:
+        samples = self._tested(opened, test)
+        with self._lock:
+            if trunk is not None and opened.fused is None and can_be_fused(opened.kit):
+                opened.fused = FusedGraphs(opened.kit)
+        graphs = opened.graphs if trunk is None or opened.fused is None else opened.fused.with_trunk(trunk)
+        return scores_of(graphs, vector, samples, cores=CORES)
+
+    def _tested(self, opened: _Opened, test: Ref) -> ScoredSamples:
         with self._lock:
             if test.digest not in opened.tests:
                 opened.tests[test.digest] = ScoredSamples(self._read(test), opened.graphs, cores=CORES)
-        return scores_of(opened.graphs, vector, opened.tests[test.digest], cores=CORES)
+        return opened.tests[test.digest]
 
     def _read(self, ref: Ref) -> Exemplars:
         return unpack_blob(self._blobs.read(ref.digest), ViewedExemplars)

@@ -128,7 +128,8 @@ def _wrongly_given(
 def _may_shorten(state: JobState, task: Task) -> bool:
     """Whether the job lets edge servers shorten updates (`hierarchy.edge.gate`)."""
     clips = bounds_beside(state, None, rises_of(state)).clip and state.settings.gate.on and state.exemplars is not None
-    return clips and not task.objective.returns and not task.objective.keeps
+    objective = task.objective
+    return clips and not objective.returns and not objective.tells and not objective.keeps
 
 
 def _changed(hop: SignedHop, report: VisitReport, task: Task, *, may_shorten: bool) -> str | None:

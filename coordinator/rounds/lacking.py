@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.rounds.failure_lines import names
 from sojourn.parts import name_of
-from sojourn.protocol.abilities import asked
+from sojourn.protocol.abilities import asked, asked_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,13 +44,14 @@ def left_aside(work: PlanRound, mute: Sequence[str]) -> list[str]:
         why = f"they do only what an operator signed: sojourn job sign {work.state.name}"
         lines.append(left_out(why, work.demanding))
     if unable := [device for device in work.unable if device not in {*work.demanding}]:
-        asks = work.state.asks or ()
-        words = ", ".join(sorted(asked(settings.encoding, strategy.training, strategy.estimator, asks)))
-        update = "update their agents and edge servers" if asks else "update their agents"
+        asks, outcome = (*(work.state.asks or ()), *asked_for(strategy.objective)), strategy.objective.outcome
+        words = ", ".join(sorted(asked(settings.encoding, strategy.training, strategy.estimator, asks, outcome)))
+        update = f"update their agents{' and edge servers' if asks or outcome != 'one model' else ''}"
         why = f"without all that the job asks for (objective {name_of(strategy.objective)}, {words}), {update}"
         lines.append(left_out(why, unable))
     if work.unwilling:
-        why = 'their owners do not share what it asks for, which shares = ["class-counts"] in their agent.toml does'
+        word = strategy.objective.consent or "class-counts"
+        why = f'their owners do not share what it asks for, which shares = ["{word}"] in their agent.toml does'
         lines.append(left_out(why, work.unwilling))
     if mute:
         lines.append(left_out("they could not be estimated", mute))

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING
 
 from coordinator.rounds.orders import all_tasks
 from sojourn.errors import ConfigError
+from sojourn.model.lengths import spec_of_vector
 from sojourn.parts import ClassCountEstimator, EdgeCloud
 from sojourn.protocol.limits import LABEL
 from sojourn.protocol.mandate import NAMED, Mandate
 
 if TYPE_CHECKING:
     from coordinator.jobs.settings import JobSettings
+    from coordinator.strategies import Strategy
     from sojourn.protocol.spec import Kit
 
 DAY = 86_400.0
+FLOAT32 = 4
 LAST = 30 * DAY
 """Seconds that a mandate holds unless told."""
 LONGEST = 366 * DAY
@@ -73,9 +76,15 @@ def mandate_for(  # all that a mandate is made of
         tasks=all_tasks(job),
         rounds=job.all_rounds,
         visits=terms.visits or _visits(job),
-        returns=dict.fromkeys(("model", *strategy.objective.returns), largest),
+        returns=dict.fromkeys(("model", *strategy.objective.returns), largest) | _told(strategy, kit),
         figures=FIGURES if tells else 0,
     )
+
+
+def _told(strategy: Strategy, kit: Kit) -> dict[str, int]:
+    """How many bytes the vectors have that a device tells of itself."""
+    objective = strategy.objective
+    return {name: FLOAT32 * spec_of_vector(name, objective, kit).size for name in objective.tells}
 
 
 def _visits(job: JobSettings) -> int:

@@ -17,6 +17,7 @@ import numpy as np
 from coordinator.aggregators.aggregating import Contribution, MergeContext, aggregate
 from coordinator.aggregators.contributions import mean_of, weighting_of, with_weight
 from coordinator.aggregators.model_state import aggregate_with_state
+from sojourn.parts import Fusion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     Vector = NDArray[np.float32]
 
 MODEL, ANCHOR, RELAY, SLOT, SUM = "model", "anchor", "relay", "slot-", "sum-"
+BEFORE = "before"
+"""The model with which the devices of the last merge began, where a model is tested together with it (FedFusion)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,10 +61,12 @@ def next_vectors(
     due: bool,
     before: int | None = None,
     learnt: int | None = None,
+    gamma: slice | None = None,
 ) -> JobVectors:
     """The vectors after a round; models merge if that is `due`, and `before` devices had the job when they last did.
 
-    learnt: how many numbers of the model are trained, if not all; what follows them is state.
+    learnt: how many numbers of the model are trained, if not all; what follows them is state. gamma: where in the
+    model the numbers of a fusion stand.
     """
     vectors, slots = dict(now.vectors), dict(now.slots)
     anchor = vectors.pop(ANCHOR, vectors[MODEL])
@@ -77,9 +82,11 @@ def next_vectors(
         return JobVectors({**vectors, **sums, ANCHOR: anchor, MODEL: mean}, slots)
     kept = {name: vector for name, vector in vectors.items() if name != MODEL and not name.startswith(SLOT)}
     returned = {name.removeprefix(SUM): vector for name, vector in sums.items()}
-    context = MergeContext(devices, strategy.objective, returned, before)
+    context = MergeContext(devices, strategy.objective, returned, before, gamma)
     merged = aggregate if learnt in (None, len(anchor)) else partial(aggregate_with_state, learnt)
     model, kept = merged(strategy.aggregator, anchor, going, kept, context)
+    if isinstance(strategy.objective, Fusion) and strategy.objective.evaluate == "fused" and going:
+        kept = {**kept, BEFORE: anchor}
     return JobVectors({**kept, MODEL: model})
 
 

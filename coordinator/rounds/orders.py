@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from functools import cached_property
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import msgspec
 
-from sojourn.parts import EdgeCloud, Elmy, NoEstimator, Sgd
+from coordinator.rounds.schedules import is_alone
+from sojourn.parts import Common, EdgeCloud, Elmy, NoEstimator, Phase, PhasedRing, Sgd
 from sojourn.protocol.wire import Task
 
 if TYPE_CHECKING:
@@ -30,22 +31,26 @@ def task_of(state: JobState, tour: TourPlan) -> Task:
     """What each device of a tour is asked to do."""
     if state.phase == "estimate":
         return estimation_task(state.settings)
-    return training_task(state.settings, is_new=not _has_learnt(state, tour))
+    return training_task(state.settings, is_new=not _has_learnt(state, tour), phase=_phase(state, tour))
 
 
 def all_tasks(job: JobSettings) -> tuple[Task, ...]:
     """All that devices may ever be asked for a job: `task_of` gives one of these, and a mandate holds for them."""
-    found = (training_task(job, is_new=True), training_task(job, is_new=False), estimation_task(job))
+    phases = get_args(Phase) if isinstance(job.parts().objective, Common) else (None,)
+    found = [training_task(job, is_new=new, phase=phase) for new in (True, False) for phase in phases]
     asks = not isinstance(job.parts().estimator, NoEstimator)
-    return tuple({msgspec.msgpack.encode(task): task for task in (found if asks else found[:2])}.values())
+    found += [estimation_task(job)] if asks else []
+    return tuple({msgspec.msgpack.encode(task): task for task in found}.values())
 
 
-def training_task(job: JobSettings, *, is_new: bool) -> Task:
-    """What a device does in a round; `is_new`: with a model that no device has had yet."""
+def training_task(job: JobSettings, *, is_new: bool, phase: Phase | None = None) -> Task:
+    """What a device does in a round; `is_new`: with a model that no device has had yet; `phase`: of MetaFed."""
     strategy = job.parts()
     objective = strategy.objective
     if isinstance(objective, Elmy) and not is_new:  # only a model that is new is warmed up
         objective = msgspec.structs.replace(objective, warmup=0, start="received")
+    if isinstance(objective, Common) and phase:
+        objective = msgspec.structs.replace(objective, phase=phase)
     return Task("train", strategy.training, objective, job.encoding, job.threads)
 
 
@@ -59,8 +64,27 @@ def estimation_task(job: JobSettings) -> Task:
 
 def _has_learnt(state: JobState, tour: TourPlan) -> bool:
     """Whether the model that a tour departs with has been at a device before."""
-    earlier_legs = tour.leg and any("model" in toured.vectors for toured in state.arrived.values())
-    return bool(earlier_legs) or any(report.visits for report in state.history)
+    return _came_home(state, tour) or any(report.visits for report in state.history)
+
+
+def _came_home(state: JobState, tour: TourPlan) -> bool:
+    """Whether an earlier leg of the same round brought a model home."""
+    return tour.leg > 0 and any("model" in toured.vectors for toured in state.arrived.values())
+
+
+def _phase(state: JobState, tour: TourPlan) -> Phase | None:
+    """Where a job of MetaFed is; None for all others.
+
+    A ring that has brought nothing home has no model to learn from: then a ring begins, and devices train alone.
+    """
+    schedule = state.strategy.schedule
+    if not isinstance(schedule, PhasedRing):
+        return None
+    # Its first round is the warm-up, of which no model comes home.
+    taught = any(report.visits for report in state.history[1:]) or _came_home(state, tour)
+    if is_alone(schedule, state.round):
+        return "personalise" if state.round > 1 and taught else "warm-up"
+    return "accumulate" if taught else "begin"
 
 
 def waves_of(state: JobState) -> int:

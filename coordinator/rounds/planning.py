@@ -29,6 +29,7 @@ from hierarchy.arranging.arrangement import (
 from sojourn.errors import JobError
 from sojourn.model.weights import within_share
 from sojourn.parts import ClassCountEstimator
+from sojourn.parts.two_stream import ROUND
 from sojourn.randomness import derive
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ def _tours(
     seed = derive(job.seed, "arrange", state.round)
     per_tour = job.tours.spares if job.tours.on_lost_visit == "swap" else 0
     spares = deal_spares([each.set for each in going], candidates, per_tour, seed)
-    received = {name: name for name in strategy.objective.receives}
+    received = {name: _vector_called(name, state) for name in strategy.objective.receives}
     return tuple(
         TourPlan(
             state.next_tour + number,
@@ -205,6 +206,11 @@ def _tours(
         )
         for number, (each, extra) in enumerate(zip(going, spares, strict=True))
     )
+
+
+def _vector_called(name: str, state: JobState) -> str:
+    """The job's vector that an objective receives under a name: its own of that name, or the round's model."""
+    return departs_from(None, state.vectors) if name == ROUND else name
 
 
 def _visits(departure: Departure) -> int:

@@ -14,18 +14,20 @@ import msgspec
 import numpy as np
 
 from coordinator.aggregators.aggregating import first_state
+from coordinator.finishers import finishing
 from coordinator.jobs.data import public_data
-from coordinator.jobs.model import job_learning, job_model
+from coordinator.jobs.model import answers_of, job_learning, job_model
 from coordinator.jobs.settings import TORCHVISION, read_job
 from coordinator.records import JobCompiled
 from coordinator.rounds.closing import handouts
 from coordinator.rounds.failure_lines import within_room
+from coordinator.rounds.finishing import save_state
 from coordinator.rounds.starting import StartModel, earlier_weights, started
 from sojourn import __version__
 from sojourn.errors import InvalidBlob, InvalidMessage, JobError
 from sojourn.model import vectors
 from sojourn.model.classifier import classifier_weights
-from sojourn.parts import ClassifierEstimator
+from sojourn.parts import ClassifierEstimator, Echo, Generated, Outliers, TwoStreamPart, name_of
 from sojourn.protocol.abilities import asked_by
 from sojourn.protocol.envelope import pack_blob, unpack_blob
 from sojourn.protocol.mandate_messages import Normalisation
@@ -109,6 +111,7 @@ def prepare(
     # What is not of the model: a kit that was kept may be of other data.
     kit = msgspec.structs.replace(kit, values=data.values, task=_task(kit, data) or msgspec.UNSET)
     check_classifier(job.parts().estimator, kit)
+    finishing.check_kit(job.parts().finisher, kit)
     if work.start and earlier is None:
         initial, recipe = started(work.start, kit, blobs), ""  # no other job is to begin with this model by its recipe
     held, handout = first_vectors(initial, job, blobs, kit)
@@ -143,7 +146,35 @@ def recipe_of(job: JobSettings, data: PublicData) -> str:
     if data.task:
         task = data.task
         settings += [task.kind, task.output, task.target, task.loss, task.window, data.scaling]
+    if objective := _second_stream(job):
+        settings += [objective]
+    settings += _more_graphs(job)
     return hashlib.sha256(msgspec.msgpack.encode(settings)).hexdigest()
+
+
+def _outliers(job: JobSettings) -> Outliers | None:
+    """The objective, where models have one more answer."""
+    objective = job.parts().objective
+    return objective if isinstance(objective, Outliers) else None
+
+
+def _more_graphs(job: JobSettings) -> list[object]:
+    """The objective, where the kit needs further graphs for it; such a kit is in one piece."""
+    objective = job.parts().objective
+    if not isinstance(objective, Echo | Outliers | Generated):
+        return []
+    if job.model.names_frozen:
+        raise JobError(
+            f"the objective {name_of(objective)} works on whole models, and this job does not train all tensors: leave "
+            "model.trains out"
+        )
+    return [objective if isinstance(objective, Outliers) else name_of(objective)]
+
+
+def _second_stream(job: JobSettings) -> TwoStreamPart | None:
+    """The objective, where the kit needs a graph for it: with the settings that are written into that graph."""
+    objective = job.parts().objective
+    return objective.compiled if isinstance(objective, TwoStreamPart) else None
 
 
 @cache
@@ -173,7 +204,7 @@ def _compiled(
     from coordinator.compiling import compile_kit  # noqa: PLC0415  # torch takes seconds and 280 MB
     from coordinator.compiling.sharing import with_shared_weights  # noqa: PLC0415
 
-    module = job_model(job, data.input, data.output, earlier)
+    module = job_model(job, data.input, answers_of(job, data.output), earlier)
     learning = job_learning(job, data)
     compiled = compile_kit(
         module,
@@ -184,8 +215,12 @@ def _compiled(
         seed=job.seed,
         batch=job.parts().training.batch,
         batchnorm=job.model.batchnorm,
-        whole=job.model.trunk == "whole",
+        whole=job.model.trunk == "whole" or bool(_more_graphs(job)),
         learning=learning,
+        objective=_second_stream(job),
+        taps=isinstance(job.parts().objective, Echo),
+        outliers=_outliers(job),
+        soft=isinstance(job.parts().objective, Generated),
         report=say,
     )
     kit = with_shared_weights(compiled.kit, module) if job.model.names_frozen else compiled.kit
@@ -229,10 +264,11 @@ def _recalled(known: Recipe | None, blobs: BlobStore) -> Compiled | None:
 def first_vectors(
     initial: NDArray[np.float32], job: JobSettings, blobs: BlobStore, kit: Kit
 ) -> tuple[dict[str, Ref], dict[str, Ref]]:
-    """The job's vectors before the first round, and how they travel down: its model, and what its aggregator keeps."""
+    """The job's vectors before the first round, and how they travel down: its model, and what its parts keep."""
     strategy = job.parts()
     held = {"model": initial, **first_state(strategy.aggregator, len(initial))}
     exact = {name: vectors.save(blobs, vector, "float32", kit.model) for name, vector in held.items()}
+    exact |= save_state(finishing.first_state(strategy, kit, job.seed), strategy.finisher, blobs)
     return exact, handouts(held, exact, strategy, job, blobs, kit)
 
 

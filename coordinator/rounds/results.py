@@ -16,6 +16,7 @@ from coordinator.state import JobState
 from hierarchy.edge.rules import counted_samples
 from sojourn.errors import InvalidBlob, InvalidMessage
 from sojourn.model import vectors
+from sojourn.model.lengths import spec_of_vector
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.limits import MOST_BYTES, TEXT, Moment, sum_within
 from sojourn.protocol.wire import DATA_NOTE, VisitReport
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from coordinator.records import TourPlan
     from sojourn.protocol.spec import Kit
+    from sojourn.protocol.wire import Ref
     from sojourn.store.blobs import BlobStore
 
 NAMES_ROOM = 400
@@ -70,6 +72,24 @@ def returned_by(
     arrived = state.arrived.get(tour.number)
     found = {name: arrived.vectors[name] for name in names if name in arrived.vectors} if arrived else {}
     return {name: vectors.load(blobs, ref, kit.model) for name, ref in found.items()}
+
+
+def told_by(state: JobState, tour: TourPlan) -> dict[str, Ref]:
+    """What the device of a tour told of itself, for the finisher."""
+    arrived = state.arrived.get(tour.number)
+    names = state.strategy.objective.tells
+    return {name: arrived.vectors[name] for name in names if name in arrived.vectors} if arrived else {}
+
+
+def told_vectors(state: JobState, tour: TourPlan, blobs: BlobStore, kit: Kit) -> dict[str, NDArray[np.float32]]:
+    """The same as vectors; InvalidBlob where one has not the length that it must have, or is missing."""
+    if not (names := state.strategy.objective.tells) or state.phase != "train":
+        return {}
+    refs = told_by(state, tour)
+    if lacking := [name for name in names if name not in refs]:
+        raise InvalidBlob(f"the vector {lacking[0]!r} did not come with the model")
+    objective = state.strategy.objective
+    return {name: vectors.load(blobs, ref, spec_of_vector(name, objective, kit)) for name, ref in refs.items()}
 
 
 def reports_of(state: JobState, tour: TourPlan, blobs: BlobStore) -> list[VisitReport]:

@@ -22,6 +22,7 @@ from sojourn.parts import (
     EveryRound,
     OneShot,
     OwnSchedule,
+    PhasedRing,
     Ring,
     Schedule,
     SequentialToParallel,
@@ -84,7 +85,7 @@ def rearranges(schedule: Schedule, number: int) -> bool:
         case EveryRound() | Slots() | EdgeCloud():
             every = schedule.rearrange_every
             return number == 1 or (every > 0 and (number - 1) % every == 0)
-        case Ring():
+        case Ring() | PhasedRing():
             return number == 1
         case OwnSchedule():
             asks = getattr(_own(schedule), "rearranges", None)
@@ -99,6 +100,8 @@ def depart(schedule: Schedule, sets: Sequence[ClientSet], moment: Moment) -> lis
         return list(_own(schedule).depart(sets, moment))
     if isinstance(schedule, EdgeCloud):
         return [Departure(each) for each in sets]
+    if isinstance(schedule, PhasedRing):
+        return _phase_departures(schedule, sets, moment.round)
     going = [
         ClientSet(each.site, _ordered(each.devices, schedule.order, moment.seed, number) * schedule.passes)
         for number, each in _chosen(schedule, sets, moment.seed)
@@ -111,6 +114,20 @@ def depart(schedule: Schedule, sets: Sequence[ClientSet], moment: Moment) -> lis
             return [Departure(each, leg=leg) for leg, each in enumerate(going)]
         case _:
             return [Departure(each) for each in going]
+
+
+def is_alone(schedule: PhasedRing, number: int) -> bool:
+    """Whether every device is by itself in this round, before the ring or after it."""
+    return not 1 < number < schedule.fixed_rounds
+
+
+def _phase_departures(schedule: PhasedRing, sets: Sequence[ClientSet], number: int) -> list[Departure]:
+    """All devices side by side, or the sets one after another."""
+    if not is_alone(schedule, number):
+        return [Departure(each, leg=leg) for leg, each in enumerate(sets)]
+    homes = {device: each.site for each in reversed(sets) for device in each.devices}
+    devices = dict.fromkeys(device for each in sets for device in each.devices)
+    return [Departure(ClientSet(homes[device], (device,))) for device in devices]
 
 
 def merges(schedule: Schedule, moment: Moment) -> bool:

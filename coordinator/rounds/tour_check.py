@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.rounds.hop_check import HopCheck
 from coordinator.rounds.orders import Leg, Rises, bounds_beside, rises_of, task_of, waves_of
-from coordinator.rounds.results import returned_by, tour_model
+from coordinator.rounds.results import returned_by, told_vectors, tour_model
 from hierarchy.edge.rules import (
     Update,
     against,
@@ -120,6 +120,7 @@ class TourCheck:
             model = tour_model(self._state, tour, self._blobs, self._kit)
             names = self._state.strategy.objective.returns if self._state.phase == "train" else ()
             returned = returned_by(self._state, tour, names, self._blobs, self._kit)
+            returned |= told_vectors(self._state, tour, self._blobs, self._kit) if model is not None else {}
         except InvalidBlob as error:
             return str(error)
         if model is None:
@@ -141,7 +142,8 @@ class TourCheck:
         if not self._state.settings.gate.on:
             return None
         update, task = self._update(tour, model), self._tasks[tour.number]
-        one_step = longest_way(self._gate, self._usual_stride, 1, task.training, None)
+        strides = self._usual_stride if task.objective.length_tells else []
+        one_step = longest_way(self._gate, strides, 1, task.training, None)
         longest = one_step * sum(math.sqrt(steps) for steps in self._steps(tour.number))
         bounds = self._together if self._leg.judges_together(tour) else self._bounds
         return too_long(update.norm, longest) or against(update, self._view, self._gate, bounds, task)

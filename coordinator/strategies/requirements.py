@@ -6,12 +6,18 @@ from typing import TYPE_CHECKING
 
 from sojourn.parts import (
     ClassCountEstimator,
+    Common,
+    Echo,
     Elmy,
+    Generated,
+    LocalNorms,
     NoEstimator,
+    Outliers,
     OwnObjective,
     Sam,
     Scaffold,
     SizeEstimator,
+    TwoStreamPart,
     UpdateEstimator,
 )
 
@@ -45,25 +51,51 @@ def _estimation(estimator: Estimator) -> Iterator[str]:
                 yield f"exemplars: a few public labelled samples of each class, {where}"
 
 
-def _training(strategy: Strategy) -> Iterator[str]:
+def _training(strategy: Strategy) -> Iterator[str]:  # noqa: C901  # one short case for each objective
     objective = strategy.objective
     match objective:
         case OwnObjective():
             yield f"{objective.part} installed on each device, and its owner's leave to run it"
         case Elmy():
             yield f"memory for {objective.models + 2} models during a visit, and {objective.models} trainings"
+        case LocalNorms():
+            yield "memory for the model's BatchNorm layers between visits; they never leave the device"
+        case Common():
+            yield "memory for a model of its own between visits, and for two during one"
+            yield f"{100 * objective.validation:g} % of the samples held out to choose between models"
+        case Echo():
+            yield "projections: one more pass over the data, and which inputs its layers see, if its owner shares that"
+            yield f"up to {objective.memory:g} MB of memory for them: d x d numbers for a layer of d inputs"
+        case Outliers():
+            yield "images, and about eight gradients' work for each step: outliers are made and learnt from"
         case Sam():
             yield "two gradients for each step"
         case Scaffold():
             yield "memory for a control variate between visits; one more vector each way"
+        case TwoStreamPart():
+            yield from _second_stream(objective)
         case _ if objective.keeps:
             yield "memory for one vector of the model's size between visits"
         case _:
             pass
 
 
+def _second_stream(objective: TwoStreamPart) -> Iterator[str]:
+    frozen = len(objective.anchors)
+    yield f"{frozen} frozen model{'s' if frozen > 1 else ''} beside the trained one: as many passes forward more a step"
+    if objective.keeps:
+        yield "memory for one model between visits"
+    if objective.receives:
+        yield "one more vector down: the round's model"
+
+
 def _telling(strategy: Strategy) -> Iterator[str]:
     """Where one model travels alone there is nothing to weigh."""
+    if isinstance(strategy.objective, LocalNorms | Common) and strategy.objective.test:
+        share = 100 * strategy.objective.test
+        yield f"own figures told: how good the device's own model is on {share:g} % of its samples, held out for that"
+    if isinstance(strategy.objective, Generated):
+        yield "class counts: each device tells how many samples of each class it saw, if its owner shares them"
     by_samples = getattr(strategy.aggregator, "weighting", None) == "samples"
     if by_samples and not strategy.schedule.in_turn:
         yield "samples told: how many a model has seen is its weight"

@@ -13,7 +13,9 @@ from sojourn.parts import (
     Arranger,
     Estimator,
     EveryRound,
+    Finisher,
     NoEstimator,
+    NoFinisher,
     Objective,
     Schedule,
     Sgd,
@@ -33,21 +35,28 @@ FORMS: dict[str, dict[str, type[msgspec.Struct]]] = {
         "schedule": Schedule,
         "objective": Objective,
         "aggregator": Aggregator,
+        "finisher": Finisher,
     }.items()
 }
 """The parts that there are: by kind, by name."""
-OWN_FIELDS = {"estimator": ("epochs", "by_class"), "arranger": ("once",), "objective": ("keeps",)}
+OWN_FIELDS = {
+    "estimator": ("epochs", "by_class"),
+    "arranger": ("once",),
+    "objective": ("keeps",),
+    "finisher": ("apart", "alone"),
+}
 """What a job file says beside the settings of a user's own part, by kind of part."""
 
 
 class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Four parts, the estimator that tells the arranger about devices, and how a device trains."""
+    """Five parts, the estimator that tells the arranger about devices, and how a device trains."""
 
     arranger: Arranger
     estimator: Estimator = NoEstimator()
     schedule: Schedule = EveryRound()
     objective: Objective = Sgd()
     aggregator: Aggregator = WeightedMean()
+    finisher: Finisher = NoFinisher()
     training: Training = Training()
 
     def changed(self, changes: Mapping[str, Mapping[str, Any]], where: str) -> Strategy:

@@ -13,7 +13,8 @@ from docs.vectors.cast import START as W_IN
 from edge_agent.training import objectives, optimisers
 from edge_agent.training.descent import Prepared
 from edge_agent.training.diversity import Diverse, distance_scale
-from edge_agent.training.model_pool import shuffled, split, train_pool
+from edge_agent.training.held_out import parted
+from edge_agent.training.model_pool import shuffled, train_pool
 from hierarchy.edge.records import EdgeState, TourTaken
 from sojourn.model.classifier import classifier_weights
 from sojourn.parts import Dyn, Elmy, Gate, Prox, Sam, Scaffold, Sgd, TourPolicy, Training
@@ -161,8 +162,8 @@ class _Samples:
 
 def _split(samples: int, share: float) -> dict[str, Any]:
     everything = _Samples(np.arange(samples, dtype=np.float32), np.arange(samples))
-    learnt, held_out = split(everything, share)
-    told = {"train": learnt.y.tolist(), "held_out": held_out.y.tolist() if held_out else []}
+    parts = parted(everything, share)
+    told = {"train": parts.learnt.y.tolist(), "held_out": parts.validation.y.tolist() if parts.validation else []}
     return {"samples": samples, "validation": share, **told}
 
 

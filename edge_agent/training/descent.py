@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from edge_agent.training import optimisers
+from edge_agent.training.second_stream import TwoStream
+from sojourn.model.graphs import Streams
 from sojourn.protocol.limits import MOST_FIGURE
 from sojourn.randomness import batches, noise
 
@@ -80,9 +82,10 @@ class BatchWithState:
         y: NDArray[Any],
         drawn: Sequence[NDArray[np.float32]],
         beside: Sequence[NDArray[np.float32]] = (),
+        streams: Streams | None = None,
     ) -> None:
         """`learnt` are the first numbers of `w`, in the same memory."""
-        self._ask = partial(graphs.loss_gradient_and_state, x=x, y=y, noise=drawn, beside=beside)
+        self._ask = partial(graphs.loss_gradient_and_state, x=x, y=y, noise=drawn, beside=beside, streams=streams)
         self._w, self._learnt, self._left = w, learnt, w[len(learnt) :]
         self._asked = False
 
@@ -118,6 +121,8 @@ def descend(
     per_epoch = steps_of(samples, training)
     losses: list[tuple[int, float]] = []
     beside: dict[str, Any] = {"beside": (start.copy(),)} if kit.learns.beside else {}
+    if isinstance(objective, TwoStream):
+        beside["streams"] = Streams(objective.anchors, objective.scalars)
     progress(0, per_epoch * training.epochs)
     for step, index in enumerate(batches(seed, len(samples), training.batch, training.epochs)):
         x, y = samples.batch(index, kit.input.dtype)

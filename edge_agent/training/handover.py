@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from edge_agent.training.reasons import Unsupported
 from sojourn.errors import InvalidBlob
 from sojourn.model import vectors
+from sojourn.model.lengths import spec_of_vector
 from sojourn.parts import name_of
 from sojourn.store.blobs import digest_of
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from edge_agent.training.work import Train
     from sojourn.protocol.messages import Visit
-    from sojourn.protocol.spec import ModelSpec
+    from sojourn.protocol.spec import Kit, ModelSpec
     from sojourn.protocol.wire import Ref, Task
     from sojourn.store.blobs import BlobStore
 
@@ -34,13 +35,13 @@ def model_of(visit: Visit, blobs: BlobStore, spec: ModelSpec) -> NDArray[np.floa
     return vectors.load(blobs, ref, spec)
 
 
-def companions_of(visit: Visit, blobs: BlobStore, spec: ModelSpec) -> Named:
+def companions_of(visit: Visit, blobs: BlobStore, kit: Kit) -> Named:
     """The vectors that came with the model; all that the objective needs must be among them."""
     refs = {name: ref for name, ref in visit.vectors.items() if name != "model" and ref.encoding != "raw"}
     objective = visit.task.objective
     if lacking := [name for name in objective.receives if name not in refs]:
         raise Unsupported(f"the objective {name_of(objective)!r} needs the vector {lacking[0]!r}, and it did not come")
-    return {name: vectors.load(blobs, ref, spec) for name, ref in refs.items()}
+    return {name: vectors.load(blobs, ref, spec_of_vector(name, objective, kit)) for name, ref in refs.items()}
 
 
 def memory_of(work: Train, blobs: BlobStore, spec: ModelSpec) -> tuple[Named, int]:

@@ -6,8 +6,7 @@ The pool starts with the received model m_0; S times a model starts at the pool'
 validation split; of a task without classes, with the least loss on it.
 
 What the paper leaves open:
-- The validation split depends on nothing but how many samples there are: a device that is visited again must hold out
-  the same ones, or it would judge models on samples that earlier visits have trained on.
+- The validation split is the same at every visit (`edge_agent.training.held_out`).
 - The warm-up, too, trains on the training part only; it keeps its last epoch.
 - Among epochs of the same accuracy the earliest counts. Without a validation split the last one does.
 - Every training at a visit has its own order and noise, and its optimiser starts anew.
@@ -15,16 +14,17 @@ What the paper leaves open:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from edge_agent.training.descent import descend, steps_of
 from edge_agent.training.diversity import Diverse
+from edge_agent.training.held_out import parted, right_answers
 from edge_agent.training.objectives import Plain
 from sojourn.model.scoring import BATCH
 from sojourn.model.vectors import mean
@@ -40,27 +40,6 @@ if TYPE_CHECKING:
     from sojourn.parts import Elmy
     from sojourn.protocol.messages import Visit
     from sojourn.protocol.spec import ModelSpec
-
-
-@dataclass(frozen=True)
-class SampleSubset:
-    """Some of the samples; they are not copied."""
-
-    whole: Batches
-    rows: NDArray[np.int64]
-
-    @property
-    def y(self) -> NDArray[Any]:
-        """What every sample is compared with."""
-        return self.whole.y[self.rows]
-
-    def __len__(self) -> int:
-        """How many samples there are."""
-        return len(self.rows)
-
-    def batch(self, index: NDArray[np.int64], dtype: str) -> tuple[NDArray[np.generic], NDArray[Any]]:
-        """The samples with these numbers as the graph takes them, and what they are compared with."""
-        return self.whole.batch(self.rows[index], dtype)
 
 
 def train_pool(
@@ -88,7 +67,8 @@ class _Course:
     """The trainings of one visit, one after another, and how far they are."""
 
     def __init__(self, settings: Elmy, prepared: Prepared, visit: Visit, progress: Progress) -> None:
-        learnt, self._held_out = split(prepared.samples, settings.validation)
+        parts = parted(prepared.samples, settings.validation)
+        learnt, self._held_out = parts.learnt, parts.validation
         self._prepared = replace(prepared, samples=learnt)
         self._training, self._seed, self._progress = visit.task.training, visit.seed, progress
         self.warmup = 0 if visit.earlier else settings.warmup
@@ -120,30 +100,12 @@ class _Course:
         self._progress(done + step, self._steps)
 
 
-def split(samples: Batches, share: float) -> tuple[Batches, Batches | None]:
-    """The samples to train on and those held out; None where one side would have none."""
-    held = int(share * len(samples) + 0.5)
-    if not 0 < held < len(samples):
-        return samples, None
-    order = generator(0, "validation", len(samples)).permutation(len(samples))
-    return SampleSubset(samples, np.sort(order[held:])), SampleSubset(samples, np.sort(order[:held]))
-
-
 def shuffled(model: NDArray[np.float32], spec: ModelSpec, seed: int) -> NDArray[np.float32]:
     """The numbers of each trained tensor in another order: of a random model, another one of the same kind."""
     made = model.copy()
     for name, tensor in islice(spec.split(made).items(), len(spec.learnt_sizes)):
         tensor[...] = generator(seed, "shuffle", name).permutation(tensor.reshape(-1)).reshape(tensor.shape)
     return made
-
-
-def right_answers(prepared: Prepared, w: NDArray[np.float32], held_out: Batches) -> int:
-    """How many of the samples held out the model gets right."""
-    right = 0
-    for at in range(0, len(held_out), BATCH):
-        x, y = held_out.batch(np.arange(at, min(at + BATCH, len(held_out))), prepared.kit.input.dtype)
-        right += int((prepared.graphs.logits(w, x).argmax(axis=1) == y).sum())
-    return right
 
 
 def goodness(prepared: Prepared, w: NDArray[np.float32], held_out: Batches) -> float:

@@ -12,8 +12,10 @@ With g the plain gradient, w the current model and w_in the model received:
     SCAFFOLD  g - c_k + c                        Karimireddy et al. 2020, option II
     SAM       the gradient at w + rho g / |g|    Foret et al. 2021
 
+Objectives that compare the model with frozen ones have a graph of their own (`edge_agent.training.second_stream`).
 FedELMY trains several models at a visit: its pull is in `edge_agent.training.diversity`, its visit in
-`edge_agent.training.model_pool`.
+`edge_agent.training.model_pool`. Devices with a model of their own, or a part of one, are in
+`edge_agent.training.own_model` (MetaFed) and `edge_agent.training.own_norms` (FedBN).
 """
 
 from __future__ import annotations
@@ -140,7 +142,10 @@ def _pull(w: Array, anchor: Array, strength: float) -> Array:
     return pull
 
 
-NAMES = ("sgd", "prox", "dyn", "scaffold", "sam", "elmy")
+NAMES = (
+    "sgd", "prox", "dyn", "scaffold", "sam", "elmy", "local-norms", "common", "feature-match", "mmd", "moon", "fusion",
+    "echo", "outliers", "generated",
+)  # fmt: skip
 """What every device can do, as it says in its offer; what its owner installed comes on top."""
 
 

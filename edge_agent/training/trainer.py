@@ -11,11 +11,17 @@ import numpy as np
 
 from edge_agent.training import objectives
 from edge_agent.training.descent import Prepared, descend, metrics
+from edge_agent.training.echo import train_echo
 from edge_agent.training.estimates import estimate, trains
 from edge_agent.training.features import content_of, with_features
+from edge_agent.training.generated import train_generated
 from edge_agent.training.handover import companions_of, memory_of, model_of, save_model, sent_model
 from edge_agent.training.model_pool import train_pool
+from edge_agent.training.outliers import train_with_outliers
+from edge_agent.training.own_model import train_own_model
+from edge_agent.training.own_norms import train_with_own_norms
 from edge_agent.training.reasons import RuntimeDiffers, Unsupported, reason_of
+from edge_agent.training.second_stream import begin_two_stream
 from edge_agent.training.work import Train, Trained, Warm, Warmed
 from sojourn.data.doubts import doubts_of
 from sojourn.data.samples import Samples, fit
@@ -25,7 +31,8 @@ from sojourn.errors import DataError, SojournError
 from sojourn.model import vectors
 from sojourn.model.graphs import Graphs, check_probe
 from sojourn.node.machine import Did, DidNot, Doing
-from sojourn.parts import Elmy, name_of
+from sojourn.parts import Common, Echo, Elmy, Generated, LocalNorms, Outliers, TwoStreamPart, name_of
+from sojourn.parts.two_stream import OWN
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.limits import TEXT
 from sojourn.protocol.spec import Kit
@@ -40,6 +47,7 @@ if TYPE_CHECKING:
     from edge_agent.training.features import FeatureFiles
     from sojourn.data.samples import Doubt
     from sojourn.data.source import DataSettings
+    from sojourn.parts import Part
     from sojourn.protocol.messages import Visit
     from sojourn.protocol.spec import ModelSpec
     from sojourn.protocol.wire import Ref
@@ -159,6 +167,16 @@ def train_visit(work: Train, blobs: BlobStore, prepared: Prepared, progress: Pro
             done = estimate(work.visit, blobs, prepared, progress)
         case Task(objective=Elmy() as settings):
             done = _train_pool(work, settings, blobs, prepared, progress)
+        case Task(objective=LocalNorms() as norms):
+            done = train_with_own_norms(work, norms, blobs, prepared, progress)
+        case Task(objective=Common() as common):
+            done = train_own_model(work, common, blobs, prepared, progress)
+        case Task(objective=Echo() as echo):
+            done = train_echo(work, echo, blobs, prepared, progress)
+        case Task(objective=Outliers() as open_set):
+            done = train_with_outliers(work, open_set, blobs, prepared, progress)
+        case Task(objective=Generated() as generated):
+            done = train_generated(work, generated, blobs, prepared, progress)
         case _:
             done = _train_one_model(work, blobs, prepared, progress)
     measured = done.metrics | {"seconds": perf_counter() - began}
@@ -169,9 +187,7 @@ def _train_one_model(work: Train, blobs: BlobStore, prepared: Prepared, progress
     """Train along the task's objective, in one descent."""
     visit, spec = work.visit, prepared.kit.model
     start, (memory, remembered) = model_of(visit, blobs, spec), memory_of(work, blobs, spec)
-    objective = objectives.begin(
-        visit.task.objective, *learnt_parts(spec, start, companions_of(visit, blobs, spec), memory)
-    )
+    objective = begin(visit.task.objective, spec, start, companions_of(visit, blobs, prepared.kit), memory)
     if objective is None:
         raise Unsupported(f"the objective {name_of(visit.task.objective)!r} is not known here")
     end, passed = start, []
@@ -181,10 +197,22 @@ def _train_one_model(work: Train, blobs: BlobStore, prepared: Prepared, progress
     return visit_result(visit, blobs, prepared, (start, end), objective, passed, remembered)
 
 
+def begin(
+    settings: Part, spec: ModelSpec, start: Vector, received: Named, memory: Named
+) -> objectives.Objective | None:
+    """The objective of a visit: one with a second stream is given whole models, others what is trained of them."""
+    if isinstance(settings, TwoStreamPart):
+        return begin_two_stream(settings, start, received, memory)
+    return objectives.begin(settings, *learnt_parts(spec, start, received, memory))
+
+
 def learnt_parts(spec: ModelSpec, start: Vector, received: Named, memory: Named) -> tuple[Vector, Named, Named]:
-    """Of each vector the numbers that are trained: an objective sees no state."""
+    """Of each vector the numbers that are trained: an objective sees no state. One that is no model stays whole."""
     learnt = spec.learnt
-    came, kept = ({name: vector[:learnt] for name, vector in named.items()} for named in (received, memory))
+    came, kept = (
+        {name: vector[:learnt] if len(vector) == spec.size else vector for name, vector in named.items()}
+        for named in (received, memory)
+    )
     return start[:learnt], came, kept
 
 
@@ -210,6 +238,8 @@ def visit_result(  # all that a visit ends with
         {name: vectors.save(blobs, vectors.padded(vector, spec), "float32", spec) for name, vector in named.items()}
         for named in (left.vectors, left.memory)
     )
+    if visit.task.objective.keeps_model:
+        kept |= {OWN: vectors.save(blobs, sent_model(blobs, start, model, spec), "float32", spec)}
     return Trained(sent | {"model": model}, len(prepared.samples), measured, None, kept)
 
 

@@ -15,7 +15,7 @@ from coordinator.jobs.goal import goal_of
 from coordinator.results.folder import CONFIG, HOME, ROUNDS, VISITS, ResultFolder, free
 from coordinator.results.report import MODEL, REPORT
 from coordinator.results.tallies import describe_losses
-from coordinator.results.task_figures import TaskFigures
+from coordinator.results.task_figures import TaskFigures, shows_members
 from fleet_sim.console.comparison_report import CSV, PICTURE, FinishedRun, different, row, write_report
 from fleet_sim.console.simulating import read, run, write
 from fleet_sim.console.tables import plain_table
@@ -97,7 +97,10 @@ def _task(runs: Sequence[ComparedRun]) -> TaskFigures:
     if len(set(kinds.values())) > 1:
         told = ", ".join(f"{group} is {kind}" for group, kind in kinds.items())
         raise ConfigError(f"these learn different things, and no figure is common to them: {told}")
-    return TaskFigures(next(iter(kinds.values())))
+    strategies = [it.simulation.read().parts() for it in runs]
+    own = any(each.objective.outcome == "own models" for each in strategies)
+    finished = any(shows_members(each.finisher) for each in strategies)
+    return TaskFigures(next(iter(kinds.values())), own, finished=finished)
 
 
 def training_of(simulation: Simulation) -> dict[str, Any]:

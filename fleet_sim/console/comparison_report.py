@@ -23,7 +23,7 @@ from coordinator.results.report import (
 from coordinator.results.task_figures import figure_in, figure_shown, spread_shown, task_in
 from coordinator.results.what_was_run import capital, what_was_run
 from sojourn.figures import clock_of
-from sojourn.protocol.figure_names import MAIN, SHARES, called, significant
+from sojourn.protocol.figure_names import MAIN, OWN, SHARES, VOTE, belongs_to, called, significant
 from sojourn.settings import parse
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ def row(group: str, runs: Sequence[Rows], task: TaskFigures, reach: Goal | None 
     finals = [figure_in(end, main) for end in ends]
     bests = [figure_in(task.best(rows), main) for rows in runs if rows]
     line = {"run": group, called(main): spread_shown(main, finals), "best": spread_shown(main, bests)}
+    for name in _others(task):
+        line[called(name)] = spread_shown(name, [figure_in(end, name) for end in ends])
     if reach is not None:
         line[f"round of {_words(reach)}"] = _reached(runs, reach)
     return line | {
@@ -123,17 +125,38 @@ def write_report(folder: Path, runs: Sequence[FinishedRun], table: Rows, trainin
     main = runs[0].task.main
     course_plot(groups, folder / PICTURE, main)
     lines = [it.line for it in runs]
+    if others := _others_of(runs):
+        lines = [{**it.line, **{name: it.rounds[-1].get(name, "") for name in others}} for it in runs]
     write_table(folder / CSV, list(lines[0]), [list(line.values()) for line in lines])
     fleet = what_was_run({**runs[0].config, "strategy": ", ".join(groups), "seed": ", ".join(_seeds(lines))})
     parts = [
         f"<p class='lead'>{html.escape(fleet)}</p>",
-        section("Side by side", html_table(table) + (_TRAINING if training else "")),
+        section("Side by side", html_table(table) + _whose(runs, main) + (_TRAINING if training else "")),
         picture(PICTURE, f"{capital(called(main))} by round, by the fleet's clock, by bytes"),
         section("Every run", _every_run(lines, main)),
         *_settings({it.group: it.config for it in runs}),
         section("Files", links({CSV: "every run, a line each", PICTURE: "the picture"})),
     ]
     write_page(folder / REPORT, "Side by side", parts)
+
+
+def _whose(runs: Sequence[FinishedRun], main: str) -> str:
+    """Which model a number belongs to, where some runs end with others than one model."""
+    if not (others := _others_of(runs)):
+        return ""
+    whole = f"{called(main)}, best: the job's one model, on the job's test set"
+    told = "".join(f" {called(name)}: {belongs_to(name)}{', mean' if name.startswith(OWN) else ''}." for name in others)
+    return f"<p>{html.escape(whole)}.{html.escape(told)}</p>"
+
+
+def _others_of(runs: Sequence[FinishedRun]) -> list[str]:
+    return list(dict.fromkeys(name for it in runs for name in _others(it.task)))
+
+
+def _others(task: TaskFigures) -> list[str]:
+    """The figures of other models than the job's one that a comparison shows."""
+    own, vote = [OWN + task.main] if task.own else [], [VOTE + task.main] if task.finished else []
+    return [*own, *vote]
 
 
 def _seeds(lines: Sequence[Mapping[str, Any]]) -> list[str]:

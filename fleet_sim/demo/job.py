@@ -13,6 +13,7 @@ from sojourn.parts import (
     HierClusterArranger,
     IcgArranger,
     OneShot,
+    PhasedRing,
     RandomArranger,
     Ring,
     SequentialToParallel,
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 TRAINING = {"epochs": 2, "batch": 16, "lr": 0.05}
 MODEL_POOL_TRAINING = {"epochs": 5, "batch": 16, "lr": 0.003}
 MODEL_POOL = {"models": 3, "warmup": 5}
+WARMUP = 5
+"""Epochs that devices of MetaFed train alone."""
 
 
 def demo_job(name: str, demo: Demo) -> dict[str, Any]:
@@ -69,6 +72,8 @@ def _schedule(strategy: Strategy, demo: Demo) -> dict[str, Any]:
     match strategy.schedule:
         case Ring() if strategy.schedule.trips > 1:
             return {"schedule": {"trips": min(demo.rounds, strategy.schedule.trips)}}
+        case PhasedRing():
+            return {"schedule": {"trips": max(1, demo.rounds - 2)}, "objective": {"warmup": WARMUP}}
         case Ring() | OneShot():
             return {}
         case SequentialToParallel():

@@ -1,8 +1,9 @@
 """Visits that are one descent each, made ready so that several can step at once.
 
-FedELMY's visits are more than one descent, objectives of one's own need not be written for several models at once, and
-some estimators do not train: these visits run one after another. So do those of models with state, for which a step is
-more than a gradient, and a sample of no weight would count.
+FedELMY's visits are more than one descent, those of devices with a model of their own start elsewhere, objectives of
+one's own need not be written for several models at once, those with a second stream have a graph of their own, and some
+estimators do not train: these visits run one after another. So do those of models with state, for which a step is more
+than a gradient, and a sample of no weight would count.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from edge_agent.training.descent import EpochResult, steps_of
 from edge_agent.training.estimates import estimate_result, trains
 from edge_agent.training.handover import companions_of, memory_of, model_of
 from edge_agent.training.trainer import visit_result
-from sojourn.parts import Elmy, OwnObjective, Sgd
+from sojourn.parts import Sgd
 from sojourn.randomness import batches
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 def descends(task: Task) -> bool:
     """Whether a visit is one descent along an objective that is written for several models at once."""
-    return trains(task) and (task.kind == "estimate" or not isinstance(task.objective, Elmy | OwnObjective))
+    return trains(task) and (task.kind == "estimate" or task.objective.one_descent)
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Descent:
         """Load what the visit brings and what the device remembers, and draw its batches."""
         visit, spec, training = work.visit, prepared.kit.model, work.visit.task.training
         estimating = visit.task.kind == "estimate"
-        received = {} if estimating else companions_of(visit, blobs, spec)
+        received = {} if estimating else companions_of(visit, blobs, prepared.kit)
         memory, remembered = ({}, 0) if estimating else memory_of(work, blobs, spec)
         order = list(batches(visit.seed, len(prepared.samples), training.batch, training.epochs))
         return cls(work, prepared, blobs, model_of(visit, blobs, spec), received, memory, remembered, order)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from coordinator.compiling.learning import Learning
     from fleet_sim.engines.engine import Network, Shards
+    from sojourn.model.graphs import Streams
     from sojourn.protocol.spec import Kit
 
 
@@ -70,6 +71,10 @@ class TorchGraphs(Graphs):
         # Within vmap functions would draw numbers of their own: models with such go one after another.
         self._slopes = self._one_by_one if self._feed.to_functions else vmap(grad_and_value(self._loss))
 
+    @cached_property
+    def _on_device(self) -> Graphs:
+        return Graphs(self._kit)
+
     @property
     def cuts(self) -> bool:
         """Never: the module is run as a whole, on samples."""
@@ -82,9 +87,16 @@ class TorchGraphs(Graphs):
         y: NDArray[np.generic],
         noise: Sequence[NDArray[np.float32]] = (),
         beside: Sequence[NDArray[np.float32]] = (),
+        streams: Streams | None = None,
     ) -> tuple[float, NDArray[np.float32], NDArray[np.float32]]:
-        """The mean loss of a batch, its gradient by what is trained of the vector, and the state that it leaves."""
+        """The mean loss of a batch, its gradient by what is trained of the vector, and the state that it leaves.
+
+        A second stream is the device's own graph, on the CPU: torch has the model, and not the objective.
+        """
         del beside  # refused above
+        if streams:
+            own = self._on_device
+            return own.loss_gradient_and_state(vector, own.features(x), y, noise, streams=streams)
         if self.learns.target is not None:
             self._check_targets(y)
         learnt = self._kit.model.learnt

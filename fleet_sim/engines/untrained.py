@@ -15,19 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edge_agent.training import objectives
 from edge_agent.training.descent import EpochResult, Prepared, metrics, steps_of
 from edge_agent.training.estimates import class_counts, estimate, estimate_result, trains
 from edge_agent.training.handover import companions_of, memory_of, model_of, save_model
 from edge_agent.training.reasons import Unsupported
-from edge_agent.training.trainer import attempt, learnt_parts, visit_result
+from edge_agent.training.trainer import attempt, begin, visit_result
 from edge_agent.training.work import Train, Trained, Warm, Warmed
 from fleet_sim.engines.engine import Outcome, brought, outcome_of
 from fleet_sim.engines.spent import Spent
 from sojourn.errors import DataError, Fault
+from sojourn.model import vectors
 from sojourn.model.graphs import Graphs
+from sojourn.model.lengths import spec_of_vector
 from sojourn.model.strata import strata_of
-from sojourn.parts import Elmy, name_of
+from sojourn.parts import OwnObjective, name_of
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit
 from sojourn.store.memory_blobs import MemoryBlobs
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
     from edge_agent.training.descent import Batches, Progress
     from fleet_sim.engines.engine import Shards
+    from sojourn.model.graphs import Streams
+    from sojourn.protocol.messages import Visit
+    from sojourn.protocol.wire import Ref
     from sojourn.store.blobs import BlobStore
 
 STEEP = 1e30
@@ -85,9 +89,10 @@ class UntrainedGraphs(Graphs):
         y: NDArray[np.generic],
         noise: Sequence[NDArray[np.float32]] = (),
         beside: Sequence[NDArray[np.float32]] = (),
+        streams: Streams | None = None,
     ) -> tuple[float, NDArray[np.float32]]:
         """As steep as can be: where nothing is learnt, no way is too long for the gate."""
-        del vector, x, y, noise, beside
+        del vector, x, y, noise, beside, streams
         return 1.0, np.full(self._kit.model.learnt, STEEP, np.float32)
 
     def loss(self, vector: NDArray[np.float32], x: NDArray[np.generic], y: NDArray[np.generic]) -> float:
@@ -168,15 +173,21 @@ class _UntrainedVisit:
         passed = [EpochResult(1.0, steps_of(prepared.samples, training))] * training.epochs
         if visit.task.kind == "estimate":
             return estimate_result(visit, self.blobs, prepared, start_and_end, passed)
-        if isinstance(visit.task.objective, Elmy):
+        if not visit.task.objective.one_descent and not isinstance(visit.task.objective, OwnObjective):
             sent = {"model": save_model(self.blobs, *start_and_end, visit.task, spec)}
+            sent |= {name: self._told(name, visit, prepared) for name in visit.task.objective.tells}
             return Trained(sent, len(prepared.samples), metrics(passed), None, {})
         memory, remembered = memory_of(work, self.blobs, spec)
-        received = companions_of(visit, self.blobs, spec)
-        objective = objectives.begin(visit.task.objective, *learnt_parts(spec, start, received, memory))
+        received = companions_of(visit, self.blobs, prepared.kit)
+        objective = begin(visit.task.objective, spec, start, received, memory)
         if objective is None:
             raise Unsupported(f"the objective {name_of(visit.task.objective)!r} is not known here")
         return visit_result(visit, self.blobs, prepared, start_and_end, objective, passed, remembered)
+
+    def _told(self, name: str, visit: Visit, prepared: Prepared) -> Ref:
+        """A vector of the length of what the device would tell; nothing is known of its data."""
+        spec = spec_of_vector(name, visit.task.objective, prepared.kit)
+        return vectors.save(self.blobs, np.zeros(spec.size, np.float32), "float32", spec)
 
     def _model_with_mix(self, start: NDArray[np.float32], prepared: Prepared) -> NDArray[np.float32]:
         counts = np.array(class_counts(prepared)) + RARE

@@ -23,6 +23,7 @@ from sojourn.node.machine import Received
 from sojourn.node.node import Node
 from sojourn.node.workers import InlineWorkers
 from sojourn.protocol.abilities import ABILITIES
+from sojourn.protocol.data_summary import CONSENTS
 from sojourn.protocol.messages import Stop, Submit
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch, Offer
@@ -167,6 +168,6 @@ class MemoryFleet:
 
     def _agent(self, name: str, data: DataSettings, broker: MemoryBroker) -> Node:
         # Whose data is simulated has agreed to all that can be asked.
-        offer = Offer(__version__, "simulated", "onnxruntime", 1, 0, NAMES, "simulated", ("class-counts",), ABILITIES)
+        offer = Offer(__version__, "simulated", "onnxruntime", 1, 0, NAMES, "simulated", CONSENTS, ABILITIES)
         links: dict[Role, Link] = {"edge": MemoryLink(broker, OWN_BROKER_PAYLOAD)}
         return self._node(Agent(name, offer), links, lambda store: InlineTraining(Trainer(store.blobs, data)))

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from edge_agent.training.estimates import trains
 from fleet_sim.profiles.training_time import training_seconds
 from sojourn.model.workload import counted_cost
-from sojourn.parts import Elmy
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit
 
@@ -45,7 +44,6 @@ def passes_of(work: Train) -> int:
     task = work.visit.task
     if not trains(task):
         return 0
-    if isinstance(task.objective, Elmy) and task.kind == "train":
-        first = task.objective.warmup if work.visit.earlier == 0 else 0
-        return first + task.objective.models * task.training.epochs
+    if task.kind == "train":
+        return task.objective.passes(task.training.epochs, work.visit.earlier)
     return task.training.epochs

@@ -26,6 +26,7 @@ from sojourn import __version__
 from sojourn.model.graphs import Graphs
 from sojourn.node.machine import Received, Send
 from sojourn.protocol.abilities import ABILITIES
+from sojourn.protocol.data_summary import CONSENTS
 from sojourn.protocol.messages import Inspect, Jobs
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch, Offer
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from sojourn.store.journal import Store
 
 OPERATOR = Address("cloud", "operator")
-OFFER = Offer(__version__, "simulated", "onnxruntime", 1, 0, NAMES, "simulated", ("class-counts",), ABILITIES)
+OFFER = Offer(__version__, "simulated", "onnxruntime", 1, 0, NAMES, "simulated", CONSENTS, ABILITIES)
 """Of every device: whose data is simulated has agreed to all that can be asked."""
 
 

@@ -22,6 +22,7 @@ from hierarchy.edge.rules import (
 )
 from sojourn.errors import InvalidBlob
 from sojourn.model import vectors
+from sojourn.model.lengths import TOLD_BYTES, spec_of_vector
 from sojourn.parts import Gate, TourBounds
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit, ModelSpec
@@ -124,7 +125,7 @@ def perform(
 
 def promised(task: Task) -> tuple[str, ...]:
     """The vectors that come back besides the model: none from an estimate."""
-    return task.objective.returns if task.kind == "train" else ()
+    return (*task.objective.returns, *task.objective.tells) if task.kind == "train" else ()
 
 
 def unfit(result: Mapping[str, Ref], task: Task, model: Ref) -> str | None:
@@ -137,9 +138,14 @@ def unfit(result: Mapping[str, Ref], task: Task, model: Ref) -> str | None:
             return f"nobody asked for the vector {name!r}"
         elif ref.encoding != "float32" or ref.delta:
             return f"{name!r} is not a whole vector in float32"
-        elif ref.size > (most := _EXPANSION[model.encoding] * model.size):
+        elif ref.size > (most := _most_bytes(name, task, model)):
             return f"{name!r} is {ref.size} bytes, more than the {most} that this model's numbers take"
     return None
+
+
+def _most_bytes(name: str, task: Task, model: Ref) -> int:
+    """How large a vector may be that comes back besides the model."""
+    return TOLD_BYTES if name in task.objective.tells else _EXPANSION[model.encoding] * model.size
 
 
 def spec_of(kit: Ref, blobs: BlobStore) -> ModelSpec:
@@ -170,7 +176,11 @@ def check(work: Check, blobs: BlobStore, views: ExemplarViews = VIEWS) -> Passed
         passed = _judged(work, before, after, spec, blobs, views)
         if isinstance(passed, Failed):
             return passed
-        sums = {name: _added(name, work, blobs, spec) for name in promised(work.task)}
+        tells = work.task.objective.tells
+        sums = {
+            name: _told(name, work, blobs) if name in tells else _added(name, work, blobs, spec)
+            for name in promised(work.task)
+        }
     except InvalidBlob as error:
         return Failed(str(error))
     update, note, rise = passed
@@ -210,6 +220,8 @@ def _update(work: Check, before: Vector, after: Vector, spec: ModelSpec, known: 
 
 
 def _longest(work: Check, update: Update, view: ExemplarView | None) -> float:
+    if not work.task.objective.length_tells:
+        return math.inf
     steps = visit_steps(work.task, granted_samples(work.samples, work.bounds), work.earlier)
     first = view is not None and not work.norms and work.gate.norm_factor is not None
     slope = view.gradient(update.before, update.digests[0]) if view and first else None
@@ -219,7 +231,7 @@ def _longest(work: Check, update: Update, view: ExemplarView | None) -> float:
 def _may_shorten(work: Check, view: ExemplarView | None) -> bool:
     """Only where the exemplars tell that the way is right, and nothing besides the model goes by its length."""
     objective = work.task.objective
-    return work.bounds.clip and view is not None and not objective.returns and not objective.keeps
+    return work.bounds.clip and view is not None and not promised(work.task) and not objective.keeps
 
 
 def _shortened(work: Check, update: Update, share: float, spec: ModelSpec) -> Update:
@@ -240,6 +252,17 @@ def _added(name: str, work: Check, blobs: BlobStore, spec: ModelSpec) -> Ref:
     if fault := not_finite(total, repr(name)):
         raise InvalidBlob(fault)
     return vectors.save(blobs, total, "float32", spec)
+
+
+def _told(name: str, work: Check, blobs: BlobStore) -> Ref:
+    """What this visit's device told of itself: as it is, if it has the length that it must have and is finite."""
+    ref = work.result.get(name)
+    if ref is None:
+        raise InvalidBlob(f"the vector {name!r} did not come back")
+    kit = unpack_blob(blobs.read(work.kit.digest), Kit)
+    if fault := not_finite(vectors.load(blobs, ref, spec_of_vector(name, work.task.objective, kit)), repr(name)):
+        raise InvalidBlob(fault)
+    return ref
 
 
 def wrap(work: Wrap, blobs: BlobStore) -> Wrapped:

@@ -46,7 +46,7 @@ def objection(tour: Tour) -> str | None:
         return None
     if tour.task.kind != "train":
         return "only trained models can be merged"
-    if returns := tour.task.objective.returns:
+    if returns := (*tour.task.objective.returns, *tour.task.objective.tells):
         return f"there is no merging of {' and '.join(returns)} at an edge server"
     return None
 

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sojourn.parts import Elmy
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -168,8 +166,8 @@ def against(update: Update, view: ExemplarView | None, gate: Gate, bounds: TourB
     words = f"the loss on the exemplars went from {old:.3g} to {new:.3g}"
     if rise > _most_rise(gate, bounds, well=old < view.on_its_way) and not view.lost <= old < math.inf:
         return words
-    elsewhere = isinstance(task.objective, Elmy) and task.objective.start == "own"  # it did not start at `before`
-    if bounds.against_factor is None or elsewhere or rise <= bounds.against_factor * bounds.usual_rise:
+    # Its way says nothing where it did not start at `before`.
+    if bounds.against_factor is None or task.objective.elsewhere or rise <= bounds.against_factor * bounds.usual_rise:
         return None
     cosine = cosine_to_descent(update.way, view.gradient(update.before, update.digests[0]))
     return (

@@ -223,7 +223,8 @@ class TourLeader:
         done = any(report.status == "done" for report in tour.reports)
         if not done or (task.kind == "estimate" and tour.vectors["model"] == start):
             return {}
-        return {name: ref for name, ref in tour.vectors.items() if name in {"model", *task.objective.returns}}
+        named = {"model", *task.objective.returns, *task.objective.tells}
+        return {name: ref for name, ref in tour.vectors.items() if name in named}
 
     def wrapped(self, key: Key, vectors: dict[str, Ref], now: float) -> list[Effect]:
         """The result is ready for its way to the coordinator."""

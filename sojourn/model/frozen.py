@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
     from sojourn.protocol.spec import FrozenTensor, Kit
 
-    Use = Literal["train", "predict", "score", "trunk"]
+    Use = Literal[
+        "train", "predict", "score", "trunk", "two_stream", "fused", "taps", "votes", "slope", "open_train", "soft"
+    ]
     """The graphs of a kit, as `FrozenTensor.graphs` calls them."""
 
 PREFIX = "frozen/"
@@ -41,6 +43,17 @@ def graph_in(kit: Kit, use: Use) -> bytes:
         return kit.trunk.graph if kit.trunk else b""
     if use == "score":
         return kit.score or b""
+    if use in ("votes", "slope", "open_train"):
+        it = kit.outliers
+        return {"votes": it.votes, "slope": it.slope, "open_train": it.train}[use] if it else b""
+    if use == "soft":
+        return kit.more.soft if kit.more else b""
+    if use == "taps":
+        return kit.more.taps.graph if kit.more and kit.more.taps else b""
+    if use == "two_stream":
+        return kit.two_stream.graph if kit.two_stream else b""
+    if use == "fused":
+        return kit.two_stream.fused if kit.two_stream else b""
     return kit.train if use == "train" else kit.predict
 
 

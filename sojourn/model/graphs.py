@@ -2,32 +2,56 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import onnxruntime
 
 from sojourn.errors import DataError, GraphRefused, ModelError
 from sojourn.model.frozen import given_to, graph_in
-from sojourn.model.kit_rules import STATE_TOLD, check_kit, check_predict, check_score, check_train, check_trunk
+from sojourn.model.kit_rules import (
+    STATE_TOLD,
+    check_kit,
+    check_open_train,
+    check_predict,
+    check_score,
+    check_soft,
+    check_taps,
+    check_train,
+    check_trunk,
+    check_two_stream,
+    check_votes,
+)
 from sojourn.model.metrics import cross_entropies
 from sojourn.model.session import REFUSED, open_session, session_options
 from sojourn.randomness import noise as draw_noise
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from sojourn.model.frozen import Use
-    from sojourn.protocol.spec import FrozenTensor, Kit
+    from sojourn.protocol.spec import FrozenTensor, Kit, Probe
     from sojourn.protocol.task import TaskSpec
 
     Losses = NDArray[np.float64]
 
 LOSS_TOLERANCE = 1e-4
 GRADIENT_TOLERANCE = 1e-3
+ANCHOR_APART = 0.2
+"""By so much of itself a probe's vector is shrunk to be the frozen model of a second stream."""
+
+
+@dataclass(frozen=True)
+class Streams:
+    """What a kit's second training graph takes besides: frozen models as whole vectors, and plain numbers."""
+
+    anchors: Sequence[NDArray[np.float32]]
+    scalars: Sequence[float] = ()
 
 
 class Graphs:
@@ -41,6 +65,11 @@ class Graphs:
         check_kit(kit)
         self._kit = kit
         self._threads = threads
+
+    @property
+    def threads(self) -> int:
+        """On how many threads it runs."""
+        return self._threads
 
     @cached_property
     def learns(self) -> TaskSpec:
@@ -79,9 +108,10 @@ class Graphs:
         y: NDArray[np.generic],
         noise: Sequence[NDArray[np.float32]] = (),
         beside: Sequence[NDArray[np.float32]] = (),
+        streams: Streams | None = None,
     ) -> tuple[float, NDArray[np.float32]]:
         """The mean loss of a batch and its gradient by what is trained of the model's vector."""
-        loss, gradient, _ = self.loss_gradient_and_state(vector, x, y, noise, beside)
+        loss, gradient, _ = self.loss_gradient_and_state(vector, x, y, noise, beside, streams)
         return loss, gradient
 
     def loss_gradient_and_state(
@@ -91,15 +121,20 @@ class Graphs:
         y: NDArray[np.generic],
         noise: Sequence[NDArray[np.float32]] = (),
         beside: Sequence[NDArray[np.float32]] = (),
+        streams: Streams | None = None,
     ) -> tuple[float, NDArray[np.float32], NDArray[np.float32]]:
         """The same, and the state that a step with this batch leaves; empty for a model without state.
 
-        beside: the models that the task's loss looks at besides; this one itself, unless told.
+        beside: the models that the task's loss looks at besides; this one itself, unless told. streams: what the
+        second training graph is given, which then takes the place of the first.
         """
         feeds = self._feeds(vector, x, y, beside)
         feeds |= {f"noise_{at}": values for at, values in enumerate(noise)}
-        model = self._kit.model
-        loss, gradient, *rest = self._train.run(["loss", "gradient", *(["state"] if model.state else [])], feeds)
+        if streams:
+            feeds |= {f"anchor_{at}": each for at, each in enumerate(streams.anchors)}
+            feeds |= {f"scalar_{at}": np.array(each, np.float32) for at, each in enumerate(streams.scalars)}
+        model, session = self._kit.model, self._two_stream if streams else self._train
+        loss, gradient, *rest = session.run(["loss", "gradient", *(["state"] if model.state else [])], feeds)
         state = rest[0] if rest else np.zeros(0, np.float32)
         _check_shape("loss", loss, ())
         _check_shape("gradient", gradient, (model.learnt,))
@@ -130,6 +165,16 @@ class Graphs:
         answers: NDArray[np.float32] = self._predict.run([name], {"vector": vector, "x": x})[0]
         _check_shape(name, answers, (len(x), *self.learns.output))
         return answers
+
+    def taps(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> list[NDArray[np.float32]]:
+        """What each layer of weights is given for a batch, as the model predicts (`sojourn.protocol.spec.TapGraph`)."""
+        layers = self._kit.more.taps.layers if self._kit.more and self._kit.more.taps else ()
+        found: list[NDArray[np.float32]] = self._taps.run(
+            [f"tap_{at}" for at in range(len(layers))], {"vector": vector, "x": x}
+        )
+        for layer, given in zip(layers, found, strict=True):
+            _check_shape(layer.weight, given, (len(x), *layer.shape))
+        return found
 
     def logits(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
         """A classifier's answers for a batch, one row per sample."""
@@ -170,6 +215,92 @@ class Graphs:
         return self._session("train", "the training graph")
 
     @cached_property
+    def _two_stream(self) -> onnxruntime.InferenceSession:
+        check_two_stream(self._kit)
+        return self._session("two_stream", "the two-stream graph")
+
+    @cached_property
+    def _taps(self) -> onnxruntime.InferenceSession:
+        check_taps(self._kit)
+        return self._session("taps", "the graph of layers' inputs")
+
+    def votes(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
+        """The answers of a model for a batch, the last of which says that a sample is unknown."""
+        answers: NDArray[np.float32] = self._votes.run(["votes"], {"vector": vector, "x": x})[0]
+        _check_shape("votes", answers, (len(x), len(self._kit.classes) + 1))
+        return answers
+
+    def slope(self, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float32]:
+        """How the cross-entropy of each sample and the unknown class changes with the sample's values."""
+        slope: NDArray[np.float32] = self._slope.run(["slope"], {"vector": vector, "x": x})[0]
+        _check_shape("slope", slope, x.shape)
+        return slope
+
+    def open_loss_and_gradient(
+        self, vector: NDArray[np.float32], feeds: Mapping[str, NDArray[np.generic]]
+    ) -> tuple[float, NDArray[np.float32]]:
+        """The plain loss of a batch, and the gradient of all terms of an objective with outliers."""
+        loss, gradient = self._open_train.run(["loss", "gradient"], {"vector": vector, **feeds})
+        _check_shape("loss", loss, ())
+        _check_shape("gradient", gradient, (self._kit.model.learnt,))
+        return float(loss), gradient
+
+    def soft_loss_and_gradient(
+        self,
+        vector: NDArray[np.float32],
+        x: NDArray[np.generic],
+        y: NDArray[np.generic],
+        soft: NDArray[np.float32],
+        noise: Sequence[NDArray[np.float32]] = (),
+    ) -> tuple[float, NDArray[np.float32]]:
+        """The plain loss of a batch, and the gradient with answers that a sample is to be like, besides its label."""
+        feeds = self._feeds(vector, x, y) | {"soft": soft}
+        feeds |= {f"noise_{at}": values for at, values in enumerate(noise)}
+        loss, gradient = self._soft.run(["loss", "gradient"], feeds)
+        _check_shape("loss", loss, ())
+        _check_shape("gradient", gradient, (self._kit.model.learnt,))
+        return float(loss), gradient
+
+    def loss_with_unknown(
+        self,
+        vector: NDArray[np.float32],
+        x: NDArray[np.generic],
+        y: NDArray[np.int64],
+        noise: Sequence[NDArray[np.float32]],
+    ) -> tuple[float, NDArray[np.float32], NDArray[np.float32]]:
+        """The mean loss of a batch, its gradient and the new state, where labels may be the unknown class."""
+        feeds: dict[str, NDArray[np.generic]] = {"vector": vector, "x": x, "y": y}
+        feeds |= {f"noise_{at}": values for at, values in enumerate(noise)}
+        model = self._kit.model
+        loss, gradient, *rest = self._train.run(["loss", "gradient", *(["state"] if model.state else [])], feeds)
+        return float(loss), gradient, rest[0] if rest else np.zeros(0, np.float32)
+
+    @property
+    def decides(self) -> bool:
+        """Whether a model may say that a sample is unknown (`votes`)."""
+        return self._kit.outliers is not None
+
+    @cached_property
+    def _votes(self) -> onnxruntime.InferenceSession:
+        check_votes(self._kit)
+        return self._session("votes", "the graph of votes")
+
+    @cached_property
+    def _slope(self) -> onnxruntime.InferenceSession:
+        check_votes(self._kit)
+        return self._session("slope", "the graph of the samples' slope")
+
+    @cached_property
+    def _open_train(self) -> onnxruntime.InferenceSession:
+        check_open_train(self._kit)
+        return self._session("open_train", "the training graph with outliers")
+
+    @cached_property
+    def _soft(self) -> onnxruntime.InferenceSession:
+        check_soft(self._kit)
+        return self._session("soft", "the training graph with given answers")
+
+    @cached_property
     def _score(self) -> onnxruntime.InferenceSession:
         check_score(self._kit)
         return self._session("score", "the scoring graph")
@@ -191,12 +322,27 @@ def check_probe(kit: Kit, graphs: Graphs) -> str | None:
     noise = draw_noise(probe.noise_seed, 0, len(probe.y), kit.noise)
     try:
         vector = probe_vector(kit.model.sizes, probe.spread, kit.model.state)
-        loss, gradient, state = graphs.loss_gradient_and_state(vector, graphs.features(x), y, noise)
+        features = graphs.features(x)
+        loss, gradient, state = graphs.loss_gradient_and_state(vector, features, y, noise)
+        wrong = _disagreement(probe, loss, gradient) or _disagreement_on_state(probe.state, state)
+        if wrong or not kit.two_stream:
+            return wrong
+        streams = Streams(probe_anchors(vector, kit.two_stream.anchors), (1.0,) * kit.two_stream.scalars)
+        loss, gradient, state = graphs.loss_gradient_and_state(vector, features, y, noise, streams=streams)
     except GraphRefused:  # by us, not by this runtime
         raise
     except (*REFUSED, ModelError) as error:
         return f"onnxruntime {onnxruntime.__version__} refuses the kit's graphs: {error}"
-    return _disagreement(kit, loss, gradient) or _disagreement_on_state(kit, state)
+    second = msgspec.structs.replace(
+        probe, loss=kit.two_stream.loss, norm=kit.two_stream.norm, values=kit.two_stream.values
+    )
+    wrong = _disagreement(second, loss, gradient) or _disagreement_on_state(kit.two_stream.state, state)
+    return wrong and f"with a second stream {wrong}"
+
+
+def probe_anchors(vector: NDArray[np.float32], count: int) -> list[NDArray[np.float32]]:
+    """The frozen models that a second training graph is given at a probe: its vector, each time more shrunk."""
+    return [vector * np.float32(1 - ANCHOR_APART * (at + 1)) for at in range(count)]
 
 
 def probe_targets(kit: Kit) -> NDArray[np.generic]:
@@ -238,8 +384,7 @@ def _scattered(at: NDArray[np.float64]) -> NDArray[np.float64]:
     return 1.0 - 4.0 * np.abs(turns - np.floor(turns) - 0.5)
 
 
-def _disagreement(kit: Kit, loss: float, gradient: NDArray[np.float32]) -> str | None:
-    probe = kit.probe
+def _disagreement(probe: Probe, loss: float, gradient: NDArray[np.float32]) -> str | None:
     norm = float(np.linalg.norm(gradient.astype(np.float64)))
     here = gradient[list(probe.places)].astype(np.float64)
     there = np.array(probe.values)
@@ -254,10 +399,10 @@ def _disagreement(kit: Kit, loss: float, gradient: NDArray[np.float32]) -> str |
     return None
 
 
-def _disagreement_on_state(kit: Kit, state: NDArray[np.float32]) -> str | None:
+def _disagreement_on_state(told: Sequence[float], state: NDArray[np.float32]) -> str | None:
     if not state.size:
         return None
-    there = np.array(kit.probe.state)
+    there = np.array(told)
     apart = float(np.abs(state[state_places(state.size)].astype(np.float64) - there).max())
     if not apart <= GRADIENT_TOLERANCE * float(np.abs(there).max()):
         return f"the state after the probe differs from the kit's by {apart:.3g}"

@@ -29,6 +29,10 @@ MOST_TENSORS = 1 << 14
 MOST_ROWS = 1 << 10
 """Of a probe; also the places at which it tells the gradient, and the layers that take noise."""
 LONGEST_NAME = 1 << 10
+MOST_TAPS = 1000
+"""Layers whose inputs are looked at."""
+MOST_ANCHORS = 4
+"""Frozen models that a second training graph may take, and numbers besides."""
 STATE_TOLD = 16
 """So many numbers of the new state a probe tells, or all if there are fewer."""
 _TYPES = {"float32": FLOAT, "int64": INT64}
@@ -42,13 +46,26 @@ def check_kit(kit: Kit) -> None:
 
 def check_train(kit: Kit) -> None:
     """Refuse a training graph that does not take and give exactly what the kit says."""
-    batch = None
+    _compare(kit, "train", "the training graph", *_trains(kit))
+
+
+def check_two_stream(kit: Kit) -> None:
+    """Refuse a second training graph that does not take and give exactly what the kit says."""
+    inputs, outputs = _trains(kit)
+    streams = kit.two_stream
+    vector, number = Declared(FLOAT, (kit.model.size,)), Declared(FLOAT, ())
+    inputs |= {f"anchor_{at}": vector for at in range(streams.anchors if streams else 0)}
+    inputs |= {f"scalar_{at}": number for at in range(streams.scalars if streams else 0)}
+    _compare(kit, "two_stream", "the two-stream graph", inputs, outputs)
+
+
+def _trains(kit: Kit) -> tuple[dict[str, Declared], dict[str, Declared]]:
+    """What a graph takes that trains, and what it gives."""
     inputs = _compared(kit)
-    inputs |= {f"noise_{at}": Declared(FLOAT, (batch, *shape)) for at, shape in enumerate(kit.noise)}
+    inputs |= {f"noise_{at}": Declared(FLOAT, (None, *shape)) for at, shape in enumerate(kit.noise)}
     learnt, size = kit.model.learnt, kit.model.size
     outputs = {"loss": Declared(FLOAT, ()), "gradient": Declared(FLOAT, (learnt,))}
-    outputs |= {"state": Declared(FLOAT, (size - learnt,))} if kit.model.state else {}
-    _compare(kit, "train", "the training graph", inputs, outputs)
+    return inputs, outputs | ({"state": Declared(FLOAT, (size - learnt,))} if kit.model.state else {})
 
 
 def check_predict(kit: Kit) -> None:
@@ -57,6 +74,49 @@ def check_predict(kit: Kit) -> None:
     learns = kit.learns
     outputs = {learns.answers: Declared(FLOAT, (None, *learns.output))}
     _compare(kit, "predict", "the prediction graph", inputs, outputs)
+
+
+def check_taps(kit: Kit) -> None:
+    """Refuse a graph of layers' inputs that does not take and give exactly what the kit says."""
+    taps = kit.more.taps if kit.more else None
+    inputs = {"vector": Declared(FLOAT, (kit.model.size,)), "x": _declared(kit.taken)}
+    layers = taps.layers if taps else ()
+    outputs = {f"tap_{at}": Declared(FLOAT, (None, *layer.shape)) for at, layer in enumerate(layers)}
+    _compare(kit, "taps", "the graph of layers' inputs", inputs, outputs)
+
+
+def check_votes(kit: Kit) -> None:
+    """Refuse graphs of answers with an unknown class, and of their slope, that are not what the kit says."""
+    inputs = {"vector": Declared(FLOAT, (kit.model.size,)), "x": _declared(kit.taken)}
+    votes = {"votes": Declared(FLOAT, (None, len(kit.classes) + 1))}
+    _compare(kit, "votes", "the graph of votes", inputs, votes)
+    _compare(kit, "slope", "the graph of the samples' slope", inputs, {"slope": _declared(kit.taken)})
+
+
+def check_open_train(kit: Kit) -> None:
+    """Refuse a training graph with outliers that is not what the kit says."""
+    inputs, outputs = _trains(kit)
+    row = Declared(FLOAT, (None,))
+    shapes = {"unlike": row, "share": row}
+    further = kit.outliers.further if kit.outliers else ()
+    inputs |= {name: shapes.get(name, _declared(kit.taken)) for name in further}
+    _compare(kit, "open_train", "the training graph with outliers", inputs, outputs)
+
+
+def check_soft(kit: Kit) -> None:
+    """Refuse a training graph with given answers that is not what the kit says."""
+    inputs, outputs = _trains(kit)
+    inputs["soft"] = Declared(FLOAT, (None, len(kit.classes)))
+    _compare(kit, "soft", "the training graph with given answers", inputs, outputs)
+
+
+def check_fused(kit: Kit) -> None:
+    """Refuse a graph of a fused model that does not take and give exactly what the kit says."""
+    vector, learns = Declared(FLOAT, (kit.model.size,)), kit.learns
+    inputs = {"vector": vector, "x": _declared(kit.taken), "anchor_0": vector}
+    _compare(
+        kit, "fused", "the graph of the fused model", inputs, {learns.answers: Declared(FLOAT, (None, *learns.output))}
+    )
 
 
 def check_score(kit: Kit) -> None:
@@ -126,6 +186,44 @@ def _objections(kit: Kit) -> Iterator[str]:
     if kit.trunk and prod(kit.trunk.shape) > LARGEST_FEATURES:
         yield f"a trunk that makes {prod(kit.trunk.shape):,} numbers of a sample"
     yield from _objections_to_probe(kit)
+    yield from _objections_to_two_stream(kit)
+    yield from _objections_to_taps(kit)
+    yield from _objections_to_outliers(kit)
+
+
+def _objections_to_outliers(kit: Kit) -> Iterator[str]:
+    channels = kit.taken.shape[0] if kit.taken.shape else 0
+    if (it := kit.outliers) and not len(it.zero) == len(it.scale) == channels:
+        yield f"outliers with {len(it.zero)} zeros and {len(it.scale)} scales for {channels} channels"
+    if (it := kit.outliers) and not all(map(isfinite, (*it.zero, *it.scale))):
+        yield "outliers whose zeros or scales are not finite"
+
+
+def _objections_to_taps(kit: Kit) -> Iterator[str]:
+    taps = kit.more.taps if kit.more else None
+    if not taps:
+        return
+    shapes = {tensor.name: tensor.shape for tensor in kit.model.tensors}
+    if not 1 <= len(taps.layers) <= MOST_TAPS:
+        yield f"{len(taps.layers)} layers whose inputs are looked at"
+    for layer in taps.layers:
+        weight, inputs = shapes.get(layer.weight, ()), layer.inputs - bool(layer.bias)
+        if not weight or not layer.shape or prod(layer.shape) > LARGEST_SAMPLE or prod(weight[1:]) != inputs:
+            yield f"a layer {layer.weight!r} whose inputs do not fit its weights"
+        elif layer.bias and shapes.get(layer.bias) != weight[:1]:
+            yield f"a layer {layer.weight!r} whose bias is none"
+        elif layer.kernel and (len(layer.kernel), len(layer.shape)) != (2, 3):
+            yield f"a convolution {layer.weight!r} of images that are none"
+
+
+def _objections_to_two_stream(kit: Kit) -> Iterator[str]:
+    streams, probe = kit.two_stream, kit.probe
+    if not streams:
+        return
+    if not 1 <= streams.anchors <= MOST_ANCHORS or not 0 <= streams.scalars <= MOST_ANCHORS:
+        yield f"a second stream with {streams.anchors} frozen models and {streams.scalars} numbers"
+    if len(streams.values) != len(probe.places) or len(streams.state) != len(probe.state):
+        yield f"a second stream whose probe tells {len(streams.values)} values and {len(streams.state)} of the state"
 
 
 def _objections_to_frozen(kit: Kit) -> Iterator[str]:

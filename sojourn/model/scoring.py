@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from math import nan
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -54,6 +54,21 @@ class ScoredSamples:
         return self.taken(rows), self.compared[rows]
 
 
+class Scored(Protocol):
+    """Samples that models are scored on, to be had in batches."""
+
+    @property
+    def y(self) -> NDArray[Any]:
+        """The class of each sample, or what stands for it."""
+
+    @property
+    def faulty(self) -> NDArray[np.bool_] | None:
+        """Which samples are known to be anomalies, where that is known."""
+
+    def batch(self, rows: slice) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+        """Some of the samples as the graphs take them, and what they are compared with."""
+
+
 class Scores(NamedTuple):
     """How good a model is: the share of right answers (NaN where a task has none), the mean loss, other figures."""
 
@@ -62,16 +77,14 @@ class Scores(NamedTuple):
     figures: dict[str, float]
 
 
-def scores_of(graphs: Graphs, vector: NDArray[np.float32], samples: ScoredSamples, *, cores: int = 1) -> Scores:
+def scores_of(graphs: Graphs, vector: NDArray[np.float32], samples: Scored, *, cores: int = 1) -> Scores:
     """All that is told of a model; the same numbers on however many cores."""
     found = figures_of(graphs, vector, samples, cores=cores)
     accuracy, loss = found.pop("accuracy", nan), found.pop("loss", nan)
     return Scores(accuracy, loss, found)
 
 
-def figures_of(
-    graphs: Graphs, vector: NDArray[np.float32], samples: ScoredSamples, *, cores: int = 1
-) -> dict[str, float]:
+def figures_of(graphs: Graphs, vector: NDArray[np.float32], samples: Scored, *, cores: int = 1) -> dict[str, float]:
     """All figures of a kit's task, the main one first; the same numbers on however many cores."""
     kind = graphs.learns.kind
 

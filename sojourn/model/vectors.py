@@ -13,9 +13,10 @@ import os
 from collections.abc import Sized
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sojourn.errors import InvalidBlob
 from sojourn.store.blobs import ref_of
@@ -23,13 +24,12 @@ from sojourn.store.blobs import ref_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from numpy.typing import NDArray
-
     from sojourn.parts import Encoding
     from sojourn.protocol.spec import ModelSpec
     from sojourn.protocol.wire import Ref
     from sojourn.store.blobs import BlobStore
 
+Vector: TypeAlias = NDArray[np.float32]
 BLOCK = 131_072  # numbers: sums and products of a block stay near the core, and a thread works a while without others
 LEAST_BLOCKS = 2  # for each core: starting a thread costs about as much as one of them
 CORES = min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)

@@ -117,6 +117,16 @@ class ScaffoldServer(AggregatorPart, frozen=True, tag="scaffold"):
     """Whether a mean counts models by the `samples` that they have seen, or all alike (`uniform`)."""
 
 
+class FusionMean(AggregatorPart, frozen=True, tag="fusion"):
+    """FedFusion's server half: the mean, then gamma <- (1 - smoothing) mean + smoothing gamma of before."""
+
+    device_half: ClassVar[str | None] = "fusion"
+    smoothing: BelowOne = 0.9
+    """How slowly the numbers of the fusion follow; 0 sends their mean."""
+    weighting: Weighting = "uniform"
+    """Whether a mean counts models by the `samples` that they have seen, or all alike (`uniform`)."""
+
+
 class OwnAggregator(Own, frozen=True, tag="own"):
     """An aggregator of one's own."""
 
@@ -127,5 +137,15 @@ class OwnAggregator(Own, frozen=True, tag="own"):
 
 
 Aggregator = (
-    WeightedMean | UniformMean | AvgM | Adagrad | Adam | Yogi | Ida | DynServer | ScaffoldServer | OwnAggregator
+    WeightedMean
+    | UniformMean
+    | AvgM
+    | Adagrad
+    | Adam
+    | Yogi
+    | Ida
+    | DynServer
+    | ScaffoldServer
+    | FusionMean
+    | OwnAggregator
 )

@@ -16,6 +16,8 @@ BelowOne = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 Encoding = Literal["float32", "float16", "int8"]
 Where = Literal["server", "device"]
 Weighting = Literal["samples", "uniform"]
+Outcome = Literal["one model", "vote", "own models"]
+"""What a strategy comes to: one model, several that vote, or one of its own on each device."""
 PartName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*\Z", max_length=200)]
 """A class of a user's own, as `package.module:Class`."""
 

@@ -107,6 +107,27 @@ class Ring(SchedulePart, frozen=True, tag="ring"):
         return True
 
 
+class PhasedRing(SchedulePart, frozen=True, tag="phased-ring"):
+    """MetaFed: every device alone, then one model through all sets `trips` times, then every device alone again.
+
+    A trip is a round, and so are the first and the last phase. What devices make alone stays on them.
+    """
+
+    in_turn: ClassVar[bool] = True
+    trips: Count = 299
+    """How often the model goes around (the paper's R - 1)."""
+
+    @property
+    def fixed_rounds(self) -> int:
+        """A round for each trip, one before and one after."""
+        return self.trips + 2
+
+    @property
+    def arranges_once(self) -> bool:
+        """Every trip goes the same way."""
+        return True
+
+
 class OneShot(SchedulePart, frozen=True, tag="one-shot"):
     """One round of parallel tours, merged once."""
 
@@ -146,7 +167,7 @@ class OwnSchedule(Own, frozen=True, tag="own"):
     arranges_once: ClassVar[bool] = False
 
 
-Schedule = EveryRound | Slots | SequentialToParallel | Ring | OneShot | EdgeCloud | OwnSchedule
+Schedule = EveryRound | Slots | SequentialToParallel | Ring | PhasedRing | OneShot | EdgeCloud | OwnSchedule
 
 
 def fixed_rounds(schedule: Schedule) -> int | None:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, get_args
 
 import msgspec
 
-from sojourn.parts import Encoding, Estimator
+from sojourn.parts import Encoding, Estimator, Objective
 from sojourn.protocol.task import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sojourn.parts import Training
+    from sojourn.parts import Outcome, Training
     from sojourn.protocol.spec import Kit
     from sojourn.protocol.wire import Offer
 
@@ -37,22 +37,44 @@ MODEL_FROZEN = "model frozen"
 """Put the weights that are not trained into a kit's graphs, where they stand in it once (`sojourn.model.frozen`)."""
 MODEL_TRUNK = "model trunk"
 """Train behind a part of the model that is a graph of its own (`sojourn.protocol.spec.Trunk`)."""
+MODEL_OWN = "model own"
+"""Keep a model, or a part of one, on the device: the objectives of FedBN and of MetaFed."""
+MODEL_TWO_STREAM = "model two-stream"
+"""Train with a graph that looks at frozen models too (`sojourn.protocol.spec.TwoStreamGraph`)."""
 MANDATE = "mandate"
 """Does only what an operator has signed (`sojourn.protocol.mandate`). Only devices say so whose owners have operators'
 keys: they are asked for nothing without a mandate. All others do not look at one."""
 MODEL_TASKS = {kind: f"model task {kind}" for kind in get_args(Kind)}
 """Learn something else than one class of several by cross-entropy (`sojourn.protocol.task`), by kind."""
-OF_MODELS = (MODEL_STATE, MODEL_FROZEN, MODEL_TRUNK, *MODEL_TASKS.values())
-"""What a kit may ask for: of a device, and of the edge server that leads its model there."""
+_LATER = ("echo", "outliers", "generated")
+OBJECTIVES = {name: f"model objective {name}" for name in _LATER}
+"""Objectives that came later: devices list them by name, and an edge server must know them too, to lead their tours."""
+OF_MODELS = (
+    MODEL_STATE,
+    MODEL_FROZEN,
+    MODEL_TRUNK,
+    *MODEL_TASKS.values(),
+    MODEL_OWN,
+    MODEL_TWO_STREAM,
+    *OBJECTIVES.values(),
+)
+"""What a kit or an objective may ask for: of a device, and of the edge server that leads its model there."""
 ABILITIES = (*_EARLY, *OF_MODELS)
 """All that the agent here can do."""
 
 
-def asked(encoding: Encoding, training: Training, estimator: Estimator, of_model: Iterable[str] = ()) -> frozenset[str]:
-    """The words for what a job's tasks ask of a device, with those that its model asks for."""
+def asked(
+    encoding: Encoding,
+    training: Training,
+    estimator: Estimator,
+    of_model: Iterable[str] = (),
+    outcome: Outcome = "one model",
+) -> frozenset[str]:
+    """The words for what a job's tasks ask of a device, with those that its model and its outcome ask for."""
     return frozenset(
         {
             *of_model,
+            *((MODEL_OWN,) if outcome == "own models" else ()),
             f"encoding {encoding}",
             f"optimiser {training.optimiser}",
             f"estimator {estimator.__struct_config__.tag}",
@@ -60,9 +82,20 @@ def asked(encoding: Encoding, training: Training, estimator: Estimator, of_model
     )
 
 
+def asked_for(objective: Objective) -> tuple[str, ...]:
+    """What an objective asks for besides its name in an offer: that those who pass its tours on know it."""
+    word = OBJECTIVES.get(str(objective.__struct_config__.tag))
+    return (word,) if word else ()
+
+
 def asked_by(kit: Kit) -> tuple[str, ...]:
     """What a kit asks for."""
-    words = {MODEL_STATE: kit.model.state > 0, MODEL_FROZEN: bool(kit.frozen), MODEL_TRUNK: bool(kit.trunk)}
+    words = {
+        MODEL_STATE: kit.model.state > 0,
+        MODEL_FROZEN: bool(kit.frozen),
+        MODEL_TRUNK: bool(kit.trunk),
+        MODEL_TWO_STREAM: bool(kit.two_stream),
+    }
     task = (MODEL_TASKS[kit.task.kind],) if kit.task else ()
     return (*(word for word, needed in words.items() if needed), *task)
 

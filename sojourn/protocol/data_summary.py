@@ -19,6 +19,8 @@ SERIES, TEXT = "series", "text"
 """What data is, where it is not samples."""
 RANGE, NAMES, COUNTS = "range", "classes", "class-counts"
 """The words with which an owner shares more than samples, shape and warnings."""
+CONSENTS = (COUNTS, "projections")
+"""The words without which some strategies leave a device out: an estimator's name, or what an objective asks for."""
 _SHOWN = 16
 """Names in a line."""
 _TOLD_NAMES, _TOLD_WARNINGS = 400, 4

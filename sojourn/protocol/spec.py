@@ -19,15 +19,22 @@ __all__ = [
     "InputSpec",
     "Kit",
     "ModelSpec",
+    "MoreGraphs",
+    "OutlierGraphs",
     "Probe",
     "Shape",
     "Size",
+    "TapGraph",
+    "TapLayer",
     "TensorSpec",
     "Trunk",
+    "TwoStreamGraph",
     "ValueRange",
 ]
 VARIANCE = "running_var"
 """How the name of a state tensor ends that holds variances."""
+GAMMA = "fusion.gamma"
+"""How the name of the tensor ends that says how much of a frozen trunk is taken (FedFusion)."""
 
 
 class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
@@ -82,6 +89,16 @@ class ModelSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
                 found.append(slice(at, at + tensor.size))
             at += tensor.size
         return tuple(found)
+
+    @cached_property
+    def gamma(self) -> slice | None:
+        """Where in the vector the numbers of FedFusion's operator stand, if it has such."""
+        at = 0
+        for tensor in self.tensors:
+            if tensor.name.endswith(GAMMA):
+                return slice(at, at + tensor.size)
+            at += tensor.size
+        return None
 
     @cached_property
     def _trained(self) -> int:
@@ -156,6 +173,93 @@ class Trunk(msgspec.Struct, frozen=True):
     shape: Shape
 
 
+class TwoStreamGraph(msgspec.Struct, frozen=True):
+    """A second training graph, for objectives that look at what frozen models make of the same samples.
+
+    graph: as the kit's training graph, with further inputs: anchor_0[P], ... and scalar_0[], ...; the loss that it
+    gives is the plain one, and the gradient that of the whole objective. Behind a trunk it takes features, too.
+
+    What torch says of it at the kit's probe, with the frozen models of `sojourn.model.graphs.probe_anchors` and every
+    number 1: loss, norm and values of the gradient at the probe's places, numbers of the new state.
+    """
+
+    graph: bytes
+    anchors: int
+    scalars: int
+    loss: float
+    norm: float
+    values: tuple[float, ...]
+    state: tuple[float, ...] = ()
+    fused: bytes = b""
+    """Where the model is fused with a frozen trunk (FedFusion): (vector[P], x[B, ...], anchor_0[P]) -> the answers.
+    Devices do not run it; whoever tests a round's model does."""
+
+
+class TapLayer(msgspec.Struct, frozen=True):
+    """A layer of weights of which devices look at the inputs.
+
+    weight, bias: its tensors, bias empty where it has none. shape: of what it is given of one sample; kernel: height
+    and width of a convolution's kernel, nothing of a fully connected layer.
+    """
+
+    weight: str
+    bias: str
+    shape: Shape
+    kernel: tuple[Size, ...] = ()
+
+    @property
+    def inputs(self) -> int:
+        """How many numbers meet in one of its answers, the 1 of a bias among them."""
+        meeting = self.shape[0] * prod(self.kernel) if self.kernel else self.shape[-1]
+        return meeting + bool(self.bias)
+
+
+class TapGraph(msgspec.Struct, frozen=True):
+    """What the layers of a model are given, as it predicts.
+
+    graph: (vector[P], x[B, ...]) -> (tap_0[B, ...], ...), one for each of `layers`, of which the last makes the
+    answers.
+    """
+
+    graph: bytes
+    layers: tuple[TapLayer, ...]
+
+
+class OutlierGraphs(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Graphs of a model that has one answer more than there are classes: the last one says that a sample is unknown.
+
+    votes: (vector[P], x[B, ...]) -> votes[B, C + 1], the answers; the kit's own graph predicts the first C.
+    slope: (vector[P], x[B, ...]) -> slope[B, ...], of the cross-entropy of x and the unknown, by x.
+    train: as the kit's training graph, with further inputs by `terms`: outlier[B, ...], adversarial[B, ...], and
+    other[B, ...], unlike[B] and share[B] for `mix`; none of a model with state. The loss that it gives is the plain
+    one, and the gradient that of the whole objective.
+    zero, scale: which value of a channel the model sees as 0, and how much it sees as 1.
+    """
+
+    votes: bytes
+    slope: bytes
+    train: bytes = b""
+    terms: tuple[str, ...] = ()
+    zero: tuple[float, ...] = ()
+    scale: tuple[float, ...] = ()
+
+    @property
+    def further(self) -> tuple[str, ...]:
+        """The inputs of `train` that other training graphs do not have."""
+        more = {"outlier": ("outlier",), "adversarial": ("adversarial",), "mix": ("other", "unlike", "share")}
+        return tuple(name for term in self.terms for name in more.get(term, ()))
+
+
+class MoreGraphs(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Graphs that only some objectives need."""
+
+    taps: TapGraph | msgspec.UnsetType = msgspec.UNSET
+    outliers: OutlierGraphs | msgspec.UnsetType = msgspec.UNSET
+    soft: bytes = b""
+    """As the training graph, with one more input: soft[B, C], how much each class counts for a sample besides its
+    label. The loss that it gives is the plain one."""
+
+
 class Kit(msgspec.Struct, frozen=True):
     """All that a device needs to train and to predict: graphs, spec and a probe. Travels as one blob.
 
@@ -189,6 +293,15 @@ class Kit(msgspec.Struct, frozen=True):
     """What is learnt, where it is not simply one class of several."""
     score: bytes | msgspec.UnsetType = msgspec.UNSET
     """The loss of each sample, as the model predicts it: of a kit with a task."""
+    two_stream: TwoStreamGraph | msgspec.UnsetType = msgspec.UNSET
+    """Of a job whose objective compares the model with frozen ones."""
+    more: MoreGraphs | msgspec.UnsetType = msgspec.UNSET
+    """Graphs that only some objectives need; the kit of a plain job has none."""
+
+    @property
+    def outliers(self) -> OutlierGraphs | None:
+        """The graphs of a model that may say that a sample is unknown, if it is one."""
+        return (self.more and self.more.outliers) or None
 
     @property
     def learns(self) -> TaskSpec:

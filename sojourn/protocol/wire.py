@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from sojourn.about import About
-from sojourn.parts import Elmy, Encoding, Estimator, Objective, Training
+from sojourn.parts import Encoding, Estimator, Objective, Training
 from sojourn.protocol.data_summary import DataSummary
 from sojourn.protocol.limits import (
     Accuracy,
@@ -191,11 +191,9 @@ def visit_steps(task: Task, samples: int, earlier: int) -> int:
     What the device itself says of its steps is not asked. earlier: how many visits the model had on this tour before.
     """
     passes = task.training.epochs
-    if task.kind == "train" and isinstance(task.objective, Elmy):
-        pool = task.objective
-        held_out = int(pool.validation * samples + 0.5)
-        samples -= held_out if 0 < held_out < samples else 0
-        passes = pool.models * passes + (0 if earlier else pool.warmup)
+    if task.kind == "train":
+        passes = task.objective.passes(passes, earlier)
+        samples = task.objective.learns_from(samples)
     return max(1, passes * -(-samples // task.training.batch))
 
 

@@ -69,6 +69,8 @@ STRUCTURES: dict[str, type] = {
     "TourSigning": messages.TourSigning,
     **{form.__name__: form for form in (spec.ModelSpec, spec.TensorSpec, spec.ValueRange, spec.FrozenTensor)},
     "Trunk": spec.Trunk,
+    "TwoStreamGraph": spec.TwoStreamGraph,
+    **{form.__name__: form for form in (spec.MoreGraphs, spec.TapGraph, spec.TapLayer, spec.OutlierGraphs)},
     **{form.__name__: form for form in (spec.InputSpec, spec.Probe, Exemplars, wire.Epoch, wire.Ref)},
     **{form.__name__: form for form in (wire.TourId, wire.VisitId, wire.Task, wire.Offer, Member)},
     "DataSummary": DataSummary,
@@ -441,15 +443,24 @@ def test_no_structure_was_forgotten():
 
 def test_every_objective_is_described_with_what_travels_and_what_is_kept():
     told = {
-        name: (set(re.findall(r"`(\w+)`", receives)), set(re.findall(r"`(\w+)`", returns)), bool(keeps.strip()))
+        name: (set(re.findall(r"`(\w+)`", receives)), set(re.findall(r"`([\w-]+)`", returns)), bool(keeps.strip()))
         for name, receives, returns, keeps in re.findall(
-            r"^\| `(\w+)` \|[^|\n]+\|([^|\n]*)\|([^|\n]*)\|([^|\n]*)\|$", section("Objective"), re.MULTILINE
+            r"^\| `([\w-]+)` \|[^|\n]+\|([^|\n]*)\|([^|\n]*)\|([^|\n]*)\|$", section("Objective"), re.MULTILINE
         )
     }
     assert told == {
-        form.__struct_config__.tag: (set(form.receives), set(form.returns), form is parts.OwnObjective or form.keeps)
+        form.__struct_config__.tag: (
+            received_by(form),
+            {*form.returns, *form.tells},
+            form is parts.OwnObjective or form.keeps,
+        )
         for form in get_args(parts.Objective)
     }
+
+
+def received_by(form):
+    """What an objective may receive; with a second stream that goes by its settings."""
+    return set(form(anchor="round").receives if issubclass(form, parts.TwoStreamPart) else form.receives)
 
 
 def test_every_estimator_that_is_asked_of_a_device_by_name_is_in_the_table():

@@ -15,6 +15,8 @@ import pytest
 
 from coordinator.aggregators.aggregating import aggregate
 from coordinator.aggregators.contributions import Contribution, MergeContext
+from coordinator.finishers.finishing import finish
+from coordinator.finishers.task import FinishTask, Member
 from coordinator.jobs import settings as job_file
 from coordinator.jobs.compatibility import objections
 from coordinator.jobs.tour_settings import GateSettings, TourSettings
@@ -28,14 +30,19 @@ from hierarchy.arranging.arrangement import ArrangeContext, Candidates, ClientSe
 from sojourn import parts
 from sojourn.model.exemplars import Exemplars
 from sojourn.parts import own
+from sojourn.protocol.figure_names import finisher_names, own_names
 from sojourn.protocol.messages import Message
+from sojourn.protocol.spec import InputSpec, ModelSpec, TensorSpec
 from sojourn.toml import dumps
+from tests.sojourn.protocol.examples import kit_without_graphs
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "strategies.md").read_text(encoding="utf-8")
 PROSE = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
 HEADINGS = {kind: f"### {kind.capitalize()}s" for kind in FORMS}
 FORMS_OF = [(kind, name, form) for kind, forms in FORMS.items() for name, form in forms.items() if name != "own"]
+TINY = kit_without_graphs(ModelSpec((TensorSpec("w", (2,)),)), InputSpec((2,)))
+JOB = 'name = "it"\nstrategy = "fedavg"\ndata = { classes = ["a", "b"], input = [2] }'
 MEASURES = {"vts", "intra_cs", "inter_cs", "balance", "covered", "cpd"}
 
 
@@ -122,12 +129,29 @@ def known_words() -> set[str]:
     dotted = {f"tours.{field.name}" for field in msgspec.structs.fields(TourSettings)}
     dotted |= {f"gate.{field.name}" for field in msgspec.structs.fields(GateSettings)}
     dotted |= {f"data.{field.name}" for field in msgspec.structs.fields(job_file.JobData)}
+    finished = {*finisher_names("classification"), "vote_loss", "adv = 0.0", "apart", "alone"}
+    told_of = {"members", "load", "told", "mean", "kit", "job", "seed", "state", "exemplars", "Finished", "samples"}
     lists = {'shares = ["class-counts"]', 'objectives = ["mine:Sparse"]'}
-    seen = {"vector", "weight", "devices", "objective", "returned", "memory", "begin", "end", "Departure", "Moment"}
+    seen = {
+        "logits",
+        "penultimate",
+        "trunk",
+        "vector",
+        "weight",
+        "devices",
+        "objective",
+        "returned",
+        "memory",
+        "begin",
+        "end",
+        "Departure",
+        "Moment",
+    }
     optional = {"wanted_sets(number, devices)", "rearranges(number)", 'sojourn.randomness.generator(seed, "a name")'}
     told = {"show", "sojourn strategies", "sojourn strategies show fedseq", "agent.toml", "encoding", "float16", "int8"}
     own_part = {"package.module:Class", 'arranger = { name = "mine:Neighbours", size = 3 }', "name", "[training]"}
     tables = {"[gate]", "[tours]", "true", "false"}
+    figures = {*own_names("classification"), "own_loss", "88.9 % own", "target", "sojourn job list"}
     return (
         {*STRATEGIES, *FORMS, "training", *(name for _, name, _ in FORMS_OF), *MEASURES}
         | fields
@@ -138,8 +162,12 @@ def known_words() -> set[str]:
         | seen
         | optional
         | told
+        | figures
         | own_part
         | tables
+        | finished
+        | told_of
+        | {"sends", "apart = false", "alone = true", "accuracy", "sojourn job watch", "projections", "shares"}
     )
 
 
@@ -218,6 +246,15 @@ def test_the_estimator(mine: ModuleType) -> None:
     exemplars = Exemplars.of(np.zeros((4, 2), np.float32), np.array([0, 1, 2, 0]))
     row = own.load(parts.OwnEstimator(part="mine:Answers"), "estimate").estimate(graphs, numbers(1), exemplars)
     np.testing.assert_array_equal(row, [0.75, 0, 0.25])
+
+
+def test_the_finisher(mine: ModuleType) -> None:
+    members = [Member(name, 1.0, lambda it=it: numbers(it, 0)) for name, it in zip("abc", (1, 2, 9), strict=True)]  # type: ignore[misc]
+    task = FinishTask(members, numbers(4, 0), TINY, job_file.read_job(JOB, "it"), 0)
+    done = finish(parts.OwnFinisher(part="mine:Trimmed"), task)
+    assert done.model is not None
+    np.testing.assert_array_equal(done.model, numbers(1.5, 0))
+    assert done.notes == ("left 1 out",)
 
 
 def test_the_schedule(mine: ModuleType) -> None:

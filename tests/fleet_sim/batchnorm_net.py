@@ -29,7 +29,8 @@ class SmallResidual(nn.Module):
 
 
 class NormalisedRows(nn.Sequential):
-    """The smallest model that has state."""
+    """The smallest model that has state, unless it is made wider."""
 
-    def __init__(self, classes: int) -> None:
-        super().__init__(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, classes))
+    def __init__(self, classes: int, hidden: int = 16) -> None:
+        layers = nn.Linear(64, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, classes)
+        super().__init__(nn.Flatten(), *layers)

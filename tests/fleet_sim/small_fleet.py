@@ -34,6 +34,8 @@ from sojourn.model import vectors
 from sojourn.model.graphs import Graphs
 from sojourn.node.machine import Did, DidNot, Doing
 from sojourn.node.workers import InlineWorkers
+from sojourn.parts import TwoStreamPart
+from sojourn.protocol.abilities import ABILITIES
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit
 from sojourn.protocol.wire import Offer
@@ -45,12 +47,16 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from coordinator.jobs.settings import JobSettings
     from coordinator.state import JobState
     from sojourn.links.memory import Faults, MemoryBroker
     from sojourn.node.node import Node
+    from sojourn.parts import Part
     from sojourn.store.blobs import BlobStore
 
-SHARES = ("class-counts",)
+SHARES = ("class-counts", "projections")
+OWN_GRAPHS = ("ma-echo", "fedov", "fedgen")
+"""Strategies whose kits have graphs that others do not have."""
 TRAINING = 2.0
 """Virtual seconds that a visit takes."""
 _FOLDER = TemporaryDirectory(prefix="sojourn-shards-")
@@ -98,9 +104,19 @@ def shards(count: int) -> dict[str, DataSettings]:
 
 
 @cache
-def _compiled() -> tuple[JobCompiled, MemoryBlobs]:
+def _compiled(objective: Part | None = None, strategy: str = "fedavg") -> tuple[JobCompiled, MemoryBlobs]:
+    """The model of all jobs; one with a second stream, or with graphs of its own, is compiled for itself."""
     blobs = MemoryBlobs()
-    return prepare(PrepareJob("any", job("any")), blobs, KitCache()), blobs
+    settings = msgspec.to_builtins(objective) if objective else {}
+    rounds = None if strategy in OWN_GRAPHS else 2
+    changes = {f"objective__{key}": value for key, value in settings.items()}
+    text = job("any", strategy=strategy, rounds=rounds, **changes)
+    return prepare(PrepareJob("any", text), blobs, KitCache()), blobs
+
+
+def _second_stream(settings: JobSettings) -> Part | None:
+    objective = settings.parts().objective
+    return objective.compiled if isinstance(objective, TwoStreamPart) else None
 
 
 @cache
@@ -120,24 +136,27 @@ class OnceBench(CoordinatorWorker):
         if not isinstance(work, PrepareJob):
             return super().__call__(work, tell)
         settings = read_job(work.text, work.name)
-        compiled, kept = _compiled()
+        own_graphs = settings.strategy if settings.strategy in OWN_GRAPHS else "fedavg"
+        compiled, kept = _compiled(_second_stream(settings), own_graphs)
         for ref in (compiled.kit, compiled.exemplars, compiled.test):
             self._mine.put(kept.read(there(ref).digest), there(ref).digest)
-        held, handout = first_vectors(initial_model(), settings, self._mine, kit_of_jobs())
+        kit = unpack_blob(kept.read(compiled.kit.digest), Kit)
+        initial = vectors.load(kept, compiled.vectors["model"], kit.model)
+        held, handout = first_vectors(initial, settings, self._mine, kit)
         return msgspec.structs.replace(compiled, job=work.name, vectors=held, handout=handout)
 
 
 @cache
-def kit_of_jobs() -> Kit:
-    """The kit that every job here has."""
-    compiled, kept = _compiled()
+def kit_of_jobs(objective: Part | None = None) -> Kit:
+    """The kit that every job here has; with a second stream, those of an objective."""
+    compiled, kept = _compiled(objective)
     return unpack_blob(kept.read(compiled.kit.digest), Kit)
 
 
-def initial_model() -> NDArray[np.float32]:
+def initial_model(objective: Part | None = None) -> NDArray[np.float32]:
     """The model that every job here starts from."""
-    compiled, kept = _compiled()
-    return vectors.load(kept, compiled.vectors["model"], kit_of_jobs().model)
+    compiled, kept = _compiled(objective)
+    return vectors.load(kept, compiled.vectors["model"], kit_of_jobs(objective).model)
 
 
 _OUTCOMES: dict[Any, tuple[Did | DidNot, dict[bytes, bytes]]] = {}
@@ -256,7 +275,9 @@ class SmallFleet(MemoryFleet):
 
     def _agent(self, name: str, data: DataSettings, broker: MemoryBroker) -> Node:
         shares = () if name in self.shy else SHARES
-        offer = Offer("1", "simulated", "onnxruntime", 1, 0, (*NAMES, *self.also), "simulated", shares)
+        offer = Offer(
+            "1", "simulated", "onnxruntime", 1, 0, (*NAMES, *self.also), "simulated", shares, abilities=ABILITIES
+        )
         agent = Agent(name, offer, objection=self.objections.get(name))
         node = self._node(agent, {"edge": MemoryLink(broker)}, lambda store: SlowTraining(self, name, store.blobs))
         node.on_record(lambda record: self._finished(name, record))
@@ -276,8 +297,13 @@ class SmallFleet(MemoryFleet):
 
     def model(self, name: str = "job") -> NDArray[np.float32]:
         """The job's model as the coordinator has it now."""
-        store = self.stores[CLOUD]
-        return vectors.load(store.blobs, self.job(name).vectors["model"], kit_of_jobs().model)
+        return self.vector("model", name)
+
+    def vector(self, vector: str, name: str = "job") -> NDArray[np.float32]:
+        """One of the job's vectors as the coordinator has it now."""
+        blobs, state = self.stores[CLOUD].blobs, self.job(name)
+        kit = unpack_blob(blobs.read(there(state.kit).digest), Kit)
+        return vectors.load(blobs, state.vectors[vector], kit.model)
 
 
 TWO_SITES = {"site-a": ("dev-0", "dev-1"), "site-b": ("dev-2", "dev-3")}

@@ -36,6 +36,19 @@ def test_fedprox_with_mu_0_is_fedavg() -> None:
     check_same(done("fedprox", objective__mu=0), done("fedavg"))
 
 
+def test_fedgen_is_fedavg_in_its_first_round_and_without_its_terms() -> None:
+    small = {"objective__hidden": 16, "finisher__steps": 3, "training__batch": 16}
+    plain = {"training__batch": 16}
+    first = done("fedgen", **small, rounds=1)
+    assert np.array_equal(first.model, done("fedavg", **plain, rounds=1).model)
+    none = done("fedgen", **small, objective__a=0, objective__b=0)
+    assert np.array_equal(none.model, done("fedavg", **plain).model)
+    both = done("fedgen", **small)
+    assert not np.array_equal(both.model, none.model)
+    for knob in ({"objective__a": 0}, {"objective__b": 0}, {"finisher__steps": 9}, {"finisher__eta": 0}):
+        assert not np.array_equal(done("fedgen", **{**small, **knob}).model, both.model), knob
+
+
 def test_fedseq_with_superclients_of_one_is_fedavg() -> None:
     single = {"estimator__epochs": 1, "arranger__max_devices": 1, "schedule__fraction": 1.0}
     check_same(done("fedseq", **single), done("fedavg"))

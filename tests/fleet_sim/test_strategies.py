@@ -31,11 +31,23 @@ SMALL: dict[str, dict[str, Any]] = {
     "naive-gsp-icg": {"arranger__sets": 3, "schedule__fraction": 0.5},
     "fedgsp": {"schedule__beta": 2, "schedule__kappa": 0.6, "rounds": 3},
     **{name: {"arranger__sets": 3, "rounds": 5} for name in ("fedcat", "fedcat-gc", "fedcat-dc")},
+    "fedgen": {"finisher__steps": 5, "objective__hidden": 16},
+    "moon": {"objective__mu": 1.0, "objective__projection": 6, "training__momentum": 0.0},
     "fedelmy": ELMY,
     "fedelmy-few-shot": {**ELMY, "schedule__trips": 2},
     "fedelmy-parallel": ELMY,
     "chain": {"rounds": None},
     "dfedavgm": {"training__momentum": 0.5},
+    "fedov": {"rounds": None, "training__lr": 0.01, "finisher__epochs": 2},
+    "ma-echo": {"rounds": None, "finisher__tau": 3, "objective__rank": 6},
+    "dense": {
+        "rounds": None,
+        "finisher__epochs": 1,
+        "finisher__steps": 2,
+        "finisher__images": 16,
+        "finisher__padding": 1,
+    },
+    "metafed": {"rounds": None, "schedule__trips": 2, "objective__warmup": 2, "objective__threshold": 0.3},
 }
 
 
@@ -48,7 +60,7 @@ def small(name: str, **changes: Any) -> str:
 def test_a_rough_link_gives_the_same_bits(name: str) -> None:
     clean = run(small(name), SITES)
     assert clean.state.status == "done", clean.state.detail
-    assert not np.array_equal(clean.model, initial_model())
+    assert clean.model.shape != initial_model().shape or not np.array_equal(clean.model, initial_model())
     assert np.isfinite(clean.model).all()
     rough = run(small(name), SITES, Faults(loss=0.2, repeat=0.2, delay=0.01, spread=0.4, seed=5))
     assert rough.state.status == "done", rough.state.detail

@@ -181,9 +181,10 @@ def first_round_is_over(fleet: SmallFleet) -> bool:
     return len(fleet.job("job").history) == 1 and not fleet.job("job").tours
 
 
-@pytest.mark.parametrize("strategy", ["feddyn", "scaffold"])
+@pytest.mark.parametrize("strategy", ["feddyn", "scaffold", "metafed"])
 def test_memory_outlives_a_restart_and_a_device_that_lost_it_says_so(strategy: str) -> None:
-    text = job(**{"strategy": strategy, **PLAIN, "rounds": 3})
+    phases = {"rounds": None, "schedule__trips": 1, "objective__warmup": 2, "objective__threshold": -0.5}
+    text = job(**{"strategy": strategy, **PLAIN, **(phases if strategy == "metafed" else {"rounds": 3})})
     plain, restarted, robbed = (SmallFleet(SITES) for _ in range(3))
     for fleet in (plain, restarted, robbed):
         fleet.submit(text)

@@ -39,16 +39,19 @@ alpha = 0.5
 """
 VISIT = 'strategy = "visit"\narranger = { sets = 2, size = 4 }\nestimator = { epochs = 3 }\n'
 # Each with a model of its own: a device that holds a blob from the job before does not get it again.
-HIDDEN = {"visit": 256, "fedavg-int8": 252}
+HIDDEN = {"visit": 256, "fedavg-int8": 252, "metafed": 248}
 UNGATED = "gate = { on = false }\n"
 """The exemplars are the same for all jobs: with the gate on, edge servers would have them from the job before."""
 JOBS = {
     "visit": VISIT,
     "fedavg-int8": f'strategy = "fedavg"\n{UNGATED}encoding = "int8"\n',
     "scaffold-batchnorm-int8": f'strategy = "scaffold"\n{UNGATED}encoding = "int8"\n',
+    "fedbn": f'strategy = "fedbn"\n{UNGATED}',
+    "metafed": f'strategy = "metafed"\n{UNGATED}schedule = {{ trips = 1 }}\nobjective = {{ warmup = 4 }}\n',
 }
 MODELS = {
-    "scaffold-batchnorm-int8": 'name = "tests.fleet_sim.batchnorm_net:NormalisedRows"\noptions = { classes = 10 }'
+    "scaffold-batchnorm-int8": 'name = "tests.fleet_sim.batchnorm_net:NormalisedRows"\noptions = { classes = 10 }',
+    "fedbn": 'name = "tests.fleet_sim.batchnorm_net:NormalisedRows"\noptions = { classes = 10, hidden = 250 }',
 }
 """Of jobs with another model than the usual one."""
 
@@ -111,6 +114,9 @@ def test_a_real_fleet_does_what_was_predicted(fleet, predicted, name) -> None:
     counted = fleet.witness.total() - before
     assert view.status == "done"
     assert [it.accuracy for it in view.history] == [float(row["accuracy"]) for row in told.rows]
+    own = [(it.figures or {}).get("own_accuracy") for it in view.history]  # what devices say of their own models
+    assert own == [float(row["own_accuracy"]) if "own_accuracy" in row else None for row in told.rows]
+    assert all(own) == (name in ("fedbn", "metafed"))
     assert [it.visits for it in view.history] == [int(row["visits"]) for row in told.rows]
     assert len(fleet.trained()) - trained == len(told.visits)
     assert np.array_equal(fleet.model(name), told.model)

@@ -1,6 +1,7 @@
 """The papers' own strategies as processes over a real Mosquitto: the same bits as in memory."""
 
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,19 @@ JOBS: dict[str, dict[str, Any]] = {
     "fedelmy": {"rounds": None, "objective__models": 2, "objective__warmup": 1, "training__optimiser": "adam"},
     "scaffold": {"encoding": "float16"},
     "hierfavg": {},
+    "dense": {
+        "rounds": None,
+        "finisher__epochs": 1,
+        "finisher__steps": 2,
+        "finisher__images": 16,
+        "finisher__padding": 1,
+        "encoding": "float16",
+    },
+    "ma-echo": {"rounds": None, "finisher__tau": 3, "objective__rank": 6},
+    "fedov": {"rounds": None, "training__optimiser": "adam", "training__lr": 0.01, "finisher__epochs": 2},
+    "fedmmd": {"objective__weight": 1.0},
+    "moon": {"objective__projection": 6, "objective__mu": 1.0, "rounds": 3},
+    "fedfusion": {"objective__operator": "conv"},
 }
 
 
@@ -33,7 +47,7 @@ def fleet(tmp_path_factory):
         own_brokers=True,
         max_packet=128_000,
         data=data,
-        flags=("--share", "class-counts"),
+        flags=("--share", "class-counts", "--share", "projections"),
     )
     yield live
     live.stop()
@@ -48,3 +62,24 @@ def test_over_mosquitto_the_bits_are_those_of_memory(fleet, strategy) -> None:
     expected = run(job(**settings))
     assert [report.visits for report in view.history] == [report.visits for report in expected.state.history]
     assert np.array_equal(fleet.model(name), expected.model)
+
+
+def finishes(pid: int) -> bool:
+    """Whether a coordinator has a process beside it that works with torch."""
+    children = Path(f"/proc/{pid}/task").glob("*/children")
+    found = [child for file in children for child in file.read_text().split()]
+    return any(b"coordinator.machine.work" in Path(f"/proc/{child}/cmdline").read_bytes() for child in found)
+
+
+def test_a_coordinator_killed_while_it_finishes_closes_the_round_again(fleet) -> None:
+    name = f"job-{next(NUMBERS)}"
+    settings = {"strategy": "dense", **PLAIN, **JOBS["dense"]}
+    fleet.submit(job(name, **settings))
+    with fleet.operator() as operator:
+        fleet.wait(lambda: operator.job(name, patience=60).status == "running", "its round")
+    fleet.wait(lambda: finishes(fleet.processes["cloud"].pid), "its finisher")
+    fleet.kill("cloud")
+    fleet.start("cloud")
+    view = fleet.finish(name)
+    assert view.status == "done", view.detail
+    assert np.array_equal(fleet.model(name), run(job(**settings)).model)

@@ -17,6 +17,8 @@ from sojourn.parts import (
     AvgM,
     Dyn,
     DynServer,
+    Fusion,
+    FusionMean,
     Ida,
     Objective,
     OwnAggregator,
@@ -42,6 +44,7 @@ ALL: list[tuple[Aggregator, Objective]] = [
     (Ida(), Sgd()),
     (DynServer(), Dyn()),
     (ScaffoldServer(), Scaffold()),
+    (FusionMean(), Fusion()),
     (OWN, Sgd()),
 ]
 WITH_STATE = {

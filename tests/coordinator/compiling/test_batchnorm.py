@@ -172,8 +172,8 @@ def test_the_probe_tells_the_state_and_a_runtime_that_errs_in_it_is_refused() ->
     assert kit.probe.state
 
     class Stale(Graphs):
-        def loss_gradient_and_state(self, vector, x, y, noise=(), beside=()):
-            loss, gradient, _ = super().loss_gradient_and_state(vector, x, y, noise, beside)
+        def loss_gradient_and_state(self, vector, x, y, noise=(), beside=(), streams=None):
+            loss, gradient, _ = super().loss_gradient_and_state(vector, x, y, noise, beside, streams)
             return loss, gradient, vector[self._kit.model.learnt :]
 
     assert check_probe(kit, Graphs(kit)) is None

@@ -59,8 +59,8 @@ class OffNow(Graphs):
         super().__init__(kit)
         self._off = cycle(off)
 
-    def loss_gradient_and_state(self, vector, x, y, noise=(), beside=()):
-        loss, gradient, state = super().loss_gradient_and_state(vector, x, y, noise, beside)
+    def loss_gradient_and_state(self, vector, x, y, noise=(), beside=(), streams=None):
+        loss, gradient, state = super().loss_gradient_and_state(vector, x, y, noise, beside, streams)
         changed = gradient.copy()
         changed[:20] *= 1.1 if next(self._off) else 1.0
         return loss, changed, state

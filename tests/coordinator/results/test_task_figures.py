@@ -17,7 +17,16 @@ from coordinator.results.folder import ROUNDS, ResultFolder
 from coordinator.results.plots import answers_plot, course_figure
 from coordinator.results.report import REPORT, draw
 from coordinator.results.tallies import write_tallies
-from coordinator.results.task_figures import TaskFigures, figure_in, spread_shown, task_in
+from coordinator.results.task_figures import (
+    TaskFigures,
+    belonging,
+    figure_in,
+    figure_of_view,
+    figure_shown,
+    spread_shown,
+    task_in,
+)
+from sojourn.protocol.figure_names import belongs_to, called
 from sojourn.protocol.wire import JobModels, JobTimes, JobView, RoundReport
 
 if TYPE_CHECKING:
@@ -157,3 +166,39 @@ def test_scores_of_normal_and_faulty_samples_are_drawn(tmp_path: Path) -> None:
     assert answers_plot(rows, tmp_path / "a.png").startswith("Scores of test samples")
     assert answers_plot(rows[:1], tmp_path / "b.png")
     assert answers_plot([], tmp_path / "c.png") == ""
+
+
+@pytest.mark.parametrize(("config", "own"), [
+    ({"strategy": "fedbn"}, True),
+    ({"strategy": "metafed", "objective": {"lam": 2.0}}, True),
+    ({"strategy": "fedavg"}, False),
+    ({"strategy": "fedavg", "objective": "local-norms"}, True),
+    ({"strategy": "fedbn", "objective": {"name": "sgd"}}, False),
+    ({"strategy": "fedavg", "objective": {"name": "mine:Pull"}}, False),
+    ({"strategy": "of-tomorrow"}, False),
+    ({}, False),
+])  # fmt: skip
+def test_a_job_file_says_whether_devices_end_with_models_of_their_own(config: dict[str, Any], own: bool) -> None:
+    task = task_in(config)
+    assert task.own is own
+    assert bool(task.shared) is own
+    assert ("own_accuracy" in task.more) is own
+
+
+def test_which_model_a_figure_belongs_to_is_told_by_its_name() -> None:
+    assert belongs_to("accuracy") is None
+    assert belonging(["accuracy", "own_accuracy", "own_devices", "own_validation", "merged_accuracy"]) == {
+        "own accuracy": "each device's own model, on its own test part",
+        "own validation": "each device's own model, on its own validation part",
+        "merged accuracy": "the last round's merged model with each device's own BatchNorm, on its own test part",
+    }
+    assert figure_shown("own_accuracy_spread", 0.25) == "25.0 %"
+    assert figure_shown("own_devices", 6.0) == "6"
+    assert called("own_rmse") == "own RMSE"
+
+
+def test_a_list_of_jobs_says_when_a_figure_is_of_the_devices_own_models() -> None:
+    view = JobView("job", "fedbn", "mlp", "done", "", 2, 2, "train", 0.25, 6)
+    assert figure_of_view(view) == "25.0 %"
+    told = msgspec.structs.replace(view, times=JobTimes(figures={"own_accuracy": 0.75, "macro_f1": 0.1}))
+    assert figure_of_view(told) == "75.0 % own"

@@ -6,7 +6,17 @@ import pytest
 from coordinator.rounds.schedules import Departure, Moment, depart, groups, merges, rearranges, sets_asked_for
 from hierarchy.arranging.arrangement import ClientSet
 from sojourn.errors import ConfigError
-from sojourn.parts import EdgeCloud, EveryRound, OneShot, OwnSchedule, Ring, SequentialToParallel, Slots, fixed_rounds
+from sojourn.parts import (
+    EdgeCloud,
+    EveryRound,
+    OneShot,
+    OwnSchedule,
+    PhasedRing,
+    Ring,
+    SequentialToParallel,
+    Slots,
+    fixed_rounds,
+)
 
 SETS = [ClientSet(f"site-{n % 2}", tuple(f"d{n}{at}" for at in range(4))) for n in range(5)]
 
@@ -156,3 +166,22 @@ def test_a_schedule_of_ones_own_is_asked():
 def test_a_schedule_that_is_not_there_is_said_so():
     with pytest.raises(ConfigError, match="nowhere:Nothing is not installed here"):
         depart(OwnSchedule(part="nowhere:Nothing"), SETS, moment())
+
+
+def test_a_ring_with_phases_has_every_device_alone_before_and_after_its_trips() -> None:
+    ring = PhasedRing(trips=2)
+    assert fixed_rounds(ring) == 4
+    alone = [(each.set.site, each.set.devices, each.leg) for each in depart(ring, SETS, moment(1))]
+    assert alone == [(each.site, (device,), 0) for each in SETS for device in each.devices]
+    assert [each.set.devices for each in depart(ring, SETS, moment(4))] == [devices for _, devices, _ in alone]
+    for number in (2, 3):
+        assert depart(ring, SETS, moment(number)) == [Departure(each, leg=leg) for leg, each in enumerate(SETS)]
+    assert [rearranges(ring, number) for number in (1, 2, 4)] == [True, False, False]
+    assert all(merges(ring, moment(number)) for number in (1, 2, 4))
+
+
+def test_a_device_that_stands_in_two_sets_is_alone_once() -> None:
+    twice = [*SETS[:1], ClientSet("site-9", SETS[0].devices[:2])]
+    assert [each.set.devices for each in depart(PhasedRing(trips=1), twice, moment(1))] == [
+        (device,) for device in SETS[0].devices
+    ]

@@ -19,14 +19,18 @@ from sojourn import parts
 from sojourn.errors import ConfigError
 
 NAMES = [
-    "visit", "hiercluster", "fedavg", "fedavgm", "fedprox", "scaffold", "feddyn", "fedadagrad", "fedadam", "fedyogi",
-    "ida", "hierfavg", "clusamp", "fedseq", "fedseq-prox", "fedseq-dyn", "fedseq-inter", "fedseq-inter-prox",
-    "fedseq-inter-dyn", "fedgsp", "naive-gsp", "naive-gsp-icg", "fedcat", "fedcat-gc", "fedcat-dc", "fedelmy",
-    "fedelmy-few-shot", "fedelmy-parallel", "chain", "dfedavgm", "dfedsam",
+    "visit", "hiercluster", "fedavg", "fedavgm", "fedprox", "fedmmd", "moon", "fedfusion", "scaffold", "feddyn",
+    "fedadagrad", "fedadam", "fedyogi", "ida", "hierfavg", "clusamp", "fedseq", "fedseq-prox", "fedseq-dyn",
+    "fedseq-inter", "fedseq-inter-prox", "fedseq-inter-dyn", "fedgsp", "naive-gsp", "naive-gsp-icg", "fedcat",
+    "fedcat-gc", "fedcat-dc", "fedelmy", "fedelmy-few-shot", "fedelmy-parallel", "chain", "dfedavgm", "dfedsam",
+    "fedbn", "metafed", "dense", "ma-echo", "fedov",
 ]  # fmt: skip
 VARIANTS = {
     ("fedavgm", "fedavg"): {"aggregator"},
     ("fedprox", "fedavg"): {"objective", "training"},
+    ("fedmmd", "fedavg"): {"objective", "training"},
+    ("moon", "fedavg"): {"objective", "training"},
+    ("fedfusion", "fedavg"): {"objective", "aggregator", "training"},
     ("scaffold", "fedavg"): {"objective", "aggregator"},
     ("feddyn", "fedavg"): {"objective", "aggregator", "training"},
     ("fedadagrad", "fedavg"): {"aggregator", "training"},
@@ -50,14 +54,27 @@ VARIANTS = {
     ("fedelmy-few-shot", "fedelmy"): {"schedule"},
     ("fedelmy-parallel", "fedelmy"): {"arranger", "schedule", "objective", "aggregator"},
     ("chain", "fedelmy"): {"objective"},
+    ("fedbn", "fedavg"): {"objective", "aggregator", "training"},
+    ("dense", "fedavg"): {"schedule", "aggregator", "finisher", "training"},
+    ("ma-echo", "dense"): {"objective", "finisher", "training"},
+    ("fedov", "dense"): {"objective", "finisher", "training"},
+    ("metafed", "chain"): {"arranger", "schedule", "objective", "aggregator", "training"},
 }
 TRAINING = {
     "fedprox": parts.Training(epochs=20, batch=10),
+    "fedmmd": parts.Training(epochs=2, batch=128, lr=2e-3),
+    "moon": parts.Training(epochs=10, batch=64, lr=0.01, momentum=0.9, weight_decay=1e-5),
+    "fedfusion": parts.Training(epochs=5, batch=64, lr=5e-3, momentum=0.9, weight_decay=5e-4),
     "feddyn": parts.Training(epochs=5, batch=50, lr=0.1, weight_decay=1e-3),
     "fedseq": parts.Training(lr=0.01, weight_decay=4e-4, batch=64),
     "fedgsp": parts.Training(lr=0.01, batch=5),
     "fedcat": parts.Training(lr=0.01, batch=50, epochs=5, momentum=0.9),
     "fedelmy": parts.Training(lr=1e-3, batch=128, epochs=200, optimiser="adam", weight_decay=1e-4),
+    "fedbn": parts.Training(lr=0.01, batch=32, epochs=1),
+    "metafed": parts.Training(lr=0.01, batch=32, epochs=1),
+    "dense": parts.Training(lr=0.01, momentum=0.9, batch=128, epochs=200),
+    "ma-echo": parts.Training(lr=0.01, momentum=0.5, batch=64, epochs=10),
+    "fedov": parts.Training(lr=1e-3, optimiser="adam", weight_decay=1e-5, batch=64, epochs=200),
     "dfedsam": parts.Training(lr=0.1, batch=128, epochs=5, momentum=0.9, weight_decay=5e-4),
 }
 
@@ -130,6 +147,10 @@ def test_papers_that_say_how_they_train(name: str, training: parts.Training) -> 
     ("name", "kind", "part"),
     [
         ("fedprox", "objective", parts.Prox(mu=0.01)),
+        ("fedmmd", "objective", parts.Mmd(weight=0.1, layer="logits", distance="mmd", floor=1e-4)),
+        ("moon", "objective", parts.Moon(mu=5.0, tau=0.5, projection=256)),
+        ("fedfusion", "objective", parts.Fusion(operator="multi", evaluate="fused")),
+        ("fedfusion", "aggregator", parts.FusionMean(smoothing=0.9, weighting="uniform")),
         ("feddyn", "objective", parts.Dyn(a=0.01)),
         ("fedavgm", "aggregator", parts.AvgM(momentum=0.9, lr=1.0)),
         ("fedadam", "aggregator", parts.Adam(lr=0.01)),
@@ -181,7 +202,7 @@ def test_a_swapped_part_starts_from_its_own_defaults() -> None:
         ({"arranger": {"fracton": 0.5}}, r"it: unknown key 'fracton' in \[arranger\]; did you mean 'fraction'\?"),
         (
             {"objective": {"mu": 0.5}},
-            r"it: unknown key 'mu' in \[objective\]; sgd has none, prox has: set objective.name",
+            r"it: unknown key 'mu' in \[objective\]; sgd has none, prox or moon has: set objective.name",
         ),
         ({"training": {"momentun": 0.5}}, r"it: unknown key 'momentun' in \[training\]; did you mean 'momentum'\?"),
         ({"arranger": {"fraction": 2}}, "it: arranger.fraction: expected `float` <= 1.0"),
@@ -212,6 +233,9 @@ def test_own_parts_are_named_by_their_class_with_their_settings_beside() -> None
         ("clusamp", ["samples told: how many each", "updates"]),
         ("scaffold", ["memory for a control variate"]),
         ("feddyn", ["memory for one vector"]),
+        ("fedmmd", ["1 frozen model beside", "samples told"]),
+        ("moon", ["2 frozen models beside", "memory for one model", "samples told"]),
+        ("fedfusion", ["1 frozen model beside"]),
         ("fedelmy", ["memory for 7 models"]),
         ("dfedsam", ["two gradients"]),
     ],

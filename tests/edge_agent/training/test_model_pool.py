@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from edge_agent.training.model_pool import SampleSubset, shuffled, split
+from edge_agent.training.held_out import SampleSubset, parted
+from edge_agent.training.model_pool import shuffled
 from sojourn.model.graphs import Graphs
 from sojourn.parts import Elmy, Sgd
 from sojourn.randomness import batches, derive, generator
@@ -181,22 +182,23 @@ class Numbers:
     ("count", "share", "held"), [(50, 0.1, 5), (10, 0.1, 1), (5, 0.1, 1), (9, 0.5, 5), (100, 0.33, 33)]
 )
 def test_a_split_takes_every_sample_once_and_is_always_the_same(count: int, share: float, held: int) -> None:
-    (learnt, out), again = split(Numbers(count), share), split(Numbers(count), share)
+    parts, again = parted(Numbers(count), share), parted(Numbers(count), share)
+    learnt, out = parts.learnt, parts.validation
     assert isinstance(learnt, SampleSubset)
     assert isinstance(out, SampleSubset)
     assert len(out) == held
     assert sorted([*learnt.y, *out.y]) == list(range(count))
-    assert again[1] is not None
-    assert out.y.tolist() == again[1].y.tolist()
+    assert again.validation is not None
+    assert out.y.tolist() == again.validation.y.tolist()
     x, y = out.batch(np.array([0]), "float32")
     assert (x[0], y[0]) == (out.y[0], out.y[0])
 
 
 @pytest.mark.parametrize(("count", "share"), [(50, 0.0), (4, 0.1), (1, 0.5), (3, 0.99)])
 def test_where_one_side_would_be_empty_nothing_is_held_out(count: int, share: float) -> None:
-    learnt, out = split(Numbers(count), share)
-    assert out is None
-    assert len(learnt) == count
+    parts = parted(Numbers(count), share)
+    assert parts.validation is None
+    assert len(parts.learnt) == count
 
 
 def test_few_samples_train_without_a_split(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ class Parabola(Graphs):
         self.asked += 1
         return float(x.mean() * (vector @ vector))
 
-    def loss_and_gradient(self, vector, x, y, noise=(), beside=()) -> tuple[float, Any]:
+    def loss_and_gradient(self, vector, x, y, noise=(), beside=(), streams=None) -> tuple[float, Any]:
         self.asked += 1
         return float(x.mean() * (vector @ vector)), (2 * x.mean() * vector).astype(np.float32)
 

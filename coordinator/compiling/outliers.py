@@ -1,0 +1,216 @@
+"""Training with a class for what is unknown (FedOV): the graph of all terms, of the votes, and of the samples' slope.
+
+All passes of a step run with the same dropout. A model whose layers have state has no graph of its own for training:
+a device puts samples and outliers into one batch of the plain one.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import torch
+from torch import nn
+
+from coordinator.compiling.exporting import exported, trace_outputs, trace_with
+from coordinator.compiling.taps import last_linear
+from coordinator.compiling.tracing import Trainee
+from sojourn.errors import ModelError
+from sojourn.model.graphs import Graphs
+from sojourn.protocol.spec import MoreGraphs, OutlierGraphs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from coordinator.compiling.preprocessing import Normalised
+    from coordinator.compiling.samples import ProbeSamples
+    from sojourn.parts import Outliers
+    from sojourn.protocol.spec import InputSpec, Kit
+
+FAR = 1e4
+"""Taken off the answer for a sample's own class, to look at the others."""
+TOLERANCE = 1e-3
+"""Of a gradient's length, beside torch's."""
+ROWS = 3
+IMAGE_AXES = 3
+
+
+class OutlierTrainee(Trainee):
+    """A module with C + 1 answers, trained on samples, outliers and mixtures."""
+
+    def __init__(self, plain: Trainee, objective: Outliers, x: Tensor) -> None:
+        """Train what `plain` does; `x` are some samples."""
+        super().__init__(plain.module, plain.feed, plain.learning)
+        self._objective = objective
+        inner = plain.module.get_submodule("module")
+        self._layer, self._given = _mixing_layer(inner, objective.layer, x) if objective.mix else ("", False)
+        weights = {name: getattr(objective, name) for name in ("outlier", "masked", "mix", "adversarial")}
+        self.terms = () if self._with_state else tuple(name for name, weight in weights.items() if weight)
+
+    def graphs(self, kit: Kit, samples: ProbeSamples, seed: int) -> OutlierGraphs:
+        """All graphs of its own, compared with torch."""
+        batch = samples.batch(5, seed)
+        x, y = torch.from_numpy(batch.x), torch.from_numpy(batch.y)
+        whole: Normalised = self.module  # type: ignore[assignment]
+        channels = x.shape[1]
+        made = OutlierGraphs(
+            exported(trace_outputs(lambda tensors, x: (self._answers(tensors, x),), self, x, ["votes"])),
+            exported(trace_outputs(lambda tensors, x: (self._slope(tensors, x),), self, x, ["slope"])),
+            self._train_graph(x, y, batch.noise) if self.terms else b"",
+            self.terms,
+            _each_channel(whole.mean, channels, 0.0),
+            _each_channel(whole.std, channels, 1.0),
+        )
+        _check(made, kit, self, samples, seed)
+        return made
+
+    def _train_graph(self, x: Tensor, y: Tensor, noise: Sequence[NDArray[np.float32]]) -> bytes:
+        names = OutlierGraphs(b"", b"", b"", self.terms).further
+        further = [torch.ones(len(x)) if name in ("unlike", "share") else x for name in names]
+
+        def function(vector: Tensor, batched: list[Tensor]) -> tuple[Tensor, ...]:
+            more = dict(zip(names, batched[2 : 2 + len(names)], strict=True))
+            drawn = batched[2 + len(names) :]
+            loss, gradients = self.loss_and_slope(self.split(vector), batched[0], batched[1], drawn, more)
+            return loss, torch.cat([each.reshape(-1) for each in gradients])
+
+        drawn = [torch.from_numpy(values) for values in noise]
+        inputs = ["vector", "x", "y", *names, *(f"noise_{at}" for at in range(len(noise)))]
+        return exported(trace_with(function, self, [x, y, *further, *drawn], inputs, ["loss", "gradient"]))
+
+    def loss_and_slope(
+        self, tensors: Sequence[Tensor], x: Tensor, y: Tensor, noise: Sequence[Tensor], more: Mapping[str, Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The plain loss, and the gradient of all terms by each tensor."""
+        self.module.train()
+        leaves = [tensor.detach().requires_grad_() for tensor in tensors]
+        with torch.enable_grad():
+            loss, whole = self._terms(leaves, x, y, noise, more)
+            gradients = torch.autograd.grad(whole, leaves, allow_unused=True)
+        filled = [torch.zeros_like(t) if g is None else g for t, g in zip(leaves, gradients, strict=True)]
+        return loss.detach(), filled
+
+    def _terms(
+        self, w: Sequence[Tensor], x: Tensor, y: Tensor, noise: Sequence[Tensor], more: Mapping[str, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        settings, unknown = self._objective, self.learning.task.output[0] - 1
+        hot = (y.unsqueeze(1) == torch.arange(unknown + 1)).to(x.dtype)
+        answers = self._drawn(w, x, noise)
+        loss = -(answers.log_softmax(1) * hot).sum(1).mean()
+        whole = loss
+        if "outlier" in self.terms:
+            whole = whole + settings.outlier * _unknown(self._drawn(w, more["outlier"], noise)).mean()
+        if "masked" in self.terms:
+            whole = whole + settings.masked * _unknown(answers - FAR * hot).mean()
+        if "mix" in self.terms:
+            each = _unknown(self._mixed(w, x, more, noise)) * more["unlike"]
+            whole = whole + settings.mix * each.sum() / more["unlike"].sum().clamp(min=1.0)
+        if "adversarial" in self.terms:
+            whole = whole + settings.adversarial * _unknown(self._drawn(w, more["adversarial"], noise)).mean()
+        return loss, whole
+
+    def _drawn(self, w: Sequence[Tensor], x: Tensor, noise: Sequence[Tensor]) -> Tensor:
+        self.feed.give(noise)
+        return self._call(w, x)
+
+    def _mixed(self, w: Sequence[Tensor], x: Tensor, more: Mapping[str, Tensor], noise: Sequence[Tensor]) -> Tensor:
+        """h(share phi(x) + (1 - share) phi(other))."""
+        inner, seen = self.module.get_submodule("module"), list["Tensor"]()
+        with _changed(inner, self._layer, self._given, lambda it: seen.append(it) or it):  # type: ignore[func-returns-value]
+            self._drawn(w, more["other"], noise)
+        share = more["share"].reshape(-1, *([1] * (seen[0].dim() - 1)))
+        with _changed(inner, self._layer, self._given, lambda it: share * it + (1 - share) * seen[0]):
+            return self._drawn(w, x, noise)
+
+    def _answers(self, tensors: Sequence[Tensor], x: Tensor) -> Tensor:
+        self.module.eval()
+        return self._call(tensors, x)
+
+    def _slope(self, tensors: Sequence[Tensor], x: Tensor) -> Tensor:
+        """Of the sum of cross-entropies with the unknown, by the samples."""
+        leaf = x.detach().requires_grad_()
+        with torch.enable_grad():
+            return torch.autograd.grad(_unknown(self._answers(tensors, leaf)).sum(), leaf)[0]
+
+
+def with_outliers(kit: Kit, trainee: Trainee, objective: Outliers, samples: ProbeSamples, seed: int) -> Kit:
+    """The kit with the graphs that an objective with outliers needs."""
+    x = torch.from_numpy(samples.batch(2, seed).x)
+    made = OutlierTrainee(trainee, objective, x).graphs(kit, samples, seed)
+    return msgspec.structs.replace(kit, more=MoreGraphs(outliers=made))
+
+
+def check_images(spec: InputSpec) -> None:
+    """Refuse what no outliers can be made of, before anything is compiled."""
+    if len(spec.shape) != IMAGE_AXES or spec.dtype != "float32":
+        raise ModelError(
+            f"outliers are made of images (channels, height, width), and this job's input is {spec.dtype} of shape "
+            f"{list(spec.shape)}: choose another strategy"
+        )
+
+
+def _unknown(answers: Tensor) -> Tensor:
+    """The cross-entropy of each sample and the last class."""
+    return -answers.log_softmax(1)[:, -1]
+
+
+def _mixing_layer(inner: nn.Module, name: str, x: Tensor) -> tuple[str, bool]:
+    """Where samples are mixed, and whether what the layer is given is: of a model with one such layer it is that."""
+    dense = [each for each, layer in inner.named_modules() if isinstance(layer, nn.Linear)]
+    if name and name not in dict(inner.named_modules()):
+        raise ModelError(f"objective.layer: the model has no layer {name!r}")
+    if name:
+        return name, False
+    last = last_linear(inner, x, "objective.layer")
+    return (dense[0], False) if dense[0] != last else (last, True)
+
+
+@contextmanager
+def _changed(inner: nn.Module, layer: str, given: bool, change: object) -> Iterator[None]:
+    """Let something else pass a layer than it is given, or gives."""
+    place = inner.get_submodule(layer)
+    hook = (
+        place.register_forward_pre_hook(lambda _layer, inputs: (change(inputs[0]),))  # type: ignore[operator]
+        if given
+        else place.register_forward_hook(lambda _layer, _inputs, output: change(output))  # type: ignore[operator]
+    )
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _each_channel(values: Tensor | None, channels: int, otherwise: float) -> tuple[float, ...]:
+    if values is None:
+        return (otherwise,) * channels
+    return tuple(float(value) for value in values.reshape(-1).expand(channels))
+
+
+def _check(made: OutlierGraphs, kit: Kit, trainee: OutlierTrainee, samples: ProbeSamples, seed: int) -> None:
+    """Compare the graphs with torch on a batch that is not the traced one; ModelError where they differ."""
+    graphs = Graphs(msgspec.structs.replace(kit, more=MoreGraphs(outliers=made)))
+    batch, other = samples.batch(ROWS, seed + 1), samples.batch(ROWS, seed + 2)
+    vector = trainee.initial.numpy()
+    x, y, w = torch.from_numpy(batch.x), torch.from_numpy(batch.y), trainee.split(trainee.initial)
+    with torch.no_grad():
+        pairs = [(graphs.votes(vector, batch.x), trainee._answers(w, x).numpy())]
+    pairs.append((graphs.slope(vector, batch.x), trainee._slope(w, x).numpy()))
+    if made.terms:
+        rows = np.linspace(0.2, 0.9, ROWS).astype(np.float32)
+        further = {name: rows if name in ("unlike", "share") else other.x for name in made.further}
+        feeds = {f"noise_{at}": values for at, values in enumerate(batch.noise)}
+        found = graphs.open_loss_and_gradient(vector, {"x": batch.x, "y": batch.y, **further, **feeds})
+        drawn = [torch.from_numpy(values) for values in batch.noise]
+        more = {name: torch.from_numpy(values) for name, values in further.items()}
+        loss, gradients = trainee.loss_and_slope(w, x, y, drawn, more)
+        pairs += [(np.array(found[0]), loss.numpy())]
+        pairs += [(found[1], torch.cat([each.reshape(-1) for each in gradients]).numpy())]
+    for here, there in pairs:
+        apart = float(np.linalg.norm(np.float64(here) - there))
+        if not apart <= TOLERANCE * max(1e-6, float(np.linalg.norm(np.float64(there)))):
+            raise ModelError(f"a graph with outliers differs from torch by {apart:.3g}: name another model")

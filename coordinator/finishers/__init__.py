@@ -1,0 +1,1 @@
+"""What is made of all members' models at once: one file for each finisher."""

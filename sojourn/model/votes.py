@@ -1,0 +1,45 @@
+"""Votes of several models: what each says of samples, and what they say together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from sojourn.model.graphs import Graphs
+
+BATCH = 256
+
+
+def probabilities(graphs: Graphs, vector: NDArray[np.float32], x: NDArray[np.generic]) -> NDArray[np.float64]:
+    """A model's probabilities for each sample: of its classes, and of the unknown where it has such an answer."""
+    ask = graphs.votes if graphs.decides else graphs.outputs
+    return softmax(np.concatenate([ask(vector, x[at : at + BATCH]) for at in range(0, len(x), BATCH)]))
+
+
+def votes_of(said: Sequence[NDArray[np.float64]], most: int = 0, *, unknown: bool = True) -> NDArray[np.float64]:
+    """The sum of the models' probabilities of the classes that are known.
+
+    most: how many models vote on a sample, those that find it the least unknown; 0 for all.
+    """
+    each = np.stack(said)
+    if not unknown:
+        return np.asarray(each.sum(0))
+    if most and most < len(each):
+        doubt = each[:, :, -1].argsort(0, kind="stable").argsort(0, kind="stable")
+        each = np.where((doubt < most)[:, :, None], each, 0.0)
+    found: NDArray[np.float64] = each[:, :, :-1].sum(0)
+    return found
+
+
+def softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Probabilities, row by row."""
+    wide = logits.astype(np.float64)
+    raised = np.exp(wide - wide.max(-1, keepdims=True))
+    found: NDArray[np.float64] = raised / raised.sum(-1, keepdims=True)
+    return found
