@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sojourn.parts import GeneratorServer
     from sojourn.protocol.spec import Kit
 
-    Array = NDArray[np.float64]
+    Array = NDArray[np.floating]
     Parts = dict[str, Array]
 
 BETAS = (0.9, 0.999)

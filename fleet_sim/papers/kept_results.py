@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 from dataclasses import dataclass
 from hashlib import sha256
+from math import isfinite, nan
 from typing import TYPE_CHECKING
 
 from coordinator.results.folder import write_table
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 RUNS, COURSES = "runs.csv", "courses.csv"
 RUN_COLUMNS = (
-    "method", "seed", "date", "version", "seconds", "model", "figure", "rounds", "visits", "lost", "settings",
+    "method", "seed", "date", "version", "seconds", "figure", "own", "vote", "rounds", "visits", "lost", "settings",
 )  # fmt: skip
 COURSE_COLUMNS = ("method", "seed", "round", "value", "loss", "bytes", "clock")
 DIGITS = 5
@@ -33,7 +34,8 @@ DIGITS = 5
 class KeptRun:
     """One run of a table: which method and seed, when and with what it was made, and its rounds.
 
-    model: whose figures these are, where a method ends in more than one model.
+    figure: what `course` tells of the job's one model. own, vote: the same of the devices' own models, and of their
+    vote, at the end; NaN where a method does not end in such.
     seconds: of this machine, with all that ran beside it; 0 where the run was not done in one go.
     settings: a short digest of the job file that it was made of; a file that has changed since is run again.
     """
@@ -42,8 +44,9 @@ class KeptRun:
     seed: int
     date: str
     seconds: float
-    model: str
     figure: str
+    own: float
+    vote: float
     course: Rows
     visits: int
     lost: int
@@ -87,7 +90,8 @@ def read_kept(folder: Path) -> dict[tuple[str, int], KeptRun]:
         key, figure = (row["method"], int(row["seed"])), row["figure"]
         course = [{**each, figure: each["value"]} for each in courses.get(key, [])]
         found[key] = KeptRun(
-            *key, row["date"], float(row["seconds"]), row["model"], figure, course,
+            *key, row["date"], float(row["seconds"]), figure, float(row["own"] or nan), float(row["vote"] or nan),
+            course,
             int(row["visits"]), int(row["lost"]), row["settings"], row["version"],
         )  # fmt: skip
     return found
@@ -107,8 +111,9 @@ def write_kept(folder: Path, runs: Iterable[KeptRun]) -> None:
 
 def _line(it: KeptRun) -> tuple[object, ...]:
     rounds = it.course[-1]["round"] if it.course else 0
+    others = (f"{value:.{DIGITS}g}" if isfinite(value) else "" for value in (it.own, it.vote))
     return (
-        it.method, it.seed, it.date, it.version, f"{it.seconds:.0f}", it.model, it.figure, rounds, it.visits, it.lost,
+        it.method, it.seed, it.date, it.version, f"{it.seconds:.0f}", it.figure, *others, rounds, it.visits, it.lost,
         it.settings,
     )  # fmt: skip
 

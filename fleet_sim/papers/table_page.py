@@ -12,7 +12,7 @@ from coordinator.results.task_figures import KINDS, figure_shown
 from fleet_sim.console.comparison_report import rounds_to
 from fleet_sim.papers.kept_results import COURSES, RUNS
 from sojourn.figures import clock_of
-from sojourn.protocol.figure_names import MAIN, SHARES, better, called
+from sojourn.protocol.figure_names import MAIN, OWN, SHARES, VOTE, belongs_to, better, called
 from sojourn.store.files import write_atomically
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def write_page(
     parts = [f"# {table.title}", _made_by(folder.name), table.about.strip()]
     if done:
         parts.append(_markdown(_lines(done, table)))
+        parts.append(_whose([it for kept in done.values() for it in kept]))
         if longest > 1:
             figure = next(iter(done.values()))[0].figure
             course_plot({name: [it.course for it in kept] for name, kept in done.items()}, folder / PICTURE, figure)
@@ -70,11 +71,14 @@ def _lines(done: Mapping[str, Sequence[KeptRun]], table: PaperTable) -> list[dic
     figure = runs[0].figure
     kind = next(kind for kind in KINDS if MAIN[kind] == figure)
     reach = None if table.reach is None else goal_of(table.reach, kind, "reach")
+    with_others = _has_others(runs)
     several, common = any(len(it.course) > 1 for it in runs), min(len(it.course) for it in runs)
     lines = []
     for name, kept in done.items():
-        line = {"method": name, "whose model": kept[0].model, "seeds": str(len(kept))}
+        line = {"method": name, "seeds": str(len(kept))}
         line[called(figure)] = interval_shown(figure, [it.values[-1] for it in kept])
+        for begins, values in (_others(kept) if with_others else {}).items():
+            line[called(begins + figure)] = interval_shown(figure, values)
         if several and common >= LAST:
             means = [fmean(it.values[common - LAST : common]) for it in kept]
             line[f"mean of rounds {common - LAST + 1} to {common}"] = interval_shown(figure, means)
@@ -87,10 +91,25 @@ def _lines(done: Mapping[str, Sequence[KeptRun]], table: PaperTable) -> list[dic
         if table.paper:
             line["paper"] = table.paper.get(name, "")
         lines.append(line)
-    if len({line["whose model"] for line in lines}) == 1:
-        for line in lines:
-            del line["whose model"]
     return lines
+
+
+def _others(kept: Sequence[KeptRun]) -> dict[str, list[float]]:
+    """What models other than the job's one came to, by how their figures' names begin."""
+    return {OWN: [it.own for it in kept], VOTE: [it.vote for it in kept]}
+
+
+def _has_others(runs: Iterable[KeptRun]) -> bool:
+    return any(isfinite(value) for it in runs for value in (it.own, it.vote))
+
+
+def _whose(runs: Sequence[KeptRun]) -> str:
+    """Which model a number belongs to, where some methods end with others than one."""
+    if not _has_others(runs):
+        return ""
+    figure = runs[0].figure
+    told = " ".join(f"*{called(begins + figure)}*: {belongs_to(begins + figure)}." for begins in (OWN, VOTE))
+    return f"*{called(figure)}*: the job's one model, on the job's test set. {told}"
 
 
 def _best(it: KeptRun) -> float:

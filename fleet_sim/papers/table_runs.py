@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.console.time_left import describe_time_left
 from coordinator.results.folder import CONFIG, ResultFolder
+from coordinator.results.task_figures import figure_in
 from fleet_sim.console.comparing import Comparison, rows_of_run, runs_of
 from fleet_sim.console.simulating import write
 from fleet_sim.papers.kept_results import KeptRun, digest_of, kept_course, read_kept, write_kept
 from fleet_sim.papers.table_page import PAGE, write_page
 from sojourn.errors import ConfigError
+from sojourn.protocol.figure_names import OWN, VOTE
 from sojourn.settings import nearest
 
 if TYPE_CHECKING:
@@ -92,7 +94,8 @@ def _done(run: ComparedRun, it: TableRuns, console: Console) -> KeptRun:
     figure = ResultFolder(folder, resume=True).task.main
     visits, lost = (sum(int(row[key]) for row in rows) for key in ("visits", "lost"))
     course = kept_course(rows, figure)
-    return KeptRun(*_key(run), today, seconds, "one model", figure, course, visits, lost, it.digests[run.group])
+    own, vote = (figure_in(rows[-1], begins + figure) for begins in (OWN, VOTE))
+    return KeptRun(*_key(run), today, seconds, figure, own, vote, course, visits, lost, it.digests[run.group])
 
 
 def _left(
