@@ -71,6 +71,7 @@ CONTENTS = {
             "Anomalies <anomaly/README>",
         ),
     },
+    "benchmarks/papers/README": {"": ("*/README",)},
     "benchmarks/README": {"": ("RESULTS", "On a GPU <gpu>", "Papers <papers/README>")},
 }  # fmt: skip
 """The navigation: under each page that has others below it, their headings and pages. A page in none is an error."""
