@@ -29,7 +29,7 @@ def search(label: str, changed: Changed, value: str = "") -> None:
         )
 
 
-class Choice:
+class Dropdown:
     """One of several; the options may be set later."""
 
     def __init__(self, label: str, options: Sequence[tuple[str, str]], changed: Changed, value: str = "") -> None:

@@ -38,7 +38,7 @@ _TRIES = 5
 _PAUSE = 0.2
 
 
-class About(msgspec.Struct, frozen=True, kw_only=True):
+class BackupAbout(msgspec.Struct, frozen=True, kw_only=True):
     """What a backup says of itself; a later version may say more."""
 
     made: str
@@ -46,7 +46,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     blobs: int
 
 
-def back_up(store: Path, target: Path) -> About:
+def back_up(store: Path, target: Path) -> BackupAbout:
     """Copy a store into a file, whether a coordinator runs on it or not."""
     if not (store / JOURNAL).exists():
         raise UserError(f"{store} holds no journal: name the coordinator's --store, or its --settings")
@@ -54,13 +54,15 @@ def back_up(store: Path, target: Path) -> About:
         raise UserError(f"{target} cannot be written: name a file in a folder that exists")
     with disk_errors(f"backing up {store}"), tempfile.TemporaryDirectory(prefix=".backup-", dir=store) as name:
         kept = _matching(store, Path(name))
-        about = About(made=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), version=__version__, blobs=len(kept))
+        about = BackupAbout(
+            made=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), version=__version__, blobs=len(kept)
+        )
         with written_beside(target, mode=0o600) as file:
             _pack(file, about, Path(name) / JOURNAL, kept)
     return about
 
 
-def restore(source: Path, store: Path, *, force: bool) -> About:
+def restore(source: Path, store: Path, *, force: bool) -> BackupAbout:
     """Put a backup in the place of a store that is empty or, with `force`, of any; that is kept beside."""
     with disk_errors(f"restoring {store}"):
         private_store(store)
@@ -157,7 +159,7 @@ def _link(source: Path, target: Path) -> bool:
     return True
 
 
-def _pack(file: BinaryIO, about: About, journal: Path, blobs: list[Path]) -> None:
+def _pack(file: BinaryIO, about: BackupAbout, journal: Path, blobs: list[Path]) -> None:
     with tarfile.open(fileobj=file, mode="w") as tar:
         text = toml.dumps(msgspec.to_builtins(about)).encode()
         entry = tarfile.TarInfo(ABOUT)
@@ -168,7 +170,7 @@ def _pack(file: BinaryIO, about: About, journal: Path, blobs: list[Path]) -> Non
             tar.add(blob, f"{BLOBS}/{blob.name}")
 
 
-def _unpack(source: Path, folder: Path) -> About:
+def _unpack(source: Path, folder: Path) -> BackupAbout:
     """The files of a backup, each of them checked."""
     about = None
     (folder / BLOBS).mkdir(mode=0o700)
@@ -180,7 +182,7 @@ def _unpack(source: Path, folder: Path) -> About:
                 if content is None or (parent, name) not in {("", ABOUT), ("", JOURNAL), (BLOBS, name)}:
                     raise UserError(f"{source} is not a backup of a coordinator: it holds {entry.name[:100]!r}")
                 if name == ABOUT:
-                    about = read_text(content.read().decode(), About, f"{source}: {ABOUT}")
+                    about = read_text(content.read().decode(), BackupAbout, f"{source}: {ABOUT}")
                 elif name == JOURNAL:
                     private_file(folder / JOURNAL)
                     with (folder / JOURNAL).open("wb") as file:

@@ -30,7 +30,7 @@ MEGABYTE = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class Member:
+class MemberModel:
     """A model that came home: by the device that trained it last, with the samples that it has seen.
 
     load: reads the model. told: reads what its device told of itself (`ObjectivePart.tells`), by name.
@@ -51,7 +51,7 @@ class FinishTask:
     as it begins, in words.
     """
 
-    members: Sequence[Member]
+    members: Sequence[MemberModel]
     mean: Vector
     kit: Kit
     job: JobSettings

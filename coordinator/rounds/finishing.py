@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from coordinator.finishers.finishing import finish
-from coordinator.finishers.task import FinishTask, Member
+from coordinator.finishers.task import FinishTask, MemberModel
 from coordinator.rounds.results import told_by, tour_model
 from coordinator.state import JobState
 from sojourn.errors import JobError
@@ -130,12 +130,12 @@ def load_flat(blobs: BlobStore, ref: Ref) -> vectors.Vector:
     return vectors.load(blobs, ref, flat(ref.size // FLOAT32))
 
 
-def _member(each: MemberRef, state: JobState, kit: Kit, blobs: BlobStore) -> Member:
+def _member(each: MemberRef, state: JobState, kit: Kit, blobs: BlobStore) -> MemberModel:
     objective = state.strategy.objective
     told: dict[str, Load] = {
         name: partial(vectors.load, blobs, ref, spec_of_vector(name, objective, kit)) for name, ref in each.told.items()
     }
-    return Member(each.name, each.samples, partial(vectors.load, blobs, each.model, kit.model), told)
+    return MemberModel(each.name, each.samples, partial(vectors.load, blobs, each.model, kit.model), told)
 
 
 def _plain(name: str) -> str:

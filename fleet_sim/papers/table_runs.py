@@ -89,7 +89,7 @@ def _done(run: ComparedRun, it: TableRuns, console: Console) -> KeptRun:
     folder = it.output / run.folder
     resumed, began = (folder / CONFIG).exists(), time.monotonic()
     rows = rows_of_run(run, folder, console, f"sojourn papers {it.folder.name}", resume=True)
-    seconds = 0.0 if resumed else time.monotonic() - began
+    seconds = 0.0 if resumed else float(round(time.monotonic() - began))
     today = dt.datetime.now(dt.UTC).date().isoformat()
     figure = ResultFolder(folder, resume=True).task.main
     visits, lost = (sum(int(row[key]) for row in rows) for key in ("visits", "lost"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from fleet_web.live.known_devices import KnownDevices
+from fleet_web.live.known_devices import WatchedDevices
 from fleet_web.source import TOPICS, Reach, Topic
 from sojourn.errors import JobError, LinkError, SojournError, UserError
 from sojourn.text import clean
@@ -42,7 +42,7 @@ class ChangeFollower:
         self.reach = Reach(here=False, why="it has not answered yet", since=time.time())
         self.waits: Callable[[], bool] = lambda: False
         """Whether a question waits, so that `look` should return."""
-        self.devices = KnownDevices()
+        self.devices = WatchedDevices()
         self.told: int | None = None
         """The newest mark that the coordinator told; None where it tells none."""
         self._marks = dict.fromkeys(TOPICS, 0)

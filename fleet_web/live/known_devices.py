@@ -17,7 +17,7 @@ INTEREST = 30.0
 """Seconds after a page asked for them in which changes are told along with the news: that saves a question each."""
 
 
-class KnownDevices:
+class WatchedDevices:
     """By name. Only the operator's thread writes here."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from fleet_web.pages.job import by_controls
 from fleet_web.patched import Patched, add_style
 from fleet_web.refreshing import follow
 from fleet_web.source import LIVE
-from fleet_web.story.comparison import MOST_RUNS, Comparison, compared
+from fleet_web.story.comparison import MOST_RUNS, RunComparison, compared
 from fleet_web.story.job_story import ACROSS, JobStory
 from fleet_web.words import Words
 from sojourn.errors import SojournError
@@ -94,7 +94,7 @@ class ComparePage:
             return tag("p", "There is no job yet.", class_="dim")
         return tag("ul", *boxes, class_="choose", aria_label="Runs that can be compared")
 
-    def _drawn(self, comparison: Comparison) -> Markup:
+    def _drawn(self, comparison: RunComparison) -> Markup:
         longest = max((story.clocks[-1] for story in comparison.runs.values()), default=0.0)
         figures = [self._figure(comparison, figure, longest) for figure in comparison.figures]
         if not figures:
@@ -102,13 +102,13 @@ class ComparePage:
         legend = key(self._of_figure(comparison, comparison.figures[0], longest)[0], act="hide")
         return joined([legend, tag("div", *figures, class_="charts")])
 
-    def _figure(self, comparison: Comparison, figure: str, longest: float) -> Markup:
+    def _figure(self, comparison: RunComparison, figure: str, longest: float) -> Markup:
         curves, words = self._of_figure(comparison, figure, longest)
         shown = [f"{name}: {course_words(story, figure)}" for name, story in comparison.runs.items()]
         picture = chart(curves, figure, " ".join(shown), words, whole=self._by == "round")
         return tag("figure", tag("figcaption", capital(called(figure))), picture, data_key=figure)
 
-    def _of_figure(self, comparison: Comparison, figure: str, longest: float) -> tuple[list[Curve], str]:
+    def _of_figure(self, comparison: RunComparison, figure: str, longest: float) -> tuple[list[Curve], str]:
         curves, below = [], ACROSS[self._by]
         for look, (name, story) in enumerate(comparison.runs.items()):
             across, below = placed(story, self._by, longest)
@@ -119,7 +119,7 @@ class ComparePage:
         field = tag("input", type="text", data_act="target", value=self._target, placeholder="90 %", size=14)
         return tag("div", tag("label", "Target ", field), class_="controls")
 
-    def _compared_table(self, comparison: Comparison) -> Markup:
+    def _compared_table(self, comparison: RunComparison) -> Markup:
         try:
             goal, why = comparison.goal(self._target), ""
         except SojournError as error:

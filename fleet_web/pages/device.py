@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nicegui import ui
 
 from coordinator.console.fleet_tables import device_lines
-from fleet_web.controls import Choice, Pager
+from fleet_web.controls import Dropdown, Pager
 from fleet_web.pages.fleet_rows import state_of, state_text
 from fleet_web.pages.release_rows import tone
 from fleet_web.pages.visit_rows import VISIT_COLUMNS, mean_bytes, visit_row
@@ -55,7 +55,7 @@ class DeviceHistoryView:
         self._releases = TextTable("Releases that this device was given", _RELEASE_COLUMNS, empty="It was given none.")
         Words("h2", "Visits")
         with ui.element("div").classes("controls"):
-            Choice("Shown", _STATUSES, self._choose)
+            Dropdown("Shown", _STATUSES, self._choose)
         self._table = TextTable("Visits, the newest first", VISIT_COLUMNS, empty="None is remembered.")
         self._pager = Pager(self._show_visits)
         Words("h2", "Comings and goings")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nicegui import ui
 
-from fleet_web.controls import Choice, Pager, search
+from fleet_web.controls import Dropdown, Pager, search
 from fleet_web.pages.fleet_rows import COLUMNS, STATES, FleetChoice, chosen, row, state_of
 from fleet_web.refreshing import follow
 from fleet_web.source import in_address
@@ -42,8 +42,8 @@ class FleetView:
         with ui.element("form").classes("controls").props('role="search" onsubmit="return false"'):
             search("Search", lambda text: self._choose(search=text))
             states = [("", "all states"), *((state, state) for state in STATES)]
-            Choice("State", states, lambda value: self._choose(state=value))
-            self._site = Choice("Site", [("", "all sites")], lambda value: self._choose(site=value))
+            Dropdown("State", states, lambda value: self._choose(state=value))
+            self._site = Dropdown("Site", [("", "all sites")], lambda value: self._choose(site=value))
         self._table = TextTable("Devices", COLUMNS, empty="Asking the coordinator …", on_sort=self._sort)
         self._pager = Pager(self._show)
         follow(source, ("fleet",), self.refresh)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nicegui import ui
 
-from fleet_web.controls import Choice, Pager, search
+from fleet_web.controls import Dropdown, Pager, search
 from fleet_web.pages.happenings import KINDS, LOG_COLUMNS, Happening, chosen, happenings, rows
 from fleet_web.refreshing import follow
 from fleet_web.source import TOPICS, in_address
@@ -25,7 +25,7 @@ class LogView:
         self._kind = self._search = ""
         with ui.element("form").classes("controls").props('role="search" onsubmit="return false"'):
             search("Search", self._look_for)
-            Choice("Kind", [("", "everything"), *((kind, kind) for kind in KINDS)], self._choose)
+            Dropdown("Kind", [("", "everything"), *((kind, kind) for kind in KINDS)], self._choose)
         self._table = TextTable("What happened, the newest first", LOG_COLUMNS, empty="Asking the coordinator …")
         self._pager = Pager(self._show)
         follow(source, TOPICS, self.refresh, pause=1.0)

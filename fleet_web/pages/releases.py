@@ -8,7 +8,7 @@ from nicegui import ui
 
 from coordinator.console.release_card import card_fields
 from coordinator.console.rollout_tables import summary
-from fleet_web.controls import Choice, Pager, search
+from fleet_web.controls import Dropdown, Pager, search
 from fleet_web.pages.release_rows import DEVICE_COLUMNS, LINE_COLUMNS, device_row, line_row, rule_pairs
 from fleet_web.pairs import Pairs
 from fleet_web.refreshing import follow
@@ -48,7 +48,7 @@ class ModelLineView:
         Words("h2", "Devices")
         with ui.element("form").classes("controls").props('role="search" onsubmit="return false"'):
             search("Search", self._look_for)
-            self._states = Choice("State", [("", "all states")], self._choose)
+            self._states = Dropdown("State", [("", "all states")], self._choose)
         self._table = TextTable(
             "Devices, those that are not well first", DEVICE_COLUMNS, empty="It has reached none yet."
         )

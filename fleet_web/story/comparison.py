@@ -23,7 +23,7 @@ MOST_RUNS = 8
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """Runs that learn the same kind of thing, by the names that they are shown under."""
 
     runs: Mapping[str, JobStory]
@@ -85,7 +85,7 @@ def _reached(story: JobStory, goal: Goal) -> dict[str, str]:
     }
 
 
-def compared(runs: Mapping[str, JobStory]) -> Comparison:
+def compared(runs: Mapping[str, JobStory]) -> RunComparison:
     """The runs over each other; refused with the reason where that would say nothing."""
     if not runs:
         raise ConfigError("choose at least one run")
@@ -98,7 +98,7 @@ def compared(runs: Mapping[str, JobStory]) -> Comparison:
     empty = _empty(runs)
     if empty:
         raise ConfigError(f"not one round is finished of {', '.join(empty)}: there is nothing to compare yet")
-    return Comparison(runs)
+    return RunComparison(runs)
 
 
 def _empty(runs: Mapping[str, JobStory]) -> Sequence[str]:

@@ -36,7 +36,7 @@ class Present(msgspec.Struct, frozen=True):
     state: Birth | Death
 
 
-class Removed(msgspec.Struct, frozen=True):
+class NodeRemoved(msgspec.Struct, frozen=True):
     """What the broker kept of a node was cleared: it belongs to the fleet no longer, whether it was here or not."""
 
     node: Address
@@ -103,7 +103,7 @@ class Woke(msgspec.Struct, frozen=True):
     """The time that the machine asked to be woken at has come."""
 
 
-Event = Received | Present | Removed | Overheard | Pulled | PullFailed | Did | Doing | DidNot | Told | Linked | Woke
+Event = Received | Present | NodeRemoved | Overheard | Pulled | PullFailed | Did | Doing | DidNot | Told | Linked | Woke
 
 
 class Send(msgspec.Struct, frozen=True):

@@ -28,12 +28,12 @@ from sojourn.node.machine import (
     Doing,
     Keep,
     Linked,
+    NodeRemoved,
     Overheard,
     Present,
     Publish,
     Pull,
     Received,
-    Removed,
     Say,
     Send,
     Undo,
@@ -266,7 +266,7 @@ class Node:
             self._wires.pop(node, None)
             if (epoch := self._epochs.pop(node, None)) is not None:
                 self._events.append(Present(node, epoch, Death()))
-            self._events.append(Removed(node))
+            self._events.append(NodeRemoved(node))
             return
         self._hold_back(node, now)
         packet = unpack_presence(payload)

@@ -16,7 +16,7 @@ import pytest
 from coordinator.aggregators.aggregating import aggregate
 from coordinator.aggregators.contributions import Contribution, MergeContext
 from coordinator.finishers.finishing import finish
-from coordinator.finishers.task import FinishTask, Member
+from coordinator.finishers.task import FinishTask, MemberModel
 from coordinator.jobs import settings as job_file
 from coordinator.jobs.compatibility import objections
 from coordinator.jobs.tour_settings import GateSettings, TourSettings
@@ -251,7 +251,7 @@ def test_the_estimator(mine: ModuleType) -> None:
 
 
 def test_the_finisher(mine: ModuleType) -> None:
-    members = [Member(name, 1.0, lambda it=it: numbers(it, 0)) for name, it in zip("abc", (1, 2, 9), strict=True)]  # type: ignore[misc]
+    members = [MemberModel(name, 1.0, lambda it=it: numbers(it, 0)) for name, it in zip("abc", (1, 2, 9), strict=True)]  # type: ignore[misc]
     task = FinishTask(members, numbers(4, 0), TINY, job_file.read_job(JOB, "it"), 0)
     done = finish(parts.OwnFinisher(part="mine:Trimmed"), task)
     assert done.model is not None

@@ -11,7 +11,7 @@ import pytest
 
 from fleet_web.live import change_follower
 from fleet_web.live.change_follower import ChangeFollower
-from fleet_web.live.known_devices import KnownDevices
+from fleet_web.live.known_devices import WatchedDevices
 from fleet_web.live.live_source import LiveSource
 from sojourn.errors import JobError, LinkError, UserError
 from sojourn.protocol.fleet_messages import Changed
@@ -66,7 +66,7 @@ def told_operator() -> Any:
 
 
 def test_only_what_changed_is_asked_for_and_the_first_time_all() -> None:
-    operator, follower, known = told_operator(), ChangeFollower(), KnownDevices()
+    operator, follower, known = told_operator(), ChangeFollower(), WatchedDevices()
     follower.look(operator)
     assert [it.device for it in known.newest(operator, follower.told)] == ["a", "b"]
     operator.mark, operator.found = 101, [device("c"), device("b", visits=99)]

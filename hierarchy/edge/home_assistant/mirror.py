@@ -25,7 +25,7 @@ from hierarchy.edge.home_assistant.payloads import (
 from hierarchy.edge.records import VisitKept, VisitMissed
 from hierarchy.edge.visit_table import HANDED
 from sojourn.node.alarm import Alarm
-from sojourn.node.machine import Append, Linked, Overheard, Present, Publish, Received, Removed, Say, soonest
+from sojourn.node.machine import Append, Linked, NodeRemoved, Overheard, Present, Publish, Received, Say, soonest
 from sojourn.node.quotas import MEMBERS
 from sojourn.protocol import home_topics, topics
 from sojourn.protocol.limits import MOST
@@ -114,7 +114,7 @@ class HomeMirror:
         match event:
             case Present():
                 self._present(event, online=event.node.name in here, now=now)
-            case Removed():
+            case NodeRemoved():
                 return self._removed(event.node.name)
             case Overheard():
                 self._overheard(event.topic, event.payload, now)

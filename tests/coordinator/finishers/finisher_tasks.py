@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from coordinator.finishers.task import FinishTask, Member
+from coordinator.finishers.task import FinishTask, MemberModel
 from coordinator.jobs.model import answers_of, unstarted_model
 from coordinator.jobs.settings import read_job
 from sojourn.model.exemplars import Exemplars
@@ -53,9 +53,9 @@ def kit_of(text: str) -> Kit:
     return msgspec.structs.replace(kit, values=ValueRange(0.0, 16.0))
 
 
-def member(number: int, vector: Vector, **told: Any) -> Member:
+def member(number: int, vector: Vector, **told: Any) -> MemberModel:
     """One that brings this model, and tells this."""
-    return Member(f"dev-{number}", 1.0, lambda: vector, {name: partial(np.copy, it) for name, it in told.items()})
+    return MemberModel(f"dev-{number}", 1.0, lambda: vector, {name: partial(np.copy, it) for name, it in told.items()})
 
 
 def task_of(text: str, models: Sequence[Vector] | int = 3, **changes: Any) -> FinishTask:

@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.finishers.echo import by_class, move
 from coordinator.finishers.finishing import finish
-from coordinator.finishers.task import FinishTask, Member
+from coordinator.finishers.task import FinishTask, MemberModel
 from coordinator.jobs.settings import read_job
 from edge_agent.training.projections import narrow, projections
 from edge_agent.training.trainer import prepare
@@ -43,7 +43,7 @@ def symmetric(seed: int) -> np.ndarray[Any, Any]:
 def task_with(ps: Any, had: Any = ((1, 1),) * 3, models: Any = MODELS, text: str = TEXT) -> FinishTask:
     told = [np.concatenate([np.ravel(p), each]).astype(np.float32) for p, each in zip(ps, had, strict=True)]
     members = [
-        Member(f"dev-{at}", 1.0, lambda at=at: models[at].copy(), {"projections": lambda at=at: told[at]})  # type: ignore[misc]
+        MemberModel(f"dev-{at}", 1.0, lambda at=at: models[at].copy(), {"projections": lambda at=at: told[at]})  # type: ignore[misc]
         for at in range(len(models))
     ]
     return FinishTask(members, np.zeros(SPEC.size, np.float32), KIT, read_job(text, "job"), 0)

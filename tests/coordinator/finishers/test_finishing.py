@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coordinator.finishers.finishing import finish
-from coordinator.finishers.task import Finished, FinishTask, Member
+from coordinator.finishers.task import Finished, FinishTask, MemberModel
 from coordinator.rounds.finishing import voters_of
 from sojourn.errors import ConfigError, JobError
 from sojourn.model import vectors
@@ -124,11 +124,11 @@ def test_what_is_no_result_is_an_error_that_names_the_finisher(what, complaint) 
 
 def test_what_is_not_installed_is_said_when_the_job_is_read() -> None:
     with pytest.raises(ConfigError, match="has no finish"):
-        home("Member").state.settings.parts()
+        home("MemberModel").state.settings.parts()
 
 
 def test_members_that_take_too_much_room_are_refused_with_the_way_out() -> None:
-    members = [Member("a", 1.0, lambda: np.zeros(3, np.float32))] * 1000
+    members = [MemberModel("a", 1.0, lambda: np.zeros(3, np.float32))] * 1000
     task = FinishTask(members, np.zeros(3, np.float32), KIT, None, 0)  # type: ignore[arg-type]
     task.check_room(0.02, "finisher.memory")
     with pytest.raises(JobError, match=r"1000 models of 3 numbers .* finisher.memory = 0.01 allows less: raise it"):
@@ -136,6 +136,6 @@ def test_members_that_take_too_much_room_are_refused_with_the_way_out() -> None:
 
 
 def test_an_own_finisher_is_asked_for_its_task() -> None:
-    members = [Member(str(n), 1.0, lambda n=n: np.full(3, n, np.float32)) for n in (1, 5, 2)]  # type: ignore[misc]
+    members = [MemberModel(str(n), 1.0, lambda n=n: np.full(3, n, np.float32)) for n in (1, 5, 2)]  # type: ignore[misc]
     task = FinishTask(members, np.zeros(3, np.float32), KIT, None, 0)  # type: ignore[arg-type]
     assert finish(OwnFinisher(part=f"{HERE}:Farthest"), task).model.tolist() == [5, 5, 5]  # type: ignore[union-attr]

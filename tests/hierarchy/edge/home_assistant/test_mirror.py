@@ -11,7 +11,7 @@ from hierarchy.edge.home_assistant import mirror
 from hierarchy.edge.home_assistant.mirror import AGAIN, AT_ONCE, ECHO, PAUSE, SETTLING, HomeMirror
 from hierarchy.edge.home_assistant.payloads import ShownDevice, ShownRelease
 from hierarchy.edge.server import EdgeServer
-from sojourn.node.machine import Linked, Overheard, Present, Publish, Received, Removed, Say, Woke
+from sojourn.node.machine import Linked, NodeRemoved, Overheard, Present, Publish, Received, Say, Woke
 from sojourn.protocol import home_topics
 from sojourn.protocol.messages import Birth, Death, Declined, Progress, TourCancel
 from sojourn.protocol.release import Order, SignedOrder
@@ -235,7 +235,7 @@ def test_a_removed_device_leaves_nothing() -> None:
     home = Home()
     now = home.begun("a", "b")
     home.tell(Present(device("a"), EPOCH, Death()), now)
-    home.tell(Removed(device("a")), now)
+    home.tell(NodeRemoved(device("a")), now)
     assert home.config("a") == b""
     assert home.kept[home_topics.device_state(FLEET, "e", "a")] == b""
     assert home.config("b") != b""
@@ -244,7 +244,7 @@ def test_a_removed_device_leaves_nothing() -> None:
     home.wake(now + 200.0)
     assert home.config("a") == b""
     published = len(home.published)
-    home.tell(Removed(device("stranger")), now + 200.0)
+    home.tell(NodeRemoved(device("stranger")), now + 200.0)
     assert len(home.published) == published
 
 
