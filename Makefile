@@ -16,8 +16,12 @@ PACK = build/packing/bin/python -m pip --disable-pip-version-check --no-input
 SITE = rm -rf build/site && $(VENV)/bin/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env \
 	--conf-dir docs --doctree-dir build/site-cache . build/site
 
+# What the tests need of the system, and how they use its cores: whole files to each worker, the longest first.
+TESTED_WITH = mosquitto prometheus shellcheck systemd chromium chromium-driver
+BOTH_CORES = --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
 .DEFAULT_GOAL := help
-.PHONY: help demo install test test-deploy test-homeassistant check docs wheel wheelhouse sbom clean
+.PHONY: help demo install test coverage test-deploy test-homeassistant check docs wheel wheelhouse sbom clean
 
 help:  ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-19s%s\n", $$1, $$2 }' Makefile
@@ -28,10 +32,16 @@ demo: $(VENV)/demo.stamp  ## Train one model over a small fleet on this machine,
 install: $(VENV)/dev.stamp  ## Install Sojourn and all that its tests and checks need
 
 test: $(VENV)/dev.stamp  ## Run all tests
-	@.ci/install-packages mosquitto prometheus shellcheck systemd chromium chromium-driver
+	@.ci/install-packages $(TESTED_WITH)
+	@.ci/install-axe
+	@$(VENV)/bin/python -m pytest $(BOTH_CORES)
+
+# Counting takes a third longer, so it is not a part of every run.
+coverage: $(VENV)/dev.stamp  ## Run all tests and tell which lines and branches they reach
+	@.ci/install-packages $(TESTED_WITH)
 	@.ci/install-axe
 	@$(VENV)/bin/python -W 'ignore:Unable to activate pytest branch coverage' -m slipcover --json --out .coverage.json -m pytest \
-		--numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+		$(BOTH_CORES)
 	@$(VENV)/bin/python .ci/least-covered .coverage.json
 
 test-deploy: $(VENV)/dev.stamp  ## Try the install scripts in a clean Debian; needs root, takes minutes

@@ -22,6 +22,8 @@ IN_THE_WORKER = {
     "edge_agent.training.trainer", "edge_agent.training.descent", "edge_agent.training.model_pool",
     "edge_agent.training.estimates", "edge_agent.training.features", "edge_agent.training.handover",
     "edge_agent.training.held_out", "edge_agent.training.own_model", "edge_agent.training.own_norms",
+    "edge_agent.training.echo", "edge_agent.training.projections", "edge_agent.training.outliers",
+    "edge_agent.training.outlier_images", "edge_agent.training.generated",
     "edge_agent.releases.trial", "edge_agent.releases.thresholds", "edge_agent.inference.plain_answers",
     "edge_agent.releases.loading", "edge_agent.inference.serving", "edge_agent.inference.model",
     "edge_agent.inference.inputs", "edge_agent.inference.http_api", "edge_agent.inference.endpoint",

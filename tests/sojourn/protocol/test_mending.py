@@ -36,6 +36,7 @@ RECORDS: dict[str, Any] = {
 ASKED_FOR = {
     "bounds", "task", "policy", "gate", "merges", "lease", "rules", "stages", "seed", "order", "serial", "version",
     "at", "ended",
+    "entry", "until",  # of records that have had today's limits since there were any
 }  # fmt: skip
 KEPT = [
     pytest.param(RECORDS[role], bytes.fromhex(example), id=f"{version}-{role}-{name}")
