@@ -34,7 +34,7 @@ size = 3
 [estimator]
 epochs = 1
 [training]
-epochs = 100
+epochs = 800
 [gate]
 on = false
 [tours]
@@ -57,6 +57,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFleet]:
 def test_the_model_is_seen_travelling_and_a_spare_stepping_in(browser: Browser, fleet: LiveFleet, tmp_path: Path):
     broker = fleet.brokers["cloud"]
     with web("--broker", f"{broker.host}:{broker.port}", "--fleet", FLEET) as address:
+        browser.open(f"{address}/jobs", width=900)  # it may take the browser longer to start than a job to end
         fleet.submit(JOB)
         browser.open(f"{address}/job/travels", width=900)
         browser.wait_for(".ring .model:not(.gone)", PATIENCE)  # the round has begun: estimates do not travel
