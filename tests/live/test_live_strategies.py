@@ -30,6 +30,7 @@ JOBS: dict[str, dict[str, Any]] = {
     },
     "ma-echo": {"rounds": None, "finisher__tau": 3, "objective__rank": 6},
     "fedov": {"rounds": None, "training__optimiser": "adam", "training__lr": 0.01, "finisher__epochs": 2},
+    "fedgen": {"finisher__steps": 5, "objective__hidden": 16},
     "fedmmd": {"objective__weight": 1.0},
     "moon": {"objective__projection": 6, "objective__mu": 1.0, "rounds": 3},
     "fedfusion": {"objective__operator": "conv"},
