@@ -19,7 +19,7 @@ import numpy as np
 from coordinator.finishers.task import Finished
 from sojourn.errors import JobError
 from sojourn.model.generator import EPSILON, TRAINED, GeneratorLayout, last_layer
-from sojourn.model.votes import softmax
+from sojourn.model.metrics import softmax
 from sojourn.parts import Generated
 from sojourn.randomness import generator as draws
 

@@ -141,6 +141,22 @@ def descend(
             losses.clear()
 
 
+def descended(
+    start: NDArray[np.float32],
+    objective: Objective,
+    prepared: Prepared,
+    training: Training,
+    seed: int,
+    progress: Progress,
+) -> tuple[NDArray[np.float32], list[EpochResult]]:
+    """Train from `start` to the end: the model after the last epoch, and what each epoch was."""
+    end, passed = start, []
+    for w, epoch in descend(start, objective, prepared, training, seed, progress):
+        end = w
+        passed.append(epoch)
+    return end, passed
+
+
 def steps_of(samples: Batches, training: Training) -> int:
     """How many steps an epoch takes."""
     return -(-len(samples) // training.batch)

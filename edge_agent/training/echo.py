@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edge_agent.training.descent import descend, metrics
+from edge_agent.training.descent import descended, metrics
 from edge_agent.training.handover import model_of, save_model, sent_model
 from edge_agent.training.model_pool import shuffled
 from edge_agent.training.objectives import Plain
@@ -25,11 +25,8 @@ def train_echo(work: Train, settings: Echo, blobs: BlobStore, prepared: Prepared
     visit, spec = work.visit, prepared.kit.model
     layers_of(prepared.kit, settings)  # before anything is trained for nothing
     received = model_of(visit, blobs, spec)
-    end = start = shuffled(received, spec, visit.seed) if settings.start == "own" else received
-    passed = []
-    for w, epoch in descend(start, Plain(), prepared, visit.task.training, visit.seed, progress):
-        end = w
-        passed.append(epoch)
+    start = shuffled(received, spec, visit.seed) if settings.start == "own" else received
+    end, passed = descended(start, Plain(), prepared, visit.task.training, visit.seed, progress)
     model = save_model(blobs, received, end, visit.task, spec)
     seen = sent_model(blobs, received, model, spec)
     told = projections(settings, prepared, seen, visit.task.training.batch)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edge_agent.training.descent import descend, metrics
+from edge_agent.training.descent import descended, metrics
 from edge_agent.training.handover import model_of, save_model
 from edge_agent.training.objectives import Plain
 from edge_agent.training.reasons import Unsupported
@@ -76,10 +76,7 @@ def class_counts(prepared: Prepared) -> tuple[float, ...]:
 
 def _trained(visit: Visit, blobs: BlobStore, prepared: Prepared, progress: Progress) -> Trained:
     start = model_of(visit, blobs, prepared.kit.model)
-    end, passed = start, []
-    for w, epoch in descend(start, Plain(), prepared, visit.task.training, visit.seed, progress):
-        end = w
-        passed.append(epoch)
+    end, passed = descended(start, Plain(), prepared, visit.task.training, visit.seed, progress)
     return estimate_result(visit, blobs, prepared, (start, end), passed)
 
 

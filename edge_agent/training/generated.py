@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edge_agent.training.descent import descend, metrics
+from edge_agent.training.descent import descended, metrics
 from edge_agent.training.handover import companions_of, model_of, save_model
 from edge_agent.training.objectives import Plain
 from edge_agent.training.reasons import Unsupported
@@ -16,7 +16,7 @@ from sojourn.model import vectors
 from sojourn.model.generator import GeneratorLayout, last_layer
 from sojourn.model.graphs import Graphs
 from sojourn.model.lengths import flat
-from sojourn.model.votes import softmax
+from sojourn.model.metrics import softmax
 from sojourn.randomness import generator
 
 if TYPE_CHECKING:
@@ -39,17 +39,14 @@ def train_generated(
 ) -> Trained:
     """Train with the generator that came along, and tell how many samples of each class were learnt from."""
     visit, kit = work.visit, prepared.kit
-    end = start = model_of(visit, blobs, kit.model)
+    start = model_of(visit, blobs, kit.model)
     made_by = companions_of(visit, blobs, kit)["generator"]
     a, b = settings.weights(visit.id.round - 1)
     if a or b:
         share = settings.made / visit.task.training.batch
         steps = GeneratedSteps(kit, settings, made_by, (share * a, b), visit.seed, prepared.graphs.threads)
         prepared = replace(prepared, graphs=steps)
-    passed = []
-    for w, epoch in descend(start, Plain(), prepared, visit.task.training, visit.seed, progress):
-        end = w
-        passed.append(epoch)
+    end, passed = descended(start, Plain(), prepared, visit.task.training, visit.seed, progress)
     counts = seen_of_each(prepared.samples, len(kit.classes), visit.task.training.epochs)
     sent = {
         "model": save_model(blobs, start, end, visit.task, kit.model),

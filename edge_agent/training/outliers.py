@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edge_agent.training.descent import descend, metrics
+from edge_agent.training.descent import descended, metrics
 from edge_agent.training.handover import model_of, save_model
 from edge_agent.training.model_pool import shuffled
 from edge_agent.training.objectives import Plain
@@ -40,14 +40,11 @@ def train_with_outliers(
     if kit.outliers is None:
         raise Unsupported("the kit has no graphs for outliers")
     received = model_of(visit, blobs, kit.model)
-    end = start = shuffled(received, kit.model, visit.seed) if settings.start == "own" else received
+    start = shuffled(received, kit.model, visit.seed) if settings.start == "own" else received
     if not settings.plain:
         graphs = OutlierSteps(kit, kit.outliers, settings, visit.seed, prepared.graphs.threads)
         prepared = replace(prepared, graphs=graphs)
-    passed = []
-    for w, epoch in descend(start, Plain(), prepared, visit.task.training, visit.seed, progress):
-        end = w
-        passed.append(epoch)
+    end, passed = descended(start, Plain(), prepared, visit.task.training, visit.seed, progress)
     sent = {"model": save_model(blobs, received, end, visit.task, kit.model)}
     return Trained(sent, len(prepared.samples), metrics(passed), None, {})
 

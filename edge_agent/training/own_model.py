@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from edge_agent.training.descent import descend, metrics
+from edge_agent.training.descent import descended, metrics
 from edge_agent.training.handover import memory_of, model_of, save_model
 from edge_agent.training.held_out import own_figures, parted, share_right
 from edge_agent.training.objectives import Plain
@@ -67,11 +67,9 @@ def train_own_model(work: Train, settings: Common, blobs: BlobStore, prepared: P
     training = msgspec.structs.replace(
         visit.task.training, epochs=settings.passes(visit.task.training.epochs, visit.earlier)
     )
-    end, passed = rule.start, []
     learns = replace(prepared, samples=parts.learnt)
-    for w, epoch in descend(rule.start, _objective(rule, received, prepared), learns, training, visit.seed, progress):
-        end = w
-        passed.append(epoch)
+    objective = _objective(rule, received, prepared)
+    end, passed = descended(rule.start, objective, learns, training, visit.seed, progress)
     right = share_right(prepared, end, parts.validation)
     name = GOOD if is_good or right > settings.threshold else MINE
     measured = metrics(passed) | {"remembered": float(remembered)} | own_figures(prepared, end, parts.test)

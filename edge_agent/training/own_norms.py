@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from edge_agent.training.descent import descend, metrics
+from edge_agent.training.descent import descended, metrics
 from edge_agent.training.handover import memory_of, model_of, save_model
 from edge_agent.training.held_out import own_figures, parted
 from edge_agent.training.objectives import Plain
@@ -42,12 +42,8 @@ def train_with_own_norms(
     memory, remembered = memory_of(work, blobs, of_norms)
     start = with_norms(received, memory[NORMS], spec) if NORMS in memory else received
     parts = parted(prepared.samples, 0.0, settings.test)
-    end, passed = start, []
-    for w, epoch in descend(
-        start, Plain(), replace(prepared, samples=parts.learnt), visit.task.training, visit.seed, progress
-    ):
-        end = w
-        passed.append(epoch)
+    learns = replace(prepared, samples=parts.learnt)
+    end, passed = descended(start, Plain(), learns, visit.task.training, visit.seed, progress)
     measured = metrics(passed) | own_figures(prepared, end, parts.test)
     measured |= own_figures(prepared, start, parts.test, MERGED)
     if not of_norms.size:  # all is shared, and nothing is to be remembered

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from edge_agent.training import objectives
-from edge_agent.training.descent import Prepared, descend, metrics
+from edge_agent.training.descent import Prepared, descended, metrics
 from edge_agent.training.echo import train_echo
 from edge_agent.training.estimates import estimate, trains
 from edge_agent.training.features import content_of, with_features
@@ -190,10 +190,7 @@ def _train_one_model(work: Train, blobs: BlobStore, prepared: Prepared, progress
     objective = begin(visit.task.objective, spec, start, companions_of(visit, blobs, prepared.kit), memory)
     if objective is None:
         raise Unsupported(f"the objective {name_of(visit.task.objective)!r} is not known here")
-    end, passed = start, []
-    for w, epoch in descend(start, objective, prepared, visit.task.training, visit.seed, progress):
-        end = w
-        passed.append(epoch)
+    end, passed = descended(start, objective, prepared, visit.task.training, visit.seed, progress)
     return visit_result(visit, blobs, prepared, (start, end), objective, passed, remembered)
 
 

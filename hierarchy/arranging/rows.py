@@ -11,6 +11,7 @@ import numpy as np
 
 from hierarchy.arranging.metrics import as_distributions
 from sojourn.errors import Fault
+from sojourn.model.metrics import softmax
 from sojourn.parts import ClassifierEstimator, ConfidenceEstimator
 
 if TYPE_CHECKING:
@@ -28,17 +29,11 @@ def rows(estimator: Estimator, raw: Rows) -> Rows:
     """One row for each device, as the estimator's paper has it."""
     match estimator:
         case ConfidenceEstimator():
-            return as_distributions(raw) if estimator.normalise == "sum" else softmax(raw)
+            return as_distributions(raw) if estimator.normalise == "sum" else softmax(raw)  # FedSeq's equation 3
         case ClassifierEstimator():
             return principal(raw, estimator.variance)
         case _:
             return raw
-
-
-def softmax(raw: Rows) -> Rows:
-    """FedSeq's equation 3."""
-    powers = np.exp(raw - raw.max(axis=1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
 def principal(raw: Rows, variance: float) -> Rows:

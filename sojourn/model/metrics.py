@@ -107,6 +107,14 @@ def figures(kind: Kind, tally: Mapping[str, Numbers]) -> dict[str, float]:
     return {name: found[name] for name in FIGURES[kind] if name in found}
 
 
+def softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Probabilities, row by row."""
+    wide = logits.astype(np.float64)
+    raised = np.exp(wide - wide.max(-1, keepdims=True))
+    found: NDArray[np.float64] = raised / raised.sum(-1, keepdims=True)
+    return found
+
+
 def cross_entropies(logits: NDArray[np.floating], y: NDArray[np.integer]) -> Numbers:
     """The cross-entropy of each sample with its class."""
     wide = logits.astype(np.float64)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sojourn.model.metrics import softmax
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -34,12 +36,4 @@ def votes_of(said: Sequence[NDArray[np.float64]], most: int = 0, *, unknown: boo
         doubt = each[:, :, -1].argsort(0, kind="stable").argsort(0, kind="stable")
         each = np.where((doubt < most)[:, :, None], each, 0.0)
     found: NDArray[np.float64] = each[:, :, :-1].sum(0)
-    return found
-
-
-def softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Probabilities, row by row."""
-    wide = logits.astype(np.float64)
-    raised = np.exp(wide - wide.max(-1, keepdims=True))
-    found: NDArray[np.float64] = raised / raised.sum(-1, keepdims=True)
     return found

@@ -13,7 +13,8 @@ from coordinator.finishers.vote import _learn, vote
 from coordinator.jobs.settings import read_job
 from coordinator.releases.own_models import whose_model
 from sojourn.errors import ConfigError, JobError
-from sojourn.model.votes import softmax, votes_of
+from sojourn.model.metrics import softmax
+from sojourn.model.votes import votes_of
 from sojourn.parts import Vote
 from tests.coordinator.finishers.finisher_tasks import task_of, text_of
 from tests.fleet_sim.small_fleet import job, run

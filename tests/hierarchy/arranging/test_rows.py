@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from hierarchy.arranging.rows import principal, rows, softmax
+from hierarchy.arranging.rows import principal, rows
 from sojourn.errors import Fault
+from sojourn.model.metrics import softmax
 from sojourn.parts import ClassCountEstimator, ClassifierEstimator, ConfidenceEstimator, SignatureEstimator
 
 RAW = np.random.default_rng(1).random((12, 6)) * [9, 5, 3, 1, 0.3, 0.1]
