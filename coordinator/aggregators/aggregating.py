@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Contribution", "MergeContext", "State", "Vector", "aggregate", "first_state"]
 
-RESERVED = ("model", "anchor", "relay", "slot-", "sum-")
+RESERVED = ("model", "anchor", "front", "relay", "slot-", "sum-")
 """How the names of a job's own vectors begin: an aggregator of one's own keeps its vectors under others."""
 
 

@@ -14,8 +14,10 @@ from sojourn.parts import (
     Common,
     DynServer,
     Elmy,
+    Fusion,
     FusionMean,
     LocalNorms,
+    NoFinisher,
     Own,
     OwnAggregator,
     OwnArranger,
@@ -26,6 +28,7 @@ from sojourn.parts import (
     PhasedRing,
     Ring,
     ScaffoldServer,
+    Slots,
     WeightedMean,
     name_of,
 )
@@ -196,6 +199,25 @@ def _merge(strategy: Strategy) -> Iterator[str]:
         )
 
 
+def _window(strategy: Strategy) -> Iterator[str]:
+    """Where the mean of several merges cannot be the job's model."""
+    schedule, window = strategy.schedule, strategy.aggregator.window
+    if window == 1:
+        return
+    if schedule.fixed_rounds == 1 or isinstance(schedule, Slots | PhasedRing | OwnSchedule):
+        yield (
+            f"aggregator.window = {window} takes the mean of that many merges, one after each round, and the schedule "
+            f"{name_of(schedule)} does not merge after each of several rounds: leave aggregator.window out, or set "
+            f'schedule.name = "every-round"'
+        )
+    if not isinstance(strategy.finisher, NoFinisher) or isinstance(strategy.objective, Fusion):
+        half = strategy.objective if isinstance(strategy.objective, Fusion) else strategy.finisher
+        yield (
+            f"aggregator.window = {window} takes the mean of that many merged models, and {name_of(half)} makes "
+            f"something else of one merge: leave aggregator.window out"
+        )
+
+
 def _own_of_job(strategy: Strategy, job: JobSettings) -> Iterator[str]:
     """What devices keep of BatchNorm layers must be in the model, and MetaFed goes by right answers."""
     objective = strategy.objective
@@ -261,5 +283,6 @@ CHECKS = (
     _own_models,
     *arranger_compatibility.CHECKS,
     _merge,
+    _window,
     *finisher_compatibility.CHECKS,
 )

@@ -31,7 +31,8 @@ def cnn(
         raise ValueError(f"{height}x{width} is too small for {len(channels)} poolings")
     layers: list[nn.Module] = []
     for inward, outward in pairwise([first, *channels]):
-        layers += [nn.Conv2d(inward, outward, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+        # Pooling first: the same numbers as after ReLU, which then has a quarter of them to look at.
+        layers += [nn.Conv2d(inward, outward, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()]
     flat = [first, *channels][-1] * (height // shrink) * (width // shrink)
     layers += [nn.Flatten(), nn.Linear(flat, hidden), nn.ReLU()]
     if dropout:

@@ -18,7 +18,7 @@ from coordinator.rounds.evaluation import told
 from coordinator.rounds.failure_lines import Mishap, grouped, within_room
 from coordinator.rounds.finished_round import Finish
 from coordinator.rounds.finishing import FinishRound, finish_round, member_of, own_vectors
-from coordinator.rounds.merging import ANCHOR, BEFORE, MODEL, RELAY, SLOT, JobVectors, TourResult, next_vectors
+from coordinator.rounds.merging import ANCHOR, BEFORE, FRONT, MODEL, RELAY, SLOT, JobVectors, TourResult, next_vectors
 from coordinator.rounds.own_results import own_results
 from coordinator.rounds.planning import moment_of
 from coordinator.rounds.results import (
@@ -33,6 +33,7 @@ from coordinator.rounds.results import (
 )
 from coordinator.rounds.schedules import merges
 from coordinator.rounds.tour_check import NOBODY_SIGNS, TourCheck, usual_rise
+from coordinator.rounds.trailing_mean import at_front, with_trailing_mean
 from coordinator.state import JobState
 from hierarchy.edge.rules import not_finite
 from sojourn.model import vectors
@@ -226,7 +227,7 @@ class _Closing:
         with np.errstate(all="ignore"):
             after = next_vectors(
                 strategy,
-                held_back,
+                at_front(held_back),
                 results,
                 len(state.fleet),
                 due=due,
@@ -234,6 +235,7 @@ class _Closing:
                 learnt=self._kit.model.learnt,
                 gamma=self._kit.model.gamma,
             )
+            after = with_trailing_mean(held_back, after, strategy.aggregator.window, state.round)
         faults = (not_finite(vector, repr(name)) for name, vector in after.vectors.items())
         if fault := next((fault for fault in faults if fault), None):
             return held_back, f"the merge counts for nothing, the model stays as it was: {fault}"
@@ -321,7 +323,7 @@ def handouts(
     kit: Kit,
 ) -> dict[str, Ref]:
     """What may travel down: models in the job's encoding; what else an objective receives, exactly."""
-    models = [name for name in held if name in (MODEL, ANCHOR) or name.startswith(SLOT)]
+    models = [name for name in held if name in (MODEL, ANCHOR, FRONT) or name.startswith(SLOT)]
     sent = {name: exact[name] for name in strategy.objective.receives if name in exact}
     return {name: handed_out(held[name], job, exact[name], blobs, kit) for name in models} | sent
 

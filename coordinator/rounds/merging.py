@@ -2,7 +2,8 @@
 
 The job's vectors by name: `model` is what is evaluated and exported. Where models travel for several rounds, each is a
 `slot-...`, and `anchor` is the model of the last merge; between merges `model` is the mean of the slots, weighted by
-the samples each has seen since. `sum-...` is what the devices returned since the last merge. The others are the
+the samples each has seen since. Where the mean of several merges is evaluated (`trailing_mean`), that is `model`, and
+`front` is the newest merge. `sum-...` is what the devices returned since the last merge. The others are the
 aggregator's own.
 """
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     Vector = NDArray[np.float32]
 
-MODEL, ANCHOR, RELAY, SLOT, SUM = "model", "anchor", "relay", "slot-", "sum-"
+MODEL, ANCHOR, FRONT, RELAY, SLOT, SUM = "model", "anchor", "front", "relay", "slot-", "sum-"
 BEFORE = "before"
 """The model with which the devices of the last merge began, where a model is tested together with it (FedFusion)."""
 
@@ -94,7 +95,7 @@ def departs_from(slot: str | None, vectors: Mapping[str, object]) -> str:
     """The name of the vector that a tour departs from: its slot's, else that of the last merge."""
     if slot is not None and slot in vectors:
         return slot
-    return ANCHOR if ANCHOR in vectors else MODEL
+    return next((name for name in (ANCHOR, FRONT) if name in vectors), MODEL)
 
 
 def _sums(vectors: dict[str, Vector], results: Sequence[TourResult]) -> dict[str, Vector]:

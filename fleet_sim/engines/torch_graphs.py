@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from sojourn.model.graphs import Streams
     from sojourn.protocol.spec import Kit
 
+IMAGES = 4
+"""How many axes a batch of images has: samples, channels, height and width."""
+
 
 class TorchGraphs(Graphs):
     """A kit's training and prediction, computed by torch instead of onnxruntime.
@@ -104,7 +107,7 @@ class TorchGraphs(Graphs):
             self._module.train()
             leaf = self.tensor(vector).detach().requires_grad_()
             weights = torch.full((len(y),), 1.0 / len(y), device=self.place.device)
-            batch = [self.tensor(x), self.tensor(y), weights, *map(self.tensor, noise)]
+            batch = [self._samples(x), self.tensor(y), weights, *map(self.tensor, noise)]
             loss, gradient = self._limit.fitting(len(y), lambda most: self._slope(leaf, batch, most))
             state = self._state_after(leaf[learnt:].detach())
             return loss.item(), gradient[:learnt].cpu().numpy(), state.cpu().numpy()
@@ -128,7 +131,7 @@ class TorchGraphs(Graphs):
         """The model's answers for a batch, in the task's own terms."""
 
         def answered(model: Tensor, at: slice) -> Tensor:
-            raw = self._call(model, self.tensor(x[at]))
+            raw = self._call(model, self._samples(x[at]))
             return self._learning.answers(raw) if self._learning else raw
 
         return self._in_pieces(vector, len(x), answered)
@@ -146,7 +149,7 @@ class TorchGraphs(Graphs):
             return super().losses(vector, x, y, beside)
 
         def scored(model: Tensor, at: slice) -> Tensor:
-            inputs = self.tensor(x[at])
+            inputs = self._samples(x[at])
             return learning.losses(self._pass(model, inputs), inputs, self.tensor(y[at]), {})
 
         return self._in_pieces(vector, len(x), scored).astype(np.float64)
@@ -168,6 +171,12 @@ class TorchGraphs(Graphs):
     def tensor(self, array: NDArray[np.generic]) -> Tensor:
         """An array where torch computes."""
         return self.place.tensor(array)
+
+    def _samples(self, x: NDArray[np.generic]) -> Tensor:
+        """Samples where torch computes; images with their channels last, as a CPU convolves them fastest."""
+        tensor = self.tensor(x)
+        images = tensor.ndim == IMAGES and self.place.device.type == "cpu"
+        return tensor.contiguous(memory_format=torch.channels_last) if images else tensor
 
     def _slope(self, leaf: Tensor, batch: Sequence[Tensor], most: int) -> tuple[Tensor, Tensor]:
         """The loss of one model and its gradient, from at most so many samples at once."""

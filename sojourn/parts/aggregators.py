@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from sojourn.parts.part import BelowOne, Own, Part, Positive, Weighting
+from sojourn.parts.part import BelowOne, Count, Own, Part, Positive, Weighting
 
 
 class AggregatorPart(Part, frozen=True):
@@ -18,6 +18,8 @@ class AggregatorPart(Part, frozen=True):
     """Whether a merge moves each number by about its learning rate, however far devices went."""
     compares: ClassVar[bool] = False
     """Whether it compares models, and so does nothing with one."""
+    window: Count = 1
+    """The model that is tested and shipped is the mean of the last so many merges; tours depart from the newest one."""
 
 
 class WeightedMean(AggregatorPart, frozen=True, tag="weighted-mean"):
@@ -134,6 +136,7 @@ class OwnAggregator(Own, frozen=True, tag="own"):
     device_half: ClassVar[str | None] = None
     steps: ClassVar[bool] = False
     compares: ClassVar[bool] = False
+    window: ClassVar[int] = 1
 
 
 Aggregator = (

@@ -1,0 +1,37 @@
+"""The mean of the last merges: what is tested and shipped where single merges swing from round to round.
+
+It changes nothing of the training: tours depart from the newest merge, the job's vector `front`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from coordinator.rounds.merging import ANCHOR, FRONT, MODEL, JobVectors
+
+
+def at_front(now: JobVectors) -> JobVectors:
+    """The same with the newest merge for its model, and so what the next merge begins with."""
+    others = {name: vector for name, vector in now.vectors.items() if name != FRONT}
+    return replace(now, vectors={**others, MODEL: now.vectors.get(FRONT, now.vectors[MODEL])})
+
+
+def with_trailing_mean(now: JobVectors, merged: JobVectors, window: int, number: int) -> JobVectors:
+    """What was merged in round `number`, with the mean of the last `window` merges for its model.
+
+    m <- m + (w - m) / min(number, window): the plain mean while there are no more merges than the window; from then on
+    the oldest fade out, and what is kept is one model, not a window of them. The first merge is its own mean; a round
+    that changed nothing does not count.
+    """
+    if window == 1 or ANCHOR in merged.vectors:
+        return merged
+    newest, mean, front = merged.vectors[MODEL], now.vectors[MODEL], now.vectors.get(FRONT)
+    if np.array_equal(newest, mean if front is None else front):
+        return replace(merged, vectors={**now.vectors, **merged.vectors, MODEL: mean})
+    if front is None:
+        mean = newest
+    else:
+        mean = (mean + (newest.astype(np.float64) - mean) / min(number, window)).astype(np.float32)
+    return replace(merged, vectors={**merged.vectors, MODEL: mean, FRONT: newest})

@@ -1,0 +1,62 @@
+"""The mean of the last merges is what is tested; the newest one is what goes on."""
+
+import numpy as np
+import pytest
+
+from coordinator.rounds.merging import JobVectors, TourResult, departs_from, next_vectors
+from coordinator.rounds.trailing_mean import at_front, with_trailing_mean
+from coordinator.strategies import Strategy
+from sojourn.parts import AvgM, RandomArranger, UniformMean
+
+START = {"model": np.zeros(2, np.float32)}
+
+
+def course(merges: list[list[float]], window: int) -> list[dict[str, list[float]]]:
+    """The job's vectors after each round; a round without numbers brought nothing home."""
+    strategy = Strategy(arranger=RandomArranger(), aggregator=UniformMean(window=window))
+    now, found = JobVectors(START), []
+    for number, merge in enumerate(merges, 1):
+        results = [TourResult(np.array(merge, np.float32), 1.0)] if merge else []
+        merged = next_vectors(strategy, at_front(now), results, 1, due=True)
+        now = with_trailing_mean(now, merged, window, number)
+        found.append({name: vector.tolist() for name, vector in now.vectors.items()})
+    return found
+
+
+def test_a_window_of_one_is_the_merge_itself():
+    assert course([[1, 2], [3, 4]], 1) == [{"model": [1, 2]}, {"model": [3, 4]}]
+
+
+def test_up_to_the_window_it_is_the_plain_mean_and_then_the_oldest_fade():
+    rounds = course([[1, 0], [3, 0], [8, 0], [4, 0]], 3)
+    assert [each["model"][0] for each in rounds[:3]] == [1, 2, 4]
+    assert rounds[3] == {"model": [4, 0], "front": [4, 0]}  # 4 + (4 - 4) / 3
+    assert course([[1, 0], [3, 0], [8, 0], [7, 0]], 3)[3] == {"model": [5, 0], "front": [7, 0]}
+
+
+def test_tours_depart_from_the_newest_merge():
+    after = course([[1, 0], [3, 0]], 5)[-1]
+    assert departs_from(None, after) == "front"
+    assert after["front"] == [3, 0]
+    assert departs_from(None, {"model": 1, "anchor": 1, "front": 1}) == "anchor"
+
+
+def test_a_round_without_models_changes_nothing():
+    assert course([[1, 0], [], [], [3, 0]], 2)[1:3] == [{"model": [1, 0], "front": [1, 0]}] * 2
+
+
+def test_the_first_merge_is_its_own_mean_however_late_it_comes():
+    assert course([[], [], [], [6, 2]], 5)[-1] == {"model": [6, 2], "front": [6, 2]}
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_the_course_of_training_is_the_same_with_any_window(window: int):
+    """Momentum is that of the newest merges, not of their mean."""
+    strategy = Strategy(arranger=RandomArranger(), aggregator=AvgM(momentum=0.5, weighting="uniform", window=window))
+    now = JobVectors(START)
+    for number in range(1, 5):
+        start = now.vectors[departs_from(None, now.vectors)]
+        results = [TourResult(start + np.float32(1), 1.0)]  # every tour goes one on from where it departed
+        now = with_trailing_mean(now, next_vectors(strategy, at_front(now), results, 1, due=True), window, number)
+    newest = now.vectors[departs_from(None, now.vectors)]
+    np.testing.assert_array_equal(newest, np.array([6.125, 6.125], np.float32))  # 1 + 1.5 + 1.75 + 1.875
