@@ -27,7 +27,8 @@ from sojourn import __version__
 from sojourn.errors import InvalidBlob, InvalidMessage, JobError
 from sojourn.model import vectors
 from sojourn.model.classifier import classifier_weights
-from sojourn.parts import ClassifierEstimator, Echo, Generated, Outliers, TwoStreamPart, name_of
+from sojourn.model.output_bias import check_output_bias
+from sojourn.parts import ClassifierEstimator, Echo, Generated, LogitAdjustment, Outliers, TwoStreamPart, name_of
 from sojourn.protocol.abilities import asked_by
 from sojourn.protocol.envelope import pack_blob, unpack_blob
 from sojourn.protocol.mandate_messages import Normalisation
@@ -111,6 +112,8 @@ def prepare(
     # What is not of the model: a kit that was kept may be of other data.
     kit = msgspec.structs.replace(kit, values=data.values, task=_task(kit, data) or msgspec.UNSET)
     check_classifier(job.parts().estimator, kit)
+    if isinstance(job.parts().objective, LogitAdjustment) and not kit.task:
+        check_output_bias(kit)
     finishing.check_kit(job.parts().finisher, kit)
     if work.start and earlier is None:
         initial, recipe = started(work.start, kit, blobs), ""  # no other job is to begin with this model by its recipe

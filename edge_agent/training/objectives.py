@@ -11,6 +11,8 @@ With g the plain gradient, w the current model and w_in the model received:
     FedDyn    g - h + a (w - w_in)               Acar et al. 2021
     SCAFFOLD  g - c_k + c                        Karimireddy et al. 2020, option II
     SAM       the gradient at w + rho g / |g|    Foret et al. 2021
+    logit adjustment   the gradient at w + shift, which is tau log p in the bias of the answers and 0 elsewhere
+                       (Menon et al. 2021; for each device of a fleet FedLC, Zhang et al. 2022)
 
 Objectives that compare the model with frozen ones have a graph of their own (`edge_agent.training.second_stream`).
 FedELMY trains several models at a visit: its pull is in `edge_agent.training.diversity`, its visit in
@@ -34,6 +36,9 @@ Slope = Callable[[Array], tuple[Array, Array]]
 
 The gradient is the asker's to overwrite.
 """
+
+SHIFT = "shift"
+"""The vector of a logit adjustment, which a device makes itself (`edge_agent.training.class_shares`)."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +140,17 @@ class SharpnessAware(Plain):
         return loss, uphill
 
 
+class Adjusted(Plain):
+    """Logit adjustment: the gradient with the answers' bias moved; the model itself is not."""
+
+    def __init__(self, shift: Array) -> None:
+        self._shift = shift
+
+    def direction(self, w: Array, slope: Slope) -> tuple[Array, Array]:
+        """Follow the gradient at w + shift."""
+        return slope(w + self._shift)
+
+
 def _pull(w: Array, anchor: Array, strength: float) -> Array:
     """strength (w - anchor)."""
     pull = w - anchor
@@ -143,8 +159,8 @@ def _pull(w: Array, anchor: Array, strength: float) -> Array:
 
 
 NAMES = (
-    "sgd", "prox", "dyn", "scaffold", "sam", "elmy", "local-norms", "common", "feature-match", "mmd", "moon", "fusion",
-    "echo", "outliers", "generated",
+    "sgd", "prox", "dyn", "scaffold", "sam", "logit-adjustment", "elmy", "local-norms", "common", "feature-match",
+    "mmd", "moon", "fusion", "echo", "outliers", "generated",
 )  # fmt: skip
 """What every device can do, as it says in its offer; what its owner installed comes on top."""
 
@@ -167,6 +183,8 @@ def begin(
             return Controlled(w_in, received, memory)
         case parts.Sam():
             return SharpnessAware(settings)
+        case parts.LogitAdjustment():
+            return Adjusted(received[SHIFT]) if SHIFT in received else Plain()
         case parts.OwnObjective():
             made: Objective = own.load(settings, "begin").begin(w_in, received, memory)
             return made

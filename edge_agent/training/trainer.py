@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from edge_agent.training import objectives
+from edge_agent.training.class_shares import shift_of
 from edge_agent.training.descent import Prepared, descended, metrics
 from edge_agent.training.echo import train_echo
 from edge_agent.training.estimates import estimate, trains
@@ -187,7 +188,8 @@ def _train_one_model(work: Train, blobs: BlobStore, prepared: Prepared, progress
     """Train along the task's objective, in one descent."""
     visit, spec = work.visit, prepared.kit.model
     start, (memory, remembered) = model_of(visit, blobs, spec), memory_of(work, blobs, spec)
-    objective = begin(visit.task.objective, spec, start, companions_of(visit, blobs, prepared.kit), memory)
+    received = companions_of(visit, blobs, prepared.kit) | shift_of(visit.task.objective, prepared)
+    objective = begin(visit.task.objective, spec, start, received, memory)
     if objective is None:
         raise Unsupported(f"the objective {name_of(visit.task.objective)!r} is not known here")
     end, passed = descended(start, objective, prepared, visit.task.training, visit.seed, progress)

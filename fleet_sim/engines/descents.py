@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from edge_agent.training import objectives
+from edge_agent.training.class_shares import shift_of
 from edge_agent.training.descent import EpochResult, steps_of
 from edge_agent.training.estimates import estimate_result, trains
 from edge_agent.training.handover import companions_of, memory_of, model_of
@@ -58,7 +59,8 @@ class Descent:
         """Load what the visit brings and what the device remembers, and draw its batches."""
         visit, spec, training = work.visit, prepared.kit.model, work.visit.task.training
         estimating = visit.task.kind == "estimate"
-        received = {} if estimating else companions_of(visit, blobs, prepared.kit)
+        companions = {} if estimating else companions_of(visit, blobs, prepared.kit)
+        received = companions if estimating else companions | shift_of(visit.task.objective, prepared)
         memory, remembered = ({}, 0) if estimating else memory_of(work, blobs, spec)
         order = list(batches(visit.seed, len(prepared.samples), training.batch, training.epochs))
         return cls(work, prepared, blobs, model_of(visit, blobs, spec), received, memory, remembered, order)

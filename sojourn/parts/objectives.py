@@ -47,6 +47,20 @@ class Sam(ObjectivePart, frozen=True, tag="sam"):
     """How far ahead the gradient is taken."""
 
 
+class LogitAdjustment(ObjectivePart, frozen=True, tag="logit-adjustment"):
+    """Cross-entropy of z + tau log p, with z the model's answers and p the device's own shares of the classes.
+
+    A class that a device has none of is then no mistake to be unlearnt there, and one that it has many of no answer to
+    be learnt by heart. p_c = (n_c + smoothing) / (n + C smoothing) stays on the device. The gradient is taken with the
+    bias of the answers moved by tau log p. Where a task has no classes it is the plain loss.
+    """
+
+    tau: NotNegative = 1.0
+    """How far answers are moved by the device's shares; 0 is the plain loss."""
+    smoothing: Positive = 1.0
+    """Samples that every class is taken to have besides."""
+
+
 class Elmy(ObjectivePart, frozen=True, tag="elmy"):
     """FedELMY: the mean of a pool of diverse models, each the epoch with the best accuracy on a validation split."""
 
@@ -171,6 +185,6 @@ class OwnObjective(Own, ObjectivePart, frozen=True, tag="own"):
 
 
 Objective = (
-    Sgd | Prox | Dyn | Scaffold | Sam | Elmy | LocalNorms | Common | FeatureMatch | Mmd | Moon | Fusion | Echo
-    | Outliers | Generated | OwnObjective
+    Sgd | Prox | Dyn | Scaffold | Sam | LogitAdjustment | Elmy | LocalNorms | Common | FeatureMatch | Mmd | Moon
+    | Fusion | Echo | Outliers | Generated | OwnObjective
 )  # fmt: skip

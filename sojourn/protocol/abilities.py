@@ -46,7 +46,7 @@ MANDATE = "mandate"
 keys: they are asked for nothing without a mandate. All others do not look at one."""
 MODEL_TASKS = {kind: f"model task {kind}" for kind in get_args(Kind)}
 """Learn something else than one class of several by cross-entropy (`sojourn.protocol.task`), by kind."""
-_LATER = ("echo", "outliers", "generated")
+_LATER = ("echo", "outliers", "generated", "logit-adjustment")
 OBJECTIVES = {name: f"model objective {name}" for name in _LATER}
 """Objectives that came later: devices list them by name, and an edge server must know them too, to lead their tours."""
 OF_MODELS = (
