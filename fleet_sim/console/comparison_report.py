@@ -60,9 +60,11 @@ def row(group: str, runs: Sequence[Rows], task: TaskFigures, reach: Goal | None 
     }
 
 
-def rounds_to(rows: Rows, reach: Goal) -> int | None:
-    """The first round whose model was that good."""
-    return next((int(each["round"]) for each in rows if reach.met(figure_in(each, reach.figure))), None)
+def rounds_to(rows: Rows, reach: Goal, in_a_row: int = 1) -> int | None:
+    """The first round whose model was that good, and those of the rounds after it, so many in all."""
+    met = [reach.met(figure_in(each, reach.figure)) for each in rows]
+    starts = range(len(met) - in_a_row + 1)
+    return next((int(rows[at]["round"]) for at in starts if all(met[at : at + in_a_row])), None)
 
 
 def _words(reach: Goal) -> str:

@@ -24,6 +24,8 @@ class PaperTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """The job files in the order of the table, without `.toml`; none: all of them, by name."""
     reach: float | str | None = None
     """Also tell in which round this was reached: 0.5, or "rmse <= 0.5"."""
+    in_a_row: Annotated[int, msgspec.Meta(ge=1)] = 1
+    """It is reached with the first of so many rounds in a row that are as good: one may be luck."""
     about: str = ""
     """What is compared, and what was cut, in Markdown."""
     findings: str = ""

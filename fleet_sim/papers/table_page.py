@@ -87,7 +87,8 @@ def _lines(done: Mapping[str, Sequence[KeptRun]], table: PaperTable) -> list[dic
         if several:
             line["best"] = interval_shown(figure, [_best(it) for it in kept])
         if reach is not None:
-            line[f"first round of {_target(reach)}"] = _firsts(kept, reach)
+            row = f", {table.in_a_row} in a row" if table.in_a_row > 1 else ""
+            line[f"first round of {_target(reach)}{row}"] = _firsts(kept, reach, table.in_a_row)
         line["MB"] = f"{fmean(sum(float(row['bytes']) for row in it.course) / 1e6 for it in kept):,.1f}"
         line["fleet's clock"] = clock_of(fmean(float(it.course[-1]["clock"]) for it in kept))
         if table.paper:
@@ -126,9 +127,11 @@ def _target(reach: Goal) -> str:
     return figure_shown(reach.figure, reach.value)
 
 
-def _firsts(kept: Iterable[KeptRun], reach: Goal) -> str:
-    firsts = [rounds_to(it.course, reach) for it in kept]
-    return " / ".join("-" if first is None else str(first) for first in firsts)
+def _firsts(kept: Sequence[KeptRun], reach: Goal, in_a_row: int) -> str:
+    """The round of each run, and the mean where all got there."""
+    firsts = [rounds_to(it.course, reach, in_a_row) for it in kept]
+    mean = [f"mean {fmean(first or 0 for first in firsts):.1f}"] if len(kept) > 1 and None not in firsts else []
+    return "; ".join([" / ".join("-" if first is None else str(first) for first in firsts), *mean])
 
 
 def _markdown(lines: Sequence[Mapping[str, str]]) -> str:

@@ -72,7 +72,8 @@ def reproduce(it: TableRuns, console: Console) -> None:
     for at, run in enumerate(missing):
         left = describe_time_left(_left(missing[at:], kept, at, time.monotonic() - began))
         write(console, f"{run.name} ({at + 1} of {len(missing)}){f', {left}' if left else ''}", "bold")
-        kept[_key(run)] = _done(run, it, console)
+        found = _done(run, it, console)
+        kept = {**read_kept(it.folder), _key(run): found}  # another process may do other runs of the table
         write_kept(it.folder, kept.values())
         write_page(it.folder, it.table, it.names, kept)
     if not missing:

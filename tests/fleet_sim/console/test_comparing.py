@@ -105,6 +105,8 @@ def test_a_line_of_the_table_is_of_all_seeds() -> None:
 def test_a_target_that_not_all_reached() -> None:
     assert rounds_to(rows(0.1, 0.5, 0.4), HALF) == 2
     assert rounds_to(rows(0.1), HALF) is None
+    assert rounds_to(rows(0.5, 0.4, 0.5, 0.6, 0.5), HALF, in_a_row=3) == 3
+    assert rounds_to(rows(0.5, 0.6), HALF, in_a_row=3) is None
     assert row("a", [rows(0.6), rows(0.1)], TaskFigures(), HALF)["round of 50 %"] == "1 (1 of 2 runs)"
     assert row("a", [rows(0.1)], TaskFigures(), HALF)["round of 50 %"] == "not reached"
 
