@@ -17,7 +17,7 @@ from hierarchy.arranging.icg import icg_groups
 from hierarchy.arranging.measures import quality
 from hierarchy.arranging.own import own_sets
 from hierarchy.arranging.pools import DevicePool, Plan, device_pools, place_alone, place_groups, share_out
-from hierarchy.arranging.random_sets import random_groups
+from hierarchy.arranging.random_sets import after_turns, random_groups
 from hierarchy.arranging.refusals import MOST_HOPS, check, sets_to_make
 from hierarchy.arranging.reservations import Reservations, deal
 from hierarchy.arranging.single import single_sets
@@ -125,6 +125,9 @@ def _arranged(settings: Arranger, candidates: Candidates, context: ArrangeContex
             return _fedcat(settings, candidates, context)
         case OwnArranger():
             return own_sets(settings, candidates, context)
+        case RandomArranger(turns=True):
+            groups = _named(_pooled(settings, candidates, context), candidates)
+            return Arranged(groups, after_turns(context.memo, (name for each in groups for name in each.devices)))
         case RandomArranger() | FedSeqArranger() | IcgArranger() | HierClusterArranger():
             plan = _pooled(settings, candidates, context)
         case _:
@@ -147,16 +150,20 @@ def _pooled(settings: PoolArranger, candidates: Candidates, context: ArrangeCont
     plan: Plan = []
     for number, (pool, share) in enumerate(zip(pools, shares, strict=True)):
         if share or not sets:
-            plan += place_groups(pool, _groups(settings, candidates, pool, share, derive(context.seed, "pool", number)))
+            seed = derive(context.seed, "pool", number)
+            plan += place_groups(pool, _groups(settings, candidates, pool, share, seed, context.memo))
     return plan
 
 
-def _groups(settings: PoolArranger, candidates: Candidates, pool: DevicePool, sets: int, seed: int) -> list[list[int]]:
+def _groups(  # all that an arranger may look at
+    settings: PoolArranger, candidates: Candidates, pool: DevicePool, sets: int, seed: int, memo: Memo
+) -> list[list[int]]:
     """The groups of one pool, by the numbers of its devices."""
     devices = list(pool.devices)
     match settings:
         case RandomArranger():
-            return random_groups(settings, len(devices), sets, seed)
+            turns = [memo.get(candidates.devices[row], (0,))[0] for row in devices] if settings.turns else ()
+            return random_groups(settings, len(devices), sets, seed, turns)
         case FedSeqArranger():
             rows = None if candidates.signatures is None else _rows(candidates)[devices]
             samples = None if candidates.samples is None else candidates.samples[devices]

@@ -72,6 +72,8 @@ class RandomArranger(ArrangerPart, frozen=True, tag="random"):
     """How many sets."""
     size: Natural = 0
     """How many devices each has; 0: all devices in equal parts."""
+    turns: bool = False
+    """Whether everybody has a turn before anybody has the next one, in an order that is drawn for each lap."""
 
 
 class FedSeqArranger(ArrangerPart, frozen=True, tag="fedseq"):

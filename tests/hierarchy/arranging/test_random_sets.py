@@ -7,7 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hierarchy.arranging.random_sets import random_groups
+from hierarchy.arranging.arrangement import ArrangeContext, Candidates, arrange
+from hierarchy.arranging.random_sets import after_turns, random_groups
 from sojourn.parts import RandomArranger
 
 
@@ -40,3 +41,43 @@ def test_the_number_the_schedule_asks_for_counts() -> None:
 def test_another_seed_is_another_draw() -> None:
     one, same, other = (random_groups(RandomArranger(), 40, 4, seed) for seed in (1, 1, 2))
     assert one == same != other
+
+
+def laps(devices: list[str], rounds: int, sites: dict[str, list[str]] | None = None) -> list[list[str]]:
+    """Who is planned in each round, three at a time in sets of one."""
+    settings, found = RandomArranger(sets=3, size=1, turns=True), list[list[str]]()
+    memo: dict[str, tuple[int, ...]] = {}
+    reach = {site: frozenset(names) for site, names in (sites or {"here": devices}).items()}
+    for number in range(1, rounds + 1):
+        made = arrange(settings, Candidates(tuple(devices), reach), ArrangeContext(number, number, memo=memo))
+        memo = made.memo
+        found.append([name for each in made.sets for name in each.devices])
+    return found
+
+
+def test_with_turns_nobody_comes_twice_before_everybody_came_once() -> None:
+    devices = [f"device-{number}" for number in range(7)]
+    planned = Counter[str]()
+    for going in laps(devices, 30):
+        planned.update(going)
+        assert max(planned.values()) - min(planned[name] for name in devices) <= 1
+    assert laps(devices, 1) != [["device-0", "device-1", "device-2"]]
+
+
+def test_turns_are_drawn_anew_for_each_lap_and_each_seed() -> None:
+    devices = [f"device-{number}" for number in range(9)]
+    rounds = laps(devices, 12)
+    assert len({tuple(name for each in rounds[at : at + 3] for name in each) for at in range(0, 12, 3)}) == 4
+
+
+def test_who_comes_late_has_a_turn_of_this_lap_and_does_not_catch_up() -> None:
+    memo: dict[str, tuple[int, ...]] = {"old": (9,), "older": (8,)}
+    assert after_turns(memo, ["new", "older"]) == {"old": (9,), "older": (9,), "new": (9,)}
+    assert after_turns({}, ["a"]) == {"a": (1,)}
+
+
+def test_sites_that_reach_other_devices_have_their_own_turns() -> None:
+    sites = {"east": ["a", "b"], "west": ["c", "d", "e"]}
+    planned = Counter(name for each in laps(["a", "b", "c", "d", "e"], 20, sites) for name in each)
+    assert set(planned) == {"a", "b", "c", "d", "e"}
+    assert max(planned.values()) - min(planned[name] for name in "cde") <= 12
