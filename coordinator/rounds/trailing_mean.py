@@ -11,6 +11,8 @@ import numpy as np
 
 from coordinator.rounds.merging import ANCHOR, FRONT, MODEL, JobVectors
 
+QUARTER = 4
+
 
 def at_front(now: JobVectors) -> JobVectors:
     """The same with the newest merge for its model, and so what the next merge begins with."""
@@ -21,9 +23,9 @@ def at_front(now: JobVectors) -> JobVectors:
 def with_trailing_mean(now: JobVectors, merged: JobVectors, window: int, number: int) -> JobVectors:
     """What was merged in round `number`, with the mean of the last `window` merges for its model.
 
-    m <- m + (w - m) / min(number, window): the plain mean while there are no more merges than the window; from then on
-    the oldest fade out, and what is kept is one model, not a window of them. The first merge is its own mean; a round
-    that changed nothing does not count.
+    m <- m + (w - m) / K, and K is the window, but at most a quarter of the rounds so far: as long as models improve by
+    leaps, a mean with old ones would only be behind. The oldest fade out, so what is kept is one model, not a window of
+    them. The first merge is its own mean; a round that changed nothing does not count.
     """
     if window == 1 or ANCHOR in merged.vectors:
         return merged
@@ -33,5 +35,6 @@ def with_trailing_mean(now: JobVectors, merged: JobVectors, window: int, number:
     if front is None:
         mean = newest
     else:
-        mean = (mean + (newest.astype(np.float64) - mean) / min(number, window)).astype(np.float32)
+        share = max(1, min(window, number // QUARTER))
+        mean = (mean + (newest.astype(np.float64) - mean) / share).astype(np.float32)
     return replace(merged, vectors={**merged.vectors, MODEL: mean, FRONT: newest})

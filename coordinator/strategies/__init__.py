@@ -39,6 +39,7 @@ from coordinator.strategies import (
     hiercluster,
     hierfavg,
     ida,
+    keel,
     ma_echo,
     metafed,
     moon,
@@ -79,10 +80,11 @@ STRATEGIES: dict[str, Named] = {
     for each in map(
         _read,
         (
-            visit, hiercluster, fedavg, fedavgm, fedprox, fedmmd, moon, fedfusion, fedgen, scaffold, feddyn, fedadagrad,
-            fedadam, fedyogi, ida, hierfavg, clusamp, fedseq, fedseq_prox, fedseq_dyn, fedseq_inter, fedseq_inter_prox,
-            fedseq_inter_dyn, fedgsp, naive_gsp, naive_gsp_icg, fedcat, fedcat_gc, fedcat_dc, fedelmy, fedelmy_few_shot,
-            fedelmy_parallel, chain, dfedavgm, dfedsam, fedbn, metafed, dense, ma_echo, fedov,
+            visit, keel, hiercluster, fedavg, fedavgm, fedprox, fedmmd, moon, fedfusion, fedgen, scaffold, feddyn,
+            fedadagrad, fedadam, fedyogi, ida, hierfavg, clusamp, fedseq, fedseq_prox, fedseq_dyn, fedseq_inter,
+            fedseq_inter_prox, fedseq_inter_dyn, fedgsp, naive_gsp, naive_gsp_icg, fedcat, fedcat_gc, fedcat_dc,
+            fedelmy, fedelmy_few_shot, fedelmy_parallel, chain, dfedavgm, dfedsam, fedbn, metafed, dense, ma_echo,
+            fedov,
         ),
     )
 }  # fmt: skip

@@ -19,7 +19,8 @@ class AggregatorPart(Part, frozen=True):
     compares: ClassVar[bool] = False
     """Whether it compares models, and so does nothing with one."""
     window: Count = 1
-    """The model that is tested and shipped is the mean of the last so many merges; tours depart from the newest one."""
+    """The model that is tested and shipped is the mean of the last so many merges, in the first rounds of fewer; tours
+    depart from the newest one."""
 
 
 class WeightedMean(AggregatorPart, frozen=True, tag="weighted-mean"):

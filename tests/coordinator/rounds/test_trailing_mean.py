@@ -27,17 +27,19 @@ def test_a_window_of_one_is_the_merge_itself():
     assert course([[1, 2], [3, 4]], 1) == [{"model": [1, 2]}, {"model": [3, 4]}]
 
 
-def test_up_to_the_window_it_is_the_plain_mean_and_then_the_oldest_fade():
-    rounds = course([[1, 0], [3, 0], [8, 0], [4, 0]], 3)
-    assert [each["model"][0] for each in rounds[:3]] == [1, 2, 4]
-    assert rounds[3] == {"model": [4, 0], "front": [4, 0]}  # 4 + (4 - 4) / 3
-    assert course([[1, 0], [3, 0], [8, 0], [7, 0]], 3)[3] == {"model": [5, 0], "front": [7, 0]}
+def test_the_mean_grows_to_a_quarter_of_the_rounds_and_no_further_than_the_window():
+    merges = [[float(number), 0.0] for number in range(1, 17)]
+    models = [each["model"][0] for each in course(merges, 3)]
+    assert models[:7] == [1, 2, 3, 4, 5, 6, 7]  # one of one
+    assert models[7:11] == [7.5, 8.25, 9.125, 10.0625]  # halfway to the newest
+    assert models[11] == pytest.approx(10.0625 + (12 - 10.0625) / 3)
+    assert models[15] == pytest.approx(models[14] + (16 - models[14]) / 3)  # a quarter would be four
 
 
 def test_tours_depart_from_the_newest_merge():
-    after = course([[1, 0], [3, 0]], 5)[-1]
+    after = course([[1, 0]] * 7 + [[3, 0]], 5)[-1]
+    assert after == {"model": [2, 0], "front": [3, 0]}
     assert departs_from(None, after) == "front"
-    assert after["front"] == [3, 0]
     assert departs_from(None, {"model": 1, "anchor": 1, "front": 1}) == "anchor"
 
 
