@@ -179,11 +179,6 @@ def _merge(strategy: Strategy) -> Iterator[str]:
             f"stp asks for another number of groups in each round, and the arranger {name_of(arranger)} cannot be "
             f'told a number: set arranger.name = "icg", "random", "visit" or "hiercluster"'
         )
-    if getattr(schedule, "long_first", 0) and not (getattr(arranger, "sets", 0) and getattr(arranger, "size", 0)):
-        yield (
-            f"schedule.long_first asks for fewer and longer tours at first, and the arranger {name_of(arranger)} has "
-            "no number of sets and size of its own to change: set arranger.size, or leave schedule.long_first out"
-        )
     plain = isinstance(aggregator, WeightedMean)
     way_out = 'aggregator.name = "uniform-mean"' if plain else 'aggregator.weighting = "uniform"'
     if arranger.draws_by_samples and getattr(aggregator, "weighting", "") == "samples":

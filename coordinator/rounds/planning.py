@@ -14,7 +14,7 @@ from coordinator.rounds.estimation import known, unknown
 from coordinator.rounds.failure_lines import names
 from coordinator.rounds.lacking import NAMES_ROOM, away, left_aside, left_out, too_few
 from coordinator.rounds.merging import RELAY, departs_from
-from coordinator.rounds.schedules import Departure, Moment, arranger_of_round, depart, rearranges, sets_asked_for
+from coordinator.rounds.schedules import Departure, Moment, depart, rearranges, sets_asked_for
 from coordinator.state import JobState
 from hierarchy.arranging.arrangement import (
     MOST_HOPS,
@@ -159,10 +159,9 @@ def _training(
         context = ArrangeContext(
             seed, state.round, sets_asked_for(strategy.schedule, state.round, len(candidates.devices)), state.memo
         )
-        arranger = arranger_of_round(strategy.arranger, strategy.schedule, state.round)
-        if reason := check(arranger, candidates, context):
+        if reason := check(strategy.arranger, candidates, context):
             return NotYet(reason)
-        made = arrange(arranger, candidates, context)
+        made = arrange(strategy.arranger, candidates, context)
         sets, arranged, memo = made.sets, made.sets, made.memo
     if not sets:
         return NotYet("none of the arranged devices is here; with schedule.rearrange_every = 1 others could take part")

@@ -16,11 +16,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from hierarchy.arranging.arrangement import ClientSet
 from sojourn.parts import (
-    Arranger,
     EdgeCloud,
     EveryRound,
     OneShot,
@@ -36,9 +33,6 @@ from sojourn.randomness import generator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-LEAST_TO_JOIN = 2
-"""Sets; a single one is as long as it can be."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +82,6 @@ def groups(stp: SequentialToParallel, number: int) -> int:
 def rearranges(schedule: Schedule, number: int) -> bool:
     """Whether this round is arranged anew; the first always is."""
     match schedule:
-        case EveryRound() if number == schedule.long_first + 1:
-            return True
         case EveryRound() | Slots() | EdgeCloud():
             every = schedule.rearrange_every
             return number == 1 or (every > 0 and (number - 1) % every == 0)
@@ -122,15 +114,6 @@ def depart(schedule: Schedule, sets: Sequence[ClientSet], moment: Moment) -> lis
             return [Departure(each, leg=leg) for leg, each in enumerate(going)]
         case _:
             return [Departure(each) for each in going]
-
-
-def arranger_of_round(arranger: Arranger, schedule: Schedule, number: int) -> Arranger:
-    """The arranger as a round asks for it: half as many sets, and as much longer, while the schedule has long tours."""
-    sets, size = getattr(arranger, "sets", 0), getattr(arranger, "size", 0)
-    if not isinstance(schedule, EveryRound) or number > schedule.long_first or sets < LEAST_TO_JOIN or not size:
-        return arranger
-    longer: Arranger = msgspec.structs.replace(arranger, sets=sets // 2, size=sets * size // (sets // 2))
-    return longer
 
 
 def is_alone(schedule: PhasedRing, number: int) -> bool:

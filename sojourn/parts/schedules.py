@@ -41,8 +41,6 @@ class EveryRound(SchedulePart, frozen=True, tag="every-round"):
     """The devices of a set as `arranged`, or `shuffled` each round."""
     passes: Count = 1
     """How often a model tours its set in a round."""
-    long_first: Natural = 0
-    """In the first so many rounds there are half as many tours, twice as long; the arranger must have a size."""
 
 
 class Slots(SchedulePart, frozen=True, tag="slots"):

@@ -78,13 +78,6 @@ NONSENSE: list[tuple[str, dict[str, dict[str, Any]], str, str]] = [
         "phased-ring brings one model home",
         'aggregator.name = "weighted-mean"',
     ),
-    (
-        "fedavg",
-        {"schedule": {"long_first": 5}},
-        "single has no number of sets and size",
-        "leave schedule.long_first out",
-    ),
-    ("naive-gsp", {"schedule": {NAME: "every-round", "long_first": 5}}, "random has no number", "set arranger.size"),
     ("fedcat", {"aggregator": {"window": 5}}, "slots does not merge after each", 'schedule.name = "every-round"'),
     ("fedelmy", {"aggregator": {"window": 2}}, "does not merge after each of several", "leave aggregator.window out"),
     ("fedgen", {"aggregator": {"window": 5}}, "makes something else of one merge", "leave aggregator.window out"),

@@ -3,16 +3,7 @@ import math
 import msgspec
 import pytest
 
-from coordinator.rounds.schedules import (
-    Departure,
-    Moment,
-    arranger_of_round,
-    depart,
-    groups,
-    merges,
-    rearranges,
-    sets_asked_for,
-)
+from coordinator.rounds.schedules import Departure, Moment, depart, groups, merges, rearranges, sets_asked_for
 from hierarchy.arranging.arrangement import ClientSet
 from sojourn.errors import ConfigError
 from sojourn.parts import (
@@ -21,7 +12,6 @@ from sojourn.parts import (
     OneShot,
     OwnSchedule,
     PhasedRing,
-    RandomArranger,
     Ring,
     SequentialToParallel,
     Slots,
@@ -78,22 +68,6 @@ def test_a_fraction_of_the_superclients_trains_rounded_down(fraction, sets, expe
 
 def test_every_round_departs_from_the_global_model_as_arranged():
     assert depart(EveryRound(), SETS, moment()) == [Departure(each) for each in SETS]
-
-
-def test_long_tours_first_are_half_as_many_and_as_many_visits():
-    arranger, schedule = RandomArranger(sets=9, size=4), EveryRound(long_first=3)
-    assert arranger_of_round(arranger, schedule, 3) == RandomArranger(sets=4, size=9)
-    assert arranger_of_round(arranger, schedule, 4) == arranger
-    assert arranger_of_round(arranger, EveryRound(), 1) == arranger
-    assert arranger_of_round(RandomArranger(sets=2, size=4), schedule, 1) == RandomArranger(sets=1, size=8)
-    alone = RandomArranger(sets=1, size=4)
-    assert arranger_of_round(alone, schedule, 1) == alone
-
-
-def test_long_tours_are_arranged_anew_when_they_end_even_where_others_stay():
-    schedule = EveryRound(rearrange_every=0, long_first=3)
-    assert [number for number in range(1, 9) if rearranges(schedule, number)] == [1, 4]
-    assert [number for number in range(1, 9) if rearranges(EveryRound(rearrange_every=0), number)] == [1]
 
 
 def test_shuffling_keeps_the_devices_and_differs_between_sets_and_rounds():
