@@ -5,7 +5,7 @@ Sojourn's own: docs/strategies/keel.md has the derivation, the curves, and what 
 Random tours, in which everybody has a turn before anybody has the next. Each device trains with its answers moved by
 the logarithm of its own shares of the classes (`logit-adjustment`, tau = 1): a class that it lacks is not unlearnt on
 it, so a tour needs no balanced set, and nobody has to know who has what. The server goes on in the direction of the
-merges before: v <- 0.9 v + (mean - w), w <- w + v. The model that is tested and shipped is the mean of the last 5
+merges before: v <- 0.9 v + (mean - w), w <- w + v. The model that is tested and shipped is the mean of the last 10
 merges.
 
 Without classes (regression and the like) devices train on the plain loss; the rest is the same.
@@ -24,5 +24,5 @@ STRATEGY = Strategy(
     arranger=RandomArranger(sets=2, size=4, turns=True),
     schedule=EveryRound(rearrange_every=1),
     objective=LogitAdjustment(tau=1.0),
-    aggregator=AvgM(momentum=0.9, window=5),
+    aggregator=AvgM(momentum=0.9, window=10),
 )
