@@ -17,7 +17,7 @@ from edge_agent.training.held_out import parted
 from edge_agent.training.model_pool import shuffled, train_pool
 from hierarchy.edge.records import EdgeState, TourTaken
 from sojourn.model.classifier import classifier_weights
-from sojourn.parts import Dyn, Elmy, Gate, Prox, Sam, Scaffold, Sgd, TourPolicy, Training
+from sojourn.parts import Dyn, Elmy, Gate, LogitAdjustment, Prox, Sam, Scaffold, Sgd, TourPolicy, Training
 from sojourn.protocol.messages import Tour, Visit
 from sojourn.protocol.spec import InputSpec, Kit, ModelSpec, Probe, TensorSpec
 from sojourn.protocol.wire import Task
@@ -91,6 +91,8 @@ _OBJECTIVES: tuple[tuple[Objective, Training, dict[str, Vector], dict[str, Vecto
     (Scaffold(), PLAIN, {"control": CONTROL}, {"control": ASIDE}),
     (Sam(rho=30.0), PLAIN, {}, {}),
     (Sam(rho=30.0), HEAVY, {}, {}),
+    (LogitAdjustment(), PLAIN, {"shift": ASIDE}, {}),
+    (LogitAdjustment(), HEAVY, {"shift": ASIDE}, {}),
     (Elmy(alpha=0.3, beta=1.7), PLAIN, {"pool_first": W_IN, "pool_mean": W_IN + ASIDE}, {}),
 )
 """Objective, training, the vectors that come along, and those remembered."""

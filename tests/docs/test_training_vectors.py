@@ -95,6 +95,8 @@ def direction_of(vector: dict[str, Any], w: Any) -> Any:
             return g - memory.get("control", 0.0) + received["control"]
         case "sam":
             return curve * (w + g * (asked["rho"] / np.sqrt(np.sum(g * g))) - target)
+        case "logit-adjustment":
+            return curve * (w + received["shift"] - target)
         case "elmy":
             loss = float(np.sum(curve * (w - target) ** 2) / 2)
             return diverse(w, loss, g, received["pool_first"], received["pool_mean"], asked)

@@ -27,6 +27,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "clusamp": {"arranger__sets": 3, "rounds": 3},
     **dict.fromkeys([name for name in STRATEGIES if name.startswith("fedseq")], FEDSEQ),
     "visit": {**ESTIMATE, "arranger__size": 2},
+    "keel": {"arranger__size": 2, "rounds": 9},
     "naive-gsp": {"arranger__sets": 3, "schedule__fraction": 0.5},
     "naive-gsp-icg": {"arranger__sets": 3, "schedule__fraction": 0.5},
     "fedgsp": {"schedule__beta": 2, "schedule__kappa": 0.6, "rounds": 3},

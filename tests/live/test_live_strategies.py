@@ -14,6 +14,7 @@ NUMBERS = count(1)
 PLAIN = {"fleet__devices": 4, "training__epochs": 1, "training__batch": 32, "training__lr": 0.1}
 JOBS: dict[str, dict[str, Any]] = {
     "visit": {"estimator__epochs": 1, "arranger__size": 2, "estimator__where": "device"},
+    "keel": {"arranger__size": 2, "rounds": 9},
     "fedseq": {"estimator__epochs": 1, "arranger__max_devices": 2, "schedule__fraction": 1.0, "objective__name": "dyn"},
     "fedgsp": {"schedule__beta": 2, "schedule__kappa": 0.6},
     "fedcat": {"arranger__sets": 2, "rounds": 3},

@@ -19,8 +19,8 @@ from sojourn import parts
 from sojourn.errors import ConfigError
 
 NAMES = [
-    "visit", "hiercluster", "fedavg", "fedavgm", "fedprox", "fedmmd", "moon", "fedfusion", "fedgen", "scaffold",
-    "feddyn",
+    "visit", "keel", "hiercluster", "fedavg", "fedavgm", "fedprox", "fedmmd", "moon", "fedfusion", "fedgen",
+    "scaffold", "feddyn",
     "fedadagrad", "fedadam", "fedyogi", "ida", "hierfavg", "clusamp", "fedseq", "fedseq-prox", "fedseq-dyn",
     "fedseq-inter", "fedseq-inter-prox", "fedseq-inter-dyn", "fedgsp", "naive-gsp", "naive-gsp-icg", "fedcat",
     "fedcat-gc", "fedcat-dc", "fedelmy", "fedelmy-few-shot", "fedelmy-parallel", "chain", "dfedavgm", "dfedsam",
