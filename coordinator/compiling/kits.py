@@ -138,7 +138,8 @@ def _compile(
     whole = normalised(fed, spec, mean, std)
     drawn = classifying(len(classes)) if outliers else learning  # no made-up sample is of the unknown class
     samples = like(spec, module, drawn, (), mean, std)
-    survey = take_survey(fed, feed, torch.from_numpy(samples.batch(2, seed).x), learning.task)
+    made_up = torch.from_numpy(samples.batch(2, seed).x)
+    survey = take_survey(fed, feed, made_up, learning.task, unknown=outliers is not None)
     samples = like(spec, module, drawn, survey.noise, mean, std)
     trainee = Trainee(whole, feed, learning)
     if learning.own:

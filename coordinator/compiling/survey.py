@@ -95,7 +95,7 @@ def linear_weights(module: nn.Module, trained: AbstractSet[str]) -> tuple[str, .
     return tuple(name for name in (f"{layer}.weight".lstrip(".") for layer in layers) if name in trained)
 
 
-def take_survey(module: nn.Module, feed: NoiseFeed, x: Tensor, task: TaskSpec) -> Survey:
+def take_survey(module: nn.Module, feed: NoiseFeed, x: Tensor, task: TaskSpec, *, unknown: bool = False) -> Survey:
     """Run the module once in training and look at what it does."""
     module.train()
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
@@ -113,7 +113,7 @@ def take_survey(module: nn.Module, feed: NoiseFeed, x: Tensor, task: TaskSpec) -
     _check_operators(operators)
     _check_length(module, operators.runs, passes=2 if feed.draws else 1)
     _check_buffers(module, before)
-    _check_answers(answers, len(x), task)
+    _check_answers(answers, len(x), task, unknown=unknown)
     names = {_name(operator): layer for operator, layer in reversed(operators.seen.items())}
     return Survey(noise=tuple(draw.shape for draw in feed.draws), operators=names)
 
@@ -186,7 +186,7 @@ def _check_buffers(module: nn.Module, before: dict[str, Tensor]) -> None:
             )
 
 
-def _check_answers(answers: object, batch: int, task: TaskSpec) -> None:
+def _check_answers(answers: object, batch: int, task: TaskSpec, *, unknown: bool) -> None:
     classified = task.kind == "classification"
     if not isinstance(answers, Tensor):
         raise ModelError(
@@ -209,6 +209,12 @@ def _check_answers(answers: object, batch: int, task: TaskSpec) -> None:
             f"{told}, one number for each class. A single output, for yes or no or for a quantity, cannot be trained "
             f"so: let its last layer have {classes} outputs, without sigmoid or softmax (the loss is cross-entropy); "
             'or say what else is learnt, [task] kind = "regression" for a quantity (docs/tasks.md)'
+        )
+    if len(found) == len(wanted) and found[0] == batch and unknown:
+        raise ModelError(
+            f"the model answers {found} for {batch} samples: it must be {wanted}, the data's {classes - 1} classes and "
+            "one more for what is unknown, which objective outliers (fedov) asks for. Let its last layer have "
+            f"{classes} outputs"
         )
     if len(found) == len(wanted) and found[0] == batch:
         raise ModelError(

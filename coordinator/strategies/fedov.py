@@ -8,7 +8,7 @@ so as to look known, from its samples without their own class, and from mixtures
 weight decay 1e-5, batch 64, 200 epochs, as in the authors' script. The result is a vote: the sum of the models'
 probabilities of the C classes, so that a model that finds a sample unknown hardly counts. A vote is evaluated, and not
 released; one model learns from it on the exemplars (Adam, 100 epochs), and can be. With BatchNorm only samples and
-outliers are learnt from, in one batch, as the authors do. For images alone. A step costs about eight of a plain one.
+outliers are learnt from, in one batch, as the authors do. For images alone. A step costs about ten plain ones.
 
 A lost or late device has no vote; with one device its answers are the vote. There is no second round.
 """

@@ -67,7 +67,7 @@ def _training(strategy: Strategy) -> Iterator[str]:  # noqa: C901  # one short c
             yield "projections: one more pass over the data, and which inputs its layers see, if its owner shares that"
             yield f"up to {objective.memory:g} MB of memory for them: d x d numbers for a layer of d inputs"
         case Outliers():
-            yield "images, and about eight gradients' work for each step: outliers are made and learnt from"
+            yield "images, and the work of about ten plain steps for each step: outliers are made and learnt from"
         case Sam():
             yield "two gradients for each step"
         case Scaffold():

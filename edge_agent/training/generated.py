@@ -44,7 +44,7 @@ def train_generated(
     a, b = settings.weights(visit.id.round - 1)
     if a or b:
         share = settings.made / visit.task.training.batch
-        steps = GeneratedSteps(kit, settings, made_by, (share * a, b), visit.seed, prepared.graphs.threads)
+        steps = GeneratedSteps(kit, settings, made_by, (share * a, b), visit.seed, prepared.graphs)
         prepared = replace(prepared, graphs=steps)
     end, passed = descended(start, Plain(), prepared, visit.task.training, visit.seed, progress)
     counts = seen_of_each(prepared.samples, len(kit.classes), visit.task.training.epochs)
@@ -65,9 +65,15 @@ class GeneratedSteps(Graphs):
     """A kit's graphs whose training steps add what a generator makes, drawn with a stream of its own."""
 
     def __init__(
-        self, kit: Kit, settings: Generated, made_by: Vector, weights: tuple[float, float], seed: int, threads: int = 1
+        self,
+        kit: Kit,
+        settings: Generated,
+        made_by: Vector,
+        weights: tuple[float, float],
+        seed: int,
+        beside: Graphs | None = None,
     ) -> None:
-        super().__init__(kit, threads)
+        super().__init__(kit, beside.threads if beside else 1, beside)
         if weights[1] and not (kit.more and kit.more.soft):
             raise Unsupported("the kit has no training graph with answers to be like")
         self._layout, self._last = GeneratorLayout.of(settings, kit), last_layer(kit)

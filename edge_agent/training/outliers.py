@@ -42,7 +42,7 @@ def train_with_outliers(
     received = model_of(visit, blobs, kit.model)
     start = shuffled(received, kit.model, visit.seed) if settings.start == "own" else received
     if not settings.plain:
-        graphs = OutlierSteps(kit, kit.outliers, settings, visit.seed, prepared.graphs.threads)
+        graphs = OutlierSteps(kit, kit.outliers, settings, visit.seed, prepared.graphs)
         prepared = replace(prepared, graphs=graphs)
     end, passed = descended(start, Plain(), prepared, visit.task.training, visit.seed, progress)
     sent = {"model": save_model(blobs, received, end, visit.task, kit.model)}
@@ -52,8 +52,10 @@ def train_with_outliers(
 class OutlierSteps(Graphs):
     """A kit's graphs whose training steps add outliers, drawn with a stream of their own, step after step."""
 
-    def __init__(self, kit: Kit, own: OutlierGraphs, settings: Outliers, seed: int, threads: int = 1) -> None:
-        super().__init__(kit, threads)
+    def __init__(
+        self, kit: Kit, own: OutlierGraphs, settings: Outliers, seed: int, beside: Graphs | None = None
+    ) -> None:
+        super().__init__(kit, beside.threads if beside else 1, beside)
         self._own, self._settings, self._seed, self._step = own, settings, seed, 0
         self._unknown = len(kit.classes)
         self._reach = np.float32(settings.reach) * np.array(own.scale, np.float32).reshape(-1, 1, 1)

@@ -19,11 +19,15 @@ def show_tables(home: Path, console: Console) -> None:
     folders = tables_in(home)
     if not folders:
         folder_of("", home)
-    table = plain_table("", "table", "what", "methods", "runs", "done")
+    table = plain_table("", "table", "methods", "runs", "done")
+    # The name is what one types next: however narrow the screen is, only what the table is about is broken into lines.
+    table.columns[0].no_wrap = True
+    table.columns[0].min_width = max(len(folder.name) for folder in folders)
+    table.add_column("what", overflow="fold")
     for folder in folders:
         settings, files = read_table(folder)
         runs = {(file.stem, seed) for file in files for seed in settings.seeds}
         done = runs & read_kept(folder).keys()
-        table.add_row(folder.name, settings.title, str(len(files)), str(len(runs)), str(len(done)))
+        table.add_row(folder.name, str(len(files)), str(len(runs)), str(len(done)), settings.title)
     console.print(table)
     console.print("To run one, or go on with it: sojourn papers TABLE", markup=False)

@@ -60,11 +60,15 @@ class Graphs:
     What trains and predicts takes `features` of samples, which are the samples themselves where a kit has no trunk.
     """
 
-    def __init__(self, kit: Kit, threads: int = 1) -> None:
-        """Run `kit` on `threads` threads; with one thread results repeat bit for bit."""
+    def __init__(self, kit: Kit, threads: int = 1, beside: Graphs | None = None) -> None:
+        """Run `kit` on `threads` threads; with one thread results repeat bit for bit.
+
+        beside: others of the same kit and threads; what either of them loads is loaded for both.
+        """
         check_kit(kit)
         self._kit = kit
         self._threads = threads
+        self.sessions: dict[Use, onnxruntime.InferenceSession] = beside.sessions if beside else {}
 
     @property
     def threads(self) -> int:
@@ -311,7 +315,9 @@ class Graphs:
         return self._session("predict", "the prediction graph")
 
     def _session(self, use: Use, name: str) -> onnxruntime.InferenceSession:
-        return graph_session(graph_in(self._kit, use), self._threads, name, given_to(self._kit, use))
+        if use not in self.sessions:
+            self.sessions[use] = graph_session(graph_in(self._kit, use), self._threads, name, given_to(self._kit, use))
+        return self.sessions[use]
 
 
 def check_probe(kit: Kit, graphs: Graphs) -> str | None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from coordinator.compiling import compile_kit
 from sojourn.errors import ModelError
+from sojourn.parts import Outliers
 from sojourn.protocol.spec import InputSpec
 from tests.coordinator.compiling.refused_cases import REFUSED_CASES, RefusedCase
 
@@ -88,6 +89,14 @@ def test_a_model_that_does_not_fit_says_so() -> None:
     assert "'0' (Linear)" in refusal(nn.Sequential(nn.Linear(7, 2)))
     assert "(2, 3)" in refusal(nn.Linear(6, 3))
     assert "no tensor to train" in refusal(nn.Flatten())
+
+
+def test_a_model_without_an_answer_for_what_is_unknown_is_told_to_have_one_more_than_the_data_has_classes() -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+    with pytest.raises(
+        ModelError, match=r"2 classes and one more for what is unknown.*Let its last layer have 3 outputs"
+    ):
+        compile_kit(module, InputSpec((1, 4, 4)), CLASSES, mean=None, std=None, seed=1, outliers=Outliers())
     assert "float32" in refusal(nn.Linear(6, 2).double())
 
 

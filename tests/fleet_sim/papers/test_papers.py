@@ -8,6 +8,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fleet_sim.papers.kept_results import COURSES, RUNS, read_kept
+from fleet_sim.papers.list_of_tables import show_tables
 from fleet_sim.papers.paper_table import folder_of, read_table
 from fleet_sim.papers.papers_commands import app
 from fleet_sim.papers.table_page import PAGE, PICTURE, interval_shown
@@ -113,7 +114,27 @@ def test_a_job_file_that_changed_is_run_again(home, tmp_path):
 def test_the_list_says_how_far_each_table_is(home):
     got = CliRunner().invoke(app, ["--tables", str(home)])
     assert got.exit_code == 0, got.output
-    assert re.search(r"two +Two ways +2 +4 +0\n", got.output)
+    assert re.search(r"two +2 +4 +0 +Two ways *\n", got.output)
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        (30, ""),
+        (60, "2 4 0 One shot (CIFAR-10, 10 devices, alpha 0.5)"),
+        (80, "2 4 0 One shot (CIFAR-10, 10 devices, alpha 0.5)"),
+    ],
+)
+def test_however_narrow_the_screen_is_the_names_of_the_tables_are_whole(home, columns, told):
+    name = "a-table-of-one-shot-methods"
+    (home / "two").rename(home / name)
+    title = "One shot (CIFAR-10, 10 devices, alpha 0.5)"
+    (home / name / "table.toml").write_text(TABLE.replace("Two ways", title))
+    console = Console(width=columns, record=True)
+    show_tables(home, console)
+    _heading, *lines = console.export_text().partition("To run one")[0].splitlines()
+    first, *row = " ".join(lines).split()
+    assert (first, " ".join(row)) == (name, told)
 
 
 @pytest.mark.parametrize(
