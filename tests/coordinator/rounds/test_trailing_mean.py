@@ -1,5 +1,7 @@
 """The mean of the last merges is what is tested; the newest one is what goes on."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from sojourn.parts import AvgM, RandomArranger, UniformMean
 START = {"model": np.zeros(2, np.float32)}
 
 
-def course(merges: list[list[float]], window: int) -> list[dict[str, list[float]]]:
+def course(merges: Sequence[Sequence[float]], window: int) -> list[dict[str, list[float]]]:
     """The job's vectors after each round; a round without numbers brought nothing home."""
     strategy = Strategy(arranger=RandomArranger(), aggregator=UniformMean(window=window))
     now, found = JobVectors(START), []
