@@ -1,0 +1,192 @@
+"""Tours in plain torch, without any of the framework: to screen ideas in minutes, and to compare the product with.
+
+CIFAR-10 by Dirichlet over 100 devices, L tours of k, the CNN of 48 thousand numbers, batch 32, one epoch a visit.
+Tested on 2,000 images. Prints for each round the accuracy of the newest merge, and of the mean of the last merges (at
+most ten, at most a quarter of the rounds so far).
+
+SOJOURN_DATA=FOLDER python -m benchmarks.tours_loop [--arranger visit|random|turns] [--tau 1] [--momentum 0.9]
+    [--local-momentum 0.9] [--step 5] [--long-first 6] [--rounds 40] [--seed 1]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+CLASSES, BATCH, RATE, TESTED, EXEMPLARS, SIGNED = 10, 32, 0.05, 2000, 10, 5
+LAST = torch.channels_last
+
+
+def main() -> None:
+    """Train and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arranger", choices=["visit", "random", "turns"], default="turns")
+    for name, default in {"tau": 0.0, "momentum": 0.0, "local_momentum": 0.0, "step": 0.0, "alpha": 0.1}.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=default)
+    for name, number in {"rounds": 40, "seed": 1, "devices": 100, "sets": 9, "size": 4, "long_first": 0}.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=number)
+    torch.set_num_threads(1)
+    Loop(parser.parse_args()).run()
+
+
+class Loop:
+    """A fleet, its model, and the rounds that it trains."""
+
+    def __init__(self, asked: argparse.Namespace) -> None:
+        self.asked = asked
+        with np.load(Path(os.environ["SOJOURN_DATA"]) / "cifar10.npz") as file:
+            x, y, x_test, y_test = (file[name] for name in ("x_train", "y_train", "x_test", "y_test"))
+        self.x, self.y = images(x), torch.from_numpy(y.astype(np.int64))
+        some = np.random.default_rng(5).permutation(len(y_test))[:TESTED]
+        self.x_test, self.y_test = images(x_test)[some], torch.from_numpy(y_test[some].astype(np.int64))
+        self.parts = dirichlet(y, asked.devices, asked.alpha, asked.seed)
+        self.counts = np.array([np.bincount(y[part], minlength=CLASSES) for part in self.parts])
+        self.here = np.flatnonzero(self.counts.sum(1))
+        self.turns = np.zeros(asked.devices)
+        torch.manual_seed(asked.seed)
+        self.net = network()
+        self.tensors: list[Tensor] = list(self.net.parameters())
+        self.w = self.vector()
+        self.signatures = self.estimated(y) if asked.arranger == "visit" else None
+
+    def run(self) -> None:
+        """Every round: tours, the server's step, and what it came to."""
+        asked = self.asked
+        v, mass, mean = torch.zeros_like(self.w), 0.0, self.w
+        for number in range(1, asked.rounds + 1):
+            d = self.merged(number) - self.w
+            v, mass = asked.momentum * v + d, asked.momentum * mass + 1
+            self.w = self.w + (asked.step * v / mass if asked.step else v)
+            mean = mean + (self.w - mean) / max(1, min(10, number // 4))
+            print(f"{number:3} {self.accuracy(self.w):.4f} {self.accuracy(mean):.4f}", flush=True)
+
+    def merged(self, number: int) -> Tensor:
+        """The mean of the tours' models, by the samples that each has seen."""
+        total, weight = torch.zeros_like(self.w), 0
+        for tour in self.arranged(number):
+            self.put(self.w)
+            for device in tour:
+                self.turns[device] += 1
+                self.visit(device, [self.asked.seed, number, device], self.asked.tau)
+            seen = int(self.counts[tour].sum())
+            total, weight = total + seen * self.vector(), weight + seen
+        return total / weight
+
+    def arranged(self, number: int) -> list[list[int]]:
+        """The tours of a round."""
+        asked, draw = self.asked, np.random.default_rng([self.asked.seed, number, 7])
+        sets, size = asked.sets, asked.size
+        if number <= asked.long_first:
+            sets, size = sets // 2, sets * size // (sets // 2)
+        if self.signatures is not None:
+            return self.balanced(sets, size, draw)
+        waiting = draw.permutation(self.here)
+        if asked.arranger == "turns":
+            waiting = waiting[np.argsort(self.turns[waiting], kind="stable")]
+        return [tour.tolist() for tour in draw.permutation(waiting[: sets * size]).reshape(sets, size)]
+
+    def balanced(self, sets: int, size: int, draw: np.random.Generator) -> list[list[int]]:
+        """VISIT's greedy: a random device, then each time the one that brings the mean nearest to (1, ..., 1)."""
+        assert self.signatures is not None  # the caller looked
+        left, tours = self.here.tolist(), list[list[int]]()
+        for _ in range(sets):
+            tour = [left.pop(int(draw.integers(len(left))))]
+            while len(tour) < size:
+                sums = self.signatures[tour].sum(0) + self.signatures[left]
+                tour.append(left.pop(int((sums.sum(1) / np.linalg.norm(sums, axis=1)).argmax())))
+            tours.append(tour)
+        return tours
+
+    def visit(self, device: int, seed: list[int], tau: float, epochs: int = 1) -> None:
+        """SGD on a device's samples, with its answers moved by tau log p."""
+        part, counts = self.parts[device], self.counts[device] + 1.0
+        shift = torch.from_numpy(tau * np.log(counts / counts.sum())).float()
+        velocity: list[Tensor] = []
+        draw = np.random.default_rng(seed)
+        for _ in range(epochs):
+            order = part[draw.permutation(len(part))]
+            for at in range(0, len(order), BATCH):
+                some = order[at : at + BATCH]
+                loss = functional.cross_entropy(
+                    self.net(self.x[some].contiguous(memory_format=LAST)) + shift, self.y[some]
+                )
+                slopes = torch.autograd.grad(loss, self.tensors)
+                with torch.no_grad():
+                    if velocity:
+                        torch._foreach_mul_(velocity, self.asked.local_momentum)
+                        torch._foreach_add_(velocity, slopes)
+                    else:
+                        velocity = [slope.clone() for slope in slopes]
+                    torch._foreach_add_(self.tensors, velocity, alpha=-RATE)
+
+    def estimated(self, y: NDArray[np.generic]) -> NDArray[np.float64]:
+        """Each device's mean answers on exemplars, after some epochs from the same model."""
+        exemplars = np.concatenate([np.flatnonzero(y == label)[:EXEMPLARS] for label in range(CLASSES)])
+        found = []
+        for device in range(len(self.parts)):
+            self.put(self.w)
+            self.visit(device, [self.asked.seed, 0, device], 0.0, SIGNED)
+            with torch.no_grad():
+                found.append(self.net(self.x[exemplars]).softmax(1).mean(0).numpy())
+        return np.array(found, np.float64)
+
+    def accuracy(self, vector: Tensor) -> float:
+        """The share of right answers on the test images."""
+        self.put(vector)
+        with torch.no_grad():
+            right = [
+                (self.net(self.x_test[at : at + 500]).argmax(1) == self.y_test[at : at + 500])
+                for at in range(0, TESTED, 500)
+            ]
+        return float(torch.cat(right).float().mean())
+
+    def put(self, vector: Tensor) -> None:
+        """Make this the network's weights."""
+        with torch.no_grad():
+            for tensor, part in zip(
+                self.tensors, torch.split(vector, [it.numel() for it in self.tensors]), strict=True
+            ):
+                tensor.copy_(part.view_as(tensor))
+
+    def vector(self) -> Tensor:
+        """The network's weights in one row."""
+        return torch.cat([tensor.detach().reshape(-1) for tensor in self.tensors])
+
+
+def network() -> nn.Module:
+    """Three convolutions with poolings, two linear layers."""
+    layers: list[nn.Module] = []
+    for inward, outward in ((3, 16), (16, 32), (32, 32)):
+        layers += [nn.Conv2d(inward, outward, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, CLASSES))
+
+
+def images(x: NDArray[np.uint8]) -> Tensor:
+    """Channels first, with a mean of 0 and a deviation of 1 for each."""
+    values = x.astype(np.float32).transpose(0, 3, 1, 2) / 255
+    axes = (0, 2, 3)
+    return torch.from_numpy((values - values.mean(axes, keepdims=True)) / values.std(axes, keepdims=True))
+
+
+def dirichlet(y: NDArray[np.generic], devices: int, alpha: float, seed: int) -> list[NDArray[np.int64]]:
+    """Every class dealt out by shares from Dir(alpha)."""
+    draw, whose = np.random.default_rng(seed), np.empty(len(y), np.int64)
+    for label in range(CLASSES):
+        mine = draw.permutation(np.flatnonzero(y == label))
+        ends = np.round(np.cumsum(draw.dirichlet(np.full(devices, alpha))) * len(mine)).astype(np.int64)
+        whose[mine] = np.searchsorted(ends[:-1], np.arange(len(mine)), side="right")
+    return [np.flatnonzero(whose == device) for device in range(devices)]
+
+
+if __name__ == "__main__":
+    main()
