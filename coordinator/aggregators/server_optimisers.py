@@ -25,18 +25,19 @@ if TYPE_CHECKING:
 def avgm(
     settings: AvgM, previous: Vector, contributions: Sequence[Contribution], state: State, _: MergeContext
 ) -> tuple[Vector, State]:
-    """v <- momentum v + d; w <- w + lr v."""
+    """v <- momentum v + d; w <- w + lr v. With `restart`, v <- d where d points against v."""
     voices = with_weight(contributions, settings.weighting)
     if not voices:
         return previous, state
+    whole, before = mean_of(voices, settings.weighting), state.get("momentum", np.zeros_like(previous))
+    momentum = 0.0 if settings.restart and float((whole - previous) @ before) < 0 else settings.momentum
 
     def rule(mean: Wide, w: Wide, kept: dict[str, Wide]) -> tuple[Wide, dict[str, Wide]]:
-        old = settings.momentum * kept["momentum"]
+        old = momentum * kept["momentum"]
         # Written so that lr = 1 without momentum gives the mean itself, not w + (mean - w).
         return (1 - settings.lr) * w + settings.lr * (mean + old), {"momentum": old + (mean - w)}
 
-    kept = {"momentum": state.get("momentum", np.zeros_like(previous))}
-    model, kept = stepped(rule, mean_of(voices, settings.weighting), previous, kept)
+    model, kept = stepped(rule, whole, previous, {"momentum": before})
     return model, {**state, **kept}
 
 

@@ -42,6 +42,9 @@ class AvgM(AggregatorPart, frozen=True, tag="avgm"):
     """How much of the last merge's way goes on in the next; 0 for none."""
     lr: Positive = 1.0
     """The server's learning rate."""
+    restart: bool = False
+    """Whether momentum is given up where a merge points against it: slower, and steady at learning rates that are too
+    high for it."""
     weighting: Weighting = "samples"
     """Whether a mean counts models by the `samples` that they have seen, or all alike (`uniform`)."""
 

@@ -136,3 +136,15 @@ def test_an_empty_round_between_two_others_is_as_if_it_had_not_been(settings: An
     without = after(settings, ROUNDS[:2])
     assert np.array_equal(with_gap[1], without[0])
     assert np.array_equal(with_gap[2], without[1])
+
+
+def test_a_merge_that_points_against_the_momentum_ends_it_where_asked() -> None:
+    there, back = brought(([4.0, 0.0], 1)), brought(([3.0, 0.0], 1))
+    start, settings = np.zeros(2, np.float32), AvgM(momentum=0.5, weighting="uniform", restart=True)
+    far, state = aggregate(settings, start, there, {}, about())
+    near, _ = aggregate(settings, far, back, state, about())
+    assert near.tolist() == [3, 0]  # the mean itself
+    on, _ = aggregate(msgspec.structs.replace(settings, restart=False), far, back, state, about())
+    assert on.tolist() == [5, 0]
+    further, _ = aggregate(settings, far, brought(([6.0, 0.0], 1)), state, about())
+    assert further.tolist() == [8, 0]  # along the momentum, it goes on
