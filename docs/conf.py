@@ -47,7 +47,8 @@ suppress_warnings = ["myst.header"]  # the protocol's messages skip a level on p
 CONTENTS = {
     "README": {
         "Use it": (
-            "Data <docs/data>", "docs/strategies", "docs/models", "docs/tasks", "Settings <docs/reference>",
+            "Data <docs/data>", "docs/strategies", "KEEL <docs/strategies/keel>", "docs/models", "docs/tasks",
+            "Settings <docs/reference>",
             "docs/simulation", "Examples <examples/README>", "Strata <docs/strata-study>",
             "Profiles <docs/profiles>", "Systems <docs/systems>", "docs/upgrading",
         ),

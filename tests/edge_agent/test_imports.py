@@ -19,7 +19,8 @@ FORBIDDEN = {
 }  # fmt: skip
 HEAVY = {"numpy", "onnxruntime", "PIL"}
 IN_THE_WORKER = {
-    "edge_agent.training.trainer", "edge_agent.training.descent", "edge_agent.training.model_pool",
+    "edge_agent.training.trainer", "edge_agent.training.class_shares",
+    "edge_agent.training.descent", "edge_agent.training.model_pool",
     "edge_agent.training.estimates", "edge_agent.training.features", "edge_agent.training.handover",
     "edge_agent.training.held_out", "edge_agent.training.own_model", "edge_agent.training.own_norms",
     "edge_agent.training.echo", "edge_agent.training.projections", "edge_agent.training.outliers",
