@@ -13,6 +13,7 @@ import msgspec
 
 from sojourn.errors import InvalidMessage
 from sojourn.protocol import limits
+from sojourn.protocol.decoders import decoded
 from sojourn.protocol.limits import Identity
 from sojourn.protocol.mending import mended
 from sojourn.protocol.messages import BETWEEN, Message, Presence
@@ -202,7 +203,7 @@ def unpack_blob(data: bytes, form: type[_T], largest: int = 1 << 30) -> _T:
     if len(data) > largest:
         raise InvalidMessage(f"a blob of {len(data)} bytes is more than the limit of {largest}")
     try:
-        return msgspec.msgpack.decode(data, type=form)
+        return decoded(data, form)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         try:
             return mended(bounded(data), form)  # type: ignore[no-any-return]

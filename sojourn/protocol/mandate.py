@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 
+from sojourn.protocol.decoders import decoded
 from sojourn.protocol.limits import Digest, Label, Moment, Name, Number, Size, Text
 from sojourn.protocol.wire import Task, VectorName
 
@@ -170,7 +171,7 @@ def _flat(table: dict[str, Any], before: str = "") -> dict[str, Any]:
 
 def _read(data: bytes, form: type[_T]) -> _T | None:
     try:
-        return msgspec.msgpack.decode(data, type=form)
+        return decoded(data, form)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec import inspect
 
+from sojourn.protocol.decoders import decoded
 from sojourn.protocol.limits import NEW, known_range
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class _NoneLeftError(Exception):
 def read_record(data: bytes, form: type[_T] | Any) -> _T:
     """A record or a snapshot of one's own journal, mended where it breaks the limits of today."""
     try:
-        return msgspec.msgpack.decode(data, type=form)
+        return decoded(data, form)  # type: ignore[no-any-return]
     except msgspec.ValidationError as error:
         try:
             return mended(msgspec.msgpack.decode(data), form)  # type: ignore[no-any-return]
