@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from sojourn.protocol.decoders import decoded
 from sojourn.protocol.limits import Moment
 from sojourn.protocol.release import ENDS, HealthRules, Order, RolloutStatus, RolloutTurn, SignedOrder
 from sojourn.protocol.release_messages import ReleaseReport
@@ -43,7 +44,7 @@ class Cargo(msgspec.Struct, frozen=True):
 
 @lru_cache(256)
 def _read(order: SignedOrder) -> Order:
-    return msgspec.msgpack.decode(order.order, type=Order)
+    return decoded(order.order, Order)
 
 
 class RolloutBegun(msgspec.Struct, frozen=True, tag="rollout-begun/1"):

@@ -12,6 +12,7 @@ import numpy as np
 from coordinator.rounds.merging import ANCHOR, FRONT, MODEL, JobVectors
 
 QUARTER = 4
+"""The mean is of one merge in so many rounds at most."""
 
 
 def at_front(now: JobVectors) -> JobVectors:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edge_agent.training.handover import companions_of
 from edge_agent.training.objectives import SHIFT
 from edge_agent.training.reasons import Unsupported
 from sojourn.model.output_bias import output_bias
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
 
     from edge_agent.training.descent import Prepared
     from sojourn.parts import Objective
+    from sojourn.protocol.messages import Visit
+    from sojourn.store.blobs import BlobStore
+
+
+def received_by(visit: Visit, blobs: BlobStore, prepared: Prepared) -> dict[str, NDArray[np.float32]]:
+    """What an objective is given besides the model: what came with the visit, and what the device adds of its own."""
+    return companions_of(visit, blobs, prepared.kit) | shift_of(visit.task.objective, prepared)
 
 
 def shift_of(objective: Objective, prepared: Prepared) -> dict[str, NDArray[np.float32]]:

@@ -10,13 +10,13 @@ import msgspec
 import numpy as np
 
 from edge_agent.training import objectives
-from edge_agent.training.class_shares import shift_of
+from edge_agent.training.class_shares import received_by
 from edge_agent.training.descent import Prepared, descended, metrics
 from edge_agent.training.echo import train_echo
 from edge_agent.training.estimates import estimate, trains
 from edge_agent.training.features import content_of, with_features
 from edge_agent.training.generated import train_generated
-from edge_agent.training.handover import companions_of, memory_of, model_of, save_model, sent_model
+from edge_agent.training.handover import memory_of, model_of, save_model, sent_model
 from edge_agent.training.model_pool import train_pool
 from edge_agent.training.outliers import train_with_outliers
 from edge_agent.training.own_model import train_own_model
@@ -188,8 +188,7 @@ def _train_one_model(work: Train, blobs: BlobStore, prepared: Prepared, progress
     """Train along the task's objective, in one descent."""
     visit, spec = work.visit, prepared.kit.model
     start, (memory, remembered) = model_of(visit, blobs, spec), memory_of(work, blobs, spec)
-    received = companions_of(visit, blobs, prepared.kit) | shift_of(visit.task.objective, prepared)
-    objective = begin(visit.task.objective, spec, start, received, memory)
+    objective = begin(visit.task.objective, spec, start, received_by(visit, blobs, prepared), memory)
     if objective is None:
         raise Unsupported(f"the objective {name_of(visit.task.objective)!r} is not known here")
     end, passed = descended(start, objective, prepared, visit.task.training, visit.seed, progress)

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from edge_agent.training import objectives
-from edge_agent.training.class_shares import shift_of
+from edge_agent.training.class_shares import received_by
 from edge_agent.training.descent import EpochResult, steps_of
 from edge_agent.training.estimates import estimate_result, trains
-from edge_agent.training.handover import companions_of, memory_of, model_of
+from edge_agent.training.handover import memory_of, model_of
 from edge_agent.training.trainer import visit_result
 from sojourn.parts import Sgd
 from sojourn.randomness import batches
@@ -59,8 +59,7 @@ class Descent:
         """Load what the visit brings and what the device remembers, and draw its batches."""
         visit, spec, training = work.visit, prepared.kit.model, work.visit.task.training
         estimating = visit.task.kind == "estimate"
-        companions = {} if estimating else companions_of(visit, blobs, prepared.kit)
-        received = companions if estimating else companions | shift_of(visit.task.objective, prepared)
+        received = {} if estimating else received_by(visit, blobs, prepared)
         memory, remembered = ({}, 0) if estimating else memory_of(work, blobs, spec)
         order = list(batches(visit.seed, len(prepared.samples), training.batch, training.epochs))
         return cls(work, prepared, blobs, model_of(visit, blobs, spec), received, memory, remembered, order)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
+from sojourn.protocol.decoders import decoded
 from sojourn.protocol.limits import Data, Label, Moment, Name
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class RequestSignature(msgspec.Struct, frozen=True, array_like=True):
     def read(self) -> Request | None:
         """What it says, whoever signed it; None where that is no request."""
         try:
-            return msgspec.msgpack.decode(self.request, type=Request)
+            return decoded(self.request, Request)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return None
 

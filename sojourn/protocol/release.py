@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
+from sojourn.protocol.decoders import decoded
 from sojourn.protocol.figure_names import called, figure_text, worsening
 from sojourn.protocol.limits import (
     Accuracy,
@@ -178,7 +179,7 @@ class SignedOrder(msgspec.Struct, frozen=True, array_like=True):
     def read(self) -> Order | None:
         """What it says, whoever signed it; None where that is no order."""
         try:
-            return msgspec.msgpack.decode(self.order, type=Order)
+            return decoded(self.order, Order)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return None
 

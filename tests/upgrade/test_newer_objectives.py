@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VERSION = "0.9.0"
-"""The last one without the baselines of 0.10.0."""
+"""The last one without the baselines of 0.10.0; what came after them it does not know either."""
 OLD, NEW = DEVICES
 JOB = """
 name = "{name}"
@@ -40,6 +40,7 @@ JOBS = {
     "fedgen": "rounds = 2\nfinisher = { steps = 2 }",
     "fedmmd": "rounds = 1",
     "fedbn": "rounds = 1",
+    "keel": "rounds = 1\narranger = { sets = 1, size = 1 }",
 }
 ASKS = {
     "ma-echo": ("objective echo", "model objective echo"),
@@ -47,6 +48,7 @@ ASKS = {
     "fedgen": ("objective generated", "model objective generated"),
     "fedmmd": ("objective mmd", "model two-stream"),
     "fedbn": ("objective local-norms", "model own"),
+    "keel": ("objective logit-adjustment", "model objective logit-adjustment"),
 }
 DENSE = "finisher = { epochs = 1, steps = 1, images = 8, padding = 1 }"
 

@@ -23,6 +23,7 @@ from sojourn.protocol.spec import InputSpec
 from sojourn.protocol.wire import Ref, Task, VisitId
 from sojourn.store.blobs import BlobStore, ref_of
 from sojourn.store.memory_blobs import MemoryBlobs
+from tests.there import there
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,6 +100,15 @@ def _compiled_once(name: str, make: Callable[[], nn.Module], *, whole: bool = Fa
     made = compile_kit(make(), InputSpec((1, 8, 8)), CLASSES, mean=[MEAN], std=[STD], seed=3, whole=whole)
     KitCache().keep(name, made.kit, made.initial)
     return made
+
+
+def torch_step(model: nn.Module, loss: torch.Tensor, rate: float) -> None:
+    """One step of plain SGD."""
+    model.zero_grad()
+    loss.backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.sub_(rate * there(parameter.grad))
 
 
 def write_data(path: Path, samples: int = 50, classes: tuple[str, ...] = CLASSES) -> tuple[Any, Any]:

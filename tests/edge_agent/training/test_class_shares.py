@@ -19,7 +19,17 @@ from sojourn.model.output_bias import check_output_bias, output_bias
 from sojourn.parts import LogitAdjustment, Sgd
 from sojourn.protocol.spec import InputSpec
 from sojourn.randomness import batches
-from tests.edge_agent.training.kits import CLASSES, MEAN, STD, Bench, compiled, network, visit_for, write_data
+from tests.edge_agent.training.kits import (
+    CLASSES,
+    MEAN,
+    STD,
+    Bench,
+    compiled,
+    network,
+    torch_step,
+    visit_for,
+    write_data,
+)
 from tests.there import there
 
 if TYPE_CHECKING:
@@ -44,11 +54,7 @@ def by_torch(x: Any, y: Any, shift: Any, epochs: int) -> np.ndarray:
     labels, added = torch.from_numpy(y.astype(np.int64)), torch.tensor(shift, dtype=torch.float32)
     for index in batches(SEED, len(x), BATCH, epochs):
         loss = nn.functional.cross_entropy(model(inputs[index]) + added, labels[index])
-        model.zero_grad()
-        loss.backward()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.sub_(LR * there(parameter.grad))
+        torch_step(model, loss, LR)
     return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]).numpy()
 
 

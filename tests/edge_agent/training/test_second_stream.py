@@ -17,8 +17,7 @@ from sojourn.parts import FeatureMatch, Sgd
 from sojourn.protocol.abilities import MODEL_TWO_STREAM, asked_by
 from sojourn.protocol.spec import InputSpec
 from sojourn.randomness import batches
-from tests.edge_agent.training.kits import CLASSES, MEAN, STD, Bench, network, visit_for, with_vectors
-from tests.there import there
+from tests.edge_agent.training.kits import CLASSES, MEAN, STD, Bench, network, torch_step, visit_for, with_vectors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,11 +57,7 @@ def by_torch(x: Any, y: Any, term: Callable[[Any, Any, Any, Any], Any], epochs: 
         features, frozen = model[:-1](seen), anchor[:-1](seen).detach()
         loss = nn.functional.cross_entropy(model[-1](features), wanted)
         loss = loss + term(features, frozen, model[-1](features), anchor[-1](frozen).detach())
-        model.zero_grad()
-        loss.backward()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.sub_(LR * there(parameter.grad))
+        torch_step(model, loss, LR)
     return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]).numpy()
 
 
