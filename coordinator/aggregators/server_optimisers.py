@@ -19,6 +19,8 @@ from sojourn.parts import Adagrad, Adam, AvgM, Yogi
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from coordinator.aggregators.contributions import Contribution, MergeContext, Wide
 
 
@@ -30,15 +32,33 @@ def avgm(
     if not voices:
         return previous, state
     whole, before = mean_of(voices, settings.weighting), state.get("momentum", np.zeros_like(previous))
-    momentum = 0.0 if settings.restart and float((whole - previous) @ before) < 0 else settings.momentum
 
     def rule(mean: Wide, w: Wide, kept: dict[str, Wide]) -> tuple[Wide, dict[str, Wide]]:
-        old = momentum * kept["momentum"]
+        old = settings.momentum * kept["momentum"]
         # Written so that lr = 1 without momentum gives the mean itself, not w + (mean - w).
         return (1 - settings.lr) * w + settings.lr * (mean + old), {"momentum": old + (mean - w)}
 
-    model, kept = stepped(rule, whole, previous, {"momentum": before})
+    model, kept = stepped(rule, whole, previous, {"momentum": _kept_up(settings, whole, previous, before, voices)})
     return model, {**state, **kept}
+
+
+def _kept_up(
+    settings: AvgM, whole: Wide, previous: Vector, momentum: Vector, voices: Sequence[Contribution]
+) -> Vector:
+    """The momentum that a merge does not end."""
+    if not settings.restart:
+        return momentum
+    if settings.restart is True:
+        return np.zeros_like(momentum) if float((whole - previous) @ momentum) < 0 else momentum
+    votes = sum(_against(voice.vector, previous, momentum).astype(np.int32) for voice in voices)
+    ended = _against(whole, previous, momentum) & (votes >= int(settings.against * len(voices)))
+    return np.where(ended, np.float32(0), momentum)
+
+
+def _against(vector: Vector | Wide, previous: Vector, momentum: Vector) -> NDArray[np.bool_]:
+    """Where the way from `previous` to a vector points against the momentum; by comparing, which never underflows."""
+    back = ((momentum > 0) & (vector < previous)) | ((momentum < 0) & (vector > previous))
+    return np.asarray(back)
 
 
 def adaptive(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from sojourn.parts.part import BelowOne, Count, Own, Part, Positive, Weighting
+from sojourn.parts.part import BelowOne, Chance, Count, Own, Part, Positive, Weighting
 
 
 class AggregatorPart(Part, frozen=True):
@@ -42,9 +42,12 @@ class AvgM(AggregatorPart, frozen=True, tag="avgm"):
     """How much of the last merge's way goes on in the next; 0 for none."""
     lr: Positive = 1.0
     """The server's learning rate."""
-    restart: bool = False
-    """Whether momentum is given up where a merge points against it: slower, and steady at learning rates that are too
-    high for it."""
+    restart: bool | Literal["each"] = False
+    """Whether momentum is given up when a merge points against it: all of it (`true`), or `each` number's by itself,
+    which keeps what the others have, and is steady at learning rates that are too high for the whole."""
+    against: Chance = 0.8
+    """With `each`: the share of the models, rounded down, that must point against a number's momentum besides their
+    mean; 0: the mean alone decides."""
     weighting: Weighting = "samples"
     """Whether a mean counts models by the `samples` that they have seen, or all alike (`uniform`)."""
 

@@ -148,3 +148,40 @@ def test_a_merge_that_points_against_the_momentum_ends_it_where_asked() -> None:
     assert on.tolist() == [5, 0]
     further, _ = aggregate(settings, far, brought(([6.0, 0.0], 1)), state, about())
     assert further.tolist() == [8, 0]  # along the momentum, it goes on
+
+
+def test_each_number_gives_up_its_own_momentum_where_the_merge_points_against_it() -> None:
+    start, settings = np.zeros(3, np.float32), AvgM(momentum=0.5, weighting="uniform", restart="each")
+    far, state = aggregate(settings, start, brought(([4.0, 4.0, 0.0], 1)), {}, about())
+    there, kept = aggregate(settings, far, brought(([3.0, 5.0, 2.0], 1)), state, about())
+    assert there.tolist() == [3, 7, 2]  # the first is the mean itself, the second goes on, the third has no momentum yet
+    assert kept["momentum"].tolist() == [-1, 3, 2]
+
+
+@pytest.mark.parametrize(("against", "momentum"), [(0.0, 0.0), (0.6, 0.0), (0.61, 0.0), (0.8, 1.0), (1.0, 1.0)])
+def test_momentum_ends_where_enough_models_point_against_it_besides_their_mean(against, momentum) -> None:
+    """Three of five point back from 2, and so does their mean, 1: three are enough for 0.6 and 0.61, rounded down."""
+    settings = AvgM(momentum=0.5, weighting="uniform", restart="each", against=against)
+    far, state = aggregate(settings, np.zeros(1, np.float32), brought(([2.0], 1)), {}, about())
+    back = brought(*(([value], 1) for value in (-1.0, 0.0, 1.0, 2.5, 2.5)))
+    model, _ = aggregate(settings, far, back, state, about())
+    assert model.tolist() == [1.0 + momentum]
+
+
+def test_models_that_point_against_the_momentum_do_not_end_it_where_their_mean_goes_along() -> None:
+    settings = AvgM(momentum=0.5, weighting="uniform", restart="each")
+    far, state = aggregate(settings, np.zeros(1, np.float32), brought(([2.0], 1)), {}, about())
+    model, _ = aggregate(settings, far, brought(*(([value], 1) for value in (1.0, 1.0, 1.0, 1.0, 16.0))), state, about())
+    assert model.tolist() == [5.0]
+
+
+def test_momentum_of_each_number_does_not_swing_about_the_goal() -> None:
+    # Devices bring the model half of the way to 0. Plain momentum shoots past it and comes back, for many rounds.
+    def left_after(rounds: int, restart: Any) -> float:
+        w, state = np.array([1.0, -3.0], np.float32), dict[str, Any]()
+        settings = AvgM(momentum=0.9, weighting="uniform", restart=restart)
+        for _ in range(rounds):
+            w, state = aggregate(settings, w, brought(((w / 2).tolist(), 1)), state, about())
+        return float(np.abs(w).max())
+
+    assert left_after(30, "each") < 0.001 * left_after(30, restart=False)
