@@ -42,9 +42,7 @@ def avgm(
     return model, {**state, **kept}
 
 
-def _kept_up(
-    settings: AvgM, whole: Wide, previous: Vector, momentum: Vector, voices: Sequence[Contribution]
-) -> Vector:
+def _kept_up(settings: AvgM, whole: Wide, previous: Vector, momentum: Vector, voices: Sequence[Contribution]) -> Vector:
     """The momentum that a merge does not end."""
     if not settings.restart:
         return momentum

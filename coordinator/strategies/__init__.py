@@ -55,7 +55,10 @@ from sojourn.settings import nearest
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["STRATEGIES", "Named", "Strategy", "find", "named"]
+__all__ = ["RECOMMENDED", "STRATEGIES", "Named", "Strategy", "find", "named"]
+
+RECOMMENDED = "keel"
+"""What `sojourn demo` and simulations without a job file run. A job file that names no strategy means `visit`."""
 
 
 class Named(NamedTuple):

@@ -121,7 +121,7 @@ def runs_of(comparison: Comparison) -> list[ComparedRun]:
         if comparison.same_training and not found:
             changes |= {f"training.{key}": value for key, value in training_of(simulation).items()}
         words = [file.stem if file else "", strategy or ""]
-        it = ComparedRun(" ".join(filter(None, words)) or simulation.job.get("strategy", "visit"), seed, simulation)
+        it = ComparedRun(" ".join(filter(None, words)) or simulation.read().strategy, seed, simulation)
         if it.name in found:
             raise ConfigError(f"two of the runs are called {it.name!r}: name each file, strategy and seed once")
         found[it.name] = it

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     Command = Callable[..., None]
 
 SETTINGS: dict[str, tuple[str, Any]] = {
-    "strategy": ("strategy", Annotated[str | None, typer.Option(help="Any of `sojourn strategies`.")]),
+    "strategy": (
+        "strategy",
+        Annotated[
+            str | None, typer.Option(help="Any of `sojourn strategies`.", show_default="as the file says, or keel")
+        ],
+    ),
     "model": (
         "model.name",
         Annotated[str | None, typer.Option(help="mlp, cnn, resnet8 ..., or your own: package.module:Class.")],

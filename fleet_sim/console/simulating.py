@@ -11,6 +11,7 @@ from coordinator.results.folder import CONFIG, HOME, free
 from coordinator.results.report import REPORT
 from coordinator.results.task_figures import task_of
 from coordinator.results.what_was_run import what_was_run
+from coordinator.strategies import RECOMMENDED
 from fleet_sim.console.setting_options import option_of
 from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation, read_simulation_file
@@ -121,10 +122,10 @@ def run(
 
 
 def read(file: Path | None, changes: Mapping[str, Any]) -> Simulation:
-    """The simulation in a file, or of the command line alone."""
+    """The simulation in a file, or of the command line alone, then of the strategy that we recommend."""
     if file is not None:
         return read_simulation_file(file, dict(changes))
-    return read_simulation("", "the command line", dict(changes))
+    return read_simulation("", "the command line", {"strategy": RECOMMENDED, **changes})
 
 
 def write(console: Console, text: str, style: str = "") -> None:

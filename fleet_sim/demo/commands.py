@@ -19,7 +19,7 @@ def run(
     sites: Annotated[int, typer.Option(help="How many edge servers.", min=1, max=16)] = 2,
     rounds: Annotated[int, typer.Option(help="The most rounds.", min=1)] = 15,
     target: Annotated[float | None, typer.Option(help="Stop at this accuracy.", min=0.0, max=1.0)] = 0.93,
-    strategy: Annotated[str, typer.Option(help="Any of `sojourn strategies`.")] = "visit",
+    strategy: Annotated[str | None, typer.Option(help="Any of `sojourn strategies`.", show_default="keel")] = None,
     alpha: Annotated[float, typer.Option(help="How alike the devices' data is; small is uneven.", min=0.001)] = 0.3,
     seed: Annotated[int, typer.Option(help="Another seed, another split and another model.", min=0)] = 1,
     output: Annotated[
@@ -34,9 +34,10 @@ def run(
     from sojourn.settings import validated
 
     extras.need("cloud", "the demo")
-    from coordinator.strategies import named
+    from coordinator.strategies import RECOMMENDED, named
     from fleet_sim.demo import fleet as it
 
+    strategy = strategy or RECOMMENDED
     named(strategy, "--strategy")
     values: dict[str, Any] = {
         "devices": devices,

@@ -58,6 +58,8 @@ def _arranger(strategy: Strategy, demo: Demo) -> dict[str, Any]:
     match strategy.arranger:
         case VisitArranger() | HierClusterArranger():
             return {"arranger": {"sets": demo.edges, "size": share}}
+        case RandomArranger(size=size) if size:
+            return {"arranger": {"sets": demo.edges, "size": share}}
         case RandomArranger() | IcgArranger():
             return {"arranger": {"sets": demo.edges}}
         case FedCatArranger() | CluSampArranger():

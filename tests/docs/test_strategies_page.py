@@ -7,7 +7,8 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
@@ -66,7 +67,10 @@ def told_fields(form: type[msgspec.Struct]) -> str:
 
 def choices(form: type[msgspec.Struct]) -> set[str]:
     hints = get_type_hints(form, include_extras=False).values()
-    return {choice for hint in hints if get_origin(hint) is Literal for choice in get_args(hint)}
+    options = [
+        option for hint in hints for option in (get_args(hint) if get_origin(hint) in (Union, UnionType) else [hint])
+    ]
+    return {choice for option in options if get_origin(option) is Literal for choice in get_args(option)}
 
 
 @pytest.mark.parametrize("each", STRATEGIES.values(), ids=lambda each: each.name)
