@@ -1,11 +1,13 @@
 """Tours in plain torch, without any of the framework: to screen ideas in minutes, and to compare the product with.
 
-CIFAR-10 by Dirichlet over 100 devices, L tours of k, the CNN of 48 thousand numbers, batch 32, one epoch a visit.
-Tested on 2,000 images. Prints for each round the accuracy of the newest merge, and of the mean of the last merges (at
-most ten, at most a quarter of the rounds so far).
+CIFAR-10 by Dirichlet over 100 devices, L tours of k, the CNN of 48 thousand numbers, batch 32, one epoch a visit; or
+scikit-learn's digits with a CNN of 4 thousand. Tested on 2,000 images at most. Prints for each round the accuracy of
+the newest merge, and of the mean of the last merges (at most ten, at most a quarter of the rounds so far). KEEL is
+--tau 1 --momentum 0.9 --brake each.
 
 SOJOURN_DATA=FOLDER python -m benchmarks.tours_loop [--arranger visit|random|turns] [--tau 1] [--momentum 0.9]
-    [--local-momentum 0.9] [--step 5] [--long-first 6] [--rounds 40] [--seed 1]
+    [--brake none|all|each] [--against 0.8] [--local-momentum 0.9] [--step 5] [--long-first 6] [--rounds 40] [--seed 1]
+    [--data cifar10|digits] [--devices 100] [--sets 9] [--size 4] [--rate 0.05] [--epochs 1] [--batch 32]
 """
 
 from __future__ import annotations
@@ -17,13 +19,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-CLASSES, BATCH, RATE, TESTED, EXEMPLARS, SIGNED = 10, 32, 0.05, 2000, 10, 5
+CLASSES, TESTED, EXEMPLARS, SIGNED = 10, 2000, 10, 5
 LAST = torch.channels_last
 
 
@@ -31,9 +34,21 @@ def main() -> None:
     """Train and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arranger", choices=["visit", "random", "turns"], default="turns")
-    for name, default in {"tau": 0.0, "momentum": 0.0, "local_momentum": 0.0, "step": 0.0, "alpha": 0.1}.items():
+    parser.add_argument("--brake", choices=["none", "all", "each"], default="none")
+    parser.add_argument("--data", choices=["cifar10", "digits"], default="cifar10")
+    shares = {
+        "tau": 0.0,
+        "momentum": 0.0,
+        "against": 0.8,
+        "local_momentum": 0.0,
+        "step": 0.0,
+        "alpha": 0.1,
+        "rate": 0.05,
+    }
+    for name, default in shares.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=default)
-    for name, number in {"rounds": 40, "seed": 1, "devices": 100, "sets": 9, "size": 4, "long_first": 0}.items():
+    counts = {"rounds": 40, "seed": 1, "devices": 100, "sets": 9, "size": 4, "long_first": 0, "epochs": 1, "batch": 32}
+    for name, number in counts.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=number)
     torch.set_num_threads(1)
     Loop(parser.parse_args()).run()
@@ -44,8 +59,7 @@ class Loop:
 
     def __init__(self, asked: argparse.Namespace) -> None:
         self.asked = asked
-        with np.load(Path(os.environ["SOJOURN_DATA"]) / "cifar10.npz") as file:
-            x, y, x_test, y_test = (file[name] for name in ("x_train", "y_train", "x_test", "y_test"))
+        x, y, x_test, y_test = cifar10() if asked.data == "cifar10" else digits()
         self.x, self.y = images(x), torch.from_numpy(y.astype(np.int64))
         some = np.random.default_rng(5).permutation(len(y_test))[:TESTED]
         self.x_test, self.y_test = images(x_test)[some], torch.from_numpy(y_test[some].astype(np.int64))
@@ -54,7 +68,7 @@ class Loop:
         self.here = np.flatnonzero(self.counts.sum(1))
         self.turns = np.zeros(asked.devices)
         torch.manual_seed(asked.seed)
-        self.net = network()
+        self.net = network() if asked.data == "cifar10" else small_network()
         self.tensors: list[Tensor] = list(self.net.parameters())
         self.w = self.vector()
         self.signatures = self.estimated(y) if asked.arranger == "visit" else None
@@ -64,23 +78,34 @@ class Loop:
         asked = self.asked
         v, mass, mean = torch.zeros_like(self.w), 0.0, self.w
         for number in range(1, asked.rounds + 1):
-            d = self.merged(number) - self.w
-            v, mass = asked.momentum * v + d, asked.momentum * mass + 1
+            ends, weights = self.toured(number)
+            d = (weights @ ends) / weights.sum() - self.w
+            v, mass = asked.momentum * self.braked(v, d, ends - self.w) + d, asked.momentum * mass + 1
             self.w = self.w + (asked.step * v / mass if asked.step else v)
             mean = mean + (self.w - mean) / max(1, min(10, number // 4))
             print(f"{number:3} {self.accuracy(self.w):.4f} {self.accuracy(mean):.4f}", flush=True)
 
-    def merged(self, number: int) -> Tensor:
-        """The mean of the tours' models, by the samples that each has seen."""
-        total, weight = torch.zeros_like(self.w), 0
+    def toured(self, number: int) -> tuple[Tensor, Tensor]:
+        """The tours' models, a row each, and the samples that each has seen."""
+        ends, seen = [], []
         for tour in self.arranged(number):
             self.put(self.w)
             for device in tour:
                 self.turns[device] += 1
-                self.visit(device, [self.asked.seed, number, device], self.asked.tau)
-            seen = int(self.counts[tour].sum())
-            total, weight = total + seen * self.vector(), weight + seen
-        return total / weight
+                self.visit(device, [self.asked.seed, number, device], self.asked.tau, self.asked.epochs)
+            ends.append(self.vector())
+            seen.append(float(self.counts[tour].sum()))
+        return torch.stack(ends), torch.tensor(seen)
+
+    def braked(self, v: Tensor, d: Tensor, ways: Tensor) -> Tensor:
+        """The momentum that a merge d of these ways does not end."""
+        brake, none = self.asked.brake, torch.zeros_like(v)
+        if brake == "all":
+            return none if d @ v < 0 else v
+        if brake == "each":
+            votes = (ways * v < 0).sum(0)
+            return torch.where((d * v < 0) & (votes >= int(self.asked.against * len(ways))), none, v)
+        return v
 
     def arranged(self, number: int) -> list[list[int]]:
         """The tours of a round."""
@@ -115,8 +140,8 @@ class Loop:
         draw = np.random.default_rng(seed)
         for _ in range(epochs):
             order = part[draw.permutation(len(part))]
-            for at in range(0, len(order), BATCH):
-                some = order[at : at + BATCH]
+            for at in range(0, len(order), self.asked.batch):
+                some = order[at : at + self.asked.batch]
                 loss = functional.cross_entropy(
                     self.net(self.x[some].contiguous(memory_format=LAST)) + shift, self.y[some]
                 )
@@ -127,7 +152,7 @@ class Loop:
                         torch._foreach_add_(velocity, slopes)
                     else:
                         velocity = [slope.clone() for slope in slopes]
-                    torch._foreach_add_(self.tensors, velocity, alpha=-RATE)
+                    torch._foreach_add_(self.tensors, velocity, alpha=-self.asked.rate)
 
     def estimated(self, y: NDArray[np.generic]) -> NDArray[np.float64]:
         """Each device's mean answers on exemplars, after some epochs from the same model."""
@@ -146,7 +171,7 @@ class Loop:
         with torch.no_grad():
             right = [
                 (self.net(self.x_test[at : at + 500]).argmax(1) == self.y_test[at : at + 500])
-                for at in range(0, TESTED, 500)
+                for at in range(0, len(self.y_test), 500)
             ]
         return float(torch.cat(right).float().mean())
 
@@ -163,6 +188,29 @@ class Loop:
         return torch.cat([tensor.detach().reshape(-1) for tensor in self.tensors])
 
 
+def cifar10() -> list[NDArray[np.generic]]:
+    """Images and labels, to train and to test with."""
+    with np.load(Path(os.environ["SOJOURN_DATA"]) / "cifar10.npz") as file:
+        return [file[name] for name in ("x_train", "y_train", "x_test", "y_test")]
+
+
+def digits() -> list[NDArray[np.generic]]:
+    """scikit-learn's, four fifths to train with."""
+    found = load_digits()
+    order = np.random.default_rng(0).permutation(len(found.target))
+    x, y = (found.images * 15).astype(np.uint8)[order, :, :, None], found.target[order]
+    return [x[:1437], y[:1437], x[1437:], y[1437:]]
+
+
+def small_network() -> nn.Module:
+    """Two convolutions with poolings, two linear layers."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 8, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()),
+        *(nn.Conv2d(8, 16, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()),
+        *(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, CLASSES)),
+    )
+
+
 def network() -> nn.Module:
     """Three convolutions with poolings, two linear layers."""
     layers: list[nn.Module] = []
@@ -171,7 +219,7 @@ def network() -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, CLASSES))
 
 
-def images(x: NDArray[np.uint8]) -> Tensor:
+def images(x: NDArray[np.generic]) -> Tensor:
     """Channels first, with a mean of 0 and a deviation of 1 for each."""
     values = x.astype(np.float32).transpose(0, 3, 1, 2) / 255
     axes = (0, 2, 3)
