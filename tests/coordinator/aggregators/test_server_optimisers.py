@@ -154,7 +154,7 @@ def test_each_number_gives_up_its_own_momentum_where_the_merge_points_against_it
     start, settings = np.zeros(3, np.float32), AvgM(momentum=0.5, weighting="uniform", restart="each")
     far, state = aggregate(settings, start, brought(([4.0, 4.0, 0.0], 1)), {}, about())
     there, kept = aggregate(settings, far, brought(([3.0, 5.0, 2.0], 1)), state, about())
-    assert there.tolist() == [3, 7, 2]  # the first is the mean itself, the second goes on, the third has no momentum yet
+    assert there.tolist() == [3, 7, 2]  # the mean itself; on its way; without momentum yet
     assert kept["momentum"].tolist() == [-1, 3, 2]
 
 
@@ -171,7 +171,8 @@ def test_momentum_ends_where_enough_models_point_against_it_besides_their_mean(a
 def test_models_that_point_against_the_momentum_do_not_end_it_where_their_mean_goes_along() -> None:
     settings = AvgM(momentum=0.5, weighting="uniform", restart="each")
     far, state = aggregate(settings, np.zeros(1, np.float32), brought(([2.0], 1)), {}, about())
-    model, _ = aggregate(settings, far, brought(*(([value], 1) for value in (1.0, 1.0, 1.0, 1.0, 16.0))), state, about())
+    split = brought(*(([value], 1) for value in (1.0, 1.0, 1.0, 1.0, 16.0)))
+    model, _ = aggregate(settings, far, split, state, about())
     assert model.tolist() == [5.0]
 
 
