@@ -12,7 +12,11 @@ import onnx
 from onnx import numpy_helper
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-VERSIONS = sorted(path.parent.name for path in FIXTURES.glob("*/messages.json"))
+VERSIONS = sorted(
+    (path.parent.name for path in FIXTURES.glob("*/messages.json")),
+    key=lambda version: [int(number) for number in version.split(".")],
+)
+"""Oldest first."""
 CLOSE = 1e-3
 """What a CPU of another kind may make of the same steps; a round more or less makes far more."""
 

@@ -19,6 +19,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VERSION = [each for each in VERSIONS if each != __version__][-1]
+KEEL = """
+name = "keel"
+strategy = "keel"
+rounds = 2
+threads = 1
+arranger = { sets = 1, size = 2 }
+model = { options = { hidden = [8] } }
+fleet = { devices = 2 }
+[data]
+test = "digits"
+exemplars_per_class = 2
+"""
+"""Its momentum is the coordinator's alone, so devices and edge servers of the version before take part."""
 
 
 @pytest.fixture(scope="module")
@@ -46,5 +59,9 @@ def test_a_fleet_of_two_versions_ends_the_job_and_takes_the_release(
         for device in DEVICES:
             with Model("digits", tmp_path / "stores" / device) as model:
                 assert model.version == 2
+        if CLOUD not in old:
+            (tmp_path / "keel.toml").write_text(KEEL)
+            assert "done" in fleet.ask("job", "submit", "keel.toml", "--watch")
+            assert all("trained keel " in fleet.log(device) for device in DEVICES)
     finally:
         fleet.stop()
