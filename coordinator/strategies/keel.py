@@ -19,7 +19,7 @@ earlier ones.
 from coordinator.strategies.strategy import Strategy
 from sojourn.parts import AvgM, EveryRound, LogitAdjustment, RandomArranger
 
-SUMMARY = "ours, recommended: fair random tours, calibrated visits, momentum with a brake"
+SUMMARY = "recommended, ours: calibrated visits, momentum with a brake"
 STRATEGY = Strategy(
     arranger=RandomArranger(sets=2, size=4, turns=True),
     schedule=EveryRound(rearrange_every=1),

@@ -18,7 +18,7 @@ it returns; one that gives no signature twice is left out.
 from coordinator.strategies.strategy import Strategy
 from sojourn.parts import EveryRound, SignatureEstimator, VisitArranger
 
-SUMMARY = "the default: balanced sets of devices, toured one by one"
+SUMMARY = "a job file's default: balanced sets, toured one by one"
 STRATEGY = Strategy(
     estimator=SignatureEstimator(epochs=10, where="server"),
     arranger=VisitArranger(sets=2, size=4),
