@@ -7,11 +7,11 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fleet_sim.papers.kept_results import COURSES, RUNS, read_kept
+from fleet_sim.papers.kept_results import COURSES, RUNS, KeptRun, read_kept
 from fleet_sim.papers.list_of_tables import show_tables
 from fleet_sim.papers.paper_table import folder_of, read_table
 from fleet_sim.papers.papers_commands import app
-from fleet_sim.papers.table_page import PAGE, PICTURE, interval_shown
+from fleet_sim.papers.table_page import MOST_CURVES, PAGE, PICTURE, interval_shown, write_page
 from fleet_sim.papers.table_runs import TableRuns, reproduce
 from sojourn.errors import ConfigError
 
@@ -163,6 +163,22 @@ def test_an_interval_is_students():
     assert interval_shown("accuracy", [0.4, 0.5, 0.6]) == "50.0 ± 24.8 %"
     assert interval_shown("accuracy", [0.4]) == "40.0 %"
     assert interval_shown("accuracy", [0.4, float("nan")]) == "40.0 %"
+
+
+@pytest.mark.parametrize(
+    ("methods", "shown"), [(MOST_CURVES, "every method"), (MOST_CURVES + 1, "the first 12 methods")]
+)
+def test_of_a_long_table_the_picture_shows_the_methods_that_stand_first(home, monkeypatch, methods, shown):
+    drawn: list[str] = []
+    monkeypatch.setattr("fleet_sim.papers.table_page.course_plot", lambda courses, *_: drawn.extend(courses))
+    names = [f"method-{number}" for number in range(methods)]
+    course = [{"round": str(at), "accuracy": "0.5", "loss": "1", "bytes": "1", "clock": "1"} for at in (1, 2)]
+    nan = float("nan")
+    runs = {(name, 1): KeptRun(name, 1, "2026-11-17", 1, "accuracy", nan, nan, course, 2, 0, "") for name in names}
+    table, _ = read_table(home / "two")
+    write_page(home / "two", table, names, runs)
+    assert drawn == names[:MOST_CURVES]
+    assert f"of {shown}, round by round" in (home / "two" / PAGE).read_text()
 
 
 def test_every_table_of_the_repository_can_be_read():
