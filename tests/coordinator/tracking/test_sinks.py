@@ -16,10 +16,22 @@ from tests.coordinator.tracking.stores import ID, begun, ended, history_in, roun
 
 @pytest.fixture(autouse=True)
 def nobody_is_called(monkeypatch):
-    """Neither MLflow nor TensorBoard tells anybody that it is used, nor asks for anything."""
+    """Neither MLflow nor TensorBoard tells anybody that it is used, nor asks for anything.
+
+    A thread that was here before, such as a link of another test's that looks for its broker, is none of theirs.
+    """
     called: list[object] = []
-    monkeypatch.setattr(socket.socket, "connect", lambda _self, address: called.append(address))
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *asked, **_how: called.append(asked))
+    others = set(threading.enumerate()) - {threading.current_thread()}
+    connect, look_up = socket.socket.connect, socket.getaddrinfo
+
+    def connected(one, address):
+        return connect(one, address) if threading.current_thread() in others else called.append(address)
+
+    def looked_up(*asked, **how):
+        return look_up(*asked, **how) if threading.current_thread() in others else called.append(asked)
+
+    monkeypatch.setattr(socket.socket, "connect", connected)
+    monkeypatch.setattr(socket, "getaddrinfo", looked_up)
     yield
     assert called == []
 
