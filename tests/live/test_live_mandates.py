@@ -60,8 +60,11 @@ def test_only_what_ann_signed_is_trained_and_all_of_it_is_written_down(tmp_path:
             ann.jobs(patience=150)
             ann.submit(JOB)
             fleet.wait(lambda: "waiting for a signature" in ann.job("signed").detail, "the job to wait for ann")
-            with pytest.raises(JobError, match="takes only what an operator signed"):
-                Operator(broker, fleet=FLEET, cloud="cloud").jobs()
+            with (
+                Operator(broker, fleet=FLEET, cloud="cloud") as nobody,
+                pytest.raises(JobError, match="takes only what an operator signed"),
+            ):
+                nobody.jobs()
             assert fleet.trained() == []
             mandate = prepared(ann, "signed", JOB, Terms("ann", 3600.0), lambda _step: None)
             other = Signer.generate(tmp_path / "eve.key")
