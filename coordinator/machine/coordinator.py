@@ -357,7 +357,7 @@ class Coordinator:
             case CardChecked():
                 return self._rollout_requests.checked(event.outcome, now)
             case RosterRead():
-                effects = [*self.sites.take(event.outcome), *self._watch.look(self.state, now)]
+                effects = [*self.sites.take(event.outcome, now), *self._watch.look(self.state, now)]
                 effects += self._queue.reconsider(now)
                 return [*effects, *self._rollouts.fleet_changed(now)]
             case _:

@@ -35,7 +35,9 @@ DEVICES = 10_000
 ROSTER_BYTES = 16 << 20
 """Of a roster: the longest names and offers of as many devices are less, where offers are honest."""
 ROSTER_PATIENCE = 10.0
-"""Seconds that a job waits for a new site to say which devices it has."""
+"""Seconds that a job waits, before its first round, for sites to say which devices they have."""
+SETTLED = 0.5
+"""Seconds without another roster after which the sites have said of the devices that just came what they know."""
 
 
 class ReadRoster(msgspec.Struct, frozen=True):
@@ -106,6 +108,8 @@ class Sites:
         self._at: dict[str, dict[str, tuple[str, Member]]] = {}
         self._reached: dict[str, dict[object, tuple[str, ...]]] = {}
         """The same for single sites, who is there and who can do what: of hundreds, one tells another roster."""
+        self._changing_since = self._changed_at = float("-inf")
+        """When rosters last began to change one after another, and when one did last."""
         self._shared: set[str] = set()
         """The devices that more than one site has named: what one of these sites says counts for the others, too."""
 
@@ -147,12 +151,15 @@ class Sites:
         """A roster cannot be had; its site announces it again."""
         self._coming = {site: work for site, work in self._coming.items() if work.members.digest != digest}
 
-    def take(self, read: RosterRead) -> list[Effect]:
+    def take(self, read: RosterRead, now: float) -> list[Effect]:
         """A roster was read: it counts, if no newer one is on its way."""
         coming = self._coming.get(read.site)
         if coming is None or (coming.epoch, coming.revision) != (read.epoch, read.revision):
             return []
         del self._coming[read.site]
+        if (known := self._rosters.get(read.site)) is None or known.members != read.members:
+            self._changing_since = self._changing_since if now < self._changed_at + SETTLED else now
+            self._changed_at = now
         self._rosters[read.site] = read
         before, names = self._names.get(read.site, frozenset()), frozenset(member.device for member in read.members)
         self._names[read.site] = names
@@ -246,6 +253,15 @@ class Sites:
         rosters = self._rosters
         young = [site for site in self._epochs if now < self._born[site] + ROSTER_PATIENCE]
         return [site for site in young if site not in rosters or rosters[site].epoch != self._epochs[site]]
+
+    def is_settled(self, now: float) -> bool:
+        """Whether the sites have told all they know of who is here, as far as one can tell.
+
+        A device that several sites reach is told of by one after the other. Who lets rosters change on and on is waited
+        for no longer than a site that says nothing.
+        """
+        over = min(self._changed_at + SETTLED, self._changing_since + ROSTER_PATIENCE)
+        return not self._shared or over <= now
 
     def unwilling(self, *asks: str | None) -> tuple[str, ...]:
         """The devices whose owners do not share what an estimator or an objective asks for."""

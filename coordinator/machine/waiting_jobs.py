@@ -47,6 +47,10 @@ class WaitingJobs:
         """The devices that can do the job, by site."""
         return self._sites.reach(*needs(state))
 
+    def has_enough(self, state: JobState) -> bool:
+        """Whether as many devices can do the job as it needs to begin."""
+        return len(set().union(*self.reached(state).values())) >= state.settings.fleet.devices
+
     def unable(self, state: JobState) -> tuple[str, ...]:
         """The devices that are here and cannot do the job."""
         return self._sites.unable(*needs(state))

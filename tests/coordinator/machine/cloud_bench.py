@@ -107,10 +107,10 @@ class Bench:
     def plan(self, now=0.0) -> list[Any]:
         return self.did(PlanRound, lambda work: plan_round(work, MemoryBlobs()), now)
 
-    def running(self, **changes) -> list[Any]:
-        """A job with one tour at each of two sites; returns the effects of its plan."""
-        self.join("s1", ("a",))
-        self.join("s2", ("b",))
+    def running(self, joined=0.0, **changes) -> list[Any]:
+        """A job with one tour at each of two sites that came at `joined`; returns the effects of its plan."""
+        self.join("s1", ("a",), now=joined)
+        self.join("s2", ("b",), now=joined)
         self.hear(OPERATOR, Submit("t", text(**changes)))
         self.compile()
         return self.plan()

@@ -230,8 +230,8 @@ def test_patience_ends_once() -> None:
 )
 def test_a_site_without_a_sign_of_life(policy, others, record) -> None:
     bench = Bench()
-    bench.join("s3", others)
-    bench.running(**{"tours.on_lost_site": policy})
+    bench.join("s3", others, now=-1.0)
+    bench.running(joined=-1.0, **{"tours.on_lost_site": policy})
     at = "s3" if others else "s1"
     first = next(tour for tour in bench.cloud.state.jobs["job"].tours if tour.hops == ("a",))
     lost = first.site
@@ -260,8 +260,8 @@ def test_a_site_without_a_sign_of_life(policy, others, record) -> None:
 @pytest.mark.parametrize("policy", ["wait", "drop", "reassign"])
 def test_endless_progress_does_not_hold_a_job(policy) -> None:
     bench = Bench()
-    bench.join("s3", ("a",))
-    bench.running(**{"tours.on_lost_site": policy, "tours.lease": 10, "tours.deadline": 20})
+    bench.join("s3", ("a",), now=-1.0)
+    bench.running(joined=-1.0, **{"tours.on_lost_site": policy, "tours.lease": 10, "tours.deadline": 20})
     (first, second) = bench.cloud.state.jobs["job"].tours
     bench.toured(second.number, second.site)
     for now in range(0, 40, 10):

@@ -7,7 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.machine.sites import DEVICES, ROSTER_BYTES, ReadRoster, RosterRead, Sites, read_roster
+from coordinator.machine.sites import (
+    DEVICES,
+    ROSTER_BYTES,
+    ROSTER_PATIENCE,
+    SETTLED,
+    ReadRoster,
+    RosterRead,
+    Sites,
+    read_roster,
+)
 from coordinator.records import JobCompiled, TourPlan
 from coordinator.rounds.lacking import left_aside
 from coordinator.rounds.planning import PlanRound
@@ -62,9 +71,51 @@ def test_two_sites_with_the_same_devices_have_the_same_roster() -> None:
     for _ in range(2):
         bench.did(ReadRoster, lambda work: RosterRead(work.site, work.epoch, work.revision, members))
     bench.hear(OPERATOR, Submit("t", text(**{"fleet.devices": 1})))
-    bench.compile()
-    (plan,) = [work for work in bench.work.values() if isinstance(work, PlanRound)]
+    bench.compile(now=SETTLED)
+    (plan,) = _plans(bench)
     assert plan.reach == {"s1": ("a",), "s2": ("a",)}
+
+
+def test_the_first_round_waits_until_both_sites_have_named_the_last_device() -> None:
+    """Whoever names it first would have it alone, and the same fleet would begin in another way each time."""
+    bench = Bench()
+    bench.join("s1", ("a", "b"), now=0.0)
+    bench.join("s2", ("a",), now=0.1)
+    bench.hear(OPERATOR, Submit("t", text()), 0.1)
+    bench.compile(now=0.2)
+    assert not _plans(bench)
+    assert bench.cloud.state.jobs["job"].detail == "devices are coming just now"
+    bench.join("s2", ("a", "b"), revision=2, now=0.4)
+    assert not _plans(bench)
+    assert bench.cloud.wake_at() == pytest.approx(0.4 + SETTLED)
+    bench.tell(Woke(), 0.4 + SETTLED)
+    (plan,) = _plans(bench)
+    assert plan.reach == {"s1": ("a", "b"), "s2": ("a", "b")}
+
+
+def test_who_lets_rosters_change_on_and_on_does_not_hold_a_job() -> None:
+    bench = Bench()
+    bench.join("s1", ("a", "b"), now=0.0)
+    bench.join("s2", ("a",), now=0.0)
+    bench.hear(OPERATOR, Submit("t", text()), 0.0)
+    bench.compile(now=0.0)
+    for moment in range(1, 40):
+        now = moment * SETTLED * 0.9
+        bench.join("s2", ("a", "b")[: 1 + moment % 2], revision=1 + moment, now=now)
+        assert bool(_plans(bench)) == (now >= ROSTER_PATIENCE)
+
+
+def test_too_few_devices_are_told_at_once_though_more_may_come() -> None:
+    bench = Bench()
+    bench.join("s1", ("a",), now=0.0)
+    bench.join("s2", ("a",), now=0.0)
+    bench.hear(OPERATOR, Submit("t", text()), 0.0)
+    bench.compile(now=0.0)
+    assert len(_plans(bench)) == 1
+
+
+def _plans(bench: Bench) -> list[PlanRound]:
+    return [work for work in bench.work.values() if isinstance(work, PlanRound)]
 
 
 def test_a_roster_of_a_site_that_lost_its_store_counts() -> None:
@@ -73,7 +124,7 @@ def test_a_roster_of_a_site_that_lost_its_store_counts() -> None:
     bench.join("s1", ("b",), Epoch(1, b"abcdefgh"), revision=1)
     bench.hear(OPERATOR, Submit("t", text(**{"fleet.devices": 1})))
     bench.compile()
-    (plan,) = [work for work in bench.work.values() if isinstance(work, PlanRound)]
+    (plan,) = _plans(bench)
     assert plan.reach == {"s1": ("b",)}
 
 
@@ -94,7 +145,7 @@ def test_an_older_roster_does_not_replace_a_newer_one() -> None:
         bench.did(ReadRoster, read)
     bench.hear(OPERATOR, Submit("t", text(**{"fleet.devices": 1})))
     bench.compile()
-    (plan,) = [work for work in bench.work.values() if isinstance(work, PlanRound)]
+    (plan,) = _plans(bench)
     assert plan.reach == {"s1": ("of-2",)}
 
 
@@ -165,7 +216,7 @@ def test_nothing_is_planned_for_a_device_that_its_offer_does_not_list() -> None:
     assert reach("sgd", frozenset({"encoding of tomorrow"}))["s1"] == ()
     bench.hear(OPERATOR, Submit("t", text(encoding="int8", **{"fleet.devices": 1})))
     bench.compile()
-    (plan,) = [work for work in bench.work.values() if isinstance(work, PlanRound)]
+    (plan,) = _plans(bench)
     assert plan.reach == {"s1": ("older", "able")}
 
 
@@ -187,7 +238,7 @@ def test_a_model_with_state_goes_only_to_sites_and_devices_that_know_it() -> Non
     bench.hear(OPERATOR, Submit("t", text(**{"fleet.devices": 1})))
     held, asks = {"model": MODEL}, (MODEL_STATE,)
     bench.did(PrepareJob, lambda work: JobCompiled(work.name, KIT, held, held, EXEMPLARS, TEST, asks=asks))
-    (plan,) = [work for work in bench.work.values() if isinstance(work, PlanRound)]
+    (plan,) = _plans(bench)
     assert plan.reach == {"new": ("at-new",), "old": (), "agents": ()}
     assert plan.unable == ("at-agents", "at-old")
     (line,) = left_aside(plan, ())
@@ -202,7 +253,7 @@ def test_a_lost_tour_of_such_a_model_is_not_given_to_a_site_that_does_not_know_i
     for name, abilities in (("s1", OF_MODELS), ("s2", msgspec.UNSET)):
         sites.present(Present(site(name), BOOT, Birth()), 0.0)
         sites.roster(site(name), BOOT, Roster(1, MEMBERS, abilities))
-        sites.take(RosterRead(name, BOOT, 1, (Member("a", BOOT, able),)))
+        sites.take(RosterRead(name, BOOT, 1, (Member("a", BOOT, able),)), 0.0)
     assert sites.move(tour, "sgd", frozenset({MODEL_STATE})) is None
     moved = sites.move(tour, "sgd", frozenset())
     assert moved is not None
@@ -215,7 +266,7 @@ def test_a_kit_with_a_trunk_goes_only_to_agents_that_know_of_trunks() -> None:
     took(bench, "s1", *(Member(name, BOOT, offer) for name, offer in said.items()))
     bench.hear(OPERATOR, Submit("t", text(**{"fleet.devices": 1})))
     bench.compile(asks=(MODEL_TRUNK,))
-    (plan,) = [work for work in bench.work.values() if isinstance(work, PlanRound)]
+    (plan,) = _plans(bench)
     assert plan.reach == {"s1": ("able",)}
     assert plan.unable == ("older",)
     assert "model trunk" in "".join(left_aside(plan, ()))
