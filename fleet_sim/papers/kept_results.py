@@ -12,6 +12,8 @@ from hashlib import sha256
 from math import isfinite, nan
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from coordinator.results.folder import write_table
 from coordinator.results.task_figures import figure_in
 from sojourn import __version__
@@ -21,10 +23,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from coordinator.results.folder import Rows
+    from coordinator.strategies.strategy import Strategy
 
 RUNS, COURSES = "runs.csv", "courses.csv"
 RUN_COLUMNS = (
     "method", "seed", "date", "version", "seconds", "figure", "own", "vote", "rounds", "visits", "lost", "settings",
+    "strategy",
 )  # fmt: skip
 COURSE_COLUMNS = ("method", "seed", "round", "value", "loss", "bytes", "clock")
 DIGITS = 5
@@ -38,6 +42,7 @@ class KeptRun:
     vote, at the end; NaN where a method does not end in such.
     seconds: of this machine, with all that ran beside it; 0 where the run was not done in one go.
     settings: a short digest of the job file that it was made of; a file that has changed since is run again.
+    strategy: the same of its strategy, as it was then; empty where nobody noted it.
     """
 
     method: str
@@ -51,6 +56,7 @@ class KeptRun:
     visits: int
     lost: int
     settings: str
+    strategy: str = ""
     version: str = __version__
 
     @property
@@ -58,10 +64,34 @@ class KeptRun:
         """The main figure, round by round."""
         return [figure_in(row, self.figure) for row in self.course]
 
+    def is_of(self, settings: str, strategy: str) -> bool:
+        """Whether a job file and its strategy, as they are now, are those that it was made of."""
+        return self.settings == settings and self.strategy in ("", strategy)
+
 
 def digest_of(file: Path) -> str:
     """What tells whether a job file has changed."""
-    return sha256(file.read_bytes()).hexdigest()[:12]
+    return _short(file.read_bytes())
+
+
+def strategy_digest(strategy: Strategy) -> str:
+    """What tells whether a strategy's parts, or the values that it gives them, have changed.
+
+    A setting that a part has learned since, and that leaves it as it was by default, changes nothing.
+    """
+    parts = (getattr(strategy, kind) for kind in strategy.__struct_fields__)
+    told = [[type(part).__name__, _given(part)] for part in parts]
+    return _short(msgspec.json.encode(told, order="sorted"))
+
+
+def _given(part: msgspec.Struct) -> dict[str, object]:
+    """The settings of a part that are not what it has by default."""
+    fields = msgspec.structs.fields(part)
+    return {it.name: value for it in fields if (value := getattr(part, it.name)) != it.default}
+
+
+def _short(content: bytes) -> str:
+    return sha256(content).hexdigest()[:12]
 
 
 def kept_course(rows: Rows, name: str) -> list[dict[str, str]]:
@@ -92,7 +122,8 @@ def read_kept(folder: Path) -> dict[tuple[str, int], KeptRun]:
         found[key] = KeptRun(
             *key, row["date"], float(row["seconds"]), figure, float(row["own"] or nan), float(row["vote"] or nan),
             course,
-            int(row["visits"]), int(row["lost"]), row["settings"], row["version"],
+            int(row["visits"]), int(row["lost"]), row["settings"],
+            row.get("strategy") or "", row["version"],
         )  # fmt: skip
     return found
 
@@ -114,7 +145,7 @@ def _line(it: KeptRun) -> tuple[object, ...]:
     others = (f"{value:.{DIGITS}g}" if isfinite(value) else "" for value in (it.own, it.vote))
     return (
         it.method, it.seed, it.date, it.version, f"{it.seconds:.0f}", it.figure, *others, rounds, it.visits, it.lost,
-        it.settings,
+        it.settings, it.strategy,
     )  # fmt: skip
 
 

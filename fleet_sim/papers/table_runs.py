@@ -13,7 +13,7 @@ from coordinator.results.folder import CONFIG, ResultFolder
 from coordinator.results.task_figures import figure_in
 from fleet_sim.console.comparing import Comparison, rows_of_run, runs_of
 from fleet_sim.console.simulating import write
-from fleet_sim.papers.kept_results import KeptRun, digest_of, kept_course, read_kept, write_kept
+from fleet_sim.papers.kept_results import KeptRun, digest_of, kept_course, read_kept, strategy_digest, write_kept
 from fleet_sim.papers.table_page import PAGE, write_page
 from sojourn.errors import ConfigError
 from sojourn.protocol.figure_names import OWN, VOTE
@@ -66,7 +66,7 @@ class TableRuns:
 def reproduce(it: TableRuns, console: Console) -> None:
     """Run what is wanted and not there yet; write the page after each run."""
     runs, kept = it.wanted(), read_kept(it.folder)
-    missing = [run for run in runs if _key(run) not in kept or kept[_key(run)].settings != it.digests[run.group]]
+    missing = [run for run in runs if (known := kept.get(_key(run))) is None or not known.is_of(*_made_of(run, it))]
     write(console, f"{it.table.title}: {len(runs)} runs, {len(runs) - len(missing)} of them done before.")
     began = time.monotonic()
     for at, run in enumerate(missing):
@@ -85,6 +85,11 @@ def _key(run: ComparedRun) -> tuple[str, int]:
     return run.group, run.seed or 0
 
 
+def _made_of(run: ComparedRun, it: TableRuns) -> tuple[str, str]:
+    """What tells whether a run is to be done again: its job file, and its strategy as it is in this version."""
+    return it.digests[run.group], strategy_digest(run.simulation.read().parts())
+
+
 def _done(run: ComparedRun, it: TableRuns, console: Console) -> KeptRun:
     """Do one run, or go on with it, and tell what it came to."""
     folder = it.output / run.folder
@@ -96,7 +101,7 @@ def _done(run: ComparedRun, it: TableRuns, console: Console) -> KeptRun:
     visits, lost = (sum(int(row[key]) for row in rows) for key in ("visits", "lost"))
     course = kept_course(rows, figure)
     own, vote = (figure_in(rows[-1], begins + figure) for begins in (OWN, VOTE))
-    return KeptRun(*_key(run), today, seconds, figure, own, vote, course, visits, lost, it.digests[run.group])
+    return KeptRun(*_key(run), today, seconds, figure, own, vote, course, visits, lost, *_made_of(run, it))
 
 
 def _left(

@@ -2,18 +2,22 @@
 
 import csv
 import re
+from dataclasses import replace
 
+import msgspec
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fleet_sim.papers.kept_results import COURSES, RUNS, KeptRun, read_kept
+from coordinator.strategies import STRATEGIES
+from fleet_sim.papers.kept_results import COURSES, RUNS, KeptRun, read_kept, strategy_digest
 from fleet_sim.papers.list_of_tables import show_tables
 from fleet_sim.papers.paper_table import folder_of, read_table
 from fleet_sim.papers.papers_commands import app
 from fleet_sim.papers.table_page import MOST_CURVES, PAGE, PICTURE, interval_shown, write_page
 from fleet_sim.papers.table_runs import TableRuns, reproduce
 from sojourn.errors import ConfigError
+from sojourn.parts import AvgM
 
 JOB = """
 name = "{name}"
@@ -109,6 +113,40 @@ def test_a_job_file_that_changed_is_run_again(home, tmp_path):
     after = read_kept(folder)["chain", 1]
     assert after.settings != before.settings
     assert after.values != before.values
+
+
+def test_a_strategy_that_is_another_since_is_run_again(home, tmp_path, monkeypatch):
+    folder = home / "two"
+    run(home, tmp_path / "runs", methods=["fedavg"], seeds=[1])
+    before = read_kept(folder)["fedavg", 1]
+    was = STRATEGIES["fedavg"]
+    other = msgspec.structs.replace(was.strategy, aggregator=AvgM(momentum=0.5))
+    monkeypatch.setitem(STRATEGIES, "fedavg", was._replace(strategy=other))
+    run(home, tmp_path / "other", methods=["fedavg"], seeds=[1])
+    after = read_kept(folder)["fedavg", 1]
+    assert after.settings == before.settings
+    assert after.strategy != before.strategy
+    assert after.values[0] == before.values[0]
+    assert after.values != before.values
+
+
+def test_runs_of_which_nobody_noted_the_strategy_are_kept(home, tmp_path):
+    folder = home / "two"
+    run(home, tmp_path / "runs", methods=["fedavg"], seeds=[1])
+    it = read_kept(folder)["fedavg", 1]
+    lines = (folder / "runs.csv").read_text().splitlines()
+    assert lines[0].endswith(",strategy")
+    (folder / "runs.csv").write_text("".join(f"{line.rpartition(',')[0]}\n" for line in lines))
+    assert read_kept(folder)["fedavg", 1] == replace(it, strategy="")
+    run(home, tmp_path / "never", methods=["fedavg"], seeds=[1])
+    assert not (tmp_path / "never").exists()
+
+
+def test_what_tells_strategies_apart():
+    plain = STRATEGIES["fedavgm"].strategy
+    assert strategy_digest(plain) != strategy_digest(STRATEGIES["fedavg"].strategy)
+    assert strategy_digest(plain) == strategy_digest(plain.changed({"aggregator": {"momentum": 0.9}}, "here"))
+    assert strategy_digest(plain) != strategy_digest(plain.changed({"aggregator": {"momentum": 0.8}}, "here"))
 
 
 def test_the_list_says_how_far_each_table_is(home):
