@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +27,8 @@ class PaperTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Also tell in which round this was reached: 0.5, or "rmse <= 0.5"."""
     in_a_row: Annotated[int, msgspec.Meta(ge=1)] = 1
     """It is reached with the first of so many rounds in a row that are as good: one may be luck."""
+    pairs: tuple[tuple[str, str], ...] = ()
+    """Also tell how far two methods are apart, seed by seed: the first less the second."""
     about: str = ""
     """What is compared, and what was cut, in Markdown."""
     findings: str = ""
@@ -59,7 +62,7 @@ def read_table(folder: Path) -> tuple[PaperTable, list[Path]]:
     there = {path.stem: path for path in sorted(folder.glob("*.toml")) if path.name != FILE}
     if not there:
         raise ConfigError(f"{folder}: there is no job file in it, one for each method")
-    for name in (*table.methods, *table.paper):
+    for name in (*table.methods, *table.paper, *chain.from_iterable(table.pairs)):
         if name not in there:
             raise ConfigError(f"{folder / FILE}: there is no method {name!r} in this folder; {nearest(name, there)}")
     return table, [there[name] for name in (table.methods or tuple(there))]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from math import isfinite, nan, sqrt
-from statistics import fmean, stdev
+from math import isfinite, nan
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from coordinator.jobs.goal import goal_of
 from coordinator.results.plots import course_plot
 from coordinator.results.task_figures import KINDS, figure_shown
 from fleet_sim.console.comparison_report import rounds_to
+from fleet_sim.papers.confidence import half_width
 from fleet_sim.papers.kept_results import COURSES, RUNS
+from fleet_sim.papers.paired_differences import difference_lines
 from sojourn.figures import clock_of
 from sojourn.protocol.figure_names import MAIN, OWN, SHARES, VOTE, belongs_to, better, called
 from sojourn.store.files import write_atomically
@@ -28,8 +30,6 @@ LAST = 10
 """Rounds go up and down; the mean of so many says more than one."""
 MOST_CURVES = 12
 """More than so many in one picture nobody tells apart: of a longer table the first ones are shown."""
-STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""The 0.975 quantiles of Student's t for 1, 2, ... degrees of freedom; beyond them the normal one."""
 
 
 def write_page(
@@ -49,6 +49,8 @@ def write_page(
             course_plot({name: [it.course for it in done[name]] for name in shown}, folder / PICTURE, figure)
             which = "every method" if len(shown) == len(done) else f"the first {len(shown)} methods"
             parts.append(f"![{called(figure)} of {which}, round by round]({PICTURE})")
+        if differences := difference_lines(table.pairs, done, LAST):
+            parts.append(_markdown(differences))
     if missing:
         parts.append(f"Not run: {', '.join(missing)}.")
     parts += [table.findings.strip(), _when(done)]
@@ -61,8 +63,7 @@ def interval_shown(name: str, values: Sequence[float]) -> str:
     known = [value for value in values if isfinite(value)]
     if len(known) < 2:
         return figure_shown(name, known[0] if known else nan)
-    free = len(known) - 1
-    half = (STUDENT[free - 1] if free <= len(STUDENT) else 1.96) * stdev(known) / sqrt(len(known))
+    half = half_width(known)
     if name in SHARES:
         return f"{100 * fmean(known):.1f} ± {100 * half:.1f} %"
     return f"{fmean(known):.3g} ± {half:.2g}"
