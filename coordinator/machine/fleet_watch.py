@@ -10,6 +10,7 @@ from itertools import filterfalse
 from typing import TYPE_CHECKING
 
 from coordinator.fleet_records import DEVICES, FleetChanged, joined
+from coordinator.machine.waiting_jobs import Awaited
 from coordinator.rounds.failure_lines import names
 from sojourn.about import About
 from sojourn.node.machine import Append, Say
@@ -78,7 +79,7 @@ class FleetWatch:
         durable.apply(record)
         return [Append(record), *_lines(record, durable.seen)]
 
-    def awaited(self, durable: CoordinatorState, job: JobState, waited: float, now: float) -> str | None:
+    def awaited(self, durable: CoordinatorState, job: JobState, waited: float, now: float) -> Awaited | None:
         """Why the next round of a job waits a moment for devices that were here just now; None if it need not.
 
         waited: for how many seconds it does. An edge server that is started anew, or a device whose line was cut for a
@@ -89,11 +90,12 @@ class FleetWatch:
             # Of devices that the job had, and of which an earlier version took down nothing, the same is hoped.
             before = {device for device, it in seen.items() if it.here} | (job.fleet.keys() - seen.keys())
             if not before <= here.keys():
-                return "the coordinator was restarted, and not all devices are heard of again yet"
+                reason = "the coordinator was restarted, and not all devices are heard of again yet"
+                return Awaited(reason, RETURN)
         recently = self.moment(now) - RETURN
         missing = filterfalse(here.__contains__, job.fleet)
         left = [device for device in missing if _went_after(seen.get(device), recently)]
-        return f"{names(left)} went just now, and may be back" if left and waited < RETURN else None
+        return Awaited(f"{names(left)} went just now, and may be back", RETURN) if left and waited < RETURN else None
 
     def moment(self, now: float) -> float:
         """What a clock on the wall shows."""

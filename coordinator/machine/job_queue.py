@@ -16,7 +16,6 @@ from coordinator.machine.job_summaries import closed_line, comes_home, outcomes,
 from coordinator.machine.job_table import JOB, STATUS, WORK, step_of
 from coordinator.machine.kept_rounds import KeepSettings, kept_after, let_go
 from coordinator.machine.mandate_rules import MandateRules
-from coordinator.machine.sites import ROSTER_PATIENCE, SETTLED
 from coordinator.machine.waiting_jobs import WaitingJobs, needs
 from coordinator.records import (
     ENDED,
@@ -295,17 +294,10 @@ class JobQueue:
     def _plan(self, state: JobState, now: float, *, ask_silent: bool = False) -> list[Effect]:
         if reason := self._mandates.lacking(self.durable, state, self.date(now)):
             return [*self._wait(state, reason, "signature lacking"), *self.reconsider(now)]
-        if not state.history and (unread := self._sites.unread(now)):
-            # What is arranged once would leave out a site that is just coming up. It keeps its turn meanwhile.
-            self._waiting.add(state, now, None, ROSTER_PATIENCE)
-            return self._wait(state, f"{unread[0]} has not said yet which devices it has")
-        if not state.history and not self._sites.is_settled(now) and self._waiting.has_enough(state):
-            # The first site to name the last device would have it alone: the same fleet is to begin in the same way.
-            self._waiting.add(state, now, None, SETTLED)
-            return self._wait(state, "devices are coming just now")
-        if reason := self._watch.awaited(self.durable, state, self._waiting.waited(state.name, now), now):
-            self._waiting.add(state, now, None, ROSTER_PATIENCE)
-            return self._wait(state, reason)
+        waited = self._waiting.waited(state.name, now)
+        if awaited := self._waiting.gathering(state, now) or self._watch.awaited(self.durable, state, waited, now):
+            self._waiting.add(state, now, None, awaited.seconds)  # it keeps its turn meanwhile
+            return self._wait(state, awaited.reason)
         self._reach, here = self._waiting.reached(state), self._sites.here()
         gone = {name: it.since for name, it in self.durable.seen.devices.items() if not it.here and name not in here}
         work = PlanRound(

@@ -5,10 +5,11 @@ Volatile: after a restart every job is tried, and its patience begins anew.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from coordinator.machine.sites import ROSTER_PATIENCE, SETTLED
 from sojourn.node.machine import soonest
 from sojourn.parts import name_of
 from sojourn.protocol.abilities import MANDATE, asked, asked_for
@@ -21,6 +22,13 @@ Reach = dict[str, tuple[str, ...]]
 """The devices of each site that can do a job."""
 PLAN_AGAIN = 60.0
 """Seconds after which a job that waits is planned again, if nothing happens before."""
+
+
+class Awaited(NamedTuple):
+    """Why a round is not planned at this moment, and after how many seconds it is tried again."""
+
+    reason: str
+    seconds: float
 
 
 class Waiting(msgspec.Struct):
@@ -47,7 +55,21 @@ class WaitingJobs:
         """The devices that can do the job, by site."""
         return self._sites.reach(*needs(state))
 
-    def has_enough(self, state: JobState) -> bool:
+    def gathering(self, state: JobState, now: float) -> Awaited | None:
+        """Who else is waited for before the first round: what is arranged once would leave it out.
+
+        A site that is just coming up, and a device that not all sites which reach it have named: the first to name it
+        would have it alone. The same fleet is to begin in the same way.
+        """
+        if state.history:
+            return None
+        if unread := self._sites.unread(now):
+            return Awaited(f"{unread[0]} has not said yet which devices it has", ROSTER_PATIENCE)
+        if self._sites.is_settled(now) or not self._has_enough(state):
+            return None
+        return Awaited("devices are coming just now", SETTLED)
+
+    def _has_enough(self, state: JobState) -> bool:
         """Whether as many devices can do the job as it needs to begin."""
         return len(set().union(*self.reached(state).values())) >= state.settings.fleet.devices
 
