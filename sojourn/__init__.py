@@ -2,7 +2,7 @@
 
 import os
 
-__version__ = "0.12.0"
+__version__ = "0.13.0"
 WIRE = 2
 
 # onnxruntime 1.31 for Linux reports to its makers, over the net and into the home folder, unless this is said
