@@ -16,11 +16,9 @@ PACK = build/packing/bin/python -m pip --disable-pip-version-check --no-input
 SITE = rm -rf build/site && $(VENV)/bin/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env \
 	--conf-dir docs --doctree-dir build/site-cache . build/site
 
-# What the tests need of the system, and how they use its cores: whole files to each worker, the longest first. One worker
-# more than there are cores: live fleets wait for each other a good part of their time.
+# What the tests need of the system, and how they use its cores: whole files to each worker, the longest first.
 TESTED_WITH = mosquitto prometheus shellcheck systemd chromium chromium-driver
-WORKERS = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
-BOTH_CORES = --numprocesses $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+BOTH_CORES = --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help demo install test coverage test-deploy test-homeassistant check docs wheel wheelhouse sbom clean
