@@ -108,8 +108,8 @@ class Sites:
         self._at: dict[str, dict[str, tuple[str, Member]]] = {}
         self._reached: dict[str, dict[object, tuple[str, ...]]] = {}
         """The same for single sites, who is there and who can do what: of hundreds, one tells another roster."""
-        self._changing_since = self._changed_at = float("-inf")
-        """When rosters last began to change one after another, and when one did last."""
+        self._changed_at = float("-inf")
+        """When a roster last named others than before."""
         self._shared: set[str] = set()
         """The devices that more than one site has named: what one of these sites says counts for the others, too."""
 
@@ -158,7 +158,6 @@ class Sites:
             return []
         del self._coming[read.site]
         if (known := self._rosters.get(read.site)) is None or known.members != read.members:
-            self._changing_since = self._changing_since if now < self._changed_at + SETTLED else now
             self._changed_at = now
         self._rosters[read.site] = read
         before, names = self._names.get(read.site, frozenset()), frozenset(member.device for member in read.members)
@@ -257,11 +256,9 @@ class Sites:
     def is_settled(self, now: float) -> bool:
         """Whether the sites have told all they know of who is here, as far as one can tell.
 
-        A device that several sites reach is told of by one after the other. Who lets rosters change on and on is waited
-        for no longer than a site that says nothing.
+        A device that several sites reach is told of by one after the other.
         """
-        over = min(self._changed_at + SETTLED, self._changing_since + ROSTER_PATIENCE)
-        return not self._shared or over <= now
+        return not self._shared or self._changed_at + SETTLED <= now
 
     def unwilling(self, *asks: str | None) -> tuple[str, ...]:
         """The devices whose owners do not share what an estimator or an objective asks for."""

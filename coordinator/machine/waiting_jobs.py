@@ -50,6 +50,8 @@ class WaitingJobs:
     def __init__(self, sites: Sites) -> None:
         self._sites = sites
         self._waiting: dict[str, Waiting] = {}
+        self._gathering: dict[str, float] = {}
+        """When each job had enough devices for the first time, and more were coming."""
 
     def reached(self, state: JobState) -> Reach:
         """The devices that can do the job, by site."""
@@ -59,13 +61,16 @@ class WaitingJobs:
         """Who else is waited for before the first round: what is arranged once would leave it out.
 
         A site that is just coming up, and a device that not all sites which reach it have named: the first to name it
-        would have it alone. The same fleet is to begin in the same way.
+        would have it alone. The same fleet is to begin in the same way. Who lets rosters change on and on is waited for
+        no longer than a site that says nothing.
         """
         if state.history:
             return None
         if unread := self._sites.unread(now):
             return Awaited(f"{unread[0]} has not said yet which devices it has", ROSTER_PATIENCE)
         if self._sites.is_settled(now) or not self._has_enough(state):
+            return None
+        if now >= self._gathering.setdefault(state.name, now) + ROSTER_PATIENCE:
             return None
         return Awaited("devices are coming just now", SETTLED)
 
@@ -86,6 +91,7 @@ class WaitingJobs:
     def forget(self, name: str) -> None:
         """A job trains, or has ended."""
         self._waiting.pop(name, None)
+        self._gathering.pop(name, None)
 
     def waited(self, name: str, now: float) -> float:
         """For how many seconds a job has waited; 0 if it does not."""

@@ -93,14 +93,15 @@ def test_the_first_round_waits_until_both_sites_have_named_the_last_device() -> 
     assert plan.reach == {"s1": ("a", "b"), "s2": ("a", "b")}
 
 
-def test_who_lets_rosters_change_on_and_on_does_not_hold_a_job() -> None:
+@pytest.mark.parametrize("every", [0.9 * SETTLED, 0.999 * SETTLED])
+def test_who_lets_rosters_change_on_and_on_does_not_hold_a_job(every: float) -> None:
     bench = Bench()
     bench.join("s1", ("a", "b"), now=0.0)
     bench.join("s2", ("a",), now=0.0)
     bench.hear(OPERATOR, Submit("t", text()), 0.0)
     bench.compile(now=0.0)
     for moment in range(1, 40):
-        now = moment * SETTLED * 0.9
+        now = moment * every
         bench.join("s2", ("a", "b")[: 1 + moment % 2], revision=1 + moment, now=now)
         assert bool(_plans(bench)) == (now >= ROSTER_PATIENCE)
 
