@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import csv
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import astuple, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,15 +56,11 @@ def mix_of(folder: Path) -> TourMix:
     counts = dict(zip(simulation.fleet.names, dealt.counts.astype(float), strict=True))
     whole = sum(counts.values())
     asked = len(counts) if name_of(simulation.read().parts().estimator) != "none" else 0
-    tours, visits = _tours(folder, asked), np.zeros(len(counts))
-    number = {name: at for at, name in enumerate(counts)}
-    rounds: dict[str, list[str]] = defaultdict(list)
+    tours, rounds = _tours(folder, asked), defaultdict[str, list[str]](list)
     for tour, devices in tours.items():
         rounds[tour.rsplit("/", 2)[1]] += devices
-    for devices in tours.values():
-        for device in devices:
-            visits[number[device]] += 1
-    shares = visits / visits.sum()
+    visits = Counter(chain.from_iterable(tours.values()))
+    shares = np.array([visits[device] for device in counts]) / visits.total()
     most = np.sort(shares)[::-1][: max(1, len(shares) // 5)]
 
     def far(of: Iterable[Iterable[str]]) -> float:

@@ -27,7 +27,7 @@ def difference_lines(
     for first, second in pairs:
         others = {it.seed: it for it in done.get(second, ())}
         both = [(it, others[it.seed]) for it in done.get(first, ()) if it.seed in others]
-        found = [(it.seed, value) for it, other in both if isfinite(value := _difference(it, other, last))]
+        found = [value for it, other in both if isfinite(value := _difference(it, other, last))]
         if not found:
             continue
         of_shares = both[0][0].figure in SHARES
@@ -35,8 +35,8 @@ def difference_lines(
             {
                 "first less second": f"{first} - {second}",
                 "seeds": str(len(found)),
-                f"mean of the last {last} rounds": _shown([value for _, value in found], of_shares=of_shares),
-                "seed by seed": ", ".join(_signed(value, of_shares=of_shares) for _, value in found),
+                f"mean of the last {last} rounds": _shown(found, of_shares=of_shares),
+                "seed by seed": ", ".join(_signed(value, of_shares=of_shares) for value in found),
             }
         )
     return lines
@@ -52,10 +52,9 @@ def _difference(it: KeptRun, other: KeptRun, last: int) -> float:
 
 
 def _shown(values: Sequence[float], *, of_shares: bool) -> str:
-    half = half_width(values)
-    mean = _signed(fmean(values), of_shares=of_shares)
-    unit = " points" if of_shares else ""
-    return f"{mean} ± {_plain(half, of_shares=of_shares)}{unit}" if len(values) > 1 else f"{mean}{unit}"
+    mean, unit = _signed(fmean(values), of_shares=of_shares), " points" if of_shares else ""
+    half = f" ± {_plain(half_width(values), of_shares=of_shares)}" if len(values) > 1 else ""
+    return f"{mean}{half}{unit}"
 
 
 def _signed(value: float, *, of_shares: bool) -> str:
