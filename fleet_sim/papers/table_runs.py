@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import time
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from coordinator.console.time_left import describe_time_left
@@ -46,11 +45,6 @@ class TableRuns:
         """All methods of the table."""
         return [file.stem for file in self.files]
 
-    @cached_property
-    def digests(self) -> dict[str, str]:
-        """What tells whether a method's job file has changed, by method."""
-        return {file.stem: digest_of(file) for file in self.files}
-
     def wanted(self) -> list[ComparedRun]:
         """The runs to do: seed by seed, so that a table that is stopped has all methods of its first seeds."""
         for name in self.methods:
@@ -65,14 +59,16 @@ class TableRuns:
 
 def reproduce(it: TableRuns, console: Console) -> None:
     """Run what is wanted and not there yet; write the page after each run."""
+    files = {file.stem: digest_of(file) for file in it.files}  # now: somebody may write in one while a run goes on
     runs, kept = it.wanted(), read_kept(it.folder)
-    missing = [run for run in runs if (known := kept.get(_key(run))) is None or not known.is_of(*_made_of(run, it))]
+    made_of = {_key(run): (files[run.group], strategy_digest(run.simulation.read().parts())) for run in runs}
+    missing = [run for run in runs if (known := kept.get(_key(run))) is None or not known.is_of(*made_of[_key(run)])]
     write(console, f"{it.table.title}: {len(runs)} runs, {len(runs) - len(missing)} of them done before.")
     began = time.monotonic()
     for at, run in enumerate(missing):
         left = describe_time_left(_left(missing[at:], kept, at, time.monotonic() - began))
         write(console, f"{run.name} ({at + 1} of {len(missing)}){f', {left}' if left else ''}", "bold")
-        found = _done(run, it, console)
+        found = _done(run, it, made_of[_key(run)], console)
         kept = {**read_kept(it.folder), _key(run): found}  # another process may do other runs of the table
         write_kept(it.folder, kept.values())
         write_page(it.folder, it.table, it.names, kept)
@@ -85,13 +81,11 @@ def _key(run: ComparedRun) -> tuple[str, int]:
     return run.group, run.seed or 0
 
 
-def _made_of(run: ComparedRun, it: TableRuns) -> tuple[str, str]:
-    """What tells whether a run is to be done again: its job file, and its strategy as it is in this version."""
-    return it.digests[run.group], strategy_digest(run.simulation.read().parts())
+def _done(run: ComparedRun, it: TableRuns, made_of: tuple[str, str], console: Console) -> KeptRun:
+    """Do one run, or go on with it, and tell what it came to.
 
-
-def _done(run: ComparedRun, it: TableRuns, console: Console) -> KeptRun:
-    """Do one run, or go on with it, and tell what it came to."""
+    made_of: digests of its job file, and of its strategy as it is in this version.
+    """
     folder = it.output / run.folder
     resumed, began = (folder / CONFIG).exists(), time.monotonic()
     rows = rows_of_run(run, folder, console, f"sojourn papers {it.folder.name}", resume=True)
@@ -101,7 +95,7 @@ def _done(run: ComparedRun, it: TableRuns, console: Console) -> KeptRun:
     visits, lost = (sum(int(row[key]) for row in rows) for key in ("visits", "lost"))
     course = kept_course(rows, figure)
     own, vote = (figure_in(rows[-1], begins + figure) for begins in (OWN, VOTE))
-    return KeptRun(*_key(run), today, seconds, figure, own, vote, course, visits, lost, *_made_of(run, it))
+    return KeptRun(*_key(run), today, seconds, figure, own, vote, course, visits, lost, *made_of)
 
 
 def _left(

@@ -10,7 +10,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from coordinator.strategies import STRATEGIES
-from fleet_sim.papers.kept_results import COURSES, RUNS, KeptRun, read_kept, strategy_digest
+from fleet_sim.papers import table_runs
+from fleet_sim.papers.kept_results import COURSES, RUNS, KeptRun, digest_of, read_kept, strategy_digest
 from fleet_sim.papers.list_of_tables import show_tables
 from fleet_sim.papers.paper_table import folder_of, read_table
 from fleet_sim.papers.papers_commands import app
@@ -113,6 +114,24 @@ def test_a_job_file_that_changed_is_run_again(home, tmp_path):
     after = read_kept(folder)["chain", 1]
     assert after.settings != before.settings
     assert after.values != before.values
+
+
+def test_a_run_is_of_the_file_that_it_began_with(home, tmp_path, monkeypatch):
+    """Whoever writes in a job file, or takes another away, while a run goes on, loses nothing of that run."""
+    folder = home / "two"
+    file, other = folder / "chain.toml", folder / "fedavg.toml"
+    before, rows_of_run = digest_of(file), table_runs.rows_of_run
+
+    def meanwhile(*given, **more):
+        rows = rows_of_run(*given, **more)
+        file.write_text(file.read_text().replace("epochs = 1", "epochs = 3"))
+        other.unlink()
+        return rows
+
+    monkeypatch.setattr(table_runs, "rows_of_run", meanwhile)
+    run(home, tmp_path / "runs", methods=["chain"], seeds=[1])
+    it = read_kept(folder)["chain", 1]
+    assert it.settings == before != digest_of(file)
 
 
 def test_a_strategy_that_is_another_since_is_run_again(home, tmp_path, monkeypatch):
