@@ -11,6 +11,7 @@ import pytest
 
 from edge_agent import Model
 from sojourn import __version__
+from tests.live.live_fleet import compile_here
 from tests.upgrade.command_fleet import CLOUD, DEVICES, SITE, CommandFleet, sojourn
 from tests.upgrade.kept import CLOSE, VERSIONS, apart, trained_before, unpack
 from tests.upgrade.versions import kept_source
@@ -60,6 +61,7 @@ def test_a_fleet_of_two_versions_ends_the_job_and_takes_the_release(
             with Model("digits", tmp_path / "stores" / device) as model:
                 assert model.version == 2
         if CLOUD not in old:
+            compile_here(KEEL)
             (tmp_path / "keel.toml").write_text(KEEL)
             assert "done" in fleet.ask("job", "submit", "keel.toml", "--watch")
             assert all("trained keel " in fleet.log(device) for device in DEVICES)

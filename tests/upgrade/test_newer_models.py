@@ -14,6 +14,7 @@ from coordinator.rounds.preparing import PrepareJob, prepare
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit
 from sojourn.store.memory_blobs import MemoryBlobs
+from tests.live.live_fleet import compile_here
 from tests.upgrade.command_fleet import DEVICES, SITE, CommandFleet, environment_of
 from tests.upgrade.kept import unpack
 from tests.upgrade.versions import kept_source
@@ -80,6 +81,7 @@ def test_an_old_agent_is_left_out_by_name_and_the_others_train(before: Path, tmp
     try:
         fleet.start()
         fleet.wait(lambda: OLD in fleet.ask("fleet", "status"), f"{OLD} to be here")
+        compile_here(job("trunk", MODELS["trunk"]))
         for name in ("state", "trunk"):
             assert "done" in fleet.ask("job", "submit", f"{name}.toml", "--watch")
             said = " ".join(fleet.ask("job", "status", name).split())
@@ -98,6 +100,7 @@ def test_behind_an_old_edge_server_nobody_trains_and_the_job_says_why(before: Pa
     try:
         fleet.start()
         fleet.wait(lambda: NEW in fleet.ask("fleet", "status"), f"{NEW} to be here")
+        compile_here(job("trunk", MODELS["trunk"]))
         fleet.ask("job", "submit", "trunk.toml")
         told = f"update their agents and edge servers: {OLD}, {NEW}"
         fleet.wait(lambda: told in " ".join(fleet.ask("job", "status", "trunk").split()), told)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.live.live_fleet import compile_here
 from tests.upgrade.command_fleet import DEVICES, SITE, CommandFleet, sojourn
 from tests.upgrade.kept import unpack
 from tests.upgrade.versions import kept_source
@@ -60,6 +61,10 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tree
 
 
+def job(name: str) -> str:
+    return JOB.format(name=name, more={**JOBS, "dense": DENSE}[name])
+
+
 def new_fleet(folder: Path, old: dict[str, Path]) -> CommandFleet:
     """The kept fleet's settings and data, with stores that are empty; both owners share what each version can."""
     unpack(VERSION, folder, "fleet.tar.gz")
@@ -67,8 +72,8 @@ def new_fleet(folder: Path, old: dict[str, Path]) -> CommandFleet:
     for device, shares in ((OLD, '["class-counts"]'), (NEW, '["class-counts", "projections"]')):
         file = folder / f"{device}.toml"
         file.write_text(f"shares = {shares}\n{file.read_text()}")
-    for name, more in {**JOBS, "dense": DENSE}.items():
-        (folder / f"{name}.toml").write_text(JOB.format(name=name, more=more))
+    for name in (*JOBS, "dense"):
+        (folder / f"{name}.toml").write_text(job(name))
     return CommandFleet(folder, old)
 
 
@@ -86,6 +91,7 @@ def fleet(before: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Co
 
 @pytest.mark.parametrize("name", JOBS)
 def test_an_old_agent_is_left_out_by_name_and_the_others_train(fleet: CommandFleet, name: str) -> None:
+    compile_here(job(name))
     assert "done" in fleet.ask("job", "submit", f"{name}.toml", "--watch")
     told = " ".join(fleet.ask("job", "status", name).split())
     assert "left out, without all that the job asks for" in told
@@ -108,6 +114,7 @@ def test_behind_an_old_edge_server_nobody_trains_and_the_job_says_why(before: Pa
     try:
         fleet.start()
         fleet.wait(lambda: NEW in fleet.ask("fleet", "status"), f"{NEW} to be here")
+        compile_here(job("ma-echo"))
         fleet.ask("job", "submit", "ma-echo.toml")
         told = f"update their agents and edge servers: {OLD}, {NEW}"
         fleet.wait(lambda: told in " ".join(fleet.ask("job", "status", "ma-echo").split()), told)
