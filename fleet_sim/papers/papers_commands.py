@@ -50,12 +50,13 @@ def papers(
         return
     folder = folder_of(table, tables)
     from fleet_sim.papers.kept_results import read_kept
+    from fleet_sim.papers.local_training import training_by_method
     from fleet_sim.papers.table_page import write_page
     from fleet_sim.papers.table_runs import TableRuns, reproduce
 
     settings, files = read_table(folder)
     if page:
-        write_page(folder, settings, [file.stem for file in files], read_kept(folder))
+        write_page(folder, settings, training_by_method(files), read_kept(folder))
         console.print(f"{folder}/README.md is written anew.", soft_wrap=True, markup=False)
         return
     runs = output or HOME / "papers" / folder.name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import isfinite, nan
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from coordinator.jobs.goal import goal_of
 from coordinator.results.plots import course_plot
@@ -12,6 +12,7 @@ from coordinator.results.task_figures import KINDS, figure_shown
 from fleet_sim.console.comparison_report import rounds_to
 from fleet_sim.papers.confidence import half_width
 from fleet_sim.papers.kept_results import COURSES, RUNS
+from fleet_sim.papers.local_training import differences_told
 from fleet_sim.papers.paired_differences import difference_lines
 from sojourn.figures import clock_of
 from sojourn.protocol.figure_names import MAIN, OWN, SHARES, VOTE, belongs_to, better, called
@@ -33,14 +34,21 @@ MOST_CURVES = 12
 
 
 def write_page(
-    folder: Path, table: PaperTable, methods: Sequence[str], runs: Mapping[tuple[str, int], KeptRun]
+    folder: Path,
+    table: PaperTable,
+    methods: Mapping[str, Mapping[str, Any]],
+    runs: Mapping[tuple[str, int], KeptRun],
 ) -> None:
-    """Write the page anew, and the picture where there is a course to see."""
+    """Write the page anew, and the picture where there is a course to see.
+
+    methods: how the devices of each train, in the order of the table.
+    """
     there = {name: [it for (method, _), it in sorted(runs.items()) if method == name] for name in methods}
     done = {name: kept for name, kept in there.items() if kept}
     missing = [name for name in methods if name not in done]
     longest = max((len(it.course) for kept in done.values() for it in kept), default=0)
     parts = [f"# {table.title}", _made_by(folder.name), table.about.strip()]
+    parts.append(differences_told({name: methods[name] for name in done}))
     if done:
         parts.append(_markdown(_lines(done, table)))
         parts.append(_whose([it for kept in done.values() for it in kept]))

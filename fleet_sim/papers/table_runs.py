@@ -13,6 +13,7 @@ from coordinator.results.task_figures import figure_in
 from fleet_sim.console.comparing import Comparison, rows_of_run, runs_of
 from fleet_sim.console.simulating import write
 from fleet_sim.papers.kept_results import KeptRun, digest_of, kept_course, read_kept, strategy_digest, write_kept
+from fleet_sim.papers.local_training import training_by_method
 from fleet_sim.papers.table_page import PAGE, write_page
 from sojourn.errors import ConfigError
 from sojourn.protocol.figure_names import OWN, VOTE
@@ -59,6 +60,7 @@ class TableRuns:
 
 def reproduce(it: TableRuns, console: Console) -> None:
     """Run what is wanted and not there yet; write the page after each run."""
+    methods = training_by_method(it.files)
     files = {file.stem: digest_of(file) for file in it.files}  # now: somebody may write in one while a run goes on
     runs, kept = it.wanted(), read_kept(it.folder)
     made_of = {_key(run): (files[run.group], strategy_digest(run.simulation.read().parts())) for run in runs}
@@ -71,9 +73,9 @@ def reproduce(it: TableRuns, console: Console) -> None:
         found = _done(run, it, made_of[_key(run)], console)
         kept = {**read_kept(it.folder), _key(run): found}  # another process may do other runs of the table
         write_kept(it.folder, kept.values())
-        write_page(it.folder, it.table, it.names, kept)
+        write_page(it.folder, it.table, methods, kept)
     if not missing:
-        write_page(it.folder, it.table, it.names, kept)
+        write_page(it.folder, it.table, methods, kept)
     console.print(f"The table is in {it.folder / PAGE}", soft_wrap=True, markup=False)
 
 

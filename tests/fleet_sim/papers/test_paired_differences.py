@@ -51,5 +51,5 @@ def test_a_table_says_which_pairs_and_its_page_shows_them(tmp_path):
     (tmp_path / "b.toml").write_text('name = "b"\n')
     table, _ = read_table(tmp_path)
     runs = {(name, 1): kept(name, 1, values) for name, values in (("a", [0.5, 0.75]), ("b", [0.5, 0.5]))}
-    write_page(tmp_path, table, ["a", "b"], runs)
+    write_page(tmp_path, table, {"a": {}, "b": {}}, runs)
     assert "| a - b | 1 | + 12.5 points | + 12.5 |" in (tmp_path / PAGE).read_text()

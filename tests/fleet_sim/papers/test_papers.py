@@ -10,7 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from coordinator.strategies import STRATEGIES
-from fleet_sim.papers import table_runs
+from fleet_sim.console.comparing import rows_of_run
 from fleet_sim.papers.kept_results import COURSES, RUNS, KeptRun, digest_of, read_kept, strategy_digest
 from fleet_sim.papers.list_of_tables import show_tables
 from fleet_sim.papers.paper_table import folder_of, read_table
@@ -120,7 +120,7 @@ def test_a_run_is_of_the_file_that_it_began_with(home, tmp_path, monkeypatch):
     """Whoever writes in a job file, or takes another away, while a run goes on, loses nothing of that run."""
     folder = home / "two"
     file, other = folder / "chain.toml", folder / "fedavg.toml"
-    before, rows_of_run = digest_of(file), table_runs.rows_of_run
+    before = digest_of(file)
 
     def meanwhile(*given, **more):
         rows = rows_of_run(*given, **more)
@@ -128,7 +128,7 @@ def test_a_run_is_of_the_file_that_it_began_with(home, tmp_path, monkeypatch):
         other.unlink()
         return rows
 
-    monkeypatch.setattr(table_runs, "rows_of_run", meanwhile)
+    monkeypatch.setattr("fleet_sim.papers.table_runs.rows_of_run", meanwhile)
     run(home, tmp_path / "runs", methods=["chain"], seeds=[1])
     it = read_kept(folder)["chain", 1]
     assert it.settings == before != digest_of(file)
@@ -233,7 +233,7 @@ def test_of_a_long_table_the_picture_shows_the_methods_that_stand_first(home, mo
     nan = float("nan")
     runs = {(name, 1): KeptRun(name, 1, "2026-11-17", 1, "accuracy", nan, nan, course, 2, 0, "") for name in names}
     table, _ = read_table(home / "two")
-    write_page(home / "two", table, names, runs)
+    write_page(home / "two", table, {name: {} for name in names}, runs)
     assert drawn == names[:MOST_CURVES]
     assert f"of {shown}, round by round" in (home / "two" / PAGE).read_text()
 
