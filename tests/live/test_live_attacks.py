@@ -28,7 +28,8 @@ OFFER = {
     "version": "0.3.0\x1b[2J", "machine": "x86_64", "runtime": "1.31", "threads": 1, "memory": 1 << 30,
     "objectives": ["sgd"], "data": "[red]none[/red]",
 }  # fmt: skip
-SHORT = "[tours]\nlease = 2.0\ndeadline = 4.0\nsite_lease = 6.0\non_lost_site = 'drop'\n"
+SHORT = "[tours]\nlease = 6.0\ndeadline = 12.0\nsite_lease = 15.0\non_lost_site = 'drop'\n"
+"""Short for a fleet, and long enough for an honest device on a machine that does much else."""
 ESCAPE = "\x1b]0;owned\x07 [bold]is this a title?[/bold]\n2026-01-01 error pi-1 is on fire"
 MOST = 1 << 40
 """The largest count that is not refused by itself."""

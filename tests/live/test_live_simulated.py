@@ -17,7 +17,7 @@ from tests.live.live_fleet import LiveFleet
 from tests.there import there
 
 NEAR = 0.02
-"""How far predicted bytes may be from counted ones: signs of life are given by the clock, and clocks differ."""
+"""How far predicted bytes may be from counted ones, besides the signs of life that a slow machine gives more of."""
 FLEET = """
 rounds = 3
 threads = 1
@@ -109,9 +109,10 @@ def fleet(tmp_path_factory):
 def test_a_real_fleet_does_what_was_predicted(fleet, predicted, name) -> None:
     told = predicted[name]
     before = fleet.witness.total() if name != next(iter(JOBS)) else 0  # the first job is counted from the first birth
+    signs = fleet.witness.signs_of_life()
     trained = len(fleet.trained())
     view = fleet.run(told.job, name)
-    counted = fleet.witness.total() - before
+    counted, signs = fleet.witness.total() - before, fleet.witness.signs_of_life() - signs
     assert view.status == "done"
     assert [it.accuracy for it in view.history] == [float(row["accuracy"]) for row in told.rows]
     own = [(it.figures or {}).get("own_accuracy") for it in view.history]  # what devices say of their own models
@@ -120,9 +121,9 @@ def test_a_real_fleet_does_what_was_predicted(fleet, predicted, name) -> None:
     assert [it.visits for it in view.history] == [int(row["visits"]) for row in told.rows]
     assert len(fleet.trained()) - trained == len(told.visits)
     assert np.array_equal(fleet.model(name), told.model)
-    bytes_told = [int(row["bytes"]) for row in told.rows]
-    assert bytes_told == [pytest.approx(it.traffic, rel=NEAR) for it in view.history]
-    assert told.traffic == pytest.approx(counted, rel=NEAR)
+    pairs = [(int(row["bytes"]), it.traffic) for row, it in zip(told.rows, view.history, strict=True)]
+    for said, found in (*pairs, (told.traffic, counted)):
+        assert said * (1 - NEAR) <= found <= said * (1 + NEAR) + signs, (pairs, told.traffic, counted, signs)
 
 
 def test_the_brokers_have_counted_what_the_witness_has(fleet) -> None:

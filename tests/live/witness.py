@@ -51,6 +51,11 @@ class Witness:
             time.sleep(QUIET)
         return now
 
+    def signs_of_life(self) -> int:
+        """Of that the signs of life: they are given by the clock, so there are more of them the slower a machine is."""
+        with self._lock:
+            return sum(self.bytes[kind] for kind in ("progress", "tour-progress"))
+
     def said_by_brokers(self) -> int:
         """The payload bytes that the brokers themselves say they took, an operator's mail with them."""
         told = self._ticks.copy()
