@@ -19,7 +19,7 @@ from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
 
-from tests.sojourn.brokers.guarded_broker import free_ports
+from tests.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,7 +12,7 @@ import pytest
 from sojourn.brokers.run import find_mosquitto
 from tests.forked import Forked, sojourn
 from tests.live.live_fleet import compile_here, job_text, split_digits
-from tests.sojourn.brokers.guarded_broker import free_ports
+from tests.ports import free_ports
 from tests.there import there
 
 PATIENCE = 150.0

@@ -17,7 +17,7 @@ from edge_agent.joining.renewals import look_outside
 from sojourn.brokers.run import find_mosquitto
 from tests.forked import Forked, sojourn
 from tests.live.live_fleet import compile_here, job_text, split_digits
-from tests.sojourn.brokers.guarded_broker import free_ports
+from tests.ports import free_ports
 from tests.there import there
 
 PATIENCE = 120.0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sojourn.metrics.catalogue import METRICS
 from tests.live.live_fleet import LiveFleet, job_text
-from tests.sojourn.brokers.guarded_broker import free_ports
+from tests.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable

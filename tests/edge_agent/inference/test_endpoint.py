@@ -34,6 +34,7 @@ from sojourn.local_http import AT_ONCE
 from sojourn.protocol.release import ProbeCheck
 from sojourn.protocol.spec import InputSpec
 from tests.edge_agent.releases.releases_made import CLASSES, LINE, Shop, card_of, graph_of
+from tests.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,12 +42,6 @@ if TYPE_CHECKING:
 PATIENCE = 30.0
 PICTURES = "pictures"
 TOKEN = "the word of those who may"
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def until(what: Callable[[], bool]) -> None:
@@ -63,7 +58,7 @@ class Site:
         self.shop = Shop(folder / "store")
         self.shop.serve(2)
         self.shop.serve(1, card=picture_card(), graph=graph_of(PIXELS, shape=(1, 2, 2)))
-        self.port = free_port()
+        (self.port,) = free_ports(1)
         self.token = folder / "token"
         self.token.write_text(f"{TOKEN}\n")
         self.token.chmod(0o640)
@@ -345,7 +340,7 @@ def test_a_process_that_dies_is_started_again_and_ends_with_its_agent(tmp_path: 
 
 def test_the_endpoint_ends_when_its_agent_is_killed(tmp_path: Path) -> None:
     Shop(tmp_path / "store").serve(1)
-    port = free_port()
+    (port,) = free_ports(1)
     program = (
         "import pathlib, time; from edge_agent.inference.endpoint_process import EndpointProcess\n"
         f"endpoint = EndpointProcess(pathlib.Path({str(tmp_path / 'store')!r}), {port})\n"

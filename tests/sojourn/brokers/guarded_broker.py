@@ -15,17 +15,9 @@ from sojourn.brokers.configuration import CONF, Listeners
 from sojourn.brokers.fleet import FleetFile, Kind
 from sojourn.brokers.run import find_mosquitto
 from sojourn.links.settings import BrokerSettings, TlsSettings
+from tests.ports import free_ports
 
 FLEET = "field"
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in held]
-    for each in held:
-        each.close()
-    return ports
 
 
 class GuardedBroker:

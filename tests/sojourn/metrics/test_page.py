@@ -24,7 +24,7 @@ from sojourn.node.driver import Driver
 from sojourn.node.node import Node
 from sojourn.node.workers import InlineWorkers
 from sojourn.store.journal import FolderStore
-from tests.sojourn.brokers.guarded_broker import free_ports
+from tests.ports import free_ports
 from tests.sojourn.brokers.made_certificates import certificate_until
 from tests.sojourn.metrics.silent_link import SilentLink
 
