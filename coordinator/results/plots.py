@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from coordinator.results.measures import MEASURES
 from coordinator.results.task_figures import axis_words, of_rows
 from sojourn.errors import ConfigError
-from sojourn.protocol.figure_names import DIRECTIONS, SHARES
+from sojourn.protocol.figure_names import SHARES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,7 +72,7 @@ def course_figure(groups: Mapping[str, Sequence[Rows]], name: str = "accuracy") 
     axes[0].set_ylabel(axis_words(name))
     _whole(axes[0].xaxis)
     if len(groups) > 1:
-        axes[0].legend(frameon=False, loc="lower right" if DIRECTIONS[name] == "higher" else "upper right")
+        _legend_beside(axes[-1])
     return figure
 
 

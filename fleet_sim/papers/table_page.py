@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from coordinator.jobs.goal import goal_of
-from coordinator.results.plots import course_plot
+from coordinator.results.plots import COLOURS, course_plot
 from coordinator.results.task_figures import KINDS, figure_shown
 from fleet_sim.console.comparison_report import rounds_to
 from fleet_sim.papers.confidence import half_width
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 PAGE, PICTURE = "README.md", "courses.png"
 LAST = 10
 """Rounds go up and down; the mean of so many says more than one."""
-MOST_CURVES = 12
-"""More than so many in one picture nobody tells apart: of a longer table the first ones are shown."""
+MOST_CURVES = len(COLOURS)
+"""More than there are colours nobody tells apart: of a longer table the first ones are shown."""
 
 
 def write_page(

@@ -223,7 +223,7 @@ def test_an_interval_is_students():
 
 
 @pytest.mark.parametrize(
-    ("methods", "shown"), [(MOST_CURVES, "every method"), (MOST_CURVES + 1, "the first 12 methods")]
+    ("methods", "shown"), [(MOST_CURVES, "every method"), (MOST_CURVES + 1, f"the first {MOST_CURVES} methods")]
 )
 def test_of_a_long_table_the_picture_shows_the_methods_that_stand_first(home, monkeypatch, methods, shown):
     drawn: list[str] = []
