@@ -86,7 +86,9 @@ def test_the_snapshots_of_a_simulation_are_read_and_written_as_they_were(folder:
 
 
 def kept(version: str, name: str) -> Any:
-    return json.loads((FIXTURES / version / name).read_text())
+    found = json.loads((FIXTURES / version / name).read_text())
+    assert found, f"{version} has kept nothing in {name}"
+    return found
 
 
 @pytest.mark.parametrize("version", VERSIONS)
