@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
@@ -144,9 +145,10 @@ class VisitQueue:
     def close(self, takers: Sequence[VisitTaker]) -> None:
         """Cancel the visits that wait, end all takers with their workers, and wait for them."""
         self.deal()
-        while not self._waiting.empty():
-            for visit in self._waiting.get() or ():
-                visit.future.cancel()
+        with suppress(Empty):  # a taker may take the last one meanwhile
+            while True:
+                for visit in self._waiting.get_nowait() or ():
+                    visit.future.cancel()
         for _ in takers:
             self._waiting.put(None)
         for taker in takers:
