@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from sojourn.brokers import configuration
 from sojourn.brokers.door_answers import Shown, answer_to
-from sojourn.brokers.fleet import BROKER, CA_FILE
+from sojourn.brokers.fleet import BROKER, CA_FILE, alone
 from sojourn.errors import InvalidMessage, SojournError
 from sojourn.joining.words import LENGTH_BYTES, Turned, framed, length_of, read_request
 from sojourn.text import clean
@@ -91,7 +91,8 @@ class Door:
             self._work.shutdown()
 
     async def _listen(self) -> None:
-        context = server_context(self.folder)
+        # Under the lock: while a command replaces the files, the certificate and the key do not match.
+        context = await asyncio.get_running_loop().run_in_executor(self._work, _undisturbed_context, self.folder)
         self._server = await asyncio.start_server(
             self._met, self.host, self.port, ssl=context, ssl_handshake_timeout=SECONDS, backlog=_BACKLOG, limit=1 << 16
         )
@@ -176,6 +177,11 @@ def server_context(folder: Path) -> ssl.SSLContext:
     context.load_verify_locations(folder / CA_FILE)
     context.verify_mode = ssl.CERT_OPTIONAL
     return context
+
+
+def _undisturbed_context(folder: Path) -> ssl.SSLContext:
+    with alone(folder):
+        return server_context(folder)
 
 
 def _stamps(folder: Path) -> tuple[int, ...]:
