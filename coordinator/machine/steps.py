@@ -22,6 +22,8 @@ class Steps:
         self._tell = tell
         self._began = time.monotonic()
         self._step = ""
+        self._telling = threading.Lock()
+        """Held while a step is told: a step that is over is not told after the one that follows it."""
         self._over = threading.Event()
         self._ticking: threading.Thread | None = None
 
@@ -36,15 +38,17 @@ class Steps:
 
     def __call__(self, step: str) -> None:
         """The work is at this step now."""
-        self._step = step
-        self._say()
+        with self._telling:
+            self._step = step
+            self._say()
         if self._ticking is None:
             self._ticking = threading.Thread(target=self._tick, name="steps", daemon=True)
             self._ticking.start()
 
     def _tick(self) -> None:
         while not self._over.wait(EVERY):
-            self._say()
+            with self._telling:
+                self._say()
 
     def _say(self) -> None:
         self._tell(f"{self._step}, {time.monotonic() - self._began:.0f} s")

@@ -225,7 +225,13 @@ def _elsewhere(work: TorchWork, folder: Path, say: Callable[[str], None], patien
     ) as child:
         assert child.stdin is not None  # noqa: S101
         assert child.stdout is not None  # noqa: S101
-        ended = threading.Timer(patience, child.kill)
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()  # before the child ends: whoever hears that it has ended asks why
+            child.kill()
+
+        ended = threading.Timer(patience, end)
         ended.daemon = True
         ended.start()
         try:
@@ -237,9 +243,8 @@ def _elsewhere(work: TorchWork, folder: Path, say: Callable[[str], None], patien
             child.kill()
             raise
         finally:
-            late = not ended.is_alive()
             ended.cancel()
-    if late and outcome is None:
+    if late.is_set() and outcome is None:
         raise JobError(f"the work on the model may take {patience / 60:g} minutes, and took longer")
     if child.returncode or outcome is None:
         raise JobError(f"the work on the model ended with exit code {child.returncode}: see the coordinator's log")

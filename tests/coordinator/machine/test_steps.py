@@ -6,6 +6,7 @@ import io
 import queue
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -23,6 +24,7 @@ from sojourn.protocol.messages import Inspect, Jobs, Submit
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.coordinator.machine.cloud_bench import OPERATOR, Bench, text
 from tests.coordinator.machine.compiling_process import says
+from tests.waiting import LIMIT
 
 
 def test_a_step_is_told_when_it_begins_and_every_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +40,7 @@ def test_a_step_is_told_when_it_begins_and_every_while(monkeypatch: pytest.Monke
     with Steps(tell) as step:
         step("first")
         step("second")
-        assert twice.wait(30)
+        assert twice.wait(LIMIT)
     count = len(told)
     assert told[0] == "first"
     assert set(told[told.index("second") :]) == {"second"}
@@ -50,10 +52,13 @@ def test_the_compiling_process_tells_its_steps_before_its_outcome(
 ) -> None:
     frames = (work_module._Step("loading torch"), work_module._Step("checking"), work_module._Failure("no such layer"))
     says(tmp_path, monkeypatch, *frames)
+    # However long the process takes to start: no second passes, and no step is told again.
+    monkeypatch.setattr(steps, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(steps, "EVERY", LIMIT)
     heard: queue.SimpleQueue[object] = queue.SimpleQueue()
     workers = ThreadWorkers(CoordinatorWorker(MemoryBlobs(), tmp_path), tells=True)
     workers.start("prepare job", PrepareJob("job", text()), heard.put)
-    events = [heard.get(timeout=30) for _ in range(3)]
+    events = [heard.get(timeout=LIMIT) for _ in range(3)]
     assert events == [
         Doing("prepare job", 0, 0, "loading torch, 0 s"),
         Doing("prepare job", 0, 0, "checking, 0 s"),
@@ -92,6 +97,28 @@ def test_an_operator_sees_what_compiling_is_at() -> None:
     assert detail(bench) == "checking the gradient (3 of 6), 12 s"
     bench.compile()
     assert "gradient" not in detail(bench)
+
+
+def test_a_step_that_is_over_is_not_told_after_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "EVERY", 0.001)
+    told: list[str] = []
+    telling, go_on = threading.Event(), threading.Event()
+
+    def tell(line: str) -> None:
+        if threading.current_thread().name == "steps" and not telling.is_set():  # the thread that tells it again
+            telling.set()
+            go_on.wait(LIMIT)
+        told.append(line.rpartition(",")[0])
+
+    with Steps(tell) as step:
+        step("first")
+        assert telling.wait(LIMIT)
+        next_step = threading.Thread(target=step, args=("second",))
+        next_step.start()
+        go_on.set()
+        next_step.join(LIMIT)
+    assert told[: told.index("second")] == ["first"] * told.index("second")
+    assert "first" not in told[told.index("second") :]
 
 
 @pytest.mark.parametrize("terminal", [True, False])
