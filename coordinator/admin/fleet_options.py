@@ -32,10 +32,10 @@ def say_reload() -> None:
 
 
 def reload_or_say(folder: Path, command: str) -> None:
-    """Have the broker read its files again, or tell a person to."""
+    """Ask the broker to read its files again, or tell a person to; it does so a moment after the command has ended."""
     from sojourn.brokers.reloading import reload_broker  # noqa: PLC0415  # cryptography comes with it
 
     if reload_broker(folder, command):
-        typer.echo("the broker has read its files again", err=True)
+        typer.echo("the broker was asked to read its files again", err=True)
     else:
         say_reload()

@@ -56,8 +56,8 @@ if TYPE_CHECKING:
         | InspectAudit | AwaitChange | ReadCard
     )  # fmt: skip
 
-PATIENCE = 10.0
-"""Seconds for a coordinator that is there to answer."""
+PATIENCE = 30.0
+"""Seconds for a coordinator that is running to answer, also on a busy machine."""
 _Answer = TypeVar(
     "_Answer", Jobs, Exported, Removed, JobText, Fleet, ReleaseMade, Releases, KitTold, Audit, Changed, CardTold
 )

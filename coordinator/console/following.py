@@ -56,7 +56,7 @@ def follow(operator: Operator, name: str, between: Callable[[], None] = lambda: 
 
     A coordinator that does not answer is asked on and on; how long it has been silent stands in what is yielded.
     """
-    now, answered = progress_of(operator, name, patience=10.0), time.time()
+    now, answered = progress_of(operator, name), time.time()
     yield now
     while not now.ended:
         time.sleep(PAUSE)

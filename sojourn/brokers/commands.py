@@ -65,11 +65,17 @@ def broker(
     )
     acl = None if fleet is None else acl_lines(fleet, members)
     values = {"host": host, "port": port, "kind": kind, "max_packet": max_packet, "acl": acl}
-    with start_broker(validated(values, LocalBroker, "the command line"), folder) as running:
+    with (
+        start_broker(validated(values, LocalBroker, "the command line"), folder) as running,
+        suppress(KeyboardInterrupt),
+    ):
+        # Before it says that it runs: whoever reads that may end it at once.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         _tell(f"{running.kind} is listening on {running.host}:{running.port}; Ctrl-C ends it.", in_log=in_log)
         if not is_loopback(host):
             _tell(_OPEN, in_log=in_log, warning=True)
-        _wait_for_the_end()
+        while True:
+            time.sleep(60.0)
 
 
 def _tell(text: str, *, in_log: bool, warning: bool = False) -> None:
@@ -78,11 +84,3 @@ def _tell(text: str, *, in_log: bool, warning: bool = False) -> None:
         log.log(logging.WARNING if warning else logging.INFO, "%s", text)
     else:
         typer.echo(f"warning: {text}" if warning else text, err=warning)
-
-
-def _wait_for_the_end() -> None:
-    """Return at Ctrl-C or SIGTERM."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with suppress(KeyboardInterrupt):
-        while True:
-            time.sleep(60.0)

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from sojourn.links.settings import LocalBroker
 
 _LOG = logging.getLogger(__name__)
-_START_SECONDS = 15.0
+_START_SECONDS = 60.0
+"""A broker that cannot start ends, and is not waited for; one that starts on a busy machine takes its time."""
+_ANSWER_SECONDS = 1.0
 _STOP_SECONDS = 3.0
 _TRIES_FOR_A_FREE_PORT = 5
 _PR_SET_PDEATHSIG = 1
@@ -188,7 +190,7 @@ def _launch(kind: Kind, program: str | None, settings: LocalBroker, folder: Path
 def _answers(host: str, port: int, *, tls: bool) -> bool:
     """Whether it serves; mosquitto accepts connections before it knows that it will."""
     try:
-        with socket.create_connection((host, port), timeout=1) as connection:
+        with socket.create_connection((host, port), timeout=_ANSWER_SECONDS) as connection:
             if not tls:
                 connection.sendall(_CONNECT)
                 return connection.recv(1) != b""
