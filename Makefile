@@ -19,9 +19,17 @@ SITE = rm -rf build/site && $(VENV)/bin/sphinx-build --quiet --fail-on-warning -
 # What the tests need of the system, and how they use its cores: whole files to each worker, the longest first.
 TESTED_WITH = mosquitto prometheus shellcheck systemd chromium chromium-driver
 BOTH_CORES = --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# The tests that start processes, brokers, servers or browsers, and so might depend on how fast the machine is.
+PROCESS_TESTS = tests/live tests/upgrade tests/fleet_web tests/examples tests/deploy tests/docs/test_first_hour.py \
+	tests/fleet_sim/demo tests/fleet_sim/engines tests/fleet_sim/test_tracked.py \
+	tests/edge_agent/inference tests/edge_agent/joining tests/edge_agent/releases tests/edge_agent/setup \
+	tests/edge_agent/training tests/coordinator/admin tests/coordinator/machine/test_steps.py \
+	tests/coordinator/rounds/test_preparing.py tests/coordinator/tracking \
+	tests/sojourn/brokers tests/sojourn/joining tests/sojourn/links tests/sojourn/metrics \
+	tests/sojourn/test_cli.py tests/sojourn/test_logs.py tests/sojourn/test_notify.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install test coverage test-deploy test-homeassistant check docs wheel wheelhouse sbom clean
+.PHONY: help demo install test test-repeat test-load coverage test-deploy test-homeassistant check docs wheel wheelhouse sbom clean
 
 help:  ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-19s%s\n", $$1, $$2 }' Makefile
@@ -35,6 +43,17 @@ test: $(VENV)/dev.stamp  ## Run all tests
 	@.ci/install-packages $(TESTED_WITH)
 	@.ci/install-axe
 	@$(VENV)/bin/python -m pytest $(BOTH_CORES)
+
+# N: runs; BUSY: busy processes next to each; TESTS: files or folders, by default all.
+test-repeat: N ?= 10
+test-repeat: BUSY ?= 0
+test-repeat: $(VENV)/dev.stamp  ## Run all tests N times and list those that did not pass every time: make test-repeat N=10 BUSY=4
+	@.ci/install-packages $(TESTED_WITH)
+	@.ci/install-axe
+	@$(VENV)/bin/python -m tests.repeat --runs $(N) --busy $(BUSY) -- $(BOTH_CORES) $(TESTS)
+
+test-load:  ## Run the tests that start processes once, next to four busy processes
+	@$(MAKE) --no-print-directory test-repeat N=1 BUSY=4 TESTS="$(PROCESS_TESTS)"
 
 # Counting takes a third longer, so it is not a part of every run.
 coverage: $(VENV)/dev.stamp  ## Run all tests and tell which lines and branches they reach

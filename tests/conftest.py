@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import shutil
 import signal
 import sys
@@ -37,6 +38,11 @@ _LONG = (
 # The same examples in every run, however slow the machine, and none from a folder of the run before.
 hypothesis.settings.register_profile("repeatable", derandomize=True, database=None, deadline=None, max_examples=50)
 hypothesis.settings.load_profile("repeatable")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that `tests.repeat` uses."""
+    parser.addoption("--shuffle-files", type=int, metavar="SEED", help="Run the files in a random order.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -85,9 +91,17 @@ def pytest_unconfigure() -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest."""
-    items.sort(key=lambda item: next((at for at, long in enumerate(_LONG) if item.nodeid.startswith(long)), len(_LONG)))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, or take the files in a random order that is the same for all workers."""
+    seed = config.getoption("--shuffle-files")
+    if seed is None:
+        items.sort(
+            key=lambda item: next((n for n, long in enumerate(_LONG) if item.nodeid.startswith(long)), len(_LONG))
+        )
+        return
+    draw = random.Random(seed)
+    place = {path: draw.random() for path in sorted({str(item.path) for item in items})}
+    items.sort(key=lambda item: place[str(item.path)])
 
 
 def pytest_collection_finish() -> None:
