@@ -6,11 +6,12 @@ import os
 import re
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 from tests import forked
 from tests.forked import Forked
+from tests.ports import free_ports
+from tests.waiting import LIMIT, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ CLOUD, SITE = "cloud", "edge-1"
 DEVICES = ("pi-1", "pi-2")
 NODES = (CLOUD, SITE, *DEVICES)
 ROLES = {CLOUD: "coordinator", SITE: "edge", **dict.fromkeys(DEVICES, "agent")}
-PATIENCE = 150.0
+LISTENING = re.compile(r"is listening on (\S+);")
 
 
 def sojourn(*arguments: str, folder: Path, tree: Path | None = None) -> str:
@@ -34,7 +35,7 @@ def sojourn(*arguments: str, folder: Path, tree: Path | None = None) -> str:
         env=environment_of(tree),
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 0, f"sojourn {' '.join(arguments)}\n{done.stdout}\n{done.stderr}"
@@ -83,17 +84,23 @@ class CommandFleet:
         self._processes: dict[str, Forked | OtherVersion] = {}
         # With the fleet's access rules: a version may not need a right that another one's broker does not give.
         rules = ("--fleet", FLEET, "--edge", SITE, *(word for device in DEVICES for word in ("--device", device)))
-        self._spawn("broker", "broker", "--kind", "mosquitto", "--port", "0", "--folder", "broker", *rules)
-        self.wait_for("broker", "is listening on")
-        self._address = re.findall(r"listening on (\S+);", self.log("broker"))[0]
+        (port,) = free_ports(1)
+        self._spawn("broker", "broker", "--kind", "mosquitto", "--port", str(port), "--folder", "broker", *rules)
+        self.wait(lambda: LISTENING.search(self.log("broker")), "the broker's address in its log")
+        (self._address,) = LISTENING.findall(self.log("broker"))
 
     def start(self) -> None:
         """Start all, the coordinator last: it goes on with a job ten seconds later without a device that is not here.
 
-        A version in a Python of its own takes longer than that to start, at times, on a machine that does much else.
+        A version in a Python of its own takes longer than that to start, at times, on a machine that does much else. An
+        edge server that is connected may not have seen the devices yet: only its log says when it has.
         """
-        for nodes in (DEVICES, (SITE,), (CLOUD,)):
-            self._start(*nodes)
+        self._start(*DEVICES)
+        before = len(self.log(SITE))
+        self._start(SITE)
+        for device in DEVICES:
+            self._wait_for_more(SITE, before, f"device {device} is here")
+        self._start(CLOUD)
 
     def _start(self, *nodes: str) -> None:
         told = {node: len(self.log(node)) for node in nodes}
@@ -112,7 +119,7 @@ class CommandFleet:
         for node in nodes:
             self._processes[node].terminate()
         for node in nodes:
-            assert self._processes[node].wait(PATIENCE) == 0, self.log(node)
+            assert self._processes[node].wait(LIMIT) == 0, self.log(node)
 
     def upgrade(self, node: str) -> None:
         """Stop a node of another version and start it as one of today, on the same store."""
@@ -134,7 +141,7 @@ class CommandFleet:
         """Bring a release to all devices; it is an error if it does not get there."""
         # How well and how fast it predicts is not what is tried here, and a busy machine is slow at times.
         easy = ("--max-accuracy-drop", "1", "--max-drift", "1", "--max-latency", "1000")
-        how = ("--key", "release.key", "--stages", "100%", "--soak", "0.2", "--patience", "60", "--watch")
+        how = ("--key", "release.key", "--stages", "100%", "--soak", "0.2", "--patience", f"{LIMIT:g}", "--watch")
         return self.ask("release", "rollout", release, *how, *easy)
 
     def log(self, node: str) -> str:
@@ -149,13 +156,11 @@ class CommandFleet:
         """Until a node's log says something after so many characters."""
         self.wait(lambda: words in self.log(node)[earlier:], f"{words!r} in the log of {node}")
 
-    def wait(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not condition():
-            if time.monotonic() > deadline:
-                logs = "\n".join(f"--- {path.name}\n{path.read_text()[-2500:]}" for path in self._logs.iterdir())
-                raise AssertionError(f"waited in vain for {what}\n{logs}")
-            time.sleep(0.005)
+    def wait(self, condition: Callable[[], object], what: str) -> None:
+        wait_until(condition, what, self._ends_of_logs)
+
+    def _ends_of_logs(self) -> str:
+        return "\n".join(f"--- {path.name}\n{path.read_text()[-2500:]}" for path in self._logs.iterdir())
 
     def trained(self, job: str) -> list[str]:
         """Every visit of a job that was trained here, as the devices' logs have it."""
@@ -166,7 +171,7 @@ class CommandFleet:
         for process in self._processes.values():
             process.terminate()
         for process in self._processes.values():
-            if process.wait(30) is None:
+            if process.wait(LIMIT) is None:
                 process.kill()
 
     def _spawn(self, node: str, *arguments: str) -> None:

@@ -37,21 +37,14 @@ devices = 1
 """
 JOBS = {
     "ma-echo": "finisher = { tau = 2 }",
-    "fedov": "finisher = { epochs = 1 }",
-    "fedgen": "rounds = 2\nfinisher = { steps = 2 }",
-    "fedmmd": "rounds = 1",
     "fedbn": "rounds = 1",
     "keel": "rounds = 1\narranger = { sets = 1, size = 1 }",
 }
 ASKS = {
     "ma-echo": ("objective echo", "model objective echo"),
-    "fedov": ("objective outliers", "model objective outliers"),
-    "fedgen": ("objective generated", "model objective generated"),
-    "fedmmd": ("objective mmd", "model two-stream"),
     "fedbn": ("objective local-norms", "model own"),
     "keel": ("objective logit-adjustment", "model objective logit-adjustment"),
 }
-DENSE = "finisher = { epochs = 1, steps = 1, images = 8, padding = 1 }"
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +55,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def job(name: str) -> str:
-    return JOB.format(name=name, more={**JOBS, "dense": DENSE}[name])
+    return JOB.format(name=name, more=JOBS[name])
 
 
 def new_fleet(folder: Path, old: dict[str, Path]) -> CommandFleet:
@@ -72,7 +65,7 @@ def new_fleet(folder: Path, old: dict[str, Path]) -> CommandFleet:
     for device, shares in ((OLD, '["class-counts"]'), (NEW, '["class-counts", "projections"]')):
         file = folder / f"{device}.toml"
         file.write_text(f"shares = {shares}\n{file.read_text()}")
-    for name in (*JOBS, "dense"):
+    for name in JOBS:
         (folder / f"{name}.toml").write_text(job(name))
     return CommandFleet(folder, old)
 
@@ -100,13 +93,6 @@ def test_an_old_agent_is_left_out_by_name_and_the_others_train(fleet: CommandFle
     assert f"update their agents and edge servers: {OLD}" in told
     assert fleet.trained(name)
     assert f"trained {name} " not in fleet.log(OLD)
-
-
-def test_dense_asks_nothing_new_of_devices_and_both_train(fleet: CommandFleet) -> None:
-    assert "done" in fleet.ask("job", "submit", "dense.toml", "--watch")
-    assert "left out" not in fleet.ask("job", "status", "dense")
-    for device in DEVICES:
-        assert "trained dense " in fleet.log(device)
 
 
 def test_behind_an_old_edge_server_nobody_trains_and_the_job_says_why(before: Path, tmp_path: Path) -> None:

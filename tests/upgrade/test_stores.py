@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-
 RUN = (VERSIONS[0], *VERSIONS[-2:])
 """Whose fleets are started: the first, and the newest two. Stores of all are read and written by test_bytes.py."""
 
