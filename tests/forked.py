@@ -18,11 +18,11 @@ from subprocess import CompletedProcess
 from typing import TYPE_CHECKING, NoReturn
 
 from tests.there import there
+from tests.waiting import LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PATIENCE = 150.0
 _LOADED = (
     "coordinator.admin.commands",
     "coordinator.admin.settings",
@@ -84,7 +84,7 @@ class Forked:
         """Ctrl-C."""
         os.kill(there(self._process.pid), signal.SIGINT)
 
-    def wait(self, seconds: float) -> int | None:
+    def wait(self, seconds: float = LIMIT) -> int | None:
         """Its exit code when it has ended; nothing if it still runs after these seconds."""
         self._process.join(seconds)
         return self._process.exitcode
@@ -102,7 +102,7 @@ def run(*arguments: str, folder: Path = Path(), typed: str = "") -> CompletedPro
     with tempfile.TemporaryDirectory() as place:
         log, errors = Path(place) / "log", Path(place) / "errors"
         started = Forked(arguments, log, folder, errors=errors, typed=typed)
-        code = started.wait(PATIENCE)
+        code = started.wait()
         if code is None:
             started.kill()
         return CompletedProcess(

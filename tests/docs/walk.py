@@ -1,5 +1,7 @@
 """Follows README as a stranger does: every command as it stands there, in its order, each role in its own terminal.
 
+Only the stages of the rollout are shorter: they wait for nothing that would still come.
+
 `unshare --net python -m tests.docs.walk FOLDER` has a network of its own, so that the ports and addresses of the page
 are free. It prints what came of each command as JSON. FOLDER stands for the clone, with photos/ in it.
 """
@@ -16,17 +18,18 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from sojourn.brokers.run import die_with_parent
 from tests.docs.pages import ROOT, blocks, runs_on, section
+from tests.waiting import LIMIT, wait_until
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 FIRST, MACHINES, BACK = "## Your own images, your own model", "## More than one machine", "## The model goes back"
 ADDRESS = "192.168.1.10"
 """Where the page has its broker."""
-PATIENCE = 300.0
+LONGEST = 3 * LIMIT
+"""Seconds for one command: some compile and train."""
 _GET_FLAGS, _SET_FLAGS, _SET_ADDRESS = 0x8913, 0x8914, 0x8916
 _UP, _RUNNING = 0x1, 0x40
 
@@ -61,6 +64,8 @@ class Walk:
         """One command: a role stays in its terminal, anything else is waited for."""
         shell = ["bash", "-c", f". .venv/bin/activate && exec {command}" if not command.startswith(". ") else command]
         log = self.folder / f"terminal-{len(self.told)}.log"
+        edges = [log for command, _, log in self.terminals if command.startswith("sojourn edge")]
+        seen = {edge: len(edge.read_text()) for edge in edges}
         with log.open("wb") as output:
             started = subprocess.Popen(
                 shell,
@@ -72,28 +77,32 @@ class Walk:
             )
         if runs_on(command):
             self.terminals.append((command, started, log))
-            if command.startswith("sojourn broker"):  # a person takes longer to find the next terminal
-                self.wait_for(log, "is listening")
+            # A person sees that it has started before going to the next terminal.
+            self.wait_for(log, "is listening" if command.startswith("sojourn broker") else ": connected")
+            if command.startswith("sojourn agent"):
+                (name,) = re.findall(r"--name (\S+)", command)
+                for edge, before in seen.items():
+                    self.wait_for(edge, f"device {name} is here", before)
             self.told.append({"command": command, "code": None, "said": ""})
             return
-        code = started.wait(PATIENCE)
+        code = started.wait(LONGEST)
         self.told.append({"command": command, "code": code, "said": log.read_text()})
         if code:
             self.give_up()
 
-    def wait_for(self, log: Path, words: str) -> None:
-        """Until a terminal shows this."""
-        end = time.monotonic() + PATIENCE
-        while words not in log.read_text():
-            if time.monotonic() > end:
-                self.give_up()
-            time.sleep(0.05)
+    def wait_for(self, log: Path, words: str, start: int = 0) -> None:
+        """Until a terminal shows this, after its first `start` characters."""
+        try:
+            wait_until(lambda: words in log.read_text()[start:], f"{words!r}", log.read_text)
+        except AssertionError as error:
+            self.told.append({"command": f"waiting for {words!r}", "code": 1, "said": str(error)})
+            self.give_up()
 
     def stop(self, which: str = "sojourn") -> None:
         """Ctrl-C in the terminals of these commands, the last one first."""
         for command, started, log in reversed([each for each in self.terminals if each[0].startswith(which)]):
             started.send_signal(signal.SIGINT)
-            self.told.append({"command": f"Ctrl-C: {command}", "code": started.wait(60), "said": log.read_text()})
+            self.told.append({"command": f"Ctrl-C: {command}", "code": started.wait(LIMIT), "said": log.read_text()})
         self.terminals = [each for each in self.terminals if not each[0].startswith(which)]
 
     def give_up(self) -> None:
@@ -139,7 +148,7 @@ def main(folder: Path) -> None:
         walk.type_in(command)
     walk.stop("sojourn agent")
     for command in commands(BACK):
-        walk.type_in(command)
+        walk.type_in(command.replace("rollout ", "rollout --soak 0.2 "))
     walk.stop()
     for command in commands(MACHINES):
         # The job is done: that it is listed shows that the broker is reached.
@@ -148,8 +157,6 @@ def main(folder: Path) -> None:
             .replace(" --watch", "")
             .replace(ADDRESS, address)
         )
-    (agent,) = [log for command, _, log in walk.terminals if command.startswith("sojourn agent")]
-    walk.wait_for(agent, "connected")
     walk.stop()
     walk.tell()
 

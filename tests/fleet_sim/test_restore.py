@@ -49,9 +49,10 @@ class BackedUpFleet(SmallFleet):
         """The coordinator is lost, and its backup takes its place, numbered anew as by `coordinator.admin.backup`."""
         store, machine = copy.deepcopy(there(self.kept)), Coordinator(CLOUD)
         replay(machine, store, 0)
-        machine.mend(int(time.time()))
+        now = int(time.time())  # read once: the two numbers are one, also at the end of a second
+        machine.mend(now)
         store.snapshot(machine.snapshot())
-        store._boots = int(time.time())
+        store._boots = now
         self.stores[CLOUD] = store
         self.boot()
 

@@ -10,29 +10,42 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from selenium.common.exceptions import StaleElementReferenceException
+from selenium.common.exceptions import (
+    ElementClickInterceptedException,
+    ElementNotInteractableException,
+    NoSuchElementException,
+    StaleElementReferenceException,
+    WebDriverException,
+)
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
 
 from tests.ports import free_ports
+from tests.waiting import LIMIT, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).parents[2]
 AXE = ROOT / ".venv" / "axe" / "axe.min.js"
-PATIENCE = 60.0
-"""Seconds that a page may take, on a machine that does much else."""
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--hide-scrollbars",
     "--force-device-scale-factor=1", "--no-proxy-server",
 )  # fmt: skip
+NOT_YET = (
+    ElementClickInterceptedException,
+    ElementNotInteractableException,
+    NoSuchElementException,
+    StaleElementReferenceException,
+)
+"""What a page answers that is still changing: the element is covered, hidden, or was replaced since it was found."""
+STARTS = 3
+"""How often chromedriver is started: selenium gives it about half a minute to answer, and has no option for it."""
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 
 
@@ -72,25 +85,51 @@ class Browser:
         found: str = self.js("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
         return found
 
-    def wait(self, what: Callable[[], Any], words: str, patience: float = PATIENCE) -> Any:
-        """Wait until something is so; what the page shows is told where it never is."""
-        until = time.monotonic() + patience
-        while time.monotonic() < until:
-            try:
-                if found := what():
-                    return found
-            except StaleElementReferenceException:
-                pass
-            time.sleep(0.05)
-        raise AssertionError(f"waited in vain for {words}; the page shows:\n{self.text()[:3000]}")
+    def wait(self, condition: Callable[[], Any], what: str) -> Any:
+        """Return what the condition finds, as soon as it finds something."""
+        found: Any = None
 
-    def wait_for(self, selector: str, patience: float = PATIENCE) -> Any:
+        def holds() -> bool:
+            nonlocal found
+            try:
+                found = condition()
+            except NOT_YET:
+                return False
+            return bool(found)
+
+        wait_until(holds, what, lambda: f"the page shows:\n{self.text()[:3000]}")
+        return found
+
+    def wait_for(self, selector: str) -> Any:
         """The first element that a CSS selector finds, as soon as there is one."""
-        return self.wait(lambda: self.all(selector), f"an element {selector}", patience)[0]
+        return self.wait(lambda: self.all(selector), f"an element {selector}")[0]
 
     def wait_text(self, words: str, selector: str = "body") -> None:
         """Wait until these words can be read."""
         self.wait(lambda: words in self.text(selector), f"the words {words!r}")
+
+    def click(self, selector: str) -> None:
+        """Click the first element that a CSS selector finds."""
+        self._click(lambda: self.all(selector), selector)
+
+    def press(self, words: str) -> None:
+        """Click the button with these words."""
+        self._click(lambda: [it for it in self.all("button") if it.text == words and it.is_displayed()], words)
+
+    def _click(self, find: Callable[[], list[Any]], what: str) -> None:
+        """Click as soon as the element stays where it is and nothing covers it: a click goes to a place in the page."""
+        before: object = None
+
+        def clicked() -> bool:
+            nonlocal before
+            (found, *_) = find() or [None]
+            place, before = before, found and (found.id, found.rect)
+            if found is None or place != before:
+                return False
+            found.click()
+            return True
+
+        self.wait(clicked, f"{what!r} to be clicked")
 
     def shot(self, path: Path, *, whole: bool = True) -> Path:
         """Write a picture of the page, of all of it or of what is in the window."""
@@ -137,15 +176,26 @@ def chromium() -> Iterator[Browser]:
     options.binary_location = str(programs[0])
     for flag in (*FLAGS, f"--user-data-dir={folder}"):
         options.add_argument(flag)
+    options.add_experimental_option("browserStartupTimeout", int(LIMIT * 1000))
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = Chrome(options, ChromeService(str(programs[1])))
-    driver.set_page_load_timeout(PATIENCE)
-    driver.set_script_timeout(PATIENCE)
+    driver = _started(options, str(programs[1]))
+    driver.set_page_load_timeout(LIMIT)
+    driver.set_script_timeout(LIMIT)
     try:
         yield Browser(driver)
     finally:
         driver.quit()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _started(options: ChromeOptions, program: str) -> Chrome:
+    for left in reversed(range(STARTS)):
+        try:
+            return Chrome(options, ChromeService(program))
+        except WebDriverException as error:
+            if not left or "connect to the Service" not in str(error):
+                raise
+    raise AssertionError("unreachable")
 
 
 @contextmanager
@@ -168,25 +218,31 @@ def hostile_page() -> Iterator[str]:
 def _served(command: list[str], port: int, env: dict[str, str] | None = None) -> Iterator[str]:
     log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # open as long as the process runs
     process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **(env or {})}, cwd=ROOT)
+
+    def printed() -> str:
+        log.seek(0)
+        return log.read()
+
+    def over_or_listening() -> bool:
+        return process.poll() is not None or _listens(port)
+
     try:
-        _answers(process, log, port)
+        wait_until(over_or_listening, "sojourn web to listen", printed)
+        assert process.poll() is None, f"sojourn web did not start: {printed()}"
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
         try:
-            process.wait(timeout=10)
+            process.wait(timeout=LIMIT)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
         log.close()
 
 
-def _answers(process: subprocess.Popen[bytes], log: Any, port: int) -> None:
-    """Wait until the process answers; what it said is told where it does not."""
-    until = time.monotonic() + PATIENCE
-    while process.poll() is None and time.monotonic() < until:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return
-        time.sleep(0.05)
-    log.seek(0)
-    raise AssertionError(f"sojourn web did not start: {log.read()}")
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=LIMIT).close()
+    except OSError:
+        return False
+    return True

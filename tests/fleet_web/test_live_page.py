@@ -32,16 +32,17 @@ def test_an_act_asks_once_more_and_stands_in_the_audit_log_and_a_page_survives_r
         browser.open(f"{address}/fleet")
         for name, text in (("name", "ann"), ("password", "correct horse")):
             browser.wait_for(f"input[name={name}]").send_keys(text)
-        browser.wait_for("button").click()
+        browser.click("button")
         browser.wait_text("1 device at 1 site")
         with fleet.operator() as operator:
             operator.submit(job_text("waits", devices=4))  # there is one: it waits
         browser.open(f"{address}/job/waits")
         browser.wait_text("Acts")
-        press(browser, "Stop …")
-        press(browser, "No")
-        press(browser, "Stop …")
-        press(browser, "Yes, stop")
+        browser.press("Stop …")
+        browser.press("No")
+        browser.wait(lambda: not browser.all(".q-dialog"), "the dialog to close")
+        browser.press("Stop …")
+        browser.press("Yes, stop")
         browser.wait_text("waits is stopped.")
         with fleet.operator() as operator:
             assert operator.job("waits").status == "stopped"
@@ -61,9 +62,3 @@ def test_an_act_asks_once_more_and_stands_in_the_audit_log_and_a_page_survives_r
         fleet.kill("pi-1")
         browser.wait_text("gone for")
         assert browser.js("return window.same")  # nobody had to load it anew
-
-
-def press(browser: Browser, words: str) -> None:
-    """Press the button with these words."""
-    found = browser.wait(lambda: [it for it in browser.all("button") if it.text == words and it.is_displayed()], words)
-    found[0].click()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,9 +16,7 @@ from fleet_web.live.live_source import LiveSource
 from sojourn.errors import JobError, LinkError, UserError
 from sojourn.protocol.fleet_messages import Changed
 from tests.fleet_web.told_source import device
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.waiting import wait_until
 
 BEFORE = time.time()
 
@@ -74,7 +72,7 @@ def test_only_what_changed_is_asked_for_and_the_first_time_all() -> None:
     newest = known.newest(operator, follower.told)
     assert [(it.device, it.visits) for it in newest] == [("a", 12), ("b", 99), ("c", 12)]
     assert operator.asked[1:] == [("devices", None, None), ("devices", None, 100)]
-    assert follower.now() == pytest.approx(time.time() + 50.0, abs=20.0)  # by the coordinator's clock
+    assert follower.now() == pytest.approx(time.time() + 50.0, abs=45.0)  # by the coordinator's clock
 
 
 def test_who_is_gone_is_told_with_the_reason_and_who_is_back_changes_every_mark() -> None:
@@ -112,8 +110,9 @@ def test_an_older_coordinator_is_looked_at_now_and_then_and_the_page_says_so(mon
 
 def test_while_no_page_is_open_little_is_asked_and_the_first_question_changes_that() -> None:
     operator, follower = told_operator(), ChangeFollower()
+    before = time.monotonic()
     follower.look(operator)
-    assert follower._not_before > time.monotonic() + change_follower.PACE
+    assert follower._not_before >= before + change_follower.IDLE_PACE
     follower.asked()
     assert follower._not_before <= time.monotonic()
     operator.mark += 1
@@ -129,15 +128,6 @@ def test_a_refusal_is_no_old_version() -> None:
     assert not follower._old
 
 
-async def so(what: Callable[[], bool]) -> None:
-    """Wait until something is so."""
-    for _ in range(3000):
-        if what():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("waited in vain")
-
-
 def test_tabs_that_ask_the_same_share_an_answer_until_something_changes(monkeypatch) -> None:
     monkeypatch.setattr(change_follower, "PACE", 0.0)
     monkeypatch.setattr(change_follower, "IDLE_PACE", 0.0)
@@ -146,12 +136,12 @@ def test_tabs_that_ask_the_same_share_an_answer_until_something_changes(monkeypa
 
     async def asked() -> None:
         source.start()
-        await so(lambda: source.reach().here)
+        await asyncio.to_thread(wait_until, lambda: source.reach().here, "the coordinator's first answer")
         found = await asyncio.gather(*(source.devices() for _ in range(5)))
         assert all(each is found[0] for each in found)
         mark = source.mark("fleet")
         operator.mark += 1
-        await so(lambda: source.mark("fleet") != mark)
+        await asyncio.to_thread(wait_until, lambda: source.mark("fleet") != mark, "another mark")
         await source.devices()
         operator.error = JobError("no device 'x' was ever seen here")
         with pytest.raises(JobError, match="was ever seen"):
@@ -159,8 +149,10 @@ def test_tabs_that_ask_the_same_share_an_answer_until_something_changes(monkeypa
         operator.error = None
         assert (await source.device("a")).device == "a"
 
-    asyncio.run(asked())
-    source.stop()
+    try:
+        asyncio.run(asked())
+    finally:
+        source.stop()
     assert [each for each in operator.asked if each[0] == "devices"][:2] == [
         ("devices", None, None),
         ("devices", None, 100),

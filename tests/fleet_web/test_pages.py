@@ -49,7 +49,7 @@ def test_of_thousands_of_rows_fifty_are_sent_and_search_sort_and_pages_find_the_
     assert browser.js(count) == 50
     assert "3,001 devices at 1 site: 1 training, 3,000 declining" in browser.text()
     assert len(json.dumps(browser.js("return document.documentElement.outerHTML"))) < 400_000
-    browser.all(".pager button")[1].click()
+    browser.press("Next")
     browser.wait_text("51 to 100 of 3,001")
     browser.wait_for("input[type=search]").send_keys("9999")
     browser.wait_text("1 to 1 of 1")
@@ -57,8 +57,7 @@ def test_of_thousands_of_rows_fifty_are_sent_and_search_sort_and_pages_find_the_
     browser.js("document.querySelector('input[type=search]').value = ''")
     browser.wait_for("input[type=search]").send_keys("pi-300")
     browser.wait_text("1 to 2 of 2")  # pi-300 and pi-3000
-    (heading,) = [each for each in browser.all("th button") if each.text.startswith("Device")]
-    heading.click()
+    browser.press("Device ▴")
     browser.wait(lambda: browser.js("return !!document.querySelector('th[aria-sort=descending]')"), "the other order")
     names = "return [...document.querySelectorAll('td[data-label=Device]')].map(each => each.innerText)"
     assert browser.js(names) == ["pi-3000", "pi-300"]
@@ -89,7 +88,7 @@ def test_the_theme_can_be_switched_and_is_remembered(browser: Browser, address: 
     browser.wait_text("rolled-back")
     dark = "return document.body.classList.contains('body--dark')"
     assert not browser.js(dark)
-    browser.wait_for("button.theme").click()
+    browser.click("button.theme")
     browser.wait(lambda: browser.js(dark), "the dark theme")
     browser.open(f"{address}/releases", dark=False)
     browser.wait(lambda: browser.js(dark), "the dark theme again")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 from fastapi import FastAPI
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
-from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from fleet_web.security import login_page
@@ -20,13 +21,33 @@ from fleet_web.security.login_page import LoginPage
 from fleet_web.security.logins import Logins, add_login, hashed, matches
 from fleet_web.security.sessions import AGE, IDLE, MOST, Sessions
 from sojourn.errors import ConfigError
+from tests.fleet_web.asgi_client import AsgiClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Application = Callable[..., AsgiClient]
 
 HERE = "http://127.0.0.1:8080"
-SOCKET = "ws://127.0.0.1:8080/_nicegui_ws/"
+SOCKET = "/_nicegui_ws/"
 LOCAL = Exposure(host="127.0.0.1", port=8080)
 
 
-def application(sessions: Sessions | None = None, exposure: Exposure = LOCAL, **how) -> TestClient:
+@pytest.fixture
+def application() -> Iterator[Application]:
+    """Makes clients of guarded applications, and closes them afterwards."""
+    made: list[AsgiClient] = []
+
+    def make(sessions: Sessions | None = None, exposure: Exposure = LOCAL, **how) -> AsgiClient:
+        made.append(AsgiClient(guarded(sessions, exposure, **how), HERE))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()
+
+
+def guarded(sessions: Sessions | None, exposure: Exposure, **how) -> Guard:
     app = FastAPI()
     if sessions:
         LoginPage(sessions, exposure, how.get("logins"), how.get("link", "")).add_to(app)
@@ -45,40 +66,42 @@ def application(sessions: Sessions | None = None, exposure: Exposure = LOCAL, **
     app.router.routes += [
         Route("/", home, methods=["GET", "POST"]), Route("/_nicegui/x.js", home), WebSocketRoute("/_nicegui_ws/", talk)
     ]  # fmt: skip
-    return TestClient(Guard(app, exposure=exposure, sessions=sessions), base_url=HERE, follow_redirects=False)
+    return Guard(app, exposure=exposure, sessions=sessions)
 
 
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8080", "127.0.0.1:8081", "", "127.0.0.1:8080.evil.example"]
 )
-def test_a_name_that_somebody_led_here_is_not_answered(host) -> None:
+def test_a_name_that_somebody_led_here_is_not_answered(application: Application, host) -> None:
     assert application().get("/", headers={"host": host}).status_code == 403
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost:8080", "LocalHost:8080", "[::1]:8080"])
-def test_our_own_names_are(host) -> None:
+def test_our_own_names_are(application: Application, host) -> None:
     answer = application().get("/", headers={"host": host})
     assert (answer.status_code, answer.text) == (200, "hello ; None")
 
 
-def test_a_page_of_another_origin_can_neither_post_nor_open_a_websocket() -> None:
+def test_a_page_of_another_origin_can_neither_post_nor_open_a_websocket(application: Application) -> None:
     client = application()
     for origin in ("http://evil.example", "null", "http://127.0.0.1:8081", "https://127.0.0.1:8080"):
         assert client.post("/", headers={"origin": origin}).status_code == 403
-        with pytest.raises(WebSocketDisconnect), client.websocket_connect(SOCKET, headers={"origin": origin}):
+        with pytest.raises(WebSocketDisconnect), client.websocket(SOCKET, headers={"origin": origin}):
             pass
         assert client.get("/_nicegui_ws/?transport=polling", headers={"origin": origin}).status_code == 403
     assert client.post("/").status_code == 403  # a browser always says it
-    with pytest.raises(WebSocketDisconnect), client.websocket_connect(SOCKET):
+    with pytest.raises(WebSocketDisconnect), client.websocket(SOCKET):
         pass
     assert client.get("/_nicegui_ws/", headers={"sec-fetch-site": "cross-site"}).status_code == 403
     assert client.post("/", headers={"origin": HERE}).status_code == 200
-    with client.websocket_connect(SOCKET, headers={"origin": HERE}) as socket:
+    with client.websocket(SOCKET, headers={"origin": HERE}) as socket:
         socket.send_text("x")
         assert socket.receive_text() == "heard x"
 
 
-def test_what_a_client_says_of_itself_as_a_proxy_would_is_dropped_and_headers_forbid_what_is_foreign() -> None:
+def test_what_a_client_says_of_itself_as_a_proxy_would_is_dropped_and_headers_forbid_what_is_foreign(
+    application: Application,
+) -> None:
     answer = application().get("/", headers={"x-forwarded-prefix": "/evil"})
     assert answer.text == "hello ; None"
     assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
@@ -87,42 +110,45 @@ def test_what_a_client_says_of_itself_as_a_proxy_would_is_dropped_and_headers_fo
     assert "strict-transport-security" not in answer.headers
 
 
-def logged_in(tmp_path: Path, monkeypatch) -> tuple[TestClient, Sessions]:
+@pytest.fixture
+def client(application: Application, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsgiClient:
+    """A client of an application that one person may log in to."""
     monkeypatch.setattr(login_page, "SLOW", 0.0)
     add_login(tmp_path / "logins", "ann", "correct horse")
-    sessions = Sessions()
-    return application(sessions, logins=Logins(tmp_path / "logins")), sessions
+    return application(Sessions(), logins=Logins(tmp_path / "logins"))
 
 
-def log_in(client: TestClient, name: str, password: str, origin: str = HERE):
+def log_in(client: AsgiClient, name: str, password: str, origin: str = HERE):
     return client.post("/login", data={"name": name, "password": password}, headers={"origin": origin})
 
 
-def test_without_a_login_nothing_is_shown_and_with_one_all_is_until_it_ends(tmp_path, monkeypatch) -> None:
-    client, _ = logged_in(tmp_path, monkeypatch)
+def test_without_a_login_nothing_is_shown_and_with_one_all_is_until_it_ends(client: AsgiClient) -> None:
     answer = client.get("/")
     assert (answer.status_code, answer.headers["location"]) == (303, "/login")
     assert client.get("/_nicegui/x.js").status_code == 200
     assert client.post("/", headers={"origin": HERE}).status_code == 403
-    with pytest.raises(WebSocketDisconnect), client.websocket_connect(SOCKET, headers={"origin": HERE}):
+    with pytest.raises(WebSocketDisconnect), client.websocket(SOCKET, headers={"origin": HERE}):
         pass
     assert log_in(client, "ann", "correct horse", "http://evil.example").status_code == 403
     answer = log_in(client, "ann", "correct horse")
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
     assert {"HttpOnly", "SameSite=strict"} <= set(answer.headers["set-cookie"].split("; "))
     assert client.get("/").text == "hello ann; None"
-    with client.websocket_connect(SOCKET, headers={"origin": HERE}) as socket:
+    with client.websocket(SOCKET, headers={"origin": HERE}) as socket:
         socket.send_text("x")
         assert socket.receive_text() == "heard x"
         assert client.post("/logout", headers={"origin": HERE}).status_code == 303
         socket.send_text("y")  # who has logged out is not heard on the page that is still open
         with pytest.raises(WebSocketDisconnect):
             socket.receive_text()
-    assert client.get("/", cookies={COOKIE: "x"}).status_code == 303
+    client.cookies.set(COOKIE, "x")
+    assert client.get("/").status_code == 303
 
 
-def test_many_wrong_logins_are_slowed_and_logged_and_a_right_one_has_to_wait_too(tmp_path, monkeypatch, caplog) -> None:
-    client, _ = logged_in(tmp_path, monkeypatch)
+def test_many_wrong_logins_are_slowed_and_logged_and_a_right_one_has_to_wait_too(
+    client: AsgiClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(login_page, "time", SimpleNamespace(monotonic=lambda: 0.0))  # however long this machine takes
     wrong = [log_in(client, "ann\x1b[2J<script>", "guess").status_code for _ in range(FREE)]
     assert wrong == [401] * FREE
     assert log_in(client, "ann", "correct horse").status_code == 429
@@ -132,7 +158,7 @@ def test_many_wrong_logins_are_slowed_and_logged_and_a_right_one_has_to_wait_too
     assert "<script>" not in log_in(client, "<script>", "x").text
 
 
-def test_a_link_lets_in_and_a_wrong_one_does_not() -> None:
+def test_a_link_lets_in_and_a_wrong_one_does_not(application: Application) -> None:
     client = application(Sessions(), link="right")
     assert client.get("/enter?token=wrong").status_code == 403
     assert client.get("/enter").status_code == 403
@@ -143,8 +169,7 @@ def test_a_link_lets_in_and_a_wrong_one_does_not() -> None:
     assert application(Sessions()).get("/enter?token=").status_code == 403
 
 
-def test_a_login_that_is_too_large_is_no_login(tmp_path, monkeypatch) -> None:
-    client, _ = logged_in(tmp_path, monkeypatch)
+def test_a_login_that_is_too_large_is_no_login(client: AsgiClient) -> None:
     assert log_in(client, "ann", "x" * 100_000).status_code == 401
     assert client.post("/login", content=b"\xff\xfe=&&&;=", headers={"origin": HERE}).status_code == 401
 

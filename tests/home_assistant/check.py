@@ -22,6 +22,7 @@ from sojourn.protocol.wire import Offer
 from tests.live import witness
 from tests.live.live_fleet import FLEET, LiveFleet, job_text
 from tests.live.test_live_home_assistant import DEVICES, HOME, SHOWN, HomeClient
+from tests.waiting import LIMIT
 
 SPLITTER = "splitter"
 RULES = f"\nuser {SPLITTER}\ntopic readwrite homeassistant/#\ntopic readwrite sojourn/home-assistant/#\n"
@@ -107,7 +108,7 @@ class HomeAssistant:
     def close(self) -> None:
         assert self._process.stdin
         self._process.stdin.close()
-        self._process.wait(60)
+        self._process.wait(LIMIT)
 
 
 def shown_release(fleet: LiveFleet, home: HomeAssistant, heard: Splitter) -> None:
@@ -121,13 +122,14 @@ def shown_release(fleet: LiveFleet, home: HomeAssistant, heard: Splitter) -> Non
     identity = home_topics.object_id(FLEET, SHOWN, "odd")
     heard.say(home_topics.discovery("homeassistant", identity), payload, retain=True)
     fleet.wait(lambda: home.release("odd") == ["on", "2"], "a release that is to be served")
+    # Each entity is made from a message of its own, and has its first state some time later.
+    fleet.wait(lambda: home.state("odd", "reason") == reason, "the reason as it was sent")
     print("release ordered:", home.release("odd"), "reason:", str(home.state("odd", "reason"))[:40])
-    assert home.state("odd", "reason") == reason
     served = ShownDevice(online=True, releases={"digits": ShownRelease("2", "2")})
     heard.say(home_topics.device_state(FLEET, SHOWN, "odd"), served.encoded(), retain=True)
     fleet.wait(lambda: home.release("odd") == ["off", "2"], "a release that is served")
+    fleet.wait(lambda: home.state("odd", "loss") == "unknown", "a loss that is not known")
     print("release served:", home.release("odd"), "loss:", home.state("odd", "loss"))
-    assert home.state("odd", "loss") == "unknown"
 
 
 def followed(fleet: LiveFleet, home: HomeAssistant, heard: Splitter) -> None:

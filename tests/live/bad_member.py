@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from typing import TYPE_CHECKING, Any, Self
 
 import msgpack
@@ -14,6 +13,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from sojourn.protocol import topics
 from sojourn.protocol.topics import Address, Role
 from sojourn.store.blobs import LEAF, leaf_hashes, ref_of
+from tests.waiting import LIMIT, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from sojourn.brokers.run import Broker
 
-PATIENCE = 60.0
 Fields = dict[str, Any]
 
 
@@ -37,6 +36,7 @@ class BadMember:
         self.on_hearing: Callable[[str, Fields], None] = lambda _sender, _message: None
         self._fleet = fleet
         self._number = 0
+        self._born = False
         self._epoch = [1 << 20, os.urandom(8)]
         self._connected = threading.Event()
         self._client = Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=MQTTProtocolVersion.MQTTv5)
@@ -47,7 +47,7 @@ class BadMember:
         self._client.on_message = lambda _client, _data, message: self._hear(message)
         self._client.connect(broker.host, broker.port)
         self._client.loop_start()
-        assert self._connected.wait(PATIENCE)
+        assert self._connected.wait(LIMIT)
 
     def say(self, role: Role, to: str, kind: str, *, retain: bool = False, **fields: Any) -> None:
         """Send a message with whatever fields."""
@@ -55,9 +55,13 @@ class BadMember:
         self._client.publish(topic, self._packed(kind, fields), qos=1, retain=retain)
 
     def born(self, **fields: Any) -> None:
-        """Be there, with any offer."""
+        """Be there, with any offer, until the end of the block."""
+        self._born = True
+        self._show("birth", fields)
+
+    def _show(self, kind: str, fields: Fields) -> None:
         topic = topics.state(self._fleet, self.address)
-        self._client.publish(topic, self._packed("birth", fields), qos=1, retain=True)
+        self._client.publish(topic, self._packed(kind, fields), qos=1, retain=True).wait_for_publish(LIMIT)
 
     def blob(self, data: bytes, encoding: str = "raw") -> Fields:
         """A reference to these bytes, which are handed out to whoever asks."""
@@ -65,18 +69,22 @@ class BadMember:
         self.blobs[ref.digest] = data
         return {"digest": ref.digest, "size": ref.size, "encoding": encoding}
 
-    def wait(self, kind: str, count: int = 1) -> Fields:
-        """The newest message of a kind, when so many have come."""
-        deadline = time.monotonic() + PATIENCE
-        while len(found := [message for _, message in list(self.heard) if message["kind"] == kind]) < count:
-            assert time.monotonic() < deadline, [message["kind"] for _, message in self.heard]
-            time.sleep(0.02)
-        return found[-1]
+    def wait(self, kind: str, count: int = 1, **fields: Any) -> Fields:
+        """The newest message of a kind with these fields, when at least `count` have come."""
+
+        def found() -> list[Fields]:
+            said = [message for _, message in list(self.heard) if message["kind"] == kind]
+            return [message for message in said if fields.items() <= message.items()]
+
+        wait_until(lambda: len(found()) >= count, f"{count} of {kind}", lambda: [it["kind"] for _, it in self.heard])
+        return found()[-1]
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._born:
+            self._show("death", {})
         self._client.disconnect()
         self._client.loop_stop()
 

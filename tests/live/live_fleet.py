@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sqlite3
 import subprocess
-import time
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,15 +35,18 @@ from sojourn.store.memory_blobs import MemoryBlobs
 from tests.forked import Forked
 from tests.live import witness
 from tests.live.witness import Witness
+from tests.ports import free_ports
 from tests.there import there
+from tests.waiting import LIMIT, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
+    from sojourn.protocol.wire import JobView
+
 FLEET = "live"
-PATIENCE = 150.0
 
 
 def split_digits(folder: Path, names: list[str]) -> None:
@@ -110,15 +114,16 @@ class LiveFleet:
         self._homes = homes
         self.processes: dict[str, Forked] = {}
         self.commands: dict[str, list[str]] = {}
+        self._paused: set[str] = set()
         self._max_packet = max_packet
-        self.brokers: dict[str, Any] = {"cloud": self._broker("cloud", 0)}
+        self.brokers: dict[str, Any] = {"cloud": self._broker("cloud")}
         if data is None:
             split_digits(folder, [device for devices in sites.values() for device in devices])
         where = self._address("cloud")
         self._add("cloud", ["coordinator", "run", "--broker", where, *cloud_flags])
         for site, devices in sites.items():
             if own_brokers:
-                self.brokers[site] = self._broker(site, 0)
+                self.brokers[site] = self._broker(site)
             at = self._address(site if own_brokers else "cloud")
             own = (edge_flags or {}).get(site, ())
             self._add(site, ["edge", "run", "--name", site, "--broker", at, "--cloud-broker", where, *own])
@@ -129,14 +134,14 @@ class LiveFleet:
         for name in self.commands:
             self.start(name)
 
-    def _broker(self, name: str, port: int):
+    def _broker(self, name: str, port: int | None = None):
         devices = tuple(device for devices in self.sites.values() for device in devices)
         members = Members(
             devices=devices, edges=tuple(self.sites), clouds=("cloud",), operators=("operator",), homes=self._homes
         )
         cleared = [topic for device in devices for topic in left_behind(FLEET, device, "device", members)]
         acl = acl_lines(FLEET, members, cleared) + witness.RULES
-        settings = LocalBroker(port=port, kind="mosquitto", acl=acl, max_packet=self._max_packet)
+        settings = LocalBroker(port=port or free_ports(1)[0], kind="mosquitto", acl=acl, max_packet=self._max_packet)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(brokers, "local_conf", lambda *how: f"{local_conf(*how)}{witness.OFTEN}\n")
             return start_broker(settings, self.folder / f"broker-{name}")
@@ -152,11 +157,22 @@ class LiveFleet:
         self.processes[name] = Forked(self.commands[name], self.folder / f"{name}.log")
 
     def kill(self, name: str) -> None:
+        self._paused.discard(name)
         self.processes[name].kill()
+
+    def pause(self, name: str) -> None:
+        """Stop a node without ending it: it stays connected, and does nothing until it is resumed."""
+        os.kill(self.processes[name].pid, signal.SIGSTOP)
+        self._paused.add(name)
+
+    def resume(self, name: str) -> None:
+        """Let a node that was paused continue."""
+        self._paused.discard(name)
+        os.kill(self.processes[name].pid, signal.SIGCONT)
 
     def interrupt(self, name: str) -> int | None:
         self.processes[name].interrupt()
-        return self.processes[name].wait(60)
+        return self.processes[name].wait()
 
     def restart_broker(self, name: str = "cloud") -> None:
         """kill -9 of a broker, then a new one at the same port."""
@@ -172,16 +188,15 @@ class LiveFleet:
         return (self.folder / f"{name}.log").read_text()
 
     def wait_for(self, name: str, words: str, count: int = 1) -> None:
-        """Until a node's log says something so many times."""
+        """Until a line is in a node's log at least `count` times."""
         self.wait(lambda: self.log(name).count(words) >= count, f"{words!r} in the log of {name}")
 
     def wait(self, condition, what: str) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not condition():
-            if time.monotonic() > deadline:
-                logs = "\n".join(f"--- {name}\n{self.log(name)[-2500:]}" for name in self.commands)
-                raise AssertionError(f"waited in vain for {what}\n{logs}")
-            time.sleep(0.05)
+        wait_until(condition, what, self.logs)
+
+    def logs(self) -> str:
+        """The end of every node's log."""
+        return "\n".join(f"--- {name}\n{self.log(name)[-2500:]}" for name in self.commands)
 
     def run(self, text: str, name: str):
         """Submit a job and wait for its end; returns what the coordinator says of it."""
@@ -191,13 +206,33 @@ class LiveFleet:
     def submit(self, text: str) -> None:
         compile_here(text)
         with self.operator() as operator:
-            operator.jobs(patience=PATIENCE)  # the coordinator may still be starting
+            operator.jobs(patience=LIMIT)  # the coordinator may still be starting
             operator.submit(text)
 
     def finish(self, name: str):
+        """Wait for the end of a job: each of its rounds may take as long as anything else that a test waits for."""
         with self.operator() as operator:
-            self.wait(lambda: operator.job(name, patience=60).status in ENDED, f"the end of {name}")
-            return operator.job(name)
+            view = operator.job(name, patience=LIMIT)
+            while view.status not in ENDED:
+                view = self._next_round(operator, name, view.round)
+            return view
+
+    def _next_round(self, operator: Operator, name: str, done: int) -> JobView:
+        views: list[JobView] = []
+
+        def has_moved() -> bool:
+            views[:] = [operator.job(name, patience=LIMIT)]
+            return views[0].round > done or views[0].status in ENDED
+
+        self.wait(has_moved, f"round {done + 1} or the end of {name}")
+        return views[0]
+
+    def wait_for_devices(self, *devices: str) -> None:
+        """Until the coordinator has all these devices on its rosters, or all of the fleet."""
+        wanted = set(devices or [device for site in self.sites.values() for device in site])
+        with self.operator() as operator:
+            operator.jobs(patience=LIMIT)  # the coordinator may still be starting
+            self.wait(lambda: wanted <= {it.device for it in operator.devices()[0] if it.here}, "all devices")
 
     def model(self, name: str) -> NDArray[np.float32]:
         """A job's newest model, from the store of the coordinator that runs: to export it would take a process more."""
@@ -213,10 +248,12 @@ class LiveFleet:
         return vectors.load(blobs, job.vectors["model"], kit.model)
 
     def stop(self) -> None:
+        for name in list(self._paused):
+            self.resume(name)
         for process in self.processes.values():
             process.terminate()
         for process in self.processes.values():
-            if process.wait(30) is None:
+            if process.wait() is None:
                 process.kill()
         if self.witness:
             self.witness.close()

@@ -81,7 +81,7 @@ def file_of(fleet: ReleasedFleet, version: int) -> Path:
 def roll_out(fleet: ReleasedFleet, version: int) -> str:
     # How good and how fast it is, is not what is tried here.
     easy = ("--max-accuracy-drop", "1", "--max-drift", "1", "--max-latency", "1000")
-    how = ("--stages", "100%", "--soak", "0.2", "--patience", "60", "--watch", "--key", fleet.folder / "release.key")
+    how = ("--stages", "100%", "--soak", "0.2", "--patience", "600", "--watch", "--key", fleet.folder / "release.key")
     return forked.sojourn("release", "rollout", *map(str, (file_of(fleet, version), *how, *easy)), *at(fleet))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from tests.forked import sojourn
 from tests.live.live_fleet import FLEET, LiveFleet, job_text, split_digits
+from tests.waiting import LIMIT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +34,7 @@ def test_nobody_is_left_out_silently_and_the_fleet_is_remembered(tmp_path: Path)
         fleet.kill("cloud")
         fleet.start("cloud")
         with fleet.operator() as operator:
-            operator.jobs(patience=60)
+            operator.jobs(patience=LIMIT)
             fleet.wait(lambda: [it.here for it in operator.devices()[0]] == [True, False, True], "the roster")
             notes = operator.visits(job="job")
         assert {(it.device, it.phase, it.status) for it in notes} == {

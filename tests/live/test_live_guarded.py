@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import tarfile
-import time
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,7 @@ from tests.forked import Forked, sojourn
 from tests.live.live_fleet import compile_here, job_text, split_digits
 from tests.ports import free_ports
 from tests.there import there
-
-PATIENCE = 150.0
+from tests.waiting import LIMIT, wait_until
 
 
 class Guarded:
@@ -56,10 +54,10 @@ def guarded(tmp_path: Path):
     yield made
     for service in made.services:
         service.terminate()
-        service.wait(30)
+        service.wait()
     for broker in made.brokers:
         broker.terminate()
-        broker.wait(30)
+        broker.wait(LIMIT)
 
 
 def test_three_people_follow_the_commands_and_a_model_is_trained(guarded: Guarded, tmp_path: Path) -> None:
@@ -88,12 +86,11 @@ def test_three_people_follow_the_commands_and_a_model_is_trained(guarded: Guarde
     compile_here(text)
     job.write_text(text)
     at: list[object] = ["--broker", f"localhost:{ports[1]}", "--password-file", cloud / "operator.password"]
+    log = tmp_path / "coordinator.log"
+    wait_until(lambda: "connected to" in log.read_text(), "the coordinator", guarded.logs)
     guarded.sojourn("job", "submit", job, *at)
-    deadline = time.monotonic() + PATIENCE
-    while "job is done" not in (said := (tmp_path / "coordinator.log").read_text()):
-        assert time.monotonic() < deadline, guarded.logs()
-        time.sleep(0.2)
-    assert "2 visits, 0 failed" in said
+    wait_until(lambda: "job is done" in log.read_text(), "the end of the job", guarded.logs)
+    assert "2 visits, 0 failed" in log.read_text()
     _the_model_goes_back(guarded, tmp_path, cloud, at)
 
 

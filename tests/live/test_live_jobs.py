@@ -90,16 +90,17 @@ def test_a_job_starts_from_an_earlier_ones_model(fleet, flags, continued, tmp_pa
 
 
 def test_a_watcher_says_that_nobody_answers_and_goes_on(fleet, flags, tmp_path) -> None:
-    slow = "[training]\nepochs = 60\n[gate]\non = false\n"
-    fleet.submit(text("watched", 2, slow))
+    fleet.pause("pi-1")  # the job cannot end before the watcher has seen all of this
+    fleet.submit(text("watched", 2, f"{QUICK}[tours]\nlease = 600.0\n"))
     fleet.wait_for("cloud", "job watched round 1: ")
     watcher = Forked(["job", "watch", "watched", *flags], log := tmp_path / "watch.log")
     fleet.wait(lambda: "job watched: running" in log.read_text(), "the watcher")
     fleet.kill("cloud")
     fleet.wait(lambda: "no answer from the coordinator since" in log.read_text(), "a word about the silence")
     fleet.start("cloud")
-    assert watcher.wait(100) == 0
-    assert "the coordinator answers again" in log.read_text()
+    fleet.wait(lambda: "the coordinator answers again" in log.read_text(), "the end of the silence")
+    fleet.resume("pi-1")
+    assert watcher.wait() == 0
     assert "job watched: done" in log.read_text()
 
 

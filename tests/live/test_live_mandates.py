@@ -17,6 +17,7 @@ from sojourn.protocol.mandate import sign_mandate
 from sojourn.protocol.signing import Signer
 from tests.forked import sojourn
 from tests.live.live_fleet import FLEET, LiveFleet, compile_here
+from tests.waiting import LIMIT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +58,7 @@ def test_only_what_ann_signed_is_trained_and_all_of_it_is_written_down(tmp_path:
     try:
         compile_here(JOB)
         with Operator(broker, fleet=FLEET, cloud="cloud", signer=signer) as ann:
-            ann.jobs(patience=150)
+            ann.jobs(patience=LIMIT)
             ann.submit(JOB)
             fleet.wait(lambda: "waiting for a signature" in ann.job("signed").detail, "the job to wait for ann")
             with (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import time
 import urllib.parse
 import urllib.request
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sojourn.metrics.catalogue import METRICS
 from tests.live.live_fleet import LiveFleet, job_text
 from tests.ports import free_ports
+from tests.waiting import LIMIT, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 SHIPPED = Path(__file__).parents[2] / "deploy" / "observability"
 SITES = {"edge-1": ["pi-1", "pi-2"], "edge-2": ["pi-3", "pi-4"]}
 SCRAPED = {"cloud": "sojourn-coordinator", "edge-1": "sojourn-edge", "pi-1": "sojourn-agent"}
-PATIENCE = 90.0
 
 
 class MeasuredFleet(LiveFleet):
@@ -73,7 +72,7 @@ class Prometheus:
 
     def stop(self) -> None:
         self._process.terminate()
-        self._process.wait(30)
+        self._process.wait(LIMIT)
 
     def wait(self, expression: str, holds: Callable[[float], bool]) -> None:
         """Until it says so: on a busy machine a scrape may fail, and its figures are not there for a while."""
@@ -82,22 +81,20 @@ class Prometheus:
             found = self.value(expression)
             return found is not None and holds(found)
 
-        wait(is_so, lambda: (expression, self.value(expression), self.ask("targets")))
+        self._wait(is_so, expression, lambda: (self.value(expression), self.ask("targets")))
 
     def wait_for_alerts(self, *names: str) -> None:
-        wait(lambda: self.firing() >= set(names), lambda: self.ask("alerts"))
+        self._wait(lambda: self.firing() >= set(names), f"the alerts {names}", lambda: self.ask("alerts"))
 
+    @staticmethod
+    def _wait(condition: Callable[[], bool], what: str, details: Callable[[], object]) -> None:
+        def holds() -> bool:
+            try:
+                return condition()
+            except OSError:
+                return False  # it is still starting
 
-def wait(condition: Callable[[], bool], what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        try:
-            if condition():
-                return
-        except OSError:
-            pass  # it is still starting
-        assert time.monotonic() < deadline, what()
-        time.sleep(0.2)
+        wait_until(holds, what, details)
 
 
 def test_prometheus_sees_a_job_and_a_device_and_a_site_that_are_gone(tmp_path: Path) -> None:

@@ -115,10 +115,12 @@ def test_an_agent_that_is_killed_in_mid_visit_hands_on_the_same_state(fleet: Liv
     name, victim = "killed", next(iter(fleet.sites.values()))[0]
     told = simulated(name, f"{VISIT}\n{MERGED}", tmp_path, epochs=MANY_EPOCHS)
     fleet.submit(told.text)
-    fleet.wait_for(victim, f"visit {name} round 1 tour", 2)  # the first of them told what its data is like
-    fleet.kill(victim)
-    fleet.start(victim)
+    for number in (1, 2):  # at least one of the visits is still under way when this process comes to the kill
+        # In the first round, the first visit told what its data is like.
+        fleet.wait_for(victim, f"visit {name} round {number} tour", 2 if number == 1 else 1)
+        fleet.kill(victim)
+        fleet.start(victim)
     view = fleet.finish(name)
     assert view.status == "done", view.detail
     assert np.array_equal(fleet.model(name), told.model)
-    assert sum(f"visit {name} round 1 tour" in line for line in fleet.log(victim).splitlines()) > 2
+    assert sum(f"visit {name} round " in line for line in fleet.log(victim).splitlines()) > 3

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from edge_agent.inference.model import Model
 from sojourn.errors import JobError
-from sojourn.protocol.release import HealthRules
 from sojourn.protocol.signing import Signer
 from tests.live.live_fleet import job_text
 from tests.live.release_goods import broken, digits_release, forgetful, slow
-from tests.live.released_fleet import DEVICES, ReleasedFleet
+from tests.live.released_fleet import DEVICES, RULES, ReleasedFleet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +61,8 @@ def test_a_better_release_takes_its_place_while_a_program_uses_it(fleet: Release
 def test_a_bad_release_stops_at_the_first_devices_and_comes_back(
     fleet: ReleasedFleet, make: Callable[[int], ReleaseFile], version: int, why: str
 ) -> None:
-    view = fleet.roll_out(make(version))
+    latency = 2.0 if make is slow else RULES.latency
+    view = fleet.roll_out(make(version), rules=msgspec.structs.replace(RULES, latency=latency))
     assert (view.status, view.serves, view.stage) == ("rolled-back", 2, 1)
     assert why in view.detail
     told = [device for device in DEVICES if f"release digits {version}" in fleet.log(device)]
@@ -98,7 +99,8 @@ def test_where_the_coordinator_has_no_key_devices_refuse_what_somebody_else_sign
 def test_a_program_that_reports_errors_has_the_release_taken_back_when_another_device_agrees(
     fleet: ReleasedFleet,
 ) -> None:
-    fleet.begin(digits_release(7), rules=HealthRules(soak=30.0, patience=60.0))
+    # It ends when two devices complain, and not before.
+    fleet.begin(digits_release(7), rules=msgspec.structs.replace(RULES, soak=3600.0))
     first = _first(fleet, 7)
     with Model("digits", fleet.store(first)) as model:
         fleet.wait(lambda: model.version == 7, "the new version in the program")

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coordinator.records import ENDED
 from tests.fleet_sim.small_fleet import TWO_SITES, job, run, shards
 from tests.live.live_fleet import LiveFleet
+from tests.waiting import LIMIT
 
 NUMBERS = count(1)
 PLAIN = {"fleet__devices": 4, "training__epochs": 1, "training__batch": 32, "training__lr": 0.1}
@@ -68,18 +70,34 @@ def test_over_mosquitto_the_bits_are_those_of_memory(fleet, strategy) -> None:
 
 def finishes(pid: int) -> bool:
     """Whether a coordinator has a process beside it that works with torch."""
-    children = Path(f"/proc/{pid}/task").glob("*/children")
-    found = [child for file in children for child in file.read_text().split()]
-    return any(b"coordinator.machine.work" in Path(f"/proc/{child}/cmdline").read_bytes() for child in found)
+    try:
+        children = Path(f"/proc/{pid}/task").glob("*/children")
+        found = [child for file in children for child in file.read_text().split()]
+        return any(b"coordinator.machine.work" in Path(f"/proc/{child}/cmdline").read_bytes() for child in found)
+    except OSError:
+        return False  # one of them has just ended
+
+
+def is_seen_finishing(fleet, name, settings) -> bool:
+    """Run a job until its finisher works; False if the job has ended before this process came to look."""
+    fleet.submit(job(name, **settings))
+    pid = fleet.processes["cloud"].pid
+    with fleet.operator() as operator:
+        seen: list[str] = []
+
+        def status() -> str:
+            seen.append(operator.job(name, patience=LIMIT).status)
+            return seen[-1]
+
+        fleet.wait(lambda: status() in ("running", *ENDED), "its round")  # before that its model is compiled
+        fleet.wait(lambda: finishes(pid) or status() in ENDED, "its finisher")
+        return seen[-1] not in ENDED
 
 
 def test_a_coordinator_killed_while_it_finishes_closes_the_round_again(fleet) -> None:
-    name = f"job-{next(NUMBERS)}"
     settings = {"strategy": "dense", **PLAIN, **JOBS["dense"]}
-    fleet.submit(job(name, **settings))
-    with fleet.operator() as operator:
-        fleet.wait(lambda: operator.job(name, patience=60).status == "running", "its round")
-    fleet.wait(lambda: finishes(fleet.processes["cloud"].pid), "its finisher")
+    names = (f"job-{next(NUMBERS)}" for _ in range(10))
+    name = next(name for name in names if is_seen_finishing(fleet, name, settings))
     fleet.kill("cloud")
     fleet.start("cloud")
     view = fleet.finish(name)

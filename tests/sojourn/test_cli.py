@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from typer.testing import CliRunner
 from sojourn import WIRE, __version__
 from sojourn.cli import TOLD, app
 from tests import forked
+from tests.waiting import LIMIT, wait_until
 
 HEAVY = {"torch", "onnxruntime", "numpy", "onnx", "sklearn", "coordinator", "fleet_sim", "hierarchy", "edge_agent"}
 
@@ -39,14 +39,14 @@ HELPS = ["--help", *(f"{name} --help" for name in TOLD), "agent run --help"]
 def loaded() -> dict[str, set[str]]:
     """The packages that the command line has loaded when it is done, for each call: one Python, and a fork of each."""
     command = [sys.executable, "-c", EACH_APART]
-    done = subprocess.run(command, input="\n".join(HELPS), capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, input="\n".join(HELPS), capture_output=True, text=True, timeout=LIMIT, check=True)
     lines = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("LOADED ")]
     return {HELPS[int(number)]: set(packages) for number, *packages in lines}
 
 
 def test_help_lists_every_command_and_loads_none(loaded: dict[str, set[str]]) -> None:
     command = [sys.executable, "-m", "sojourn.cli", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=True)
     assert all(name in done.stdout for name in TOLD)
     assert {"--install-completion", "--show-completion"} <= set(done.stdout.split())
     assert "typer" in loaded["--help"]
@@ -86,7 +86,7 @@ def test_completion_knows_commands_that_were_never_loaded(
     monkeypatch.setenv("COMP_WORDS", typed)
     monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
     command = [sys.executable, "-c", "import sys; from sojourn.cli import main; sys.argv = ['sojourn']; main()"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.stdout.split() == completed
 
 
@@ -118,7 +118,7 @@ def test_a_missing_extra_is_named(tmp_path: Path) -> None:
         "from sojourn.cli import main; sys.argv = ['sojourn', 'coordinator', 'run', '--store', sys.argv[1]]; main()"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.returncode == 1
     assert done.stderr == "error: a coordinator needs torch, which is not installed: pip install 'sojourn[cloud]'\n"
 
@@ -135,10 +135,10 @@ def test_ctrl_c_ends_a_service_quietly(role: str, tmp_path: Path) -> None:
     output = tmp_path / "output"
     with output.open("wb") as file:
         process = subprocess.Popen([sys.executable, "-u", "-m", "sojourn.cli", *arguments], stdout=file, stderr=file)
-        deadline = time.monotonic() + 30
-        while said not in output.read_text() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
-    assert said in output.read_text()
+        try:
+            wait_until(lambda: said in output.read_text(), f"{said!r}", output.read_text)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(LIMIT) == 0
+        finally:
+            process.kill()
     assert "Traceback" not in output.read_text()

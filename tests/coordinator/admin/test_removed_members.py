@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from coordinator.admin.fleet_commands import app
 from hierarchy.edge.server import EdgeServer
+from sojourn.brokers.fleet import FLEET_FILE
 from sojourn.links import session
 from sojourn.links.link import Link, Will
 from sojourn.links.mqtt import MqttLink
@@ -24,9 +25,10 @@ from sojourn.protocol.messages import Birth, Death, Roster
 from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch, Member
 from sojourn.store.journal import MemoryStore
-from tests.sojourn.brokers.brokers import Ear, expect, make_hasty
+from tests.sojourn.brokers.brokers import Ear, make_hasty
 from tests.sojourn.brokers.brokers import Node as Listening
 from tests.sojourn.brokers.guarded_broker import FLEET, GuardedBroker
+from tests.waiting import LIMIT, wait_until
 
 EDGE, CLOUD = Address("edge", "s1"), Address("cloud", "cloud")
 EPOCH = Epoch(3, b"epoch-no")
@@ -61,11 +63,12 @@ class SharedBroker(GuardedBroker):
         done: list[Result] = []
         command = [*arguments, "--fleet-folder", str(self.folder)]
         thread = threading.Thread(target=lambda: done.append(CliRunner().invoke(app, command)))
-        before = (self.folder / "broker" / "acl").read_text()
+        file = self.folder / FLEET_FILE
+        before = file.read_text()
         thread.start()
-        expect(lambda: (self.folder / "broker" / "acl").read_text() != before, "a new access list")
+        wait_until(lambda: file.read_text() != before, "the fleet's file, which is written after the broker's")
         self.reload()
-        thread.join(30)
+        thread.join(LIMIT)
         return done[0]
 
 
@@ -100,7 +103,7 @@ def rosters(broker: SharedBroker) -> Iterator[Rosters]:
     """What a site with two devices tells its coordinator."""
     heard, listening = Rosters(), MqttLink(broker.cloud, "cloud")
     listening.open(heard, [topics.inbox_filter(FLEET, CLOUD)], None)
-    expect(lambda: heard.ups == 1, "the coordinator's connection")
+    wait_until(lambda: heard.ups == 1, "the coordinator's connection")
     link = MqttLink(broker.edge, "s1")
     workers = ThreadWorkers(lambda work: work)
     driver = Driver(Node(FLEET, EdgeServer("s1", "cloud"), MemoryStore(), {"device": link, "cloud": link}, workers))
@@ -108,7 +111,7 @@ def rosters(broker: SharedBroker) -> Iterator[Rosters]:
     thread.start()
     yield heard
     driver.stop()
-    thread.join(20)
+    thread.join(LIMIT)
     listening.close()
 
 
@@ -122,19 +125,19 @@ def test_who_is_removed_leaves_the_roster_and_nothing_stays(
         with monkeypatch.context() as patch:
             patch.setattr(session, "is_state", lambda _: True)
             with Listening(broker.edge, reader, everything) as listening:
-                expect(lambda: awaited in {topic for topic, _ in listening.ear.heard}, awaited)
+                wait_until(lambda: awaited in {topic for topic, _ in listening.ear.heard}, awaited)
                 return {topic for topic, _ in listening.ear.heard}
 
     links = {each: device(settings, each) for each, settings in broker.devices.items()}
-    expect(lambda: rosters.newest == {"pi-1", "pi-2"}, "both devices on the roster")
+    wait_until(lambda: rosters.newest == {"pi-1", "pi-2"}, "both devices on the roster")
     (stays,) = {"pi-1", "pi-2"} - {name}
     inbox = topics.inbox(FLEET, EDGE, name)
     links[name][0].publish(inbox, b"kept at the broker", retain=True)
     assert kept_topics("before", inbox) == {inbox, links["pi-1"][1].topic, links["pi-2"][1].topic}
-    done = broker.command(what, name, "--wait", "20")
+    done = broker.command(what, name, "--wait", str(LIMIT))
     assert (done.exit_code, f"what the broker kept of {name} is cleared" in done.output) == (0, True), done.output
-    expect(lambda: rosters.newest == {stays}, "a roster without it")
-    expect(lambda: bool(links[name][1].downs), "the end of its connection")
+    wait_until(lambda: rosters.newest == {stays}, "a roster without it")
+    wait_until(lambda: bool(links[name][1].downs), "the end of its connection")
     assert not links[stays][1].downs
     assert kept_topics("after", links[stays][1].topic) == {links[stays][1].topic}
     for link, _ in links.values():

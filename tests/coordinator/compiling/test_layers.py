@@ -79,6 +79,7 @@ def test_layer_agrees_with_torch(layers: list[nn.Module]) -> None:
     assert check_probe(result.kit, Graphs(result.kit)) is None
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN:UserWarning")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.layers)
 def test_layers_of_the_table_agree_with_torch(case: LayerCase) -> None:
     model = case.model()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from coordinator.console import following
+from coordinator.console import coordinator_client, following
 from coordinator.console.asking import CONNECTION, repeated
 from coordinator.console.following import progress_of
 from coordinator.console.operator import Operator
@@ -23,6 +23,7 @@ from sojourn.protocol.topics import Address
 from sojourn.protocol.wire import Epoch, JobView, RoundReport
 from sojourn.store.blobs import LEAF, ref_of
 from sojourn.store.memory_blobs import MemoryBlobs
+from tests.waiting import LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,7 +115,8 @@ def test_a_broker_that_is_not_there_is_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("size", [100, 5 * LEAF + 17])
-def test_an_export_is_fetched_whole(size: int) -> None:
+def test_an_export_is_fetched_whole(size: int, monkeypatch) -> None:
+    monkeypatch.setattr(coordinator_client, "PATIENCE", LIMIT)
     model = bytes(at * 31 % 251 for at in range(size))
     blobs, ref = MemoryBlobs(), ref_of(model)
     blobs.put(model, ref.digest)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
+from coordinator.console import coordinator_client
 from coordinator.console import operator as operators
 from coordinator.machine.work import BuildRelease, ExportModel, ModelExported, ReleaseBuilt
 from coordinator.releases.making import Wanted
@@ -26,7 +27,7 @@ from tests.coordinator.releases.test_file import release
 from tests.sojourn.store.replays import sends
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from sojourn.protocol.messages import Message
 
@@ -131,22 +132,17 @@ def test_lines_are_told_and_steered() -> None:
 
 
 class Taking:
-    """A coordinator that fetches both blobs of a rollout before it answers, with a pause before each question."""
+    """A coordinator that fetches both blobs of a rollout before it answers; `pause` runs before each question."""
 
-    def __init__(self, pause: float = 0.0) -> None:
-        self.blobs, self.pause, self.begun, self.gone, self.asked = MemoryBlobs(), pause, False, 0, 0
+    def __init__(self, pause: Callable[[], object] = lambda: None) -> None:
+        self.blobs, self.pause, self.begun, self.gone = MemoryBlobs(), pause, False, 0
         self.exchange = Exchange(self.blobs, self.ask, lambda _: 100_000)
         self.link = FakeLink(self.answer)
         self.wanted: Rollout
 
     def ask(self, _to: object, message: Message) -> None:
-        self.asked += 1
-
-        def later() -> None:
-            time.sleep(self.pause)
-            self.link.tell(message)
-
-        threading.Thread(target=later).start()
+        self.pause()
+        threading.Thread(target=self.link.tell, args=(message,)).start()
 
     def answer(self, message: Message) -> list[Message]:
         match message:
@@ -180,10 +176,14 @@ def test_a_rollout_is_served_until_the_coordinator_has_it(size: int) -> None:
 def test_patience_lasts_as_long_as_something_is_fetched(monkeypatch) -> None:
     made = release()
     made = type(made)(made.card, bytes(150 * LEAF), made.card_bytes)
-    monkeypatch.setattr(operators, "ROLLOUT_PATIENCE", 1.0)
-    cloud = Taking(0.25)
-    assert operator(cloud.link).rollout(ORDER, ORDER, made, [1.0], HealthRules()) == LINE
-    assert cloud.asked > 6  # one after another: longer than patience alone would last
+    passed: list[float] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(operators, "ROLLOUT_PATIENCE", 1.0)
+        # Time passes with each question alone, however long this machine takes to answer it.
+        patch.setattr(coordinator_client, "time", SimpleNamespace(monotonic=lambda: sum(passed)))
+        cloud = Taking(lambda: passed.append(0.25))
+        assert operator(cloud.link).rollout(ORDER, ORDER, made, [1.0], HealthRules()) == LINE
+    assert sum(passed) > 1.5  # longer than patience alone would last
     monkeypatch.setattr(operators, "ROLLOUT_PATIENCE", 0.2)
     with pytest.raises(LinkError, match=r"no answer from coordinator 'cloud' at here:1883 in 0.2 s"):
         operator(FakeLink(lambda _: [])).rollout(ORDER, ORDER, made, [1.0], HealthRules())

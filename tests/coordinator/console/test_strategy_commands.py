@@ -14,6 +14,7 @@ from coordinator.console.strategy_commands import app
 from coordinator.jobs.settings import read_job
 from coordinator.strategies import STRATEGIES, named
 from sojourn.errors import ConfigError
+from tests.waiting import LIMIT
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_it_is_a_command_of_sojourn_and_needs_neither_torch_nor_numpy() -> None:
         "import atexit, sys; from sojourn.cli import main; sys.argv = ['sojourn', 'strategies', 'show', 'visit'];"
         "atexit.register(lambda: print('LOADED', *{name.partition('.')[0] for name in sys.modules})); main()"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT, check=True)
     shown, _, loaded = done.stdout.rpartition("LOADED")
     assert re.match("VISIT\n", shown)
     assert not {"torch", "numpy", "onnxruntime", "sklearn"} & set(loaded.split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ ID = "0123456789abcdef0123456789abcdef"
 def empty_store() -> bytes:
     """An empty store of MLflow, made once: that takes longer than all that is written to it."""
     be_silent()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        # MLflow's own, of what SQLAlchemy will drop, when its first store is opened.
+        warnings.filterwarnings("ignore", "The ``noload`` loader strategy is deprecated", DeprecationWarning)
         path = Path(folder) / "empty.db"
         MlflowRuns(f"sqlite:///{path}", "sojourn").open()
         return path.read_bytes()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import socket
 import threading
 
 import pytest
 
+from coordinator.tracking import event_files
 from coordinator.tracking.event_files import EVENTS, EventFiles
 from coordinator.tracking.frames import RoundTracked, RunBegun
 from coordinator.tracking.mlflow_store import MlflowRuns
 from coordinator.tracking.runs import params_of, safe_key
 from tests.coordinator.tracking.stores import ID, begun, ended, history_in, rounds, runs_in, scalars_in
+from tests.waiting import LIMIT
 
 
 @pytest.fixture(autouse=True)
@@ -110,14 +113,26 @@ def test_event_files_that_go_on_have_each_round_once(tmp_path) -> None:
     assert scalars_in(folder) == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4)]
 
 
-def test_a_writer_waits_until_another_one_of_the_same_run_has_gone(tmp_path) -> None:
+def test_a_writer_waits_until_another_one_of_the_same_run_has_gone(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(event_files, "PATIENCE", LIMIT)
+    lock_file, waits = fcntl.flock, threading.Event()
+
+    def lock_or_tell(file, how) -> None:
+        try:
+            lock_file(file, how)
+        except BlockingIOError:
+            waits.set()
+            raise
+
+    monkeypatch.setattr(fcntl, "flock", lock_or_tell)
     first, again = EventFiles(str(tmp_path)), EventFiles(str(tmp_path))
     first.begin(begun())
     begins = threading.Thread(target=again.begin, args=(begun(),))
     begins.start()
+    assert waits.wait(LIMIT)
     first.rounds(rounds(1, 2))  # what was in the pipe when its coordinator was killed
     first.end(ended())
-    begins.join()
+    begins.join(LIMIT)
     again.rounds(rounds(1, 2, 3))
     (folder,) = tmp_path.iterdir()
     assert scalars_in(folder) == [(1, 0.1), (2, 0.2), (3, 0.3)]

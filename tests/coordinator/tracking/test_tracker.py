@@ -7,10 +7,10 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from contextlib import closing
 from typing import Any
 
+from coordinator.tracking import writer
 from coordinator.tracking.event_files import EVENTS, EventFiles
 from coordinator.tracking.mlflow_store import MlflowRuns
 from coordinator.tracking.settings import TrackingSettings
@@ -18,6 +18,7 @@ from coordinator.tracking.tracker import Tracker
 from coordinator.tracking.writer import WAITING, SinkQueue
 from tests.coordinator.tracking.stores import ID, begun, ended, history_in, rounds, runs_in, scalars_in
 from tests.there import there
+from tests.waiting import LIMIT, wait_until
 
 
 def told(queue: SinkQueue, *frames) -> None:
@@ -48,7 +49,8 @@ def test_what_cannot_be_written_waits_and_is_said_once(tmp_path) -> None:
     assert scalars_in(place / f"digits-{ID[:8]}") == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4)]
 
 
-def test_what_has_just_failed_is_not_tried_with_every_round(tmp_path) -> None:
+def test_what_has_just_failed_is_not_tried_with_every_round(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(writer, "PAUSE", LIMIT)
     place = tmp_path / "tb"
     place.write_text("no folder")
     queue = SinkQueue(EventFiles(str(place)), lambda _text: None)
@@ -136,12 +138,12 @@ def test_a_process_that_is_killed_has_a_successor_and_no_round_is_written_twice(
     started = Tracker(TrackingSettings(tensorboard=str(tmp_path)))
     folder = tmp_path / f"digits-{ID[:8]}"
     tell(started, begun(), *rounds(1, 2))
-    _wait_until(lambda: folder.exists() and _written(folder) == 2)
+    wait_until(lambda: folder.exists() and _written(folder) == 2, "two rounds in the run's folder")
     victim = there(started._process)
     os.kill(victim.pid, signal.SIGKILL)
     victim.wait()
     tell(started, *rounds(3, 4), ended())
-    started.close()
+    started.close(LIMIT)
     assert scalars_in(folder) == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4)]
     assert "exit code -9; it is started again" in caplog.text
 
@@ -160,7 +162,7 @@ def test_a_process_that_cannot_be_started_is_a_warning(tmp_path, caplog, monkeyp
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
     started = Tracker(TrackingSettings(tensorboard=str(tmp_path)))
     started.tell(begun())
-    started.close()
+    started.close(LIMIT)
     assert "its process cannot be started" in caplog.text
 
 
@@ -169,10 +171,3 @@ def _written(folder) -> int:
         return len(scalars_in(folder))
     except KeyError:  # not one yet
         return 0
-
-
-def _wait_until(condition) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -10,7 +10,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -33,22 +32,17 @@ from sojourn.errors import ConfigError, ModelError
 from sojourn.local_http import AT_ONCE
 from sojourn.protocol.release import ProbeCheck
 from sojourn.protocol.spec import InputSpec
+from tests.edge_agent.processes import has_ended
 from tests.edge_agent.releases.releases_made import CLASSES, LINE, Shop, card_of, graph_of
 from tests.ports import free_ports
+from tests.there import there
+from tests.waiting import LIMIT, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-PATIENCE = 30.0
 PICTURES = "pictures"
 TOKEN = "the word of those who may"
-
-
-def until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 class Site:
@@ -64,16 +58,20 @@ class Site:
         self.token.chmod(0o640)
         self.process = EndpointProcess(self.shop.store, self.port, str(self.token))
         self.process.start()
-        until(self.answers)
+        wait_until(self.answers, "the endpoint to answer")
 
     def answers(self) -> bool:
+        return self.status() == 200
+
+    def status(self) -> int:
+        """The status of an answer; 0 when there is none."""
         try:
-            return self.ask("GET", "/")[0] == 200
-        except OSError:
-            return False
+            return self.ask("GET", "/")[0]
+        except (OSError, http.client.HTTPException):
+            return 0
 
     def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)
         names = {name.replace("_", "-"): value for name, value in headers.items()}
         try:
             connection.request(method, path, body, names)
@@ -214,14 +212,14 @@ def test_more_connections_than_are_allowed_are_turned_away(site: Site) -> None:
     def crowded() -> bool:
         """Whether there is no room; on a busy machine the first to come may have been let go for their silence."""
         silent.extend(socket.create_connection(("127.0.0.1", site.port)) for _ in range(AT_ONCE))
-        return site.ask("GET", "/")[0] == 503
+        return site.status() == 503
 
     try:
-        until(crowded)
+        wait_until(crowded, "a connection that is turned away")
     finally:
         for each in silent:
             each.close()
-    until(lambda: site.ask("GET", "/")[0] == 200)
+    wait_until(site.answers, "room for a connection")
 
 
 def test_an_error_reaches_the_agent(site: Site) -> None:
@@ -230,9 +228,9 @@ def test_an_error_reaches_the_agent(site: Site) -> None:
     bearer = f"Bearer {TOKEN}"
     status, answer = site.ask("POST", f"/{LINE}/error", b"that was a dog", Authorization=bearer)
     assert (status, answer) == (200, {"line": LINE, "version": 2, "noted": True})
-    usage = told.get(timeout=PATIENCE)
+    usage = told.get(timeout=LIMIT)
     while not usage.health.errors:
-        usage = told.get(timeout=PATIENCE)
+        usage = told.get(timeout=LIMIT)
     listener.close()
     assert (usage.line, usage.version, usage.health.errors) == (LINE, 2, 1)
 
@@ -290,7 +288,7 @@ def test_a_token_that_protects_nothing_is_refused(tmp_path: Path) -> None:
 def test_it_listens_on_loopback_alone(site: Site) -> None:
     # All of 127/8 is loopback: an endpoint on every address would answer on this one too.
     with pytest.raises(OSError, match="refused"):
-        socket.create_connection(("127.0.0.2", site.port), timeout=5)
+        socket.create_connection(("127.0.0.2", site.port), timeout=LIMIT)
 
 
 def picture(size: tuple[int, int], light: tuple[int, int], form: str) -> bytes:
@@ -325,11 +323,12 @@ def test_a_small_file_with_a_huge_image_is_refused(site: Site) -> None:
 
 def test_a_process_that_dies_is_started_again_and_ends_with_its_agent(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(endpoint_process, "_SHORTEST", 0.05)
+    monkeypatch.setattr(endpoint_process, "_GRACE", LIMIT)
     site = Site(tmp_path)
     first = site.process.pid
     assert first is not None
     os.kill(first, signal.SIGKILL)
-    until(lambda: site.process.pid not in (first, None) and site.answers())
+    wait_until(lambda: site.process.pid not in (first, None) and site.answers(), "another process that answers")
     second = site.process.pid
     site.process.close()
     with pytest.raises(ProcessLookupError):
@@ -345,13 +344,12 @@ def test_the_endpoint_ends_when_its_agent_is_killed(tmp_path: Path) -> None:
         "import pathlib, time; from edge_agent.inference.endpoint_process import EndpointProcess\n"
         f"endpoint = EndpointProcess(pathlib.Path({str(tmp_path / 'store')!r}), {port})\n"
         "endpoint.start()\nwhile endpoint.pid is None: time.sleep(0.01)\n"
-        "print(endpoint.pid, flush=True)\ntime.sleep(60)"
+        "print(endpoint.pid, flush=True)\ntime.sleep(3600)"
     )
     environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
-    agent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment)
-    assert agent.stdout is not None
-    pid = int(agent.stdout.readline())
-    agent.kill()
-    agent.wait()
-    agent.stdout.close()
-    until(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2])
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment) as agent:
+        try:
+            pid = int(there(agent.stdout).readline())
+        finally:
+            agent.kill()
+    wait_until(lambda: has_ended(pid), "the end of the endpoint")

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from pathlib import Path
 from queue import SimpleQueue
@@ -30,11 +29,10 @@ from sojourn.model.answers import Answer
 from sojourn.protocol.release import ProbeCheck
 from sojourn.protocol.spec import InputSpec
 from tests.edge_agent.releases.releases_made import CLASSES, LINE, Shop, card_of, graph_of, weights_of
+from tests.waiting import LIMIT, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-PATIENCE = 20.0
+    from collections.abc import Iterator
 
 
 @pytest.fixture
@@ -44,13 +42,6 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     monkeypatch.delenv("SOJOURN_STORE", raising=False)
     yield Shop(tmp_path / "store")
     module._close_all()
-
-
-def until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_one_sample_and_a_batch(shop: Shop) -> None:
@@ -153,11 +144,11 @@ def test_releases_come_and_go_under_four_threads_that_predict_all_the_time(shop:
             thread.start()
         for version in range(2, 12):
             shop.serve(version)
-            until(lambda wanted=version: model.version == wanted)  # type: ignore[misc]
-        until(lambda: all(mine and mine[-1] == 11 for mine in seen) or bool(failed))
+            wait_until(lambda wanted=version: model.version == wanted, f"version {version}")  # type: ignore[misc]
+        wait_until(lambda: failed or all(mine and mine[-1] == 11 for mine in seen), "predictions of the last version")
         stop.set()
         for thread in threads:
-            thread.join(PATIENCE)
+            thread.join(LIMIT)
     assert failed == []
     for mine in seen:
         assert mine == sorted(mine)
@@ -180,7 +171,7 @@ class Ear:
         self.listener = UsageListener(shop.store, self._told.put, pause=0.1)
 
     def next(self) -> Usage:
-        return self._told.get(timeout=PATIENCE)
+        return self._told.get(timeout=LIMIT)
 
     def until_predictions(self, count: int) -> Usage:
         while (usage := self.next()).health.predictions < count:
@@ -206,7 +197,7 @@ def test_a_damaged_release_is_not_used_and_the_agent_hears_of_it(shop: Shop, ear
         usage = ear.next()
         assert (usage.version, "damaged" in usage.failure) == (2, True)
         shop.serve(3)
-        until(lambda: model.version == 3)
+        wait_until(lambda: model.version == 3, "the next version")
 
 
 def test_a_release_that_does_not_load_while_in_use_changes_nothing(shop: Shop, ear: Ear) -> None:
@@ -217,7 +208,7 @@ def test_a_release_that_does_not_load_while_in_use_changes_nothing(shop: Shop, e
         assert (usage.version, usage.failure != "") == (2, True)
         assert model.version == 1
         shop.serve(1)
-        until(lambda: model._failure is None)
+        wait_until(lambda: model._failure is None, "a release that loads")
         assert model.version == 1
 
 
@@ -252,11 +243,11 @@ def test_a_line_that_is_withdrawn_predicts_no_more_and_comes_back_with_the_next(
     shop.serve(1)
     with Model(LINE, shop.store) as model:
         shop.folder.withdraw()
-        until(lambda: model._serving is None)
+        wait_until(lambda: model._serving is None, "the end of the line")
         with pytest.raises(NoRelease):
             model.predict([1, 0, 0])
         shop.serve(2)
-        until(lambda: model._serving is not None)
+        wait_until(lambda: model._serving is not None, "the next release")
         assert model.version == 2
 
 
@@ -282,7 +273,7 @@ def test_what_nobody_hears_is_told_when_somebody_does(shop: Shop) -> None:
         for _ in range(70):
             model.predict([1, 0, 0])
         model.report_error()
-        until(lambda: model._untold.get(1, UsageTally()).predictions == 70)
+        wait_until(lambda: model._untold.get(1, UsageTally()).predictions == 70, "all predictions to be counted")
         ear = Ear(shop)
         usage = ear.until_predictions(70)
         ear.listener.close()
@@ -322,7 +313,7 @@ def test_a_model_that_nobody_uses_any_more_goes_with_its_thread(shop: Shop) -> N
     thread, gone = model._thread, weakref.ref(model)
     del model
     gc.collect()
-    thread.join(PATIENCE)
+    thread.join(LIMIT)
     assert gone() is None
     assert not thread.is_alive()
 
@@ -334,12 +325,12 @@ def test_a_forked_child_goes_over_to_the_next_release_too(shop: Shop) -> None:
     with Model(LINE, shop.store) as model:
 
         def child() -> None:
-            until(lambda: model.version == 2)
+            wait_until(lambda: model.version == 2, "the next version")
             theirs.send(model.predict([1, 0, 0]).tolist())
 
         process = fork.Process(target=child)
         process.start()
         shop.serve(2)
-        assert ours.poll(PATIENCE)
+        assert ours.poll(LIMIT)
         assert ours.recv() == [2, 0, 0]
-        process.join(PATIENCE)
+        process.join(LIMIT)

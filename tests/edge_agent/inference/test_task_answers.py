@@ -20,9 +20,9 @@ from edge_agent.inference.usage import UsageTally
 from edge_agent.releases.folder import Threshold
 from sojourn.errors import DataError
 from sojourn.protocol.task import Strata, TaskSpec
-from tests.edge_agent.inference.test_model import until
 from tests.edge_agent.releases.releases_made import LINE, Shop
 from tests.edge_agent.releases.task_releases import forecast, multilabel, reconstruction, regression, tokens
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,7 +105,7 @@ def test_a_score_and_whether_it_is_an_anomaly_here(shop: Shop, tmp_path: Path) -
         assert model.threshold == 7.0  # the card's
         assert model.score([3, 0, 0]) == (3.0, 7.0, False)
         shop.folder.keep_threshold(served, Threshold(2.0, 0.9, 100))
-        until(lambda: model.threshold == 2.0)
+        wait_until(lambda: model.threshold == 2.0, "the new threshold")
         assert model.score([[3, 0, 0], [1, 1, 1]]) == [(3.0, 2.0, True), (1.0, 2.0, False)]
         assert model.score(np.full(3, np.nan)).anomalous  # type: ignore[union-attr]
         assert model.score(np.zeros((0, 3), np.float32)) == []

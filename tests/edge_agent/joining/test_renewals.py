@@ -14,6 +14,7 @@ from edge_agent.joining.renewals import Renewals, look_outside
 from edge_agent.joining.renewing import look
 from sojourn.joining.identity import NodeIdentity
 from tests.sojourn.joining.open_door import OpenDoor, enrol, open_door
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -49,7 +50,6 @@ def test_the_devices_own_clock_has_no_say(
 ) -> None:
     """The door's clock is the true one here; ours is wherever it woke up."""
     young, old = device(door, tmp_path / "young", 10), device(door, tmp_path / "old", 25)
-    door.shift = time.time() - 0.0
     truth = time.time()
     monkeypatch.setattr(time, "time", lambda: (year - 1970) * 365.25 * DAY)
     door.shift = truth - time.time()
@@ -94,10 +94,7 @@ def test_an_agent_looks_when_it_starts_and_says_what_is_new_once(
 
     monkeypatch.setattr(renewals, "look_outside", looked)
     kept = Renewals(tmp_path, first=0.0)
-    deadline = time.monotonic() + 20
-    while len(seen) < 4:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: len(seen) == 4, "four looks at the door")
     kept.close()
     assert caplog.text.count("something") == 1
     assert seen == [tmp_path] * 4

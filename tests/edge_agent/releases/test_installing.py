@@ -16,14 +16,14 @@ import pytest
 
 from edge_agent.releases.installing import Installer, Trial, Tried
 from edge_agent.releases.loading import load
+from edge_agent.releases.trial import tried
 from edge_agent.releases.work import Installed, Withdraw, Withdrawn
 from sojourn.data.source import DataSettings
 from sojourn.errors import MachineError, ModelError, StoreError
 from sojourn.protocol.release import Health
 from tests.edge_agent.releases.releases_made import CLASSES, LINE, Shop, card_of, graph_of, weights_of
 from tests.there import there
-
-PATIENCE = 60.0
+from tests.waiting import LIMIT, wait_until
 
 
 class Bench:
@@ -35,7 +35,7 @@ class Bench:
         np.savez(self.data.path, x=np.tile(np.eye(3, dtype=np.float32), (10, 1)), y=np.tile(CLASSES, 10))
         self.installer = self.with_program("edge_agent.releases.trial_process")
 
-    def with_program(self, program: str, patience: float = PATIENCE) -> Installer:
+    def with_program(self, program: str, patience: float = LIMIT) -> Installer:
         return Installer(self.shop.store, self.shop.store / "blobs", self.data, patience=patience, program=program)
 
     def version(self) -> int:
@@ -51,6 +51,13 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
+
+
+@pytest.fixture
+def quick(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """An installer that tries releases in this process, for tests that are not about the child."""
+    monkeypatch.setattr(bench.installer, "_try", lambda trial, _turn: tried(trial))
+    return bench
 
 
 def test_a_release_is_tried_on_the_devices_data_beside_the_one_before(bench: Bench) -> None:
@@ -75,25 +82,25 @@ def test_a_release_that_was_served_before_is_swapped_without_a_trial(bench: Benc
     assert bench.version() == 1
 
 
-def test_a_known_release_whose_files_are_gone_is_tried_as_if_new(bench: Bench) -> None:
-    bench.shop.serve(2)
-    assert bench.health(1, known=True).rows == 30
-    assert bench.version() == 1
+def test_a_known_release_whose_files_are_gone_is_tried_as_if_new(quick: Bench) -> None:
+    quick.shop.serve(2)
+    assert quick.health(1, known=True).rows == 30
+    assert quick.version() == 1
 
 
-def test_what_was_swapped_in_before_a_power_cut_is_measured_against_the_one_before(bench: Bench) -> None:
-    bench.shop.serve(1)
+def test_what_was_swapped_in_before_a_power_cut_is_measured_against_the_one_before(quick: Bench) -> None:
+    quick.shop.serve(1)
     wrong = np.array([[1, 0, 0], [0, 1, 0], [2, 0, 1]], np.float32)
-    asked = bench.health(2, wrong)
-    again = bench.health(2, wrong)  # as an agent does that had no time to write down how it went
+    asked = quick.health(2, wrong)
+    again = quick.health(2, wrong)  # as an agent does that had no time to write down how it went
     assert (again.accuracy, again.accuracy_before, again.drift) == (asked.accuracy, asked.accuracy_before, asked.drift)
-    assert bench.version() == 2
-    assert there(bench.shop.folder.previous()).version == 1
+    assert quick.version() == 2
+    assert there(quick.shop.folder.previous()).version == 1
 
 
-def test_an_older_release_is_not_measured_against_what_it_replaces(bench: Bench) -> None:
-    bench.shop.serve(2)
-    assert bench.health(1).pace_before is None
+def test_an_older_release_is_not_measured_against_what_it_replaces(quick: Bench) -> None:
+    quick.shop.serve(2)
+    assert quick.health(1).pace_before is None
 
 
 @pytest.mark.parametrize(
@@ -104,13 +111,13 @@ def test_an_older_release_is_not_measured_against_what_it_replaces(bench: Bench)
         ({"card": card_of(2, line="plants")}, "release 2 of plants"),
     ],
 )
-def test_a_release_that_fails_its_trial_changes_nothing(bench: Bench, more: dict[str, object], said: str) -> None:
-    before = bench.shop.serve(1)
-    work = bench.shop.install(2, **more)  # type: ignore[arg-type]
+def test_a_release_that_fails_its_trial_changes_nothing(quick: Bench, more: dict[str, object], said: str) -> None:
+    before = quick.shop.serve(1)
+    work = quick.shop.install(2, **more)  # type: ignore[arg-type]
     with pytest.raises(ModelError, match=said):
-        bench.installer(msgspec.structs.replace(work, line=LINE))
-    assert bench.shop.folder.current() == before
-    assert {path.name for path in bench.shop.folder.path.iterdir()} == {"current", before.graph, before.card}
+        quick.installer(msgspec.structs.replace(work, line=LINE))
+    assert quick.shop.folder.current() == before
+    assert {path.name for path in quick.shop.folder.path.iterdir()} == {"current", before.graph, before.card}
 
 
 def test_withdrawing_serves_nothing(bench: Bench) -> None:
@@ -127,22 +134,22 @@ def test_blobs_that_are_missing_are_said(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "said"),
+    ("program", "patience", "said"),
     [
-        ("import os; os.kill(os.getpid(), 9)", "ended by signal 9"),
-        ("import sys; sys.exit('out of luck')", "exit code 1; its last words: out of luck"),
-        ("print('hello')", "gave no answer"),
-        ("import time; time.sleep(60)", "without an end"),
+        ("import os; os.kill(os.getpid(), 9)", LIMIT, "ended by signal 9"),
+        ("import sys; sys.exit('out of luck')", LIMIT, "exit code 1; its last words: out of luck"),
+        ("print('hello')", LIMIT, "gave no answer"),
+        ("import time; time.sleep(3600)", 0.5, "without an end"),
     ],
 )
 def test_a_child_that_dies_or_hangs_is_a_clear_error(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, said: str
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, patience: float, said: str
 ) -> None:
     (tmp_path / "odd_trial.py").write_text(program)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     bench.shop.serve(1)
     with pytest.raises(MachineError, match=said):
-        bench.with_program("odd_trial", patience=2.0)(bench.shop.install(2))
+        bench.with_program("odd_trial", patience)(bench.shop.install(2))
     assert bench.version() == 1
 
 
@@ -162,7 +169,7 @@ def test_what_libraries_print_does_not_get_into_the_answer(
 def test_a_newer_order_ends_the_trial_of_an_older_one(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "endless_trial.py").write_text("import time; time.sleep(60)")
+    (tmp_path / "endless_trial.py").write_text("import time; time.sleep(3600)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     bench.shop.serve(1)
     installer, said = bench.with_program("endless_trial"), list[str]()
@@ -175,11 +182,9 @@ def test_a_newer_order_ends_the_trial_of_an_older_one(
 
     thread = threading.Thread(target=install)
     thread.start()
-    deadline = time.monotonic() + PATIENCE
-    while not installer._trials and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: installer._trials, "a trial that is under way")
     installer(bench.shop.install(1, known=True))
-    thread.join(PATIENCE)
+    thread.join(LIMIT)
     assert said == [f"an order on {LINE} was overtaken by a newer one"]
     assert bench.version() == 1
 
@@ -198,11 +203,11 @@ def test_work_that_was_dropped_before_its_thread_ran_is_not_done(bench: Bench) -
 def test_an_order_that_comes_when_the_trial_has_just_ended_still_wins(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def tried(trial: Trial, turn: int) -> Tried:
+    def overtaken(_trial: Trial, _turn: int) -> Tried:
         bench.installer.drop(LINE)
         return Tried(None, Health())
 
-    monkeypatch.setattr(bench.installer, "_try", tried)
+    monkeypatch.setattr(bench.installer, "_try", overtaken)
     with pytest.raises(MachineError, match="overtaken"):
         bench.installer(bench.shop.install(1))
     assert bench.version() == 0
@@ -223,12 +228,15 @@ for served in itertools.cycle(works):
     shop.folder.make_current(served)
 """
     bench.shop.serve(1)
-    seen = set()
+    folder, seen = bench.shop.folder, set()
     for attempt in range(6):
+        before = folder.identity()
         environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
         child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment)
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
+        if attempt > 2:  # in the other attempts it may be killed before its first swap
+            wait_until(lambda before=before: folder.identity() != before, "another release")  # type: ignore[misc]
         time.sleep(0.003 + 0.0137 * attempt)
         child.send_signal(signal.SIGKILL)
         child.wait()

@@ -39,6 +39,7 @@ from sojourn.protocol.task import Window
 from tests import forked
 from tests.edge_agent.limits.fake_root import FakeRoot
 from tests.sojourn.brokers.brokers import Authority
+from tests.waiting import LIMIT
 
 SEEN = DataSurvey(DataSummary(samples=100, classes=("cat", "dog"), class_count=2), (), ("cat", "dog"))
 TRIED = TrialResult(SEEN, None, 0.5, 0.01, 80.0, 1000, CageReport(("files",)))
@@ -208,7 +209,9 @@ def broker(tmp_path):
     started.stop()
 
 
-def test_a_broker_says_why_it_does_not_let_us_in(broker) -> None:
+def test_a_broker_says_why_it_does_not_let_us_in(broker, monkeypatch) -> None:
+    monkeypatch.setattr(broker_check, "_PATIENCE", LIMIT)
+
     def knock(name="pi", fleet="sojourn", **what) -> str | None:
         return broker_check.refusal_of(BrokerSettings(host=broker.host, port=broker.port, **what), fleet, name)
 

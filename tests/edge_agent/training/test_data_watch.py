@@ -11,14 +11,13 @@ import pytest
 from edge_agent.training.data_watch import DataWatch, mark_of
 from edge_agent.training.process import TrainingProcess
 from sojourn.data.source import DataSettings
+from tests.waiting import LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from sojourn.data.data_survey import DataSurvey
-
-PATIENCE = 60.0
 
 
 @pytest.fixture
@@ -33,10 +32,10 @@ def test_data_that_comes_later_is_looked_at_again(tmp_path: Path, training: Trai
     heard: SimpleQueue[DataSurvey] = SimpleQueue()
     watch = DataWatch(training, DataSettings(path=str(tmp_path / "data.npz")), heard.put, pause=0.05)
     try:
-        assert "does not exist" in heard.get(timeout=PATIENCE).summary.fault
+        assert "does not exist" in heard.get(timeout=LIMIT).summary.fault
         np.savez(tmp_path / "half.npz", x=np.arange(40.0).reshape(20, 2), y=np.arange(20) % 2)
         (tmp_path / "half.npz").rename(tmp_path / "data.npz")
-        found = heard.get(timeout=PATIENCE)
+        found = heard.get(timeout=LIMIT)
     finally:
         watch.close()
     assert found.facts[0] == "20 samples of shape 2, float64, values 0 to 39"
@@ -54,7 +53,7 @@ def test_nothing_is_read_while_the_owners_limits_object(tmp_path: Path, training
     data = DataSettings(path=str(tmp_path / "data.npz"))
     watch = DataWatch(training, data, heard.put, objection=objection, pause=0.01)
     for _ in range(3):
-        asked.get(timeout=PATIENCE)
+        asked.get(timeout=LIMIT)
     watch.close()
     assert heard.empty()
     assert training._child is None

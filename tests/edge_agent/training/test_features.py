@@ -27,7 +27,8 @@ from sojourn.parts import ClassCountEstimator, SignatureEstimator
 from sojourn.protocol.envelope import pack_blob
 from sojourn.store.blobs import FolderBlobs, ref_of
 from tests.edge_agent.training.kits import cut, uncut, visit_for, write_data
-from tests.edge_agent.training.test_process import Office, until
+from tests.edge_agent.training.test_process import Office
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -247,7 +248,7 @@ def test_a_training_process_keeps_features_in_its_cage_and_the_next_one_uses_the
             if key == "first":
                 written = kept.stat().st_ino
             os.kill(office.pid(), signal.SIGKILL)
-            until(lambda: office.workers._child is None)
+            wait_until(lambda: office.workers._child is None, "the end of the training process")
         assert kept.stat().st_ino == written
         here = Trainer(office.blobs, office.data).perform(visit_for(office.blobs, model=cut(), epochs=2))
         assert isinstance(here, Trained)
@@ -258,12 +259,13 @@ def test_a_training_process_keeps_features_in_its_cage_and_the_next_one_uses_the
 
 
 def test_kill_9_while_features_are_written_leaves_nothing_behind(tmp_path: Path) -> None:
-    office = Office(tmp_path)
+    # So small a share of the processor that writing them takes minutes: it is not over before it is looked at.
+    office = Office(tmp_path, limits=Limits(LimitSettings(cpu_share=0.01), tmp_path))
     try:
-        write_data(tmp_path / "data.npz", samples=20_000)
+        write_data(tmp_path / "data.npz", samples=100_000)
         folder = office.workers.features.folder
         office.train("killed", model=cut())
-        until(lambda: folder.exists() and any(path.stat().st_size > 4096 for path in folder.glob(".*.new")))
+        wait_until(lambda: any(path.stat().st_size > 4096 for path in folder.glob(".*.new")), "a half-written file")
         os.kill(office.pid(), signal.SIGKILL)
         event = office.outcome()
         assert isinstance(event, DidNot)

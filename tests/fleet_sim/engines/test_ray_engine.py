@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +34,7 @@ from tests.fleet_sim.engines.shares import (
     train,
     visit,
 )
+from tests.waiting import LIMIT, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,14 +46,23 @@ NODE: dict[str, Any] = {
     "object_store_memory": 80 << 20,
     "include_log_monitor": False,
 }
-LEAN = {
-    "RAY_prestart_worker_first_driver": "0",
-    "RAY_health_check_initial_delay_ms": "1000",
-    "RAY_health_check_period_ms": "500",
-    "RAY_health_check_timeout_ms": "2000",
-    "RAY_health_check_failure_threshold": "2",
+LEAN: dict[str, Any] = {
+    "prestart_worker_first_driver": False,
+    "health_check_initial_delay_ms": 1000,
+    "health_check_period_ms": 500,
+    "health_check_failure_threshold": 2,
+    "health_check_timeout_ms": int(LIMIT * 1000),
+    "timeout_ms_task_wait_for_death_info": int(LIMIT * 1000),
+    "memory_monitor_refresh_ms": 0,
 }
-"""Processes start for actors only, and a node that is dead is found to be so in two seconds instead of fifteen."""
+"""Processes start for actors only, and a node that is dead is found to be so in two seconds instead of fifteen.
+
+A node that is only slow to answer is not dead: the connection to one that is dead is refused at once. Nor is an actor
+called unavailable because the cluster takes more than a second to find out that it has died; and none is ended because
+other programs have filled the machine's memory.
+"""
+START = {"RAY_gcs_server_port_wait_time_s": f"{LIMIT:.0f}", "RAY_memory_monitor_refresh_ms": "0"}
+"""What Ray reads before there is a cluster that could say it."""
 DEVICES = ("dev-0", "dev-1", "dev-2", "dev-3")
 TEXT = """
 strategy = "feddyn"
@@ -80,12 +89,15 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     folder = os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
-    os.environ |= LEAN
+    os.environ |= START
     made = Cluster()
     try:
-        made.add_node(**NODE, include_dashboard=False)
-        made.add_node(**NODE)
-        yield made
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ray_engine, "PATIENCE", LIMIT)
+            patch.setattr(ray_cluster, "KNOCK", LIMIT)
+            made.add_node(**NODE, include_dashboard=False, _system_config=dict(LEAN))
+            made.add_node(**NODE)
+            yield made
     finally:
         ray.shutdown()
         made.shutdown()
@@ -140,19 +152,23 @@ def connected() -> bool:
     return bool(ray.is_initialized())
 
 
-def wait_until(true: Any) -> None:
-    until = time.monotonic() + 90
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.05)
-
-
 def started(engine: RayEngine, number: int) -> list[Any]:
     """`number` visits that do not end by themselves, all under way."""
     blobs = MemoryBlobs()
     futures = [engine.start("dev-0", f"long {each}", long_visit(blobs), blobs) for each in range(number)]
-    wait_until(lambda: all(future.running() for future in futures))
+    wait_until(lambda: all(future.running() for future in futures), f"{number} visits that are under way")
     return futures
+
+
+def is_dead(actor: Any) -> bool:
+    """Whether the cluster knows that an actor has ended: `ray.kill` returns before it does."""
+    import ray
+
+    try:
+        ray.get(actor.about.remote())
+    except ray.exceptions.ActorDiedError:
+        return True
+    return False
 
 
 def test_two_nodes_give_the_bits_of_the_serial_engine(engine: RayEngine) -> None:
@@ -228,6 +244,7 @@ def test_while_nobody_can_train_visits_fail(alone: RayEngine, monkeypatch: pytes
     monkeypatch.setattr(ray_engine, "PATIENCE", 0.5)
     thread._make = lambda: ray_engine._Actor(ray, nowhere.remote((0, 0), ()), thread._actor._stored)
     thread._actor.kill()
+    wait_until(lambda: is_dead(thread._actor._actor), "the death of the actor")
     blobs = MemoryBlobs()
     futures = [alone.start("dev-0", str(each), visit("sgd", blobs), blobs) for each in range(2)]
     first, second = (future.result().event for future in futures)
@@ -293,9 +310,9 @@ def test_without_a_free_cpu_there_is_an_error_and_actors_join_when_there_is_one(
     with pytest.raises(MachineError, match="of the 2 CPUs of Ray's cluster none was free for 1 s"):
         RayEngine(shards(), 1)
     assert connected()  # the connection was somebody's
-    monkeypatch.setattr(ray_engine, "PATIENCE", 60.0)
+    monkeypatch.setattr(ray_engine, "PATIENCE", LIMIT)
     ray.kill(first)
-    wait_until(lambda: ray.available_resources().get("CPU", 0) == 1)
+    wait_until(lambda: ray.available_resources().get("CPU", 0) == 1, "a free CPU", ray.available_resources)
     engine = RayEngine(shards(), 1)
     try:
         assert "1 of 2 actors are there" in caplog.text
@@ -307,14 +324,13 @@ def test_without_a_free_cpu_there_is_an_error_and_actors_join_when_there_is_one(
         engine.close()
 
 
-def test_a_node_that_dies_fails_its_visit_and_the_other_goes_on(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_dies_fails_its_visit_and_the_other_goes_on(cluster: Any) -> None:
     engine = RayEngine(shards(), 1, address=cluster.address)
     try:
         futures = started(engine, 2)
-        monkeypatch.setattr(ray_engine, "PATIENCE", 1.0)
         (node,) = cluster.worker_nodes
         cluster.remove_node(node, allow_graceful=False)
-        wait_until(lambda: any(future.done() for future in futures))
+        wait_until(lambda: any(future.done() for future in futures), "the end of a visit on the node that died")
         (fallen,) = (future for future in futures if future.done())
         event = fallen.result().event
         assert isinstance(event, DidNot)
@@ -347,7 +363,7 @@ def test_a_wrong_address_is_said_soon(monkeypatch: pytest.MonkeyPatch) -> None:
             ray_cluster.join(unsaid, 1, 0)
 
 
-def test_who_listens_but_is_not_ray_is_told_apart() -> None:
+def test_who_listens_but_is_not_ray_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:
@@ -355,6 +371,7 @@ def test_who_listens_but_is_not_ray_is_told_apart() -> None:
                 caller.recv(64)
                 caller.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
+        monkeypatch.setattr(ray_cluster, "KNOCK", LIMIT)
         threading.Thread(target=answer, daemon=True).start()
         place = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(MachineError, match=f"what listens at {place} is not a cluster of Ray"):
@@ -393,8 +410,8 @@ def test_a_folder_of_ones_own_is_made_and_one_that_cannot_be_is_said(
 
 
 def test_a_cluster_of_its_own_keeps_to_this_machine_and_ends_with_its_run() -> None:
-    script = """
-import os, psutil
+    script = f"""
+import contextlib, os, psutil
 from fleet_sim.engines import choose
 from tests.fleet_sim.engines.shares import shards, train
 engine, why = choose(shards(), engine="ray", workers=1)
@@ -404,15 +421,19 @@ try:
     raise KeyboardInterrupt
 except KeyboardInterrupt:
     family = psutil.Process().children(recursive=True)
-    listening = {c.laddr.ip for p in family for c in p.net_connections("tcp") if c.status == "LISTEN"}
+    listening = set()
+    for each in family:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            listening |= {{c.laddr.ip for c in each.net_connections("tcp") if c.status == "LISTEN"}}
 finally:
     engine.close()
-_, left = psutil.wait_procs(family, timeout=30)
+_, left = psutil.wait_procs(family, timeout={LIMIT})
 print(why, *sorted(listening), os.path.exists(folder), [each for each in left if each.status() != "zombie"], sep="|")
 """
     env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     with tempfile.TemporaryDirectory(prefix="own-", dir="/tmp") as folder:
         env["RAY_TMPDIR"] = f"{folder}/new"  # one that is not there yet
+        env |= START
         done = subprocess.run(
             [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT, env=env
         )

@@ -22,6 +22,7 @@ from fleet_sim.world.memory_fleet import CLOUD
 from sojourn.node.machine import Did, DidNot
 from sojourn.node.workers import attempt
 from sojourn.protocol.messages import Stop
+from tests.waiting import LIMIT
 
 TEXT = """
 strategy = "visit"
@@ -44,7 +45,7 @@ class Slow:
 
     def __call__(self, work: Any) -> Any:
         if isinstance(work, MeasureRound):
-            assert self.go.wait(60)
+            assert self.go.wait(LIMIT)
             return MEASURED
         return type(work).__name__
 

@@ -7,7 +7,6 @@ import datetime as dt
 import ipaddress
 import socket
 import threading
-import time
 from typing import TYPE_CHECKING, Self
 
 from cryptography import x509
@@ -18,6 +17,7 @@ from cryptography.x509.oid import NameOID
 from sojourn.links import mqtt
 from sojourn.links.mqtt import MqttLink
 from sojourn.links.settings import BrokerSettings
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,17 +27,9 @@ if TYPE_CHECKING:
 
     from sojourn.links.link import Link, Will
 
-SECONDS = 30.0
-"""Far more than anything here takes."""
 _PUBLISH = 3
-
-
-def expect(condition: Callable[[], bool], what: str = "it") -> None:
-    """Wait until it holds."""
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen"
-        time.sleep(0.01)
+expect = wait_until
+"""For tests that know it by this name."""
 
 
 def make_hasty(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +77,7 @@ class Node:
         self.link = MqttLink(settings, name)
         self.link.open(self.ear, filters, will)
         if wait:
-            expect(lambda: self.ear.ups >= 1, f"{name} connecting ({self.ear.downs})")
+            wait_until(lambda: self.ear.ups >= 1, f"the connection of {name}", lambda: self.ear.downs)
 
     def __enter__(self) -> Self:
         return self
@@ -95,11 +87,26 @@ class Node:
 
     def assert_hears(self, payload: bytes) -> None:
         """Wait for a payload."""
-        expect(lambda: payload in self.ear.payloads, f"hearing {payload[:20]!r}")
+        wait_until(lambda: payload in self.ear.payloads, f"{payload[:20]!r} to arrive", lambda: self.ear.downs)
+
+    def assert_acknowledged(self) -> None:
+        """Wait until the broker has answered for all that was published, also where it let nothing through.
+
+        What the broker sent to this node before it answered has arrived by then, too: answers keep their order.
+        """
+        wait_until(self._is_acknowledged, "the broker's acknowledgements", lambda: self.ear.downs)
 
     def assert_told(self, *words: str) -> None:
         """Wait for a reason that holds all the words."""
-        expect(lambda: any(all(word in why for word in words) for why in self.ear.downs), f"{words}")
+        wait_until(
+            lambda: any(all(word in why for word in words) for why in self.ear.downs),
+            f"a reason with {words}",
+            lambda: self.ear.downs,
+        )
+
+    def _is_acknowledged(self) -> bool:
+        session = self.link._session
+        return session is not None and session._window.is_empty
 
 
 class ScriptedBroker:
@@ -113,6 +120,7 @@ class ScriptedBroker:
         self._answer = answer
         self._hang_up_on = hang_up_on
         self._deaf = deaf
+        self._left = threading.Event()
         self._server = socket.create_server(("127.0.0.1", 0))
         self.settings = BrokerSettings(host="127.0.0.1", port=self._server.getsockname()[1])
         self._open: list[socket.socket] = []
@@ -122,6 +130,10 @@ class ScriptedBroker:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._left.set()
+        # Closing alone would leave the thread in accept(), and the port in use.
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
         self.cut()
 
@@ -147,9 +159,8 @@ class ScriptedBroker:
             client.sendall(self._answer(version))
             while version != self._hang_up_on:
                 if self._deaf:
-                    time.sleep(0.1)
-                    client.getpeername()
-                    continue
+                    self._left.wait()
+                    return
                 command, body = _packet(stream.read)
                 if command >> 4 == _PUBLISH:
                     self.last = body[-3:]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import resource
 import selectors
 import socket
 import ssl
 import struct
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ import pytest
 from sojourn.links.settings import BrokerSettings, TlsSettings
 from tests.sojourn.brokers.brokers import Node, make_hasty
 from tests.sojourn.brokers.guarded_broker import FLEET, GuardedBroker
+from tests.waiting import LIMIT, wait_until
 
 INBOX = f"sojourn/1/{FLEET}/edge/s1/in"
 LARGEST = 256_000
@@ -68,7 +71,7 @@ class RudeClient:
         assert isinstance(tls, TlsSettings)
         context = ssl.create_default_context(cafile=tls.ca_file)
         context.load_cert_chain(str(tls.certificate_file), tls.key_file)
-        plain = socket.create_connection(("localhost", settings.effective_port), timeout=20)
+        plain = socket.create_connection(("localhost", settings.effective_port), timeout=LIMIT)
         self._socket = context.wrap_socket(plain, server_hostname="localhost")
         self._send(0x10, b"\x00\x04MQTT\x04\x02\x00\x3c\x00\x03any")
         assert self._socket.recv(4)[0] == 0x20
@@ -93,6 +96,19 @@ class RudeClient:
         self._socket.sendall(bytes([command]) + length + body)
 
 
+def has_heard(node: Node, count: int) -> bool:
+    return len(node.ear.heard) >= count
+
+
+def hung_up(stranger: ssl.SSLSocket) -> str:
+    """How the broker ended the connection."""
+    try:
+        assert stranger.recv(1) == b""
+    except OSError as error:
+        return str(error)
+    return "EOF"
+
+
 def check_served(device: Node, edge: Node, name: str) -> None:
     """A device says something new, and the edge server hears it; neither was ever thrown out."""
     words = f"{name} {len(edge.ear.heard)}".encode()
@@ -112,9 +128,11 @@ def test_a_flood_of_retained_messages_leaves_nothing_behind(broker: Besieged) ->
             bad.keep(f"sojourn/1/{FLEET}/edge/s{number + 2}/in/bad", bytes(LARGEST))
         for number in range(FLOOD):  # as deep as topics go, since each level costs
             bad.keep(f"{INBOX}/bad{'/a' * 190}{number}", b"x")
-        for _ in range(20):  # where it may, again and again: to its edge server, and as its presence
+        for number in range(20):  # where it may, again and again: to its edge server, and as its presence
             bad.keep(f"{INBOX}/bad", bytes(LARGEST))
             bad.keep(f"sojourn/1/{FLEET}/device/bad/state", bytes(LARGEST))
+            # What waits for a slow reader is in the broker's memory, too, and is not what is measured.
+            wait_until(partial(has_heard, edge, 2 * (number + 1)), "the edge server to hear it")
         bad.wait()
         assert broker.memory() - before < 40 * LARGEST
         assert broker.process.poll() is None
@@ -133,7 +151,9 @@ def crowd(port: int, count: int) -> list[socket.socket]:
             each.connect_ex(("127.0.0.1", port))
             waiting.register(each, selectors.EVENT_WRITE)
         while waiting.get_map():
-            for key, _ in waiting.select(20):
+            ready = waiting.select(LIMIT)
+            assert ready, f"{len(waiting.get_map())} of {count} connections are not made"
+            for key, _ in ready:
                 waiting.unregister(key.fileobj)
     return made
 
@@ -155,12 +175,11 @@ def test_strangers_without_a_certificate_are_thrown_out_before_they_say_a_word(b
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with Node(broker.edge, "s1", [f"{INBOX}/+"]) as edge, Node(broker.good[0], "pi-0") as good:
         for _ in range(100):
-            plain = socket.create_connection(("127.0.0.1", broker.listeners.certificate), timeout=20)
+            plain = socket.create_connection(("127.0.0.1", broker.listeners.certificate), timeout=LIMIT)
             with context.wrap_socket(plain) as stranger:
                 with contextlib.suppress(OSError):
                     stranger.sendall(b"\x10\xf0\xa6\x12")
-                with pytest.raises(OSError, match=r"(?i)certificate.required|EOF|reset"):
-                    stranger.recv(1)
+                assert re.search(r"(?i)certificate.required|EOF|reset", hung_up(stranger))
         check_served(good, edge, "pi-0")
 
 
@@ -173,8 +192,10 @@ def test_a_full_listener_takes_nothing_from_servers_on_the_brokers_machine(tmp_p
         strangers = [socket.create_connection(("127.0.0.1", broker.listeners.certificate)) for _ in range(60)]
         with Node(broker.edge, "s1", [f"{INBOX}/+"]) as edge:
             check_served(good, edge, "pi-0")
+            before = broker.said()
             with Node(broker.good[1], "pi-1", wait=False) as late:
                 late.assert_told("")
+                broker.assert_says_again("max_connections exceeded", before)
                 assert late.ear.ups == 0
                 for stranger in strangers:
                     stranger.close()

@@ -14,8 +14,9 @@ from sojourn.brokers.acl import CLEANER, Members, acl_lines, left_behind
 from sojourn.brokers.clearing import clear
 from sojourn.errors import ConfigError
 from tests.forked import sojourn
-from tests.sojourn.brokers.brokers import Node, expect
+from tests.sojourn.brokers.brokers import Node
 from tests.sojourn.brokers.guarded_broker import FLEET, GuardedBroker
+from tests.waiting import LIMIT, wait_until
 
 WITHOUT = Members(devices=("d1", "d2"), edges=("e",), clouds=("c",), operators=("o",))
 WITH = msgspec.structs.replace(WITHOUT, homes=("ha",), home_prefix="homes/here")
@@ -88,21 +89,27 @@ def test_the_command_makes_an_account_that_may_look_and_removing_it_ends_that(tm
         with Node(look, "home-assistant", ["#"]) as home, Node(edge, "e", ["homes/status"]) as server:
             for topic in (*shown["d"], *shown["gone"]):
                 server.link.publish(topic, b"x", retain=True)
-            expect(partial(_has_heard, home, {*shown["d"], *shown["gone"]}))
+            wait_until(
+                partial(_has_heard, home, {*shown["d"], *shown["gone"]}), "what is shown", lambda: home.ear.heard
+            )
             for topic in (shown["d"][0], f"sojourn/1/{FLEET}/edge/e/in/home-assistant", "homes/other", "homes/status"):
                 home.link.publish(topic, b"from-home")
-            expect(lambda: bool(server.ear.heard))
+            home.assert_acknowledged()
+            wait_until(lambda: server.ear.heard, "Home Assistant's status")
             assert server.ear.heard == [("homes/status", b"from-home")]
             assert {topic for topic, payload in home.ear.heard if payload == b"from-home"} <= {"homes/status"}
         left = folders.remove(broker.folder, "gone")
         broker.reload()
-        assert clear(broker.folder, "gone", left, 20.0)
+        assert clear(broker.folder, "gone", left, LIMIT)
         with Node(look, "home-assistant", [f"sojourn/home-assistant/{FLEET}/e/+/state"]) as home:
-            expect(partial(_has_heard, home, {shown["d"][1]}))
+            home.assert_hears(b"x")
+            home.link.publish("homes/status", b"from-home")  # answered after all that was kept
+            home.assert_acknowledged()
+            assert _has_heard(home, {shown["d"][1]})
         left = folders.remove(broker.folder, "home-assistant")
         assert not {f"topic write {topic}" for topic in shown["d"]} & set(_edge_block(broker))
         broker.reload()
-        assert clear(broker.folder, "home-assistant", left, 20.0)
+        assert clear(broker.folder, "home-assistant", left, LIMIT)
 
 
 def _edge_block(broker: GuardedBroker) -> list[str]:

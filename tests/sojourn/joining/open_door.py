@@ -20,6 +20,7 @@ from sojourn.joining import asking
 from sojourn.joining.identity import Membership, NodeIdentity
 from sojourn.joining.token import Token
 from sojourn.joining.words import RequestNoted, Welcome
+from tests.waiting import wait_until
 
 FLEET = "field"
 DAY = 86_400.0
@@ -54,6 +55,10 @@ class OpenDoor:
         with folders.alone(self.folder):
             return joining.reject(self.folder, names or None, self.now())
 
+    def met(self) -> int:
+        """How many connections the door serves now."""
+        return self.door._open.total()
+
     def fleet(self) -> FleetFile:
         return folders.read(self.folder)
 
@@ -77,10 +82,7 @@ def open_door(folder: Path) -> Iterator[OpenDoor]:
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        deadline = time.monotonic() + 20
-        while made.door.port == 0:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: made.door.port, "the door to open")
         fleet = msgspec.structs.replace(folders.read(folder), door=made.door.port)
         folders.write(folder, fleet, folders.hashes_of(folder))
         yield made

@@ -22,7 +22,9 @@ from sojourn.links import mqtt, session
 from sojourn.links.link import PORTABLE_PAYLOAD, Link, Will
 from sojourn.links.mqtt import MqttLink
 from sojourn.links.settings import BrokerSettings, LocalBroker, Protocol
-from tests.sojourn.brokers.brokers import Ear, Node, ScriptedBroker, expect, make_hasty
+from tests.ports import free_ports
+from tests.sojourn.brokers.brokers import Ear, Node, ScriptedBroker, make_hasty
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,6 +51,20 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     make_hasty(monkeypatch)
 
 
+@pytest.fixture
+def unheard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links leave without waiting for acknowledgements, which never come."""
+    monkeypatch.setattr(mqtt, "_FLUSH_SECONDS", 0.0)
+
+
+@pytest.fixture
+def without_collection() -> Iterator[None]:
+    """No garbage collection."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
 def at(broker: Broker, protocol: Protocol = "auto", max_payload: int | None = None) -> BrokerSettings:
     return BrokerSettings(host=broker.host, port=broker.port, protocol=protocol, max_payload=max_payload)
 
@@ -69,7 +85,7 @@ def test_messages_arrive_whole(request: pytest.FixtureRequest, kind: str, protoc
         assert sender.link.payload_limit == limit
         for payload in sent:
             sender.link.publish("t/x", payload)
-        expect(lambda: len(receiver.ear.heard) == len(sent))
+        wait_until(lambda: len(receiver.ear.heard) == len(sent), "all messages")
     assert sorted(receiver.ear.heard) == sorted(("t/x", payload) for payload in sent)
 
 
@@ -92,7 +108,7 @@ def test_many_threads_may_publish_at_once(mosquitto: Broker) -> None:
         threads = [threading.Thread(target=say, args=(first,)) for first in range(0, 2_000, 250)]
         for thread in threads:
             thread.start()
-        expect(lambda: len(receiver.ear.heard) == 2_000)
+        wait_until(lambda: len(receiver.ear.heard) == 2_000, "all messages")
     assert sorted(receiver.ear.payloads) == [n.to_bytes(2, "big") for n in range(2_000)]
 
 
@@ -130,7 +146,7 @@ def test_what_is_said_on_link_up_is_heard_by_ourselves(mosquitto: Broker) -> Non
 
     ear, link = Greeter(), MqttLink(at(mosquitto), "greeter")
     link.open(ear, ["self/in"], None)
-    expect(lambda: ear.payloads == [b"hello"])
+    wait_until(lambda: ear.payloads == [b"hello"], "its own greeting")
     link.close()
 
 
@@ -165,7 +181,8 @@ def test_a_limit_is_known_before_the_first_connect() -> None:
 
 
 def test_the_link_comes_back_after_kill_9_of_the_broker(tmp_path: Path, hasty: None) -> None:
-    first = start_broker(LocalBroker(kind="mosquitto"), tmp_path)
+    # Not any free port: the system could give that one to another program while no broker has it.
+    first = start_broker(LocalBroker(kind="mosquitto", port=free_ports(1)[0]), tmp_path)
     settings = at(first)
     with Node(settings, "receiver", ["t"]) as receiver, Node(settings, "sender") as sender:
         sender.link.publish("t", b"before")
@@ -176,20 +193,20 @@ def test_the_link_comes_back_after_kill_9_of_the_broker(tmp_path: Path, hasty: N
         sender.link.publish("t", b"said to nobody")
         first.stop()
         with start_broker(LocalBroker(kind="mosquitto", port=first.port), tmp_path):
-            expect(lambda: receiver.ear.ups == 2 and sender.ear.ups == 2)
+            wait_until(lambda: receiver.ear.ups == 2 and sender.ear.ups == 2, "both to come back")
             sender.link.publish("t", b"after")
             receiver.assert_hears(b"after")
     assert receiver.ear.payloads == [b"before", b"after"]
 
 
-def test_what_was_unacknowledged_is_not_resent_after_a_reconnect(hasty: None) -> None:
+def test_what_was_unacknowledged_is_not_resent_after_a_reconnect(hasty: None, unheard: None) -> None:
     with ScriptedBroker(lambda _: ACCEPTED_3) as broker, Node(broker.settings) as node:
         node.link.publish("t", b"never acknowledged")
-        expect(lambda: broker.publishes == 1)
+        wait_until(lambda: broker.publishes == 1, "the first message")
         broker.cut()
-        expect(lambda: node.ear.ups == 2)
+        wait_until(lambda: node.ear.ups == 2, "the link to come back")
         node.link.publish("t", b"new")
-        expect(lambda: broker.publishes == 2)
+        wait_until(lambda: broker.publishes == 2, "the second message")
         assert broker.last == b"new"
 
 
@@ -220,7 +237,7 @@ def test_closing_delivers_what_was_sent_and_no_will(mosquitto: Broker) -> None:
         with Node(at(mosquitto), "closing", (), Will("state/closing", b"gone")) as closing:
             for n in range(200):
                 closing.link.publish("t", n.to_bytes(2, "big") * 500)
-        expect(lambda: len(watcher.ear.heard) == 200)
+        wait_until(lambda: len(watcher.ear.heard) == 200, "all messages")
         with Node(at(mosquitto), "other") as other:
             other.link.publish("t", b"end")
             watcher.assert_hears(b"end")
@@ -237,14 +254,13 @@ def test_a_closed_link_is_silent_and_a_second_open_is_our_fault(mosquitto: Broke
 
 def test_closing_while_connecting_ends_the_connection() -> None:
     with ScriptedBroker(lambda _: b"") as broker, Node(broker.settings, wait=False) as node:
-        expect(lambda: broker.versions == [5])
+        wait_until(lambda: broker.versions == [5], "a connection")
         node.link.close()
-        expect(lambda: broker.ended == 1)
+        wait_until(lambda: broker.ended == 1, "its end")
         assert (broker.versions, node.ear.ups, node.ear.downs) == ([5], 0, [])
 
 
-def test_a_lost_connection_leaves_nothing_in_memory(hasty: None) -> None:
-    gc.disable()
+def test_a_lost_connection_leaves_nothing_in_memory(hasty: None, unheard: None, without_collection: None) -> None:
     with ScriptedBroker(lambda _: ACCEPTED_3) as broker, Node(broker.settings) as node:
         node.link.publish("t", bytes(60_000))
         session = node.link._session
@@ -252,9 +268,8 @@ def test_a_lost_connection_leaves_nothing_in_memory(hasty: None) -> None:
         client = weakref.ref(session._client)
         del session
         broker.cut()
-        expect(lambda: node.ear.ups == 2)
-        expect(lambda: client() is None, "the end of paho's client")
-    gc.enable()
+        wait_until(lambda: node.ear.ups == 2, "the link to come back")
+        wait_until(lambda: client() is None, "the end of paho's client")
 
 
 def test_small_messages_are_not_held_back(mosquitto: Broker) -> None:
@@ -273,7 +288,7 @@ def test_a_broker_that_does_not_know_mqtt_5_gets_3(refusal: bytes, hasty: None) 
             assert broker.versions == [5, 4]
             assert node.link.payload_limit == PORTABLE_PAYLOAD
             broker.cut()
-            expect(lambda: node.ear.ups == 2)
+            wait_until(lambda: node.ear.ups == 2, "the link to come back")
         assert broker.versions == [5, 4, 4]
 
 
@@ -287,7 +302,7 @@ def test_an_idle_link_sleeps(mosquitto: Broker, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(session.Session, "_nap", counted)
     with Node(at(mosquitto), "idle", ["t"]) as idle:
-        expect(lambda: naps[-1:] == [7.5])
+        wait_until(lambda: naps[-1:] == [7.5], "the link to be idle")
         before = len(naps)
         with Node(at(mosquitto), "other") as other:
             other.link.publish("t", b"x")

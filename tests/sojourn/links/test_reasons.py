@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,9 @@ import pytest
 from sojourn.brokers.run import start_broker
 from sojourn.links.reasons import cannot_connect
 from sojourn.links.settings import BrokerSettings, LocalBroker
-from tests.sojourn.brokers.brokers import Node, ScriptedBroker, expect, make_hasty
+from tests.ports import free_ports
+from tests.sojourn.brokers.brokers import Node, ScriptedBroker, make_hasty
+from tests.waiting import wait_until
 
 NOT_AUTHORISED_5 = b"\x20\x03\x00\x87\x00"
 ACCEPTED_5 = b"\x20\x03\x00\x00\x00"
@@ -28,15 +29,14 @@ def test_a_refusal_is_told_once_and_tried_again(caplog: pytest.LogCaptureFixture
     caplog.set_level(logging.INFO, "sojourn")
     scripted = ScriptedBroker(lambda _: NOT_AUTHORISED_5, hang_up_on=5)
     with scripted as broker, Node(broker.settings, wait=False) as node:
-        expect(lambda: len(broker.versions) >= 4)
+        wait_until(lambda: len(broker.versions) >= 4, "four tries")
     assert len(node.ear.downs) == len(caplog.messages) == 1
     assert "not authorised" in node.ear.downs[0]
     assert set(broker.versions) == {5}
 
 
 def test_nobody_there_and_no_such_host_are_told_in_words() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    (port,) = free_ports(1)
     with Node(BrokerSettings(host="127.0.0.1", port=port), wait=False) as node:
         node.assert_told(f"no broker listens at 127.0.0.1:{port}")
     for host in ("no-such-host.invalid", "two..dots"):

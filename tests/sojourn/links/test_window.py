@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from sojourn.links import window
-from tests.sojourn.brokers.brokers import Node, ScriptedBroker, expect
+from sojourn.links import mqtt, window
+from tests.sojourn.brokers.brokers import Node, ScriptedBroker
+from tests.waiting import wait_until
 
 ACCEPTED_3 = b"\x20\x02\x00\x00"
 ACCEPTED_5_RECEIVES_3 = b"\x20\x06\x00\x00\x03\x21\x00\x03"
+
+
+@pytest.fixture(autouse=True)
+def unheard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links leave without waiting for acknowledgements, which never come."""
+    monkeypatch.setattr(mqtt, "_FLUSH_SECONDS", 0.0)
 
 
 def test_no_more_is_in_flight_than_the_broker_receives() -> None:
     with ScriptedBroker(lambda _: ACCEPTED_5_RECEIVES_3) as broker, Node(broker.settings) as node:
         for n in range(10):
             node.link.publish("t", bytes([n]))
-        expect(lambda: broker.publishes == 3)
+        wait_until(lambda: broker.publishes == 3, "three messages")
         node.link.close()
+        wait_until(lambda: broker.ended == len(broker.versions), "all to be read")
         assert broker.publishes == 3
 
 
@@ -25,8 +33,9 @@ def test_no_more_bytes_are_in_flight_than_a_slow_uplink_bears() -> None:
         for _ in range(40):
             node.link.publish("t", bytes(60_000))
         allowed = 60 * window.SLOWEST_UPLINK // 60_001
-        expect(lambda: broker.publishes == allowed)
+        wait_until(lambda: broker.publishes == allowed, "as many as fit")
         node.link.close()
+        wait_until(lambda: broker.ended == len(broker.versions), "all to be read")
         assert broker.publishes == allowed
 
 

@@ -1,0 +1,14 @@
+"""Whether a process that a test has seen still runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or only waits to be reaped: the process that adopts it may take its time."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state in "ZX"
