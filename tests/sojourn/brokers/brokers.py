@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from sojourn.links.link import Link, Will
 
 _PUBLISH = 3
-expect = wait_until
-"""For tests that know it by this name."""
 
 
 def make_hasty(monkeypatch: pytest.MonkeyPatch) -> None:
