@@ -18,7 +18,7 @@ from subprocess import CompletedProcess
 from typing import TYPE_CHECKING, NoReturn
 
 from tests.there import there
-from tests.waiting import LIMIT
+from tests.waiting import LIMIT, WHOLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,7 +102,7 @@ def run(*arguments: str, folder: Path = Path(), typed: str = "") -> CompletedPro
     with tempfile.TemporaryDirectory() as place:
         log, errors = Path(place) / "log", Path(place) / "errors"
         started = Forked(arguments, log, folder, errors=errors, typed=typed)
-        code = started.wait()
+        code = started.wait(WHOLE)
         if code is None:
             started.kill()
         return CompletedProcess(

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 LIMIT = 120.0
 """Seconds until a test gives up: far more than a stalled machine needs, and free when the test passes."""
+WHOLE = 3 * LIMIT
+"""The same for a command that compiles, trains and ends: its steps take their time one after the other."""
 _PAUSE = 0.02
 
 

@@ -15,7 +15,7 @@ from sojourn.protocol.topics import Address, inbox_filter
 if TYPE_CHECKING:
     from sojourn.links.settings import BrokerSettings
 
-_PATIENCE = 10.0
+_PATIENCE = 20.0
 _VERSIONS = {
     "auto": (MQTTProtocolVersion.MQTTv5, MQTTProtocolVersion.MQTTv311),
     "5": (MQTTProtocolVersion.MQTTv5,),

@@ -39,6 +39,8 @@ HEADER_ROOM = 256
 """What a packet holds besides its payload: our longest topic has 212 bytes, the rest is MQTT's."""
 _FLUSH_STEP = 0.005
 _CONNECT_SECONDS = 10.0
+_SUBSCRIBE_SECONDS = 30.0
+"""For a broker that has accepted the connection to confirm the subscriptions: it is alive, and may be busy."""
 _CALLBACKS = ("on_connect", "on_subscribe", "on_disconnect", "on_message")
 
 
@@ -179,6 +181,7 @@ class Session:
             )
             return
         self._connected = True
+        self._deadline = time.monotonic() + _SUBSCRIBE_SECONDS
         self.payload_limit = self._limit(getattr(given, "MaximumPacketSize", None))
         self._window.open(self._client.keepalive, getattr(given, "ReceiveMaximum", MAX_MESSAGES_IN_FLIGHT))
         if self._identity.filters:

@@ -22,14 +22,12 @@ from pathlib import Path
 
 from sojourn.brokers.run import die_with_parent
 from tests.docs.pages import ROOT, blocks, runs_on, section
-from tests.waiting import LIMIT, wait_until
+from tests.waiting import LIMIT, WHOLE, wait_until
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 FIRST, MACHINES, BACK = "## Your own images, your own model", "## More than one machine", "## The model goes back"
 ADDRESS = "192.168.1.10"
 """Where the page has its broker."""
-LONGEST = 3 * LIMIT
-"""Seconds for one command: some compile and train."""
 _GET_FLAGS, _SET_FLAGS, _SET_ADDRESS = 0x8913, 0x8914, 0x8916
 _UP, _RUNNING = 0x1, 0x40
 
@@ -85,7 +83,7 @@ class Walk:
                     self.wait_for(edge, f"device {name} is here", before)
             self.told.append({"command": command, "code": None, "said": ""})
             return
-        code = started.wait(LONGEST)
+        code = started.wait(WHOLE)
         self.told.append({"command": command, "code": code, "said": log.read_text()})
         if code:
             self.give_up()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tests import forked
 from tests.forked import Forked
 from tests.ports import free_ports
-from tests.waiting import LIMIT, wait_until
+from tests.waiting import LIMIT, WHOLE, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ def sojourn(*arguments: str, folder: Path, tree: Path | None = None) -> str:
         env=environment_of(tree),
         capture_output=True,
         text=True,
-        timeout=LIMIT,
+        timeout=WHOLE,
         check=False,
     )
     assert done.returncode == 0, f"sojourn {' '.join(arguments)}\n{done.stdout}\n{done.stderr}"

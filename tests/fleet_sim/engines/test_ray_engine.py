@@ -412,8 +412,9 @@ def test_a_folder_of_ones_own_is_made_and_one_that_cannot_be_is_said(
 def test_a_cluster_of_its_own_keeps_to_this_machine_and_ends_with_its_run() -> None:
     script = f"""
 import contextlib, os, psutil
-from fleet_sim.engines import choose
+from fleet_sim.engines import choose, ray_engine
 from tests.fleet_sim.engines.shares import shards, train
+ray_engine.PATIENCE = {LIMIT}
 engine, why = choose(shards(), engine="ray", workers=1)
 folder = engine._cluster.folder
 try:
@@ -440,4 +441,5 @@ print(why, *sorted(listening), os.path.exists(folder), [each for each in left if
     why, *listening, folder, left = done.stdout.strip().split("|")
     assert why == "ray, as asked for: 1 actor on a cluster on this machine"
     assert {place.removeprefix("::ffff:") for place in listening} == {"127.0.0.1"}
-    assert (folder, left, done.stderr) == ("False", "[]", "")
+    assert (folder, left) == ("False", "[]")
+    assert "Traceback" not in done.stderr

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import pytest
 
 from coordinator.rounds import planning
+from fleet_sim import look_pace
 from fleet_sim import run as runs
-from fleet_sim.look_pace import LookPace
 from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation
 from fleet_sim.world import checkpoint, sleepers
@@ -93,7 +94,9 @@ def test_a_simulation_that_was_killed_goes_on_with_those_who_were_put_away(
 ) -> None:
     monkeypatch.setattr(sleepers, "AWAKE", 1)
     monkeypatch.setattr(checkpoint, "PAUSE", 0.0)
-    monkeypatch.setattr(LookPace, "is_due", lambda _pace, *, news: news)  # so that it is looked at after every round
+    # It is looked at after every round, however long that takes.
+    monkeypatch.setattr(look_pace, "REFRESH", math.inf)
+    monkeypatch.setattr(look_pace, "SHARE_WITH_NEWS", math.inf)
     changes: dict[str, object] = {"arranger.fraction": 0.5, "rounds": 4}
     whole = ended(begun(tmp_path / "whole", "scaffold", 12, **changes))
     cut = begun(tmp_path / "cut", "scaffold", 12, **changes)
