@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir
 import torch
 from torch import Tensor, fx
-from torch.onnx._internal.exporter import _core, _fx_passes, _ir_passes
+from torch.onnx._internal.exporter import _core, _ir_passes
+from torch.onnx._internal.fx.passes import type_promotion
 
 from coordinator.compiling.tidying import tidied
 from coordinator.compiling.tracing import Trainee, trace
@@ -123,9 +124,27 @@ def _traced(
 
     with _quiet(), torch.no_grad():
         graph = trace(function if fixed else alone, trainee.initial, batched, decompositions(), fixed)
-        # Where numbers of two types meet, ONNX wants one of them cast.
-        _fx_passes.insert_type_promotion_nodes(graph)
+        _cast_mixed_types(graph)
     return Traced(graph, names, results)
+
+
+def _cast_mixed_types(graph: fx.GraphModule) -> None:
+    """Insert casts where operands of two types meet: ONNX operators take one type."""
+    casting = type_promotion.InsertTypePromotion(graph)
+    casting.interpreter = _Casting(graph, type_promotion.TypePromotionTable())
+    casting.run()
+
+
+class _Casting(type_promotion._TypePromotionInterpreter):
+    """The exporter's own pass, which computes every value again: a trace has them, and casts do not change them."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        if n.op != "call_function":
+            return super().run_node(n)
+        with self._set_current_node(n):
+            if rule := type_promotion.get_type_promotion_rule(n, self.type_promotion_table):
+                self._maybe_promote_node(n, rule)
+        return n.meta["val"]
 
 
 def exported(traced: Traced) -> bytes:
