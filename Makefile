@@ -42,7 +42,7 @@ install: $(VENV)/dev.stamp  ## Install Sojourn and all that its tests and checks
 test: $(VENV)/dev.stamp  ## Run all tests
 	@.ci/install-packages $(TESTED_WITH)
 	@.ci/install-axe
-	@$(VENV)/bin/python -m pytest $(BOTH_CORES)
+	@$(VENV)/bin/python -m pytest $(BOTH_CORES) --durations=20
 
 # N: runs; BUSY: busy processes next to each; TESTS: files or folders, by default all.
 test-repeat: N ?= 10

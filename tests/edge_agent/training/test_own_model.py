@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parameters_to_vector
 
 from edge_agent.training.held_out import parted
 from edge_agent.training.own_model import GOOD, MINE, pull_towards
@@ -28,9 +29,10 @@ if TYPE_CHECKING:
     from edge_agent.training.work import Train, Trained
 
 LR, BATCH, SEED = 0.1, 8, 11
-U = compiled().initial * np.float32(0.9)
+INITIAL = parameters_to_vector(network().parameters()).detach().numpy()
+U = INITIAL * np.float32(0.9)
 """The model that a device receives."""
-OWN = compiled().initial * np.float32(1.1)
+OWN = INITIAL * np.float32(1.1)
 
 
 @pytest.fixture

@@ -21,13 +21,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edge_agent.training.work import Train, Trained
+    from sojourn.protocol.spec import ModelSpec
 
-SPEC, SEED, LR, BATCH = compiled_with_state().kit.model, 11, 0.05, 8
+SEED, LR, BATCH = 11, 0.05, 8
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
+
+
+def spec() -> ModelSpec:
+    return compiled_with_state().kit.model
 
 
 def visit(bench: Bench, test: float = 0.2, **task: Any) -> Train:
@@ -37,7 +42,7 @@ def visit(bench: Bench, test: float = 0.2, **task: Any) -> Train:
 
 def again(work: Train, before: Trained, received: Any, bench: Bench) -> Train:
     """The next visit, with another model received and what the first has left."""
-    vectors = {"model": save(bench.blobs, received, "float32", SPEC)}
+    vectors = {"model": save(bench.blobs, received, "float32", spec())}
     order = msgspec.structs.replace(work.visit, vectors=vectors)
     return msgspec.structs.replace(work, visit=order, memory=before.memory, remembered=1)
 
@@ -48,7 +53,7 @@ def written_out(bench: Bench, start: Any, rows: Any) -> Any:
     for index in batches(SEED, len(rows), BATCH, 2):
         x, y = bench.x[rows[index]][:, None].astype(np.float32), bench.y[rows[index]]
         _, gradient, state = graphs.loss_gradient_and_state(w, x, y)
-        w = np.concatenate([w[: SPEC.learnt] - np.float32(LR) * gradient, state])
+        w = np.concatenate([w[: spec().learnt] - np.float32(LR) * gradient, state])
     return w
 
 
@@ -70,16 +75,16 @@ def test_two_visits_follow_their_pseudo_code(bench: Bench, test: float) -> None:
     work, rows, w_0 = visit(bench, test), learnt_rows(bench, test), compiled_with_state().initial
     first = bench.perform(work)
     trained = written_out(bench, w_0, rows)
-    sent = load(bench.blobs, first.vectors["model"], SPEC)
-    np.testing.assert_allclose(sent, with_norms(trained, norms_of(w_0, SPEC), SPEC), atol=2e-6)
-    kept = load(bench.blobs, first.memory[NORMS], norm_spec(SPEC))
-    np.testing.assert_allclose(kept, norms_of(trained, SPEC), atol=2e-6)
+    sent = load(bench.blobs, first.vectors["model"], spec())
+    np.testing.assert_allclose(sent, with_norms(trained, norms_of(w_0, spec()), spec()), atol=2e-6)
+    kept = load(bench.blobs, first.memory[NORMS], norm_spec(spec()))
+    np.testing.assert_allclose(kept, norms_of(trained, spec()), atol=2e-6)
 
     received = w_0 + np.float32(0.01)  # as if others had moved the shared part, and the layers of the start too
     second = bench.perform(again(work, first, received, bench))
-    expected = written_out(bench, with_norms(received, kept, SPEC), rows)
-    sent = load(bench.blobs, second.vectors["model"], SPEC)
-    np.testing.assert_allclose(sent, with_norms(expected, norms_of(received, SPEC), SPEC), atol=2e-6)
+    expected = written_out(bench, with_norms(received, kept, spec()), rows)
+    sent = load(bench.blobs, second.vectors["model"], spec())
+    np.testing.assert_allclose(sent, with_norms(expected, norms_of(received, spec()), spec()), atol=2e-6)
     assert second.metrics["remembered"] == 1.0
     shared = bench.perform(again(work, msgspec.structs.replace(first, memory={}), received, bench))
     assert shared.vectors != second.vectors  # what is kept makes a difference to what is shared
@@ -89,9 +94,9 @@ def test_two_visits_follow_their_pseudo_code(bench: Bench, test: float) -> None:
 def test_the_numbers_received_go_back_in_every_encoding(bench: Bench, encoding: str) -> None:
     done, w_0 = bench.perform(visit(bench, encoding=encoding)), compiled_with_state().initial
     ref = done.vectors["model"]
-    sent, learnt = load(bench.blobs, ref, SPEC), SPEC.learnt
+    sent, learnt = load(bench.blobs, ref, spec()), spec().learnt
     whole = np.concatenate([sent[:learnt] + (w_0[:learnt] if ref.delta else 0), sent[learnt:]])
-    assert norms_of(whole, SPEC).tobytes() == norms_of(w_0, SPEC).tobytes()
+    assert norms_of(whole, spec()).tobytes() == norms_of(w_0, spec()).tobytes()
     assert not np.array_equal(whole, w_0)
 
 
@@ -107,14 +112,14 @@ def test_without_batchnorm_and_a_test_part_it_is_the_plain_visit(bench: Bench) -
 
 def test_a_device_tells_how_good_its_own_model_is_before_and_after(bench: Bench) -> None:
     done = bench.perform(visit(bench))
-    graphs, kept = Graphs(compiled_with_state().kit, 1), load(bench.blobs, done.memory[NORMS], norm_spec(SPEC))
+    graphs, kept = Graphs(compiled_with_state().kit, 1), load(bench.blobs, done.memory[NORMS], norm_spec(spec()))
     held = np.setdiff1d(np.arange(len(bench.y)), learnt_rows(bench, 0.2))
     x, y = bench.x[held][:, None].astype(np.float32), bench.y[held]
 
     def share(w: Any) -> float:
         return float(np.mean(graphs.logits(w, x).argmax(axis=1) == y))
 
-    own = with_norms(load(bench.blobs, done.vectors["model"], SPEC), kept, SPEC)
+    own = with_norms(load(bench.blobs, done.vectors["model"], spec()), kept, spec())
     assert done.metrics["own_accuracy"] == pytest.approx(share(own))
     assert done.metrics["merged_accuracy"] == pytest.approx(share(compiled_with_state().initial))
     assert done.metrics["own_loss"] == pytest.approx(graphs.loss(own, x, y), rel=1e-5)
