@@ -52,8 +52,10 @@ test-repeat: $(VENV)/dev.stamp  ## Run all tests N times and list those that did
 	@.ci/install-axe
 	@$(VENV)/bin/python -m tests.repeat --runs $(N) --busy $(BUSY) -- $(BOTH_CORES) $(TESTS)
 
+# More workers than usual: they are busy as well, and leave less of the cores to the four others.
 test-load:  ## Run the tests that start processes once, next to four busy processes
-	@$(MAKE) --no-print-directory test-repeat N=1 BUSY=4 TESTS="$(PROCESS_TESTS)"
+	@$(MAKE) --no-print-directory test-repeat N=1 BUSY=4 TESTS="$(PROCESS_TESTS)" \
+		BOTH_CORES="$(BOTH_CORES) --maxprocesses 6 --numprocesses 6"
 
 # Counting takes a third longer, so it is not a part of every run.
 coverage: $(VENV)/dev.stamp  ## Run all tests and tell which lines and branches they reach
