@@ -44,17 +44,17 @@ test: $(VENV)/dev.stamp  ## Run all tests
 	@.ci/install-axe
 	@$(VENV)/bin/python -m pytest $(BOTH_CORES) --durations=20
 
-# N: runs; BUSY: busy processes next to each; TESTS: files or folders, by default all.
+# N: runs; BUSY: busy processes next to each; TESTS: files or folders, by default all; ORDER=--in-order: not a random one.
 test-repeat: N ?= 10
 test-repeat: BUSY ?= 0
 test-repeat: $(VENV)/dev.stamp  ## Run all tests N times and list those that did not pass every time: make test-repeat N=10 BUSY=4
 	@.ci/install-packages $(TESTED_WITH)
 	@.ci/install-axe
-	@$(VENV)/bin/python -m tests.repeat --runs $(N) --busy $(BUSY) -- $(BOTH_CORES) $(TESTS)
+	@$(VENV)/bin/python -m tests.repeat --runs $(N) --busy $(BUSY) $(ORDER) -- $(BOTH_CORES) $(TESTS)
 
 # More workers than usual: they are busy as well, and leave less of the cores to the four others.
 test-load:  ## Run the tests that start processes once, next to four busy processes
-	@$(MAKE) --no-print-directory test-repeat N=1 BUSY=4 TESTS="$(PROCESS_TESTS)" \
+	@$(MAKE) --no-print-directory test-repeat N=1 BUSY=4 ORDER=--in-order TESTS="$(PROCESS_TESTS)" \
 		BOTH_CORES="$(BOTH_CORES) --maxprocesses 6 --numprocesses 6"
 
 # Counting takes a third longer, so it is not a part of every run.

@@ -1,7 +1,7 @@
 """Run the tests several times, and list every test that did not pass every time: `make test-repeat N=10 BUSY=4`.
 
-Each run takes the files in another random order, and starts with empty folders for everything that programs keep
-between two runs. With busy processes next to it, a run shows which tests depend on the speed of the machine.
+Each run takes the files in another random order by default, and starts with empty folders for everything that programs
+keep between two runs. With busy processes next to it, a run shows which tests depend on the speed of the machine.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.repeat", description="Run the tests several times.")
     parser.add_argument("--runs", type=int, default=10, metavar="N", help="Number of runs. Default: 10.")
     parser.add_argument("--busy", type=int, default=0, metavar="N", help="Number of busy processes. Default: 0.")
+    parser.add_argument("--in-order", action="store_true", help="Longest files first, as `make test` runs them.")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="Seed of the first run's order of files.")
     parser.add_argument("pytest", nargs="*", help="Arguments for pytest, after --.")
     options = parser.parse_args()
@@ -40,7 +41,8 @@ def main() -> int:
     for run in range(1, options.runs + 1):
         report, seed = REPORTS / f"{run}.xml", options.seed + run - 1
         start = time.monotonic()
-        code = _run([*options.pytest, f"--shuffle-files={seed}", f"--junit-xml={report}"], options.busy)
+        order = [] if options.in_order else [f"--shuffle-files={seed}"]
+        code = _run([*options.pytest, *order, f"--junit-xml={report}"], options.busy)
         outcomes = _outcomes(report)
         for test, outcome in outcomes.items():
             if outcome != "passed":
@@ -49,7 +51,8 @@ def main() -> int:
         broken += bool(code) and not (counts["failed"] or counts["error"])
         print(
             f"run {run} of {options.runs}: {', '.join(f'{counts[each]} {each}' for each in sorted(counts))}; "
-            f"{(time.monotonic() - start) / 60:.1f} min, {options.busy} busy processes, order {seed}, exit code {code}",
+            f"{(time.monotonic() - start) / 60:.1f} min, {options.busy} busy processes, "
+            f"{' '.join(order) or 'longest files first'}, exit code {code}",
             flush=True,
         )
     for test, counts in sorted(not_passed.items()):
