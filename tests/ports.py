@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import socket
 
+from tests.waiting import LIMIT
+
 _CHOICE = range(10_000, 32_000)
 """Below the ports that Linux (from 32,768) and macOS (from 49,152) give to outgoing connections: one of those could be
 taken in the seconds until a broker binds it, or while a broker is restarted."""
@@ -21,6 +23,15 @@ def free_ports(count: int) -> list[int]:
         if _reserve(port) and _is_free(port):
             found.append(port)
     return found
+
+
+def is_listening(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether a program accepts connections at this port."""
+    try:
+        socket.create_connection((host, port), timeout=LIMIT).close()
+    except OSError:
+        return False
+    return True
 
 
 def _reserve(port: int) -> bool:

@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,7 +23,7 @@ from selenium.common.exceptions import (
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
 
-from tests.ports import free_ports
+from tests.ports import free_ports, is_listening
 from tests.waiting import LIMIT, wait_until
 
 if TYPE_CHECKING:
@@ -224,7 +223,7 @@ def _served(command: list[str], port: int, env: dict[str, str] | None = None) ->
         return log.read()
 
     def over_or_listening() -> bool:
-        return process.poll() is not None or _listens(port)
+        return process.poll() is not None or is_listening(port)
 
     try:
         wait_until(over_or_listening, "sojourn web to listen", printed)
@@ -238,11 +237,3 @@ def _served(command: list[str], port: int, env: dict[str, str] | None = None) ->
             process.kill()
             process.wait()
         log.close()
-
-
-def _listens(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=LIMIT).close()
-    except OSError:
-        return False
-    return True

@@ -5,7 +5,6 @@ Two commands on a device: `sojourn agent join TOKEN`, `sojourn agent run agent.t
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import tomllib
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from sojourn.brokers.run import find_mosquitto
 from sojourn.joining.identity import NodeIdentity
 from tests.forked import Forked, sojourn
 from tests.live.live_fleet import compile_here, job_text, split_digits
-from tests.ports import free_ports
+from tests.ports import free_ports, is_listening
 from tests.there import there
 from tests.waiting import LIMIT, wait_until
 
@@ -62,7 +61,7 @@ class JoinedFleet:
         conf.write_text("user root\n" + (self.cloud / "broker" / "mosquitto.conf").read_text())
         with (self.folder / "broker.log").open("ab") as log:
             self.broker = subprocess.Popen([there(find_mosquitto()), "-c", str(conf)], stdout=log, stderr=log)
-        self.wait(lambda: answers(self.local) and answers(self.certificate_port), "the broker")
+        self.wait(lambda: is_listening(self.local) and is_listening(self.certificate_port), "the broker")
 
     def restart_broker(self, member: str) -> int:
         """Returns how often the member was connected before the new broker started."""
@@ -110,15 +109,6 @@ def fleet(tmp_path: Path) -> Iterator[JoinedFleet]:
     made = JoinedFleet(tmp_path)
     yield made
     made.stop()
-
-
-def answers(port: int) -> bool:
-    """Whether a program listens at this port."""
-    try:
-        socket.create_connection(("127.0.0.1", port), LIMIT).close()
-    except OSError:
-        return False
-    return True
 
 
 def chain(name: str, *, epochs: int = 1) -> str:

@@ -32,9 +32,9 @@ from sojourn.errors import ConfigError, ModelError
 from sojourn.local_http import AT_ONCE
 from sojourn.protocol.release import ProbeCheck
 from sojourn.protocol.spec import InputSpec
-from tests.edge_agent.processes import has_ended
 from tests.edge_agent.releases.releases_made import CLASSES, LINE, Shop, card_of, graph_of
 from tests.ports import free_ports
+from tests.processes import has_ended
 from tests.there import there
 from tests.waiting import LIMIT, wait_until
 

@@ -23,8 +23,8 @@ from edge_agent.training.work import Train, Trained, Warm, Warmed
 from sojourn.data.source import DataSettings
 from sojourn.node.machine import Did, DidNot, Doing
 from sojourn.store.blobs import FolderBlobs
-from tests.edge_agent.processes import has_ended
 from tests.edge_agent.training.kits import visit_for, write_data
+from tests.processes import has_ended
 from tests.waiting import LIMIT, wait_until
 
 if TYPE_CHECKING:

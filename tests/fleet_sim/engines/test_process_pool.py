@@ -33,6 +33,7 @@ from tests.fleet_sim.engines.shares import (
     train,
     visit,
 )
+from tests.processes import has_ended
 from tests.waiting import LIMIT, wait_until
 
 if TYPE_CHECKING:
@@ -48,20 +49,6 @@ def engine() -> Iterator[ProcessPoolEngine]:
     engine = ProcessPoolEngine(shards(), 2)
     yield engine
     engine.close()
-
-
-def alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    if not Path("/proc/self/stat").exists():
-        return True
-    try:
-        stat = Path(f"/proc/{process}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):  # it has ended since
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"  # an orphan that no process waits for stays as a zombie
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -124,7 +111,7 @@ def test_a_worker_that_is_killed_fails_its_visit_and_is_replaced() -> None:
         assert under_way.result().event == DidNot("long", "failed", "the worker that trained it died (-9)")
         assert_same(result(waiting.result()), train(SerialEngine(shards()), "sgd", ("dev-0", "dev-1"))[1])
         assert engine.processes != [before]
-        assert not alive(before)
+        assert has_ended(before)
     finally:
         engine.close()
 
@@ -248,7 +235,7 @@ def test_closing_ends_processes_and_all_that_waits() -> None:
     engine.close()
     assert [isinstance(future.result().event, DidNot) for future in futures[:2]] == [True, True]
     assert [future.cancelled() for future in futures[2:]] == [True, True]
-    assert not any(map(alive, processes))
+    assert all(map(has_ended, processes))
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
     engine.close()  # once more does no harm
@@ -298,7 +285,7 @@ def test_workers_end_with_a_process_that_crashes() -> None:
     )
     processes = [int(word) for word in done.stdout.split()]
     assert len(processes) == 2
-    wait_until(lambda: not any(map(alive, processes)), "the end of all workers")
+    wait_until(lambda: all(map(has_ended, processes)), "the end of all workers")
 
 
 def test_the_shared_data_set_is_the_same_and_cannot_be_written(engine: ProcessPoolEngine) -> None:

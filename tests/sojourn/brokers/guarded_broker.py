@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 from pathlib import Path
 from typing import Self
@@ -14,7 +13,7 @@ from sojourn.brokers.configuration import CONF, Listeners
 from sojourn.brokers.fleet import FleetFile, Kind
 from sojourn.brokers.run import find_mosquitto
 from sojourn.links.settings import BrokerSettings, TlsSettings
-from tests.ports import free_ports
+from tests.ports import free_ports, is_listening
 from tests.sojourn.brokers.brokers import Node
 from tests.waiting import LIMIT, wait_until
 
@@ -102,11 +101,7 @@ class GuardedBroker:
 
     def _listens(self) -> bool:
         assert self.process.poll() is None, self.said()
-        try:
-            socket.create_connection(("127.0.0.1", self.listeners.local), timeout=LIMIT).close()
-        except OSError:
-            return False
-        return True
+        return is_listening(self.listeners.local)
 
     def __enter__(self) -> Self:
         self.start()

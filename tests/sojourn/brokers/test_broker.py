@@ -22,28 +22,14 @@ from sojourn.brokers.run import find_mosquitto, start_broker
 from sojourn.errors import BrokerError, ConfigError
 from sojourn.links.settings import BrokerSettings, BrokerTls, LocalBroker
 from tests.forked import Forked
-from tests.ports import free_ports
+from tests.ports import free_ports, is_listening
+from tests.processes import has_ended
 from tests.sojourn.brokers.brokers import Node
 from tests.waiting import LIMIT, wait_until
 
 ROOT = Path(__file__).parents[3]
 Kind = Literal["mosquitto", "amqtt"]
 KINDS: list[Kind] = ["mosquitto", "amqtt"]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def listens(port: int, host: str = "127.0.0.1") -> bool:
-    try:
-        socket.create_connection((host, port), timeout=LIMIT).close()
-    except OSError:
-        return False
-    return True
 
 
 def has_heard(node: Node, topics: set[str]) -> bool:
@@ -59,8 +45,8 @@ def test_a_broker_starts_serves_and_stops(kind: Kind, tmp_path: Path) -> None:
             assert node.link.payload_limit == 256_000
             node.link.publish("t", bytes(256_000))
             node.assert_hears(bytes(256_000))
-    assert not is_alive(broker.pid)
-    assert not listens(broker.port)
+    assert has_ended(broker.pid)
+    assert not is_listening(broker.port)
     broker.stop()
 
 
@@ -90,8 +76,8 @@ def test_a_broker_for_other_machines_is_reached_by_them_and_warns(host: str, ope
     wait_until(lambda: listening.search(said.read_text()), "the broker to listen", warned.read_text)
     port = int(listening.findall(said.read_text())[0])
     # Linux has all of 127.0.0.0/8, and who listens on 127.0.0.1 alone is not found at another address of it.
-    assert listens(port, "127.0.0.2") == open_to_all
-    assert listens(port)
+    assert is_listening(port, "127.0.0.2") == open_to_all
+    assert is_listening(port)
     if open_to_all:
         wait_until(lambda: "lets in everybody who reaches it" in warned.read_text(), "the warning")
     running.terminate()
@@ -145,9 +131,9 @@ def test_a_broker_dies_with_its_parent(kind: Kind, end: str, tmp_path: Path) -> 
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         if end == "stay":
-            assert is_alive(pid)
+            assert not has_ended(pid)
             parent.send_signal(signal.SIGKILL)
-    wait_until(lambda: not is_alive(pid), "the broker's end")
+    wait_until(lambda: has_ended(pid), "the broker's end")
 
 
 def test_a_broker_outlives_the_thread_that_started_it(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import random
 import socket
 import ssl
@@ -183,6 +185,25 @@ def test_one_host_has_a_whole_network_of_addresses() -> None:
     assert network_of("192.0.2.1") != network_of("192.0.2.2")
     assert network_of("::ffff:192.0.2.1") == "192.0.2.1"
     assert network_of("fe80::1%eth0") == "fe80::"
+
+
+def test_certificates_are_read_while_no_command_replaces_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, locked = doors.server_context, list[bool]()
+
+    def reading(folder: Path) -> ssl.SSLContext:
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locked.append(False)
+        except BlockingIOError:
+            locked.append(True)
+        finally:
+            os.close(handle)
+        return read(folder)
+
+    monkeypatch.setattr(doors, "server_context", reading)
+    with open_door(tmp_path / "fleet"):
+        assert locked == [True]
 
 
 def test_a_door_that_is_not_ours_is_told_apart(tmp_path: Path) -> None:

@@ -15,6 +15,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from paho.mqtt.client import ConnectFlags
+from paho.mqtt.enums import MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.reasoncodes import ReasonCode
 
 from sojourn.brokers.run import Broker, start_broker
 from sojourn.errors import Fault, LinkError
@@ -270,6 +274,16 @@ def test_a_lost_connection_leaves_nothing_in_memory(hasty: None, unheard: None, 
         broker.cut()
         wait_until(lambda: node.ear.ups == 2, "the link to come back")
         wait_until(lambda: client() is None, "the end of paho's client")
+
+
+def test_a_broker_that_accepts_has_time_to_confirm_subscriptions() -> None:
+    identity = session.Identity("pi", "pi", None, None, ("t",), None)
+    settings, version = BrokerSettings(), MQTTProtocolVersion.MQTTv5
+    made = session.Session(settings, identity, version, lambda _: None, lambda *_: None, threading.Event(), 0.0)
+    assert made._is_over()
+    made._on_connect(made._client, None, ConnectFlags(False), ReasonCode(PacketTypes.CONNACK), None)
+    assert not made._is_over()
+    made._release()
 
 
 def test_small_messages_are_not_held_back(mosquitto: Broker) -> None:
