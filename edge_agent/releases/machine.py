@@ -47,6 +47,8 @@ class ReleaseMachine:
         """What is under way, by line: one piece of work at a time."""
         self._live: dict[str, tuple[int, Health]] = {}
         """How programs use a line, by version."""
+        self._early: dict[str, Usage] = {}
+        """What programs told of a version that is swapped in on the disk while its work has not ended here, by line."""
         self._edges: dict[str, str] = {}
         """Who asked last, by line: a device may have moved to another site since it took the order."""
 
@@ -143,7 +145,9 @@ class ReleaseMachine:
             return self._end(state, task.work.line, DeviceReleaseEvent.TAKEN_DOWN)
         tried = event.outcome.health if isinstance(event.outcome, Installed) else None
         health = line.health if line.serves_as_ordered else tried  # what is served already was tried when it came
-        return self._end(state, task.work.line, DeviceReleaseEvent.INSTALLED, "", health)
+        effects = self._end(state, task.work.line, DeviceReleaseEvent.INSTALLED, "", health)
+        early = self._early.pop(task.work.line, None)
+        return [*effects, *(self.used(early, state) if early else ())]
 
     def did_not(self, event: DidNot, state: AgentState) -> list[Effect] | None:
         """Work failed, and what was served before is served still; None if it was not work on a release."""
@@ -152,6 +156,7 @@ class ReleaseMachine:
             return None
         name = task.work.line
         line = state.lines[name]
+        self._early.pop(name, None)
         if task.restores:
             return [Say(f"release {name}: what was served before is not served again: {event.detail}", "warning")]
         if task.serial != line.order.serial:
@@ -165,6 +170,9 @@ class ReleaseMachine:
         """Programs told how they use a release; where they cannot load it, the one before is current again for all."""
         line = state.lines.get(usage.line)
         if line is None or line.serving is None or line.serving.version != usage.version:
+            task = self._working.get(usage.line)
+            if line and task and not task.restores and line.order.version == usage.version:
+                self._early[usage.line] = usage  # they may see a swap before we hear of it
             return []
         if usage.failure and DEVICE_RELEASE.knows(self._state_of(line), DeviceReleaseEvent.NOT_LOADED):
             return self._end(state, usage.line, DeviceReleaseEvent.NOT_LOADED, usage.failure[:2000])
@@ -235,6 +243,7 @@ class ReleaseMachine:
         """Give up what is under way for an older order; work that takes no time is waited for instead."""
         self._lacking.pop(name, None)
         self._waiting.pop(name, None)
+        self._early.pop(name, None)
         task = self._working.get(name)
         if task is None or not task.tries:
             return []

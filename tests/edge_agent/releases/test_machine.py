@@ -418,6 +418,33 @@ def test_use_is_reported_beside_what_the_trial_found() -> None:
     assert report.health == FINE
 
 
+@pytest.mark.parametrize("why", ["", "no such operator"])
+def test_what_programs_tell_of_a_swap_before_the_agent_hears_of_it_counts(why) -> None:
+    it = serving(1)
+    it.ask(release(2, 2))
+    arrive(it, 2)
+    assert it.tell(Told(Usage("l", 2, Health(errors=1), why))) == []
+    told = sends(installed(it))
+    if why:
+        assert [(report.version, report.state, report.detail) for report in told] == [
+            (2, "serving", ""),
+            (1, "fell-back", why),
+        ]
+    else:
+        assert told[-1].health == msgspec.structs.replace(FINE, errors=1)
+
+
+def test_what_programs_tell_of_a_swap_that_fails_is_forgotten() -> None:
+    it = serving(1)
+    it.ask(release(2, 2))
+    arrive(it, 2)
+    it.tell(Told(Usage("l", 2, Health(errors=1))))
+    it.tell(DidNot(it.work, "failed", "bad"))
+    it.ask(release(3, 2))
+    arrive(it, 2)
+    assert sends(installed(it))[-1].health == FINE
+
+
 # --- fetching in vain
 
 
