@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LIMIT = 120.0
+LIMIT = 240.0
 """Seconds until a test gives up: far more than a stalled machine needs, and free when the test passes."""
 WHOLE = 3 * LIMIT
 """The same for a command that compiles, trains and ends: its steps take their time one after the other."""

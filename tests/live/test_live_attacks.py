@@ -29,7 +29,7 @@ OFFER = {
     "objectives": ["sgd"], "data": "[red]none[/red]",
 }  # fmt: skip
 RETRIES = 3
-SHORT = f"[tours]\nlease = 6.0\ndeadline = 60.0\non_lost_visit = 'retry'\nretries = {RETRIES}\n"
+SHORT = f"[tours]\nlease = 20.0\ndeadline = 60.0\non_lost_visit = 'retry'\nretries = {RETRIES}\n"
 """A lease that does not cost much time. An honest device that misses it on a busy machine is asked again."""
 ESCAPE = "\x1b]0;owned\x07 [bold]is this a title?[/bold]\n2026-01-01 error pi-1 is on fire"
 MOST = 1 << 40

@@ -63,6 +63,13 @@ other programs have filled the machine's memory.
 """
 START = {"RAY_gcs_server_port_wait_time_s": f"{LIMIT:.0f}", "RAY_memory_monitor_refresh_ms": "0"}
 """What Ray reads before there is a cluster that could say it."""
+SLOW_CLOCK = f"""
+import time, types
+from ray._private import node
+slow = lambda: time.monotonic() * 30 / {LIMIT}
+node.time = types.SimpleNamespace(**{{**vars(time), "monotonic": slow}})
+"""
+"""Gives a node `LIMIT` seconds to start instead of 30, which Ray has no setting for."""
 DEVICES = ("dev-0", "dev-1", "dev-2", "dev-3")
 TEXT = """
 strategy = "feddyn"
@@ -88,6 +95,7 @@ def cluster() -> Iterator[Any]:
     ray = ray_cluster._ray(local=True)
     from ray.cluster_utils import Cluster
 
+    exec(SLOW_CLOCK, {})
     folder = os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     os.environ |= START
     made = Cluster()
@@ -412,9 +420,11 @@ def test_a_folder_of_ones_own_is_made_and_one_that_cannot_be_is_said(
 def test_a_cluster_of_its_own_keeps_to_this_machine_and_ends_with_its_run() -> None:
     script = f"""
 import contextlib, os, psutil
-from fleet_sim.engines import choose, ray_engine
+from fleet_sim.engines import choose, ray_cluster, ray_engine
 from tests.fleet_sim.engines.shares import shards, train
 ray_engine.PATIENCE = {LIMIT}
+ray_cluster._ray(local=True)
+{SLOW_CLOCK}
 engine, why = choose(shards(), engine="ray", workers=1)
 folder = engine._cluster.folder
 try:
