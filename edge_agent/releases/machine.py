@@ -48,7 +48,7 @@ class ReleaseMachine:
         self._live: dict[str, tuple[int, Health]] = {}
         """How programs use a line, by version."""
         self._early: dict[str, Usage] = {}
-        """What programs told of a version that is swapped in on the disk while its work has not ended here, by line."""
+        """What programs report of a version on the disk whose installation has not ended here, by line."""
         self._edges: dict[str, str] = {}
         """Who asked last, by line: a device may have moved to another site since it took the order."""
 
@@ -172,7 +172,7 @@ class ReleaseMachine:
         if line is None or line.serving is None or line.serving.version != usage.version:
             task = self._working.get(usage.line)
             if line and task and not task.restores and line.order.version == usage.version:
-                self._early[usage.line] = usage  # they may see a swap before we hear of it
+                self._early[usage.line] = usage  # programs see the new version before its installation has ended here
             return []
         if usage.failure and DEVICE_RELEASE.knows(self._state_of(line), DeviceReleaseEvent.NOT_LOADED):
             return self._end(state, usage.line, DeviceReleaseEvent.NOT_LOADED, usage.failure[:2000])

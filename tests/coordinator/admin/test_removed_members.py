@@ -43,15 +43,15 @@ class Rosters(Ear):
     """Who the coordinator hears is at the site, in the newest roster."""
 
     @property
-    def told(self) -> list[Roster]:
+    def rosters(self) -> list[Roster]:
         messages = [unpack(payload, EDGE, CLOUD).message for payload in self.payloads]
         return [each for each in messages if isinstance(each, Roster)]
 
     @property
     def newest(self) -> set[str]:
-        told = [each.members for each in self.told]
-        sent = {each.digest: each.inline for each in told if each.inline}  # a roster that was sent before comes without
-        newest = sent.get(told[-1].digest) if told else None
+        refs = [each.members for each in self.rosters]
+        sent = {each.digest: each.inline for each in refs if each.inline}  # a roster that was sent before comes without
+        newest = sent.get(refs[-1].digest) if refs else None
         return {member.device for member in unpack_blob(newest, tuple[Member, ...])} if newest else set()
 
 
@@ -142,7 +142,7 @@ def test_who_is_removed_leaves_the_roster_and_nothing_stays(
     assert kept_topics("before", inbox) == {inbox, links["pi-1"][1].topic, links["pi-2"][1].topic}
     done = broker.command(what, name, "--wait", str(LIMIT))
     assert (done.exit_code, f"what the broker kept of {name} is cleared" in done.output) == (0, True), done.output
-    wait_until(lambda: rosters.newest == {stays}, "a roster without it", lambda: rosters.told)
+    wait_until(lambda: rosters.newest == {stays}, "a roster without it", lambda: rosters.rosters)
     wait_until(lambda: bool(links[name][1].downs), "the end of its connection")
     assert not links[stays][1].downs
     assert kept_topics("after", links[stays][1].topic) == {links[stays][1].topic}

@@ -419,7 +419,7 @@ def test_use_is_reported_beside_what_the_trial_found() -> None:
 
 
 @pytest.mark.parametrize("why", ["", "no such operator"])
-def test_what_programs_tell_of_a_swap_before_the_agent_hears_of_it_counts(why) -> None:
+def test_what_programs_report_of_a_version_before_its_installation_ends_counts(why) -> None:
     it = serving(1)
     it.ask(release(2, 2))
     arrive(it, 2)
@@ -434,7 +434,7 @@ def test_what_programs_tell_of_a_swap_before_the_agent_hears_of_it_counts(why) -
         assert told[-1].health == msgspec.structs.replace(FINE, errors=1)
 
 
-def test_what_programs_tell_of_a_swap_that_fails_is_forgotten() -> None:
+def test_what_programs_report_of_a_version_whose_installation_fails_is_dropped() -> None:
     it = serving(1)
     it.ask(release(2, 2))
     arrive(it, 2)
