@@ -165,11 +165,32 @@ def _translated(graph: fx.GraphModule) -> onnx_ir.Model:
     for node in graph.graph.find_nodes(op="get_attr"):
         node.meta["val"] = getattr(graph, node.target)  # the numbers themselves, where a trace has only their shape
     model = onnx_ir.Model(onnx_ir.Graph([], [], nodes=[], name="main_graph"), ir_version=IR_VERSION)
-    _core._translate_fx_graph(
-        graph.graph, model, graph_like=model.graph, owned_graphs={}, lower="at_conversion", registry=registry()
-    )
+    with _signatures_kept():
+        _core._translate_fx_graph(
+            graph.graph, model, graph_like=model.graph, owned_graphs={}, lower="at_conversion", registry=registry()
+        )
     _ir_passes.add_opset_imports(model)
     return model
+
+
+@contextlib.contextmanager
+def _signatures_kept() -> Iterator[None]:
+    """Read the schema of each ONNX operator once: the exporter does so at each use, a tenth of compiling."""
+    signature = onnx_ir.schemas.OpSignature
+    read = signature.from_op_schema
+    known: dict[tuple[str, str, int], onnx_ir.schemas.OpSignature] = {}
+
+    def from_op_schema(schema: Any) -> onnx_ir.schemas.OpSignature:
+        key = (schema.domain, schema.name, schema.since_version)
+        if key not in known:
+            known[key] = read(schema)
+        return known[key]
+
+    signature.from_op_schema = from_op_schema  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        signature.from_op_schema = read  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

@@ -169,6 +169,7 @@ def _trace(
     """
     shapes = ShapeEnv()
     mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
+    mode.cache_enabled = False  # hardly an operator comes twice with the same shapes: the cache cost a quarter of all
     fixed = [_fake(mode, tensor, open_batch=False) for tensor in (vector, *beside)]
     inputs: tuple[Any, ...] = fixed[0], [_fake(mode, tensor, open_batch=True) for tensor in batched]
     inputs = (*inputs, fixed[1:]) if beside else inputs
