@@ -18,11 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-RUN = (VERSIONS[0], *VERSIONS[-2:])
-"""Whose fleets are started: the first, and the newest two. Stores of all are read and written by test_bytes.py."""
 
 
-@pytest.fixture(scope="module", params=RUN)
+@pytest.fixture(scope="module", params=VERSIONS)
 def version(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

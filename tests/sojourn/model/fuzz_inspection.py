@@ -34,7 +34,7 @@ def seeds() -> list[bytes]:
         loop([whole("rounds", 3, scalar=True)]),
         crafted,
     ]
-    files = sorted(Path("tests/fixtures/0.1.0").glob("*.onnx"))[:1]
+    files = sorted(Path("tests/fixtures/0.12.0").glob("*.onnx"))[:1]
     return [built_in().predict, *(each.SerializeToString() for each in made), *(path.read_bytes() for path in files)]
 
 

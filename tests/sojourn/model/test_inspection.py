@@ -36,7 +36,7 @@ from tests.sojourn.model.onnx_made import (
     whole,
 )
 
-FIXTURES = Path("tests/fixtures/0.1.0")
+FIXTURES = Path("tests/fixtures/0.12.0")
 
 
 def refusal(made: ModelProto | bytes) -> str:
