@@ -39,7 +39,9 @@ SYSTEM = 160 * MIB
 
 def plan(file: Path | None, changes: Mapping[str, Any], output: Path | None, console: Console) -> None:
     """Let a fleet's time pass without training, and show what it comes to."""
-    simulation = read(file, changes)
+    simulation = read(file, changes, planned=True)
+    for note in simulation.notes:
+        write(console, note, "yellow")
     simulation.job.pop("target", None)  # nothing is learnt, so nothing is reached
     if output is not None:
         _run(SimulationRun(simulation, output, train=False), console)

@@ -86,6 +86,21 @@ def test_a_plan_on_a_terminal(tmp_path, capsys, monkeypatch) -> None:
     assert max(map(len, said.split("Nothing")[0].splitlines())) <= 80
 
 
+def test_plan_takes_a_job_file_with_a_test_set(tmp_path) -> None:
+    job = "name = 'pets'\nstrategy = 'fedavg'\nmodel = 'mlp'\n[data]\ntest = 'digits'\n[fleet]\ndevices = 2\n"
+    planned = read_simulation(job, "job.toml", planned=True)
+    assert planned.fleet.data == "digits"
+    assert planned.notes == (
+        "The devices' samples are drawn from the job's test set, digits: --data names another set.",
+    )
+    named = read_simulation(job, "job.toml", {"simulation.data": "digits"}, planned=True)
+    assert named.notes == ("data.test (digits) is left out: a plan tests nothing, and devices have digits",)
+    photos = read_simulation(job.replace("'digits'", "'photos/test'"), str(tmp_path / "job.toml"), planned=True)
+    assert photos.fleet.data == str(tmp_path / "photos/test")
+    with pytest.raises(ConfigError, match=r"leave data\.test out"):
+        read_simulation(job, "job.toml")
+
+
 def test_plan_names_boards_without_the_memory(tmp_path, capsys) -> None:
     small = PROFILES["raspberry-pi-zero-2"]
     small = msgspec.structs.replace(small, device=msgspec.structs.replace(small.device, memory=200 << 20))
