@@ -14,7 +14,7 @@ from hierarchy.arranging.arrangement import ClientSet, Memo
 from sojourn.protocol.limits import Moment
 from sojourn.protocol.mandate_messages import Normalisation
 from sojourn.protocol.messages import Toured
-from sojourn.protocol.wire import JobStatus, Ref, RoundReport
+from sojourn.protocol.wire import JobStatus, Ref, RoundReport, TrainingSize
 
 Phase = Literal["estimate", "train"]
 INITIAL = "initial"
@@ -88,6 +88,8 @@ class JobCompiled(msgspec.Struct, frozen=True, tag="job-compiled/1"):
     """What the kit asks of devices and sites, if something (`sojourn.protocol.abilities`)."""
     normalisation: Normalisation | msgspec.UnsetType = msgspec.UNSET
     """What went into the kit besides the job's file: whoever signs it compiles it again."""
+    size: TrainingSize | msgspec.UnsetType = msgspec.UNSET
+    """What training takes of a device's memory."""
 
 
 class JobWaits(msgspec.Struct, frozen=True, tag="job-waits/1"):

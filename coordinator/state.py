@@ -45,7 +45,7 @@ from sojourn.protocol.limits import MOST_BYTES, Moment, sum_within
 from sojourn.protocol.mandate import SignedMandate, SignedWithdrawal
 from sojourn.protocol.mandate_messages import Normalisation
 from sojourn.protocol.messages import Toured
-from sojourn.protocol.wire import JobStatus, Ref, RoundReport, TourId
+from sojourn.protocol.wire import JobStatus, Ref, RoundReport, TourId, TrainingSize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -159,6 +159,8 @@ class JobState(msgspec.Struct):
     """What an operator signed for it last."""
     signed: str | msgspec.UnsetType = msgspec.UNSET
     """What the operator called that request."""
+    size: TrainingSize | msgspec.UnsetType = msgspec.UNSET
+    """What training takes of a device's memory."""
 
     @property
     def begun(self) -> bool:
@@ -297,7 +299,7 @@ class JobState(msgspec.Struct):
                 self.first_handout = record.handout["model"]
                 self.vectors, self.handout = record.vectors, record.handout
                 self.data_notices, self.asks = record.notices, record.asks
-                self.normalisation = record.normalisation
+                self.normalisation, self.size = record.normalisation, record.size
             case JobMandated():
                 self.mandate, self.signed = record.mandate, record.ticket
             case JobWaits():

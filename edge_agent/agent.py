@@ -13,6 +13,7 @@ import msgspec
 
 from edge_agent.mandate_records import MandateEnded
 from edge_agent.mandates import Mandates
+from edge_agent.offer_check import memory_needed
 from edge_agent.records import AgentState, Record
 from edge_agent.releases.machine import ReleaseMachine
 from edge_agent.releases.work import Usage
@@ -46,7 +47,7 @@ from sojourn.protocol.topics import Address
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
-    from edge_agent.visits import Objection, Sign
+    from edge_agent.visits import Objection, Room, Sign
     from sojourn.node.machine import Event
     from sojourn.protocol.messages import Message
     from sojourn.protocol.topics import Role
@@ -66,6 +67,7 @@ class Agent:
         releases: ReleaseMachine | None = None,
         mandates: Mandates | None = None,
         sign: Sign | None = None,
+        room: Room | None = None,
     ) -> None:
         self.address = Address("device", name)
         self.offer: Offer | None = offer
@@ -78,6 +80,8 @@ class Agent:
         self._visits = VisitMachine(self.state, offer, self._objection, self._mandates)
         if sign is not None:
             self._visits.sign = sign
+        if room is not None:
+            self._visits.room = room
         self._releases = releases or ReleaseMachine("", "")
         self._warming: Prepare | None = None
         """The visit that is near, for which the worker is made ready."""
@@ -237,6 +241,8 @@ class Agent:
 
     def _prepare(self, edge: Address, message: Prepare) -> list[Effect]:
         if self._busy or self._objection() or not self._mandates.allows(self.state, edge.name, message):
+            return []
+        if self._visits.room(memory_needed(message)):  # the visit will be declined: its kit is not fetched for nothing
             return []
         self._warming = message
         return [Pull(message.kit, edge)]

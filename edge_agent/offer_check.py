@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from sojourn.parts import ClassCountEstimator, name_of
+from sojourn.protocol.messages import Prepare, Visit
+from sojourn.protocol.wire import TrainingSize
 
 if TYPE_CHECKING:
     from sojourn.protocol.wire import Offer, Task
 
 CLASS_COUNTS = "class-counts"
+WIDTHS = {"float32": 4, "float16": 2, "int8": 1}
+"""Bytes of a parameter as it travels."""
 
 
 def unsupported(task: Task, offer: Offer) -> str | None:
@@ -24,6 +30,15 @@ def unsupported(task: Task, offer: Offer) -> str | None:
     if (task.threads or 1) > offer.threads:
         return f"{task.threads} threads are more than the {offer.threads} allowed here"
     return None
+
+
+def memory_needed(order: Visit | Prepare) -> int:
+    """An estimate of the bytes that training takes for an order, from what the order says; never less than it shows."""
+    size = order.size or TrainingSize(0, 0, 0)
+    vectors = order.vectors.values() if isinstance(order, Visit) else ()
+    shown = max((ref.size // WIDTHS[ref.encoding] for ref in vectors if ref.encoding in WIDTHS), default=0)
+    size = msgspec.structs.replace(size, parameters=max(size.parameters, shown))
+    return size.memory(order.task.training.batch, order.kit.size)
 
 
 def remembers(task: Task) -> bool:

@@ -92,15 +92,6 @@ def assemble(settings: AgentSettings, notifier: Notifier | None = None) -> tuple
     if mandates.demanded:
         about = msgspec.structs.replace(about, abilities=(*ABILITIES, MANDATE))
     log.info("%s: mandates: %s", settings.name, whose_word(mandates.keys))
-    agent = Agent(
-        settings.name,
-        about,
-        edges=frozenset(settings.edges),
-        objection=limits.objection,
-        releases=releases,
-        mandates=mandates,
-        sign=_signing(settings),
-    )
     link = MqttLink(settings.broker, settings.name)
     store = FolderStore(folder)
     training = TrainingProcess(
@@ -110,6 +101,16 @@ def assemble(settings: AgentSettings, notifier: Notifier | None = None) -> tuple
         idle_seconds=settings.idle_seconds,
         limits=limits,
         readable=modules,
+    )
+    agent = Agent(
+        settings.name,
+        about,
+        edges=frozenset(settings.edges),
+        objection=limits.objection,
+        releases=releases,
+        mandates=mandates,
+        sign=_signing(settings),
+        room=lambda needed: limits.room(needed, training.pid),
     )
     for secret, root in exposed(secrets_of(settings), [Path(settings.data.path), *map(Path, settings.limits.readable)]):
         log.warning("training can read %s, since it may read %s: move one of them", secret, root)

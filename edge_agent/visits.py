@@ -18,7 +18,7 @@ import msgspec
 
 from edge_agent.active_visit import ActiveVisit
 from edge_agent.mandates import Mandates
-from edge_agent.offer_check import remembers, unsupported
+from edge_agent.offer_check import memory_needed, remembers, unsupported
 from edge_agent.records import (
     RESULTS_KEPT,
     HeldVisit,
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
     Objection = Callable[[], tuple[VisitReason, str] | None]
     """Why this device will not work now, if it will not: heat, hours, power ..."""
+    Room = Callable[[int], tuple[VisitReason, str] | None]
+    """Why training that takes so many bytes of memory does not fit here now, if it does not."""
     Sign = Callable[[Visit, Visited], HopSignature | msgspec.UnsetType]
     """The device's signature of a result, where it has a key of its own."""
 
@@ -77,6 +79,10 @@ def _unsigned(_order: Visit, _answer: Visited) -> msgspec.UnsetType:
     return msgspec.UNSET
 
 
+def _unlimited(_needed: int) -> None:
+    """Have room for everything."""
+
+
 @dataclass
 class VisitMachine:
     """The visits of a device: at most one that is worked on, and results that wait for an answer."""
@@ -85,6 +91,7 @@ class VisitMachine:
     offer: Offer
     objection: Objection
     mandates: Mandates = field(default_factory=Mandates)
+    room: Room = _unlimited
     sign: Sign = _unsigned
     active: ActiveVisit | None = None
     _outbox: Outbox = field(default_factory=Outbox)
@@ -305,7 +312,8 @@ class VisitMachine:
             return "busy", f"visiting for {self.active.order.id.job}"
         if objection := unsupported(order.task, self.offer):
             return "unsupported", objection
-        return self.mandates.refusal(self.state, edge.name, order) or self.objection()
+        refusal = self.mandates.refusal(self.state, edge.name, order) or self.objection()
+        return refusal or self.room(memory_needed(order))
 
     def _again(self, edge: Address, order: Visit, now: float) -> list[Effect]:
         """A visit that is known comes again: answer from memory."""

@@ -90,8 +90,8 @@ def _write_test_set(data: DataSet, folder: Path) -> Path:
 
 
 def _with_few_tests(data: DataSet, job: JobSettings) -> DataSet:
-    """The data with as many test samples as exemplars are cut from, and one of each class to test on."""
-    each = job.data.exemplars_per_class + 1
+    """The data with as many test samples as exemplars are cut from: twice as many, so that none are spared."""
+    each = 2 * job.data.exemplars_per_class
     if job.task.kind != "classification":
         most = min(len(data.y_test), each * job.task.strata)
         some = np.linspace(0, len(data.y_test) - 1, most).astype(np.int64)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from coordinator.jobs.settings import JobData, read_job
+from coordinator.jobs.settings import DIGITS, FILE_KEYS, JobData, JobSettings, read_job
+from coordinator.strategies import STRATEGIES
+from coordinator.strategies.strategy import FORMS
 from coordinator.tracking.settings import TrackingSettings
 from fleet_sim.datasets.loading import made_set
 from fleet_sim.datasets.partition import Split
@@ -15,14 +18,12 @@ from fleet_sim.profiles.boards import PROFILES
 from fleet_sim.world.availability import Availability
 from sojourn.errors import ConfigError
 from sojourn.node.quotas import MEMBERS
-from sojourn.parts import Natural
-from sojourn.settings import parse, validated
+from sojourn.parts import Natural, name_of
+from sojourn.settings import parse, validated, with_tables
 from sojourn.toml import dumps
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from coordinator.jobs.settings import JobSettings
+    from collections.abc import Mapping
 
 USUAL_SITES = 2
 _PLACE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?|mps")
@@ -104,6 +105,8 @@ class Simulation(msgspec.Struct, frozen=True):
     split: Split
     availability: Availability = Availability()
     tracking: TrackingSettings = TrackingSettings()
+    notes: tuple[str, ...] = ()
+    """What of the file does not count, and why: a line each."""
 
     @property
     def text(self) -> str:
@@ -136,19 +139,19 @@ class Simulation(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(job, data=data)
 
 
-def read_simulation(text: str, where: str, changes: dict[str, Any] | None = None) -> Simulation:
-    """The simulation in a TOML text, with what the command line changes."""
-    tables = parse(text, where)
-    for path, value in (changes or {}).items():
-        place, *keys = tables, *path.split(".")
-        for key in keys[:-1]:
-            place = place.setdefault(key, {})
-            if not isinstance(place, dict):
-                raise ConfigError(
-                    f"{where}: {path} cannot be set, since {key} is {place!r} and no table: write [{key}]"
-                )
-        place[keys[-1]] = value
+def read_simulation(
+    text: str, where: str, changes: dict[str, Any] | None = None, *, planned: bool = False
+) -> Simulation:
+    """The simulation in a TOML text, with what the command line changes.
+
+    planned: nothing will be trained or tested, so the file may be one for a coordinator, with a test set.
+    """
+    tables = with_tables(parse(text, where), JobSettings, where)
+    notes = _without_foreign(tables, (changes or {}).get("strategy"))
+    tables = _changed(tables, changes or {}, where)
     simulated = tables.pop("simulation", {})
+    if planned:
+        notes += _test_set_as_data(tables, simulated, where)
     if isinstance(simulated, dict) and "profile" in simulated and "board" not in simulated:
         simulated["board"] = simulated.pop("profile")  # as files and result folders from before 0.5.0 have it
     fleet = validated(simulated, SimulationSettings, f"{where} [simulation]")
@@ -167,7 +170,7 @@ def read_simulation(text: str, where: str, changes: dict[str, Any] | None = None
         raise ConfigError(f"{where}: a simulation takes its test set from simulation.data: leave data.test out")
     tables.setdefault("name", "simulation")
     _as_the_set_needs(tables, fleet.data)
-    simulation = Simulation(tables, fleet, split, there, tracking)
+    simulation = Simulation(tables, fleet, split, there, tracking, tuple(notes))
     job = read_job(simulation.job_text("digits"), where)
     if job.model.start != job.model.start_file:
         raise ConfigError(
@@ -176,6 +179,50 @@ def read_simulation(text: str, where: str, changes: dict[str, Any] | None = None
     if job.fleet.devices > fleet.devices:
         raise ConfigError(f"{where}: fleet.devices = {job.fleet.devices}, and {fleet.devices} are simulated")
     return simulation
+
+
+def _changed(tables: dict[str, Any], changes: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The tables with values set by their paths."""
+    for path, value in changes.items():
+        place, *keys = tables, *path.split(".")
+        for key in keys[:-1]:
+            place = place.setdefault(key, {})
+            if not isinstance(place, dict):
+                raise ConfigError(
+                    f"{where}: {path} cannot be set, since {key} is {place!r} and no table: write [{key}]"
+                )
+        place[keys[-1]] = value
+        tables = with_tables(tables, JobSettings, where)
+    return tables
+
+
+def _without_foreign(tables: dict[str, Any], strategy: object) -> list[str]:
+    """Leave out settings for parts that another strategy, named on the command line, does not have; a line for each."""
+    if strategy == tables.get("strategy", JobSettings.strategy) or strategy not in STRATEGIES:
+        return []
+    notes = []
+    for part in FORMS:
+        given = tables.get(part)
+        if not isinstance(given, dict) or "name" in given:
+            continue
+        own = getattr(STRATEGIES[str(strategy)].strategy, part)
+        foreign = [key for key in given if key not in own.__struct_fields__]
+        tables[part] = {key: value for key, value in given.items() if key not in foreign}
+        notes += [f"{part}.{key} is left out: {strategy}'s {part}, {name_of(own)}, has no {key}" for key in foreign]
+    return notes
+
+
+def _test_set_as_data(tables: dict[str, Any], simulated: Any, where: str) -> list[str]:
+    """Have the samples of devices drawn from the job's test set, unless the file names another set for them."""
+    data = tables.get("data", {})
+    if not isinstance(data, dict) or not isinstance(simulated, dict) or not data.get("test"):
+        return []
+    test = str(data["test"])
+    tables["data"] = {key: value for key, value in data.items() if key not in FILE_KEYS["data"]}
+    if "data" in simulated:
+        return [f"data.test ({test}) is left out: a plan tests nothing, and devices have {simulated['data']}"]
+    simulated["data"] = test if test == DIGITS else str(Path(where).parent / test)
+    return [f"The devices' samples are drawn from the job's test set, {test}: --data names another set."]
 
 
 def _as_the_set_needs(tables: dict[str, Any], name: str) -> None:
@@ -193,8 +240,8 @@ def _as_the_set_needs(tables: dict[str, Any], name: str) -> None:
             tables[table] = {**usual, **given}
 
 
-def read_simulation_file(file: Path, changes: dict[str, Any] | None = None) -> Simulation:
-    """The simulation in a job file, with what the command line changes."""
+def read_simulation_file(file: Path, changes: dict[str, Any] | None = None, *, planned: bool = False) -> Simulation:
+    """The simulation in a job file, with what the command line changes; `planned` as in `read_simulation`."""
     if not file.is_file():
         hint = f": a board is named by --board {file}" if str(file) in PROFILES else ""
         raise ConfigError(f"there is no file {file}{hint}" if not file.exists() else f"{file} is no file")
@@ -202,7 +249,7 @@ def read_simulation_file(file: Path, changes: dict[str, Any] | None = None) -> S
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: not UTF-8 text ({error})") from error
-    return read_simulation(text, str(file), changes)
+    return read_simulation(text, str(file), changes, planned=planned)
 
 
 def _given(table: dict[str, Any]) -> dict[str, Any]:

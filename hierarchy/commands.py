@@ -87,7 +87,14 @@ def init(
     certificate_port: options.CertificatePort = 8884,
     password_port: options.PasswordPort = 0,
     local_port: options.LocalPort = 1883,
-    folder: Annotated[Path, typer.Option(metavar="FOLDER", help="For settings and keys.")] = Path("/etc/sojourn"),
+    fleet_folder: Annotated[
+        Path,
+        typer.Option(
+            metavar="FOLDER",
+            help="For the site's keys and members; edge.toml is written next to it.",
+            envvar="SOJOURN_FLEET_FOLDER",
+        ),
+    ] = Path("/etc/sojourn/fleet"),
 ) -> None:
     """Make the settings of an edge server, and the broker's configuration, keys and access rules for its site."""
     from hierarchy import setup
@@ -101,14 +108,13 @@ def init(
         flags = broker_flags(cloud_broker, None, cloud_password_file)
         joined = setup.by_hand(name, fleet, flags, cloud_ca_file)
     if shared_broker:
-        path = setup.write(folder, joined.settings, joined.files)
+        path = setup.write(fleet_folder.parent, joined.settings, joined.files)
     else:
         hosts = host or [_asked("Name or address at which devices reach this machine", "--host or --shared-broker")]
         listeners = Listeners(password=password_port, certificate=certificate_port, local=local_port)
-        path = setup.with_own_broker(joined, folder, hosts, listeners)
-        site = folder / "fleet"
-        typer.echo(f"broker: start it with mosquitto -c {site / 'broker' / CONF}")
-        typer.echo(f"devices: sojourn fleet add-device NAME --fleet-folder {site}")
+        path = setup.with_own_broker(joined, fleet_folder, hosts, listeners)
+        typer.echo(f"broker: start it with mosquitto -c {fleet_folder / 'broker' / CONF}")
+        typer.echo(f"devices: sojourn fleet add-device NAME --fleet-folder {fleet_folder}")
     typer.echo(f"edge server: sojourn edge run {path}")
 
 

@@ -58,10 +58,10 @@ def by_hand(name: str, fleet: str, broker: dict[str, Any], ca_file: str | None) 
     return Joined(settings, files, "")
 
 
-def with_own_broker(joined: Joined, folder: Path, hosts: list[str], listeners: Listeners) -> Path:
+def with_own_broker(joined: Joined, site: Path, hosts: list[str], listeners: Listeners) -> Path:
     """A broker for the site's devices on this machine, and settings that lead from it to the coordinator's."""
     name, settings = joined.settings["name"], dict(joined.settings)
-    site = folder / "fleet"
+    folder = site.parent
     _check_new(folder)
     fleet = FleetFile(fleet=settings["fleet"], hosts=tuple(hosts), listeners=listeners, release_key=joined.release_key)
     folders.create(site, fleet, signed_here=False)

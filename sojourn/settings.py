@@ -78,7 +78,7 @@ def parse(text: str, where: str) -> dict[str, Any]:
 def validated(values: Any, form: type[_T], where: str) -> _T:
     """Plain tables as typed settings; ConfigError names the key that is wrong and the nearest valid one."""
     try:
-        return msgspec.convert(_tables(values, form, where), form)
+        return msgspec.convert(with_tables(values, form, where), form)
     except msgspec.ValidationError as error:
         absent = _MISSING.match(str(error)) if where == _FLAGS else None
         remedy = f": give --{absent['key']}, or a settings file that has it" if absent and not absent["path"] else ""
@@ -91,7 +91,7 @@ def read_settings(file: str | None, flags: Mapping[str, Any], form: type[_T]) ->
     values: dict[str, Any] = {}
     if file is not None:
         path = Path(file).expanduser()
-        values = _absolute(_tables(read_file(path, dict[str, Any]), form, where), _PATHS, path.resolve().parent)
+        values = _absolute(with_tables(read_file(path, dict[str, Any]), form, where), _PATHS, path.resolve().parent)
     return validated(_laid_over(values, flags), form, where)
 
 
@@ -201,8 +201,8 @@ def _options(known: Any) -> list[Any]:
     return list(known.types) if isinstance(known, msgspec.inspect.UnionType) else [known]
 
 
-def _tables(values: Any, form: Any, where: str) -> Any:
-    """The values, with a table in the place of each text that stands for one."""
+def with_tables(values: Any, form: Any, where: str) -> Any:
+    """Plain values in which every text that is short for a table is that table, as the form's `texts` say."""
     texts: Texts = getattr(form, "texts", {})
     if not isinstance(values, dict) or not any(isinstance(values.get(key), str) for key in texts):
         return values

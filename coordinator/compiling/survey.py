@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 import torch
@@ -200,7 +201,7 @@ def _check_answers(answers: object, batch: int, task: TaskSpec, *, unknown: bool
     if not classified:
         raise ModelError(
             f"the model answers {found} for {batch} samples, and for the task {task.kind!r} it must be {wanted}: "
-            f"{_EACH[task.kind]}. Change its last layer, or put nn.Unflatten(1, {task.output}) behind it"
+            f"{_EACH[task.kind]}. {_reshaping(found[1:], task.output)}"
         )
     classes = task.output[0]
     told = f"the model answers {found} for {batch} samples of {classes} classes: it must be {wanted}"
@@ -221,6 +222,16 @@ def _check_answers(answers: object, batch: int, task: TaskSpec, *, unknown: bool
             f"{told}. Its last layer has {found[1]} outputs, and the data {classes} classes: make them equal"
         )
     raise ModelError(f"{told}. Take a mean over the other axes, or flatten them, before its last layer")
+
+
+def _reshaping(found: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    """How a model's outputs for a sample become those that are wanted."""
+    flatten = "nn.Flatten(1)" if len(found) > 1 else ""
+    unflatten = f"nn.Unflatten(1, {wanted})" if len(wanted) > 1 else ""
+    layers = " and ".join(filter(None, (flatten, unflatten)))
+    if prod(found) == prod(wanted):
+        return f"Put {layers or 'nn.Flatten(0)'} behind its last layer"
+    return f"Let its last layer have {prod(wanted)} outputs" + (f", and put {layers} behind it" if layers else "")
 
 
 def _name(operator: torch._ops.OpOverload) -> str:

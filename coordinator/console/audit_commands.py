@@ -20,7 +20,7 @@ def audit(
     verify: Annotated[
         bool, typer.Option("--verify", help="Only say whether the log is whole; ends with 1 if not.")
     ] = False,
-    operators: Annotated[
+    operators_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="operators.toml: check the signatures with its keys, too.")
     ] = None,
     expect: Annotated[
@@ -37,7 +37,7 @@ def audit(
     from sojourn.settings import read_file
 
     entries = operator.audit()
-    wrong = faults(entries, read_file(operators, OperatorsFile).operators if operators else None)
+    wrong = faults(entries, read_file(operators_file, OperatorsFile).operators if operators_file else None)
     hashes = {entry.digest.hex() for entry in entries}
     if expect is not None and not any(each.startswith(expect.lower()) for each in hashes):
         wrong.append(f"no entry has the hash {expect}: what came after it, or all, was cut off or written anew")

@@ -69,6 +69,38 @@ def submit(
         typer.echo(f"To watch it: {operator.command(f'job watch {view.job}')}")
 
 
+@app.command()
+def kit(
+    file: Annotated[Path, typer.Argument(metavar="JOB.TOML", help="The job file.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="The file to write.", show_default="JOB.kit"),
+    ] = None,
+) -> None:
+    """Compile a job on this machine and write its kit, for `sojourn agent preflight --kit` on a device."""
+    from coordinator.jobs.settings import read_job
+    from coordinator.rounds.preparing import PrepareJob, prepare
+    from sojourn.extras import need
+    from sojourn.store.memory_blobs import MemoryBlobs
+
+    need("cloud", "compiling a job")
+    text = job_text(file)
+    job, blobs = read_job(text, str(file)), MemoryBlobs()
+    made = prepare(PrepareJob(job.name, text), blobs, say=lambda step: typer.echo(step, err=True))
+    path = output or Path(f"{job.name}.kit")
+    try:
+        path.write_bytes(blobs.read(made.kit.digest))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from error
+    if made.size:
+        batch = job.parts().training.batch
+        memory = made.size.memory(batch, made.kit.size) / (1 << 20)
+        typer.echo(
+            f"{path}: {made.size.parameters:,} parameters, {made.kit.size:,} bytes; training with batch {batch} takes "
+            f"about {memory:,.0f} MB on a device, and its data"
+        )
+
+
 @app.command("list")
 @asking
 def list_(operator: Any, as_json: AsJson = False) -> None:

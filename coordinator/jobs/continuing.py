@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from coordinator.jobs.settings import read_job
+from coordinator.jobs.settings import JobSettings, read_job
 from sojourn.errors import JobError
 from sojourn.parts import Ring, fixed_rounds
-from sojourn.settings import parse
+from sojourn.settings import parse, with_tables
 from sojourn.toml import dumps
 
 
@@ -14,7 +14,7 @@ def continued(text: str, rounds: int | None, target: float | str | None) -> str:
 
     JobError where the job's schedule has a number of rounds of its own.
     """
-    job, table = read_job(text, "the job"), parse(text, "the job")
+    job, table = read_job(text, "the job"), with_tables(parse(text, "the job"), JobSettings, "the job")
     schedule = job.parts().schedule
     if rounds is not None and isinstance(schedule, Ring):
         table["schedule"] = {**table.get("schedule", {}), "trips": rounds}

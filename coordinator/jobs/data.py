@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.jobs.settings import DIGITS
-from coordinator.jobs.task_data import asked_task, packed, task_data
+from coordinator.jobs.task_data import asked_task, cut, packed, task_data
 from sojourn.data.doubts import doubts_of
 from sojourn.data.labels import classes_of
 from sojourn.data.samples import SampleForm, content_of, fit, natural_shape
@@ -82,7 +82,7 @@ def _public_task(job: JobSettings, tested: Content | None, shown: Content | None
         f"{each.source}: {doubt.what} ({doubt.detail}); to do: {doubt.remedy}"
         for each in files
         for doubt in doubts_of(each, found.task)
-    )
+    ) + ((found.fewer,) if found.fewer else ())
     shown_packed = packed(found.exemplars, found.task, data.dtype, test=False) if found.exemplars else None
     test_packed = packed(found.test, found.task, data.dtype, test=True) if found.test else None
     return PublicData(
@@ -97,8 +97,10 @@ def public_side(data: JobData, seed: int, tested: Content | None, shown: Content
     form = SampleForm(InputSpec(data.input or _shape(files, data), data.dtype), data.classes or classes_of(files))
     test, exemplars = (None if content is None else fit(content, form) for content in (tested, shown))
     skipped = tuple(text for samples in (test, exemplars) if samples for text in samples.skipped)
+    fewer = None
     if tested and test and exemplars is None:
-        test, exemplars = _cut(test, data.exemplars_per_class, seed, tested.source)
+        order = generator(seed, "exemplars").permutation(len(test.y))
+        test, exemplars, fewer = cut(test, order, test.y, data.exemplars_per_class, tested.source)
     given = bool(data.mean or data.std)
     mean, std = (data.mean, data.std) if given else normalisation(exemplars.x if exemplars else None, form.input)
     values = _values(data, [samples for samples in (exemplars, test) if samples])
@@ -109,7 +111,8 @@ def public_side(data: JobData, seed: int, tested: Content | None, shown: Content
         for doubt in doubts_of(each)
     )
     few = _few_tests(test, exemplars, form.classes) if test and exemplars and shown is None else ()
-    return PublicData(form.input, form.classes, mean, std, *both, skipped, values, (*odd, *few))
+    told = (*odd, *([fewer] if fewer else []), *few)
+    return PublicData(form.input, form.classes, mean, std, *both, skipped, values, told)
 
 
 def _few_tests(test: Samples, exemplars: Samples, classes: tuple[str, ...]) -> tuple[str, ...]:
@@ -163,19 +166,6 @@ def _shape(files: list[Content], data: JobData) -> tuple[int, ...]:
     if not files:
         raise DataError("data.input is not given, and there is no file to take it from")
     return natural_shape(files[0].x, data.dtype)
-
-
-def _cut(test: Samples, each: int, seed: int, source: str) -> tuple[Samples, Samples]:
-    """Some samples of each class as exemplars, the others for testing."""
-    order = generator(seed, "exemplars").permutation(len(test.y))
-    chosen = np.concatenate([order[test.y[order] == label][:each] for label in np.unique(test.y)])
-    rest = np.setdiff1d(np.arange(len(test.y)), chosen)
-    if not len(rest):
-        raise DataError(
-            f"{source}: {each} exemplars of each class leave nothing to test on; lower data.exemplars_per_class"
-        )
-    pick = [replace(test, x=test.x[at], y=test.y[at]) for at in (rest, np.sort(chosen))]
-    return pick[0], pick[1]
 
 
 def normalisation(

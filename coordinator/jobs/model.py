@@ -142,6 +142,9 @@ def learning_in(job: JobSettings, task: TaskSpec, scaling: Scaling | None) -> Le
     mean, std = (shaped_scale(each, task.output) for each in scaling) if scaling else (None, None)
     if not job.task.own_loss:
         return learning_of(task, mean, std)
+    from coordinator.models.torchvision_import import make_torchvision_importable  # noqa: PLC0415
+
     name = task.loss
+    make_torchvision_importable()
     loss = OwnLoss(own_loss(name, job.model.path), name)
     return learning_of(task, mean, std, loss=loss, own=name, features=job.task.features)

@@ -93,7 +93,8 @@ class JobData(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     exemplars: str | None = None
     """A small labelled set that everybody may see; unless told it is cut from the test set. Example: `"public.npz"`."""
     exemplars_per_class: Count = 10
-    """How many samples of each class are cut from the test set, which is not tested on them."""
+    """How many samples of each class are cut from the test set, which is not tested on them. Fewer, with a warning,
+    where they would be more than half of it."""
     classes: Annotated[tuple[str, ...], msgspec.Meta(min_length=2)] | None = None
     """The names of the classes, in the order of the model's outputs; those in the test set unless told. Example:
     `["cat", "dog"]`."""

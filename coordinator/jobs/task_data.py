@@ -49,6 +49,8 @@ class TaskData:
     mean: Numbers | None
     std: Numbers | None
     scaling: tuple[Numbers, Numbers] | None
+    fewer: str | None = None
+    """That fewer exemplars were cut than the job asks for, and what to do."""
 
 
 def asked_task(settings: TaskSettings) -> TaskSpec:
@@ -76,12 +78,13 @@ def task_data(  # what a job says, and what its files hold
     task = form.task
     if public is not None:
         task = _with_strata(task, settings, public, seed, len(form.classes))
+    fewer = None
     if exemplars is None and test is not None and tested is not None:
-        test, exemplars = _cut(test, task, data.exemplars_per_class, seed, tested.source)
+        test, exemplars, fewer = _cut(test, task, data.exemplars_per_class, seed, tested.source)
     mean, std, scaling = scales_in(task, data, exemplars, form.input)
     if exemplars is not None:
         task = msgspec.structs.replace(task, blind=blind(task, exemplars, scaling))
-    return TaskData(form.input, form.classes, task, test, exemplars, mean, std, scaling)
+    return TaskData(form.input, form.classes, task, test, exemplars, mean, std, scaling, fewer)
 
 
 def scales_in(
@@ -232,21 +235,43 @@ def _check_spread(task: TaskSpec, y: NDArray[np.generic]) -> None:
         )
 
 
-def _cut(test: Samples, task: TaskSpec, each: int, seed: int, source: str) -> tuple[Samples, Samples]:
+def _cut(test: Samples, task: TaskSpec, each: int, seed: int, source: str) -> tuple[Samples, Samples, str | None]:
     """Some samples of each stratum as exemplars, the others for testing; what is faulty is only tested."""
     x, y = np.asarray(test.x), np.asarray(test.y)
     strata = strata_of(task, x, y)
     order = generator(seed, "exemplars").permutation(len(y))
     order = order[y[order] == 0] if task.kind == "reconstruction" else order
-    chosen = np.concatenate([order[strata[order] == stratum][:each] for stratum in range(task.strata.count)])
+    return cut(test, order, strata, each, source)
+
+
+def cut(
+    test: Samples, order: NDArray[np.int64], strata: NDArray[np.int64], each: int, source: str
+) -> tuple[Samples, Samples, str | None]:
+    """The first samples of each stratum in this order as exemplars, the others for testing.
+
+    Fewer than `each` where they would be more than half of what there is; then also a line that says so.
+    """
+    x, y = np.asarray(test.x), np.asarray(test.y)
+    there, counts = np.unique(strata[order], return_counts=True)
+    taken = each
+    while taken > 1 and np.minimum(counts, taken).sum() > len(order) // 2:
+        taken = min(taken, int(counts.max())) - 1 or 1
+    chosen = np.concatenate([order[strata[order] == stratum][:taken] for stratum in there])
     rest = np.setdiff1d(np.arange(len(y)), chosen)
     if not len(rest):
         raise DataError(
-            f"{source}: {each} exemplars of each of {task.strata.count} strata leave nothing to test on; lower "
-            "data.exemplars_per_class"
+            f"{source}: its {len(y):,} samples are one for each of {len(there)} classes or strata, and one exemplar "
+            "of each leaves nothing to test on: give a larger test set, or a file with exemplars in data.exemplars"
+        )
+    fewer = None
+    if taken < each:
+        fewer = (
+            f"{source}: {each} exemplars of each class or stratum would be more than half of its {len(order):,} "
+            f"samples, so {taken} of each are taken; to do: give a larger test set, a file with exemplars in "
+            f"data.exemplars, or set data.exemplars_per_class = {taken}"
         )
     pick = [replace(test, x=x[at], y=y[at]) for at in (rest, np.sort(chosen))]
-    return pick[0], pick[1]
+    return pick[0], pick[1], fewer
 
 
 def _scale_of_samples(exemplars: Samples | None, spec: InputSpec) -> tuple[Numbers | None, Numbers | None]:

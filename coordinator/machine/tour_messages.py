@@ -37,7 +37,7 @@ def tour_message(state: JobState, tour: TourPlan, bounds: TourBounds, keys: Mapp
     return Tour(
         state.tour_id(tour), state.kit, vectors, tour.hops, tour.spares, task_of(state, tour), seed, job.tours.policy,
         job.gate.rules, norms, waves_of(state), weighting_of(strategy.aggregator), bounds,
-        _signing(state, keys or {}),
+        _signing(state, keys or {}), state.size,
     )  # fmt: skip
 
 

@@ -144,21 +144,26 @@ def figure_of_view(view: JobView) -> str:
 
 def task_in(config: Mapping[str, Any]) -> TaskFigures:
     """What a job file says that is learnt."""
-    task = config.get("task", {})
-    said = task if isinstance(task, str) else task.get("kind")
+    named = name_in(config, "task", "kind")
     objective = _objective_in(config)
     return TaskFigures(
-        next((kind for kind in KINDS if kind == said), "classification"),
+        next((kind for kind in KINDS if kind == named), "classification"),
         own=getattr(objective, "outcome", "") == "own models",
         shared=getattr(objective, "shared", ""),
         finished=_is_finished(config),
     )
 
 
+def name_in(config: Mapping[str, Any], part: str, key: str = "name") -> str | None:
+    """The name of a part in a job file, where it may be a table with this key or the name alone; None without one."""
+    given = config.get(part)
+    name = given.get(key) if isinstance(given, dict) else given
+    return name if isinstance(name, str) else None
+
+
 def _objective_in(config: Mapping[str, Any]) -> type[msgspec.Struct] | None:
     """The kind of objective that a job file names, or its strategy does; None for one of a user's own."""
-    given = config.get("objective", {})
-    name = given if isinstance(given, str) else given.get("name")
+    name = name_in(config, "objective")
     strategy = STRATEGIES.get(str(config.get("strategy", "")))
     if name is None and strategy:
         return type(strategy.strategy.objective)
@@ -167,8 +172,7 @@ def _objective_in(config: Mapping[str, Any]) -> type[msgspec.Struct] | None:
 
 def _is_finished(config: Mapping[str, Any]) -> bool:
     """Whether a job file's strategy has a finisher of which tables tell."""
-    given = config.get("finisher", {})
-    name = given if isinstance(given, str) else given.get("name")
+    name = name_in(config, "finisher")
     strategy = STRATEGIES.get(str(config.get("strategy", "")))
     known = FORMS["finisher"].get(str(name))
     if name is None and strategy:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from coordinator.results.task_figures import task_in
+from coordinator.jobs.settings import ModelSettings
+from coordinator.results.task_figures import name_in, task_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 def what_was_run(config: Mapping[str, Any]) -> str:
     """The settings that matter most, in two sentences."""
-    model = config.get("model", {}).get("name", "mlp")
+    model = name_in(config, "model") or ModelSettings().name
     kind = task_in(config).kind
     task = "" if kind == "classification" else f"{capital(kind)}: "
     text = f"{task}strategy {config.get('strategy', 'visit')}, model {model}, seed {config.get('seed', 0)}."

@@ -28,6 +28,7 @@ from sojourn.errors import InvalidBlob, InvalidMessage, JobError
 from sojourn.model import vectors
 from sojourn.model.classifier import classifier_weights
 from sojourn.model.output_bias import check_output_bias
+from sojourn.model.workload import training_size
 from sojourn.parts import ClassifierEstimator, Echo, Generated, LogitAdjustment, Outliers, TwoStreamPart, name_of
 from sojourn.protocol.abilities import asked_by
 from sojourn.protocol.envelope import pack_blob, unpack_blob
@@ -131,6 +132,7 @@ def prepare(
         within_room(notices, work.name) or msgspec.UNSET,
         asked_by(kit) or msgspec.UNSET,
         _normalisation(data),
+        training_size(kit),
     )
 
 

@@ -46,12 +46,13 @@ def temperature(root: Path, zones: tuple[str, ...] = ()) -> float | None:
 
 def free_memory(root: Path) -> float | None:
     """The megabytes that a new process can have without swapping."""
-    for line in _text(root / "proc/meminfo").splitlines():
-        name, _, rest = line.partition(":")
-        value = _number(rest.split()[0]) if name == "MemAvailable" and rest.split() else None
-        if value is not None:
-            return value / 1024
-    return None
+    return _meminfo(root).get("MemAvailable")
+
+
+def available_memory(root: Path) -> float | None:
+    """The megabytes that a new process can have, with those of free swap."""
+    found = _meminfo(root)
+    return found["MemAvailable"] + found.get("SwapFree", 0.0) if "MemAvailable" in found else None
 
 
 def free_disk(folder: Path) -> float | None:
@@ -97,6 +98,17 @@ def peak_resident() -> float | None:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
     return None
+
+
+def _meminfo(root: Path) -> dict[str, float]:
+    """The megabytes of each kind of memory, by the kernel's names."""
+    found: dict[str, float] = {}
+    for line in _text(root / "proc/meminfo").splitlines():
+        name, _, rest = line.partition(":")
+        value = _number(rest.split()[0]) if rest.split() else None
+        if value is not None:
+            found[name] = value / 1024
+    return found
 
 
 def _routes4(root: Path) -> list[tuple[int, str]]:

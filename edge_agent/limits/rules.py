@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _UNWATCHED = ("root", "cpu_share", "warm_up_seconds", "visit_seconds", "readable", "feature_disk")
 """Settings that ask for no readings."""
+_MB = 1 << 20
 SLOWEST = 0.1
 """The least share of the time that a hot device trains before it declines."""
 
@@ -80,6 +81,30 @@ def _want_of_room(settings: LimitSettings, seen: Readings) -> Refusal | None:
     return None
 
 
+def lack_of_memory(
+    settings: LimitSettings, needed: float, available: float | None, worker: float = 0.0
+) -> Refusal | None:
+    """Why training that takes `needed` megabytes does not fit, if so.
+
+    available: megabytes of memory and swap that a new process can have; worker: those that the training process has
+    now, and that it would use again.
+    """
+    takes = f"training this model takes about {needed:.0f} MB"
+    if settings.memory is not None and needed > settings.memory:
+        return (
+            "memory",
+            f"{takes}; limits.memory allows {settings.memory} MB: raise it, or use a smaller model or batch",
+        )
+    if available is None:
+        return None
+    kept = settings.free_memory or 0
+    if needed > available + worker - kept:
+        keeps = f" and limits.free_memory keeps {kept} MB of it" if kept else ""
+        advice = "stop other programs, add swap, or use a smaller model or batch"
+        return "memory", f"{takes}; {available + worker:.0f} MB are available here{keeps}: {advice}"
+    return None
+
+
 def look(settings: LimitSettings, store: Path, worker: int | None = None) -> Readings:
     """Read what the limits need to know."""
     root = Path(settings.root)
@@ -118,6 +143,12 @@ class Limits:
     def objection(self) -> Refusal | None:
         """Why this device takes no visit now; None if it does."""
         return self.judge()[1]
+
+    def room(self, needed: int, worker: int | None = None) -> Refusal | None:
+        """Why training that takes so many bytes does not fit here now, if so; `worker` would be used or replaced."""
+        root = Path(self.settings.root)
+        held = readings.resident(worker) if worker is not None else None
+        return lack_of_memory(self.settings, needed / _MB, readings.available_memory(root), held or 0.0)
 
     def judge(self, worker: int | None = None) -> tuple[float, Refusal | None]:
         """The share of the time that training may run, and why it may not at all; `worker` is who trains."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -113,8 +114,13 @@ def preflight(
     header: options.Header = None,
     scale: options.Scale = None,
     store: options.Store = None,
-    job: Annotated[Path | None, typer.Option(metavar="FILE", help="The job to fit: epochs, batch, classes.")] = None,
-    parameters: Annotated[int | None, typer.Option(min=1, help="How many numbers the job's model has.")] = None,
+    job: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The job to fit; compiled, if torch is here.")
+    ] = None,
+    kit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The job's model as `sojourn job kit` wrote it.")
+    ] = None,
+    parameters: Annotated[int | None, typer.Option(min=1, help="How many parameters the job's model has.")] = None,
 ) -> None:
     """Tell whether a job fits here: data, time, memory, disk, broker, clock, limits. Ends with 1 if something fails."""
     from rich.console import Console
@@ -133,8 +139,13 @@ def preflight(
         "store": store,
     }
     settings = read_settings(file, flags, AgentSettings)
-    demands = checks.demands_of(read_file(job, dict) if job else {}, parameters, str(job))
-    findings = checks.preflight(settings, demands)
+    asked = read_file(job, dict) if job else {}
+    with TemporaryDirectory(prefix="sojourn-preflight-") as folder:
+        untried = []
+        if job and not kit and not parameters:
+            made = checks.compiled(job, Path(folder))
+            kit, untried = (made, []) if isinstance(made, Path) else (None, [made])
+        findings = [*checks.preflight(settings, checks.demands_of(asked, parameters, str(job), kit)), *untried]
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for column in ("what", "", "found"):
         table.add_column(column)

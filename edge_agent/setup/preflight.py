@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from dataclasses import dataclass
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 
 from edge_agent.limits import readings
-from edge_agent.limits.rules import Limits, look
+from edge_agent.limits.rules import Limits, lack_of_memory, look
 from edge_agent.mandates import whose_word
 from edge_agent.setup import broker_check, clock_check, training_trial
 from sojourn.errors import MachineError, UserError
 from sojourn.parts import Training
 from sojourn.protocol.task import Kind, Size, Strata, TaskSpec, Window
-from sojourn.settings import store_folder, validated
+from sojourn.protocol.wire import TrainingSize
+from sojourn.settings import Texts, store_folder, validated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +35,8 @@ Verdict = Literal["ok", "warning", "fails"]
 UNIT = "etc/systemd/system/sojourn-agent.service"
 COPIES = 6
 """Vectors of the model's size that a worker holds: the model, where it began, gradient, momentum, what is written."""
+VISIT_COPIES = 2
+"""Those that a visit holds and a trial of the job's own model does not: where it began, and what is written."""
 _MB = 1 << 20
 _ROOM = 64
 """Megabytes of disk for the journal, and to spare."""
@@ -59,6 +65,8 @@ class JobDemands:
     parameters: int | None = None
     task: TaskSpec | None = None
     """What is learnt, where it is no plain classification."""
+    kit: Path | None = None
+    """The file of the job's compiled kit."""
 
 
 class TaskRequest(msgspec.Struct, frozen=True):
@@ -78,10 +86,13 @@ class TaskRequest(msgspec.Struct, frozen=True):
         return TaskSpec(self.kind, (), None, Strata(1), names=self.targets, window=window)
 
 
-def demands_of(job: Mapping[str, Any], parameters: int | None = None, where: str = "the job") -> JobDemands:
+def demands_of(
+    job: Mapping[str, Any], parameters: int | None = None, where: str = "the job", kit: Path | None = None
+) -> JobDemands:
     """What a job file asks of a device."""
 
     class JobRequest(msgspec.Struct):
+        texts: ClassVar[Texts] = {"task": lambda kind: {"kind": kind}}
         training: Training = Training()
         threads: int | None = None
         data: dict[str, Any] = {}
@@ -91,7 +102,7 @@ def demands_of(job: Mapping[str, Any], parameters: int | None = None, where: str
     asked = validated(dict(job), JobRequest, where)
     classes = tuple(str(name) for name in asked.data.get("classes", ()))
     lease = float(asked.tours.get("lease", 60.0))
-    return JobDemands(asked.training, asked.threads, classes, lease, parameters, asked.task.spec())
+    return JobDemands(asked.training, asked.threads, classes, lease, parameters, asked.task.spec(), kit)
 
 
 def preflight(settings: AgentSettings, demands: JobDemands) -> list[Finding]:
@@ -99,17 +110,60 @@ def preflight(settings: AgentSettings, demands: JobDemands) -> list[Finding]:
     folder = store_folder(settings.store, settings.fleet, settings.name)
     threads = demands.threads or settings.threads or os.cpu_count() or 1
     found: list[Finding] = []
+    kit = demands.kit
+    if kit:
+        demands = replace(demands, parameters=training_trial.read_kit(kit)[0].model.size)
+    if kit and (too_large := of_kit(kit, demands, settings.limits)):
+        found.append(too_large)
+        kit = None  # to try it could bring the whole device to a halt
     try:
         tried = training_trial.tried(
-            settings.data, threads, demands.training.batch, readable=settings.limits.readable, task=demands.task
+            settings.data,
+            threads,
+            demands.training.batch,
+            readable=settings.limits.readable,
+            task=demands.task,
+            kit=kit,
         )
     except MachineError as error:
         remedy = "reinstall sojourn; on a small board free memory first, and see firmware_notes/"
         found.append(Finding("training", "fails", str(error), remedy))
     else:
-        found += [of_data(tried, demands), *of_training(tried, demands, settings.limits), of_cage(tried.cage)]
+        training = of_training(tried, demands, settings.limits)
+        if kit != demands.kit:  # what the built-in model takes would only mislead
+            training = [each for each in training if each.verdict == "fails"]
+        found += [of_data(tried, demands), *training, of_cage(tried.cage)]
     found += [of_disk(folder, demands, settings.limits), of_broker(settings), of_clock(settings), *of_limits(settings)]
     return [*found, of_mandates(settings), of_service(Path(settings.limits.root))]
+
+
+def compiled(job: Path, folder: Path) -> Path | Finding:
+    """The file with the job's kit, compiled in a process of its own into this folder; or why there is none."""
+    remedy = (
+        f"where the coordinator is installed, run `sojourn job kit {job.name}`, copy the file that it writes, and name "
+        "it with --kit; or give the number of the model's parameters with --parameters"
+    )
+    untried = "memory and time are those of the built-in cnn, not of the job's model"
+    if not all(map(find_spec, ("coordinator", "torch", "onnxscript"))):
+        return Finding("model", "warning", f"{untried}: this device cannot compile it", remedy)
+    made = folder / "job.kit"
+    command = [sys.executable, "-m", "sojourn.cli", "job", "kit", str(job), "--output", str(made)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        return Finding("model", "warning", f"{untried}, which did not compile here: {words[-1]}", remedy)
+    return made
+
+
+def of_kit(path: Path, demands: JobDemands, limits: LimitSettings) -> Finding | None:
+    """Why the job's model is too large to be tried here; None where it may fit."""
+    kit, size = training_trial.read_kit(path)
+    needed = TrainingSize(kit.model.size, 0, 0).memory(demands.training.batch, size) / _MB
+    lack = lack_of_memory(limits, needed, readings.available_memory(Path(limits.root)))
+    if lack is None:
+        return None
+    text, _, advice = lack[1].partition(": ")
+    return Finding("memory", "fails", f"{text}; the model has {kit.model.size:,} parameters", advice)
 
 
 def of_data(tried: TrialResult, demands: JobDemands) -> Finding:
@@ -139,8 +193,9 @@ def of_training(tried: TrialResult, demands: JobDemands, limits: LimitSettings) 
         return [Finding("training", "fails", tried.training_fault, remedy)]
     steps = demands.training.epochs * -(-max(tried.data.summary.samples, 1) // demands.training.batch)
     seconds = tried.start_seconds + steps * tried.step_seconds / limits.cpu_share
+    model = "the job's model" if tried.own else "the built-in cnn"
     text = (
-        f"{seconds:.1f} s for {steps} steps of the built-in cnn ({tried.parameters:,} parameters): "
+        f"{seconds:.1f} s for {steps} steps of {model} ({tried.parameters:,} parameters): "
         f"{tried.step_seconds * 1e3:.1f} ms a step, {tried.start_seconds:.1f} s to start"
     )
     slow = tried.step_seconds > demands.lease
@@ -153,7 +208,10 @@ def of_training(tried: TrialResult, demands: JobDemands, limits: LimitSettings) 
 
 def of_memory(tried: TrialResult, demands: JobDemands, limits: LimitSettings, free: float | None) -> Finding:
     """Whether the memory that training takes is there and allowed."""
-    more = max(0, (demands.parameters or 0) - tried.parameters) * 4 * COPIES / _MB
+    if tried.own:
+        more = tried.parameters * 4 * VISIT_COPIES / _MB
+    else:
+        more = max(0, (demands.parameters or 0) - tried.parameters) * 4 * COPIES / _MB
     needed = tried.peak + more
     text = f"training takes {needed:.0f} MB" + (f" ({more:.0f} MB of it estimated)" if more else "")
     if limits.memory is not None and needed > limits.memory:

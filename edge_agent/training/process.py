@@ -91,6 +91,12 @@ class TrainingProcess:
                 self._waiting.append(item)
         self._advance()
 
+    @property
+    def pid(self) -> int | None:
+        """The process that trains, if there is one now."""
+        child = self._child
+        return child.process.pid if child else None
+
     def stop(self, key: str) -> None:
         """Nothing more is heard of this work; training that is under way ends with its process."""
         with self._lock:

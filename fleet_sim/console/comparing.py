@@ -82,6 +82,8 @@ def compare(comparison: Comparison, console: Console) -> None:
     found: dict[str, list[Rows]] = {}
     for at, it in enumerate(runs, 1):
         write(console, f"{it.name} ({at} of {len(runs)})", "bold")
+        for note in it.simulation.notes:
+            write(console, f"  {note}", "yellow")
         again = f"sojourn compare --resume {folder} and the same words"
         rows = rows_of_run(it, folder / it.folder, console, again, resume=comparison.resume is not None)
         found.setdefault(it.group, []).append(rows)

@@ -15,8 +15,9 @@ from coordinator.results.tallies import DEVICES, SITES
 from coordinator.results.what_was_run import what_was_run
 from fleet_sim.console.simulating import read, write
 from fleet_sim.console.tables import plain_table
+from fleet_sim.profiles.lookup import find_profile
 from fleet_sim.run import SimulationRun
-from sojourn.errors import JobError
+from sojourn.errors import Fault, JobError
 from sojourn.figures import clock_of
 from sojourn.settings import parse
 
@@ -31,11 +32,16 @@ if TYPE_CHECKING:
 
 MOST = 8
 """At most this many sites and devices are shown; the tables in the folder have all."""
+MIB = 1 << 20
+SYSTEM = 160 * MIB
+"""Memory that a board's system and the agent's own process take; assumed, for a system without a desktop."""
 
 
 def plan(file: Path | None, changes: Mapping[str, Any], output: Path | None, console: Console) -> None:
     """Let a fleet's time pass without training, and show what it comes to."""
-    simulation = read(file, changes)
+    simulation = read(file, changes, planned=True)
+    for note in simulation.notes:
+        write(console, note, "yellow")
     simulation.job.pop("target", None)  # nothing is learnt, so nothing is reached
     if output is not None:
         _run(SimulationRun(simulation, output, train=False), console)
@@ -58,6 +64,10 @@ def _run(running: SimulationRun, console: Console) -> None:
     console.print(_rounds(running.results.rows(ROUNDS), running.fleet.world.now, running.fleet.traffic))
     console.print(_sites(running.sites))
     console.print(_devices(running.devices, running.samples, running.profiles))
+    fits, lacks = _memory(running)
+    write(console, f"\n{fits}")
+    for line in lacks:
+        write(console, line, "yellow")
     if running.losses:
         write(console, f"\n{running.losses}")
     write(
@@ -111,6 +121,28 @@ def _devices(devices: Mapping[str, VisitTally], samples: Mapping[str, int], prof
         times = clock_of(it.seconds), clock_of(it.seconds / ended)
         table.add_row(name, profiles[name], str(samples[name]), str(it.visits), *times, _mb((it.down + it.up) / 1e6))
     return _with_rest(table, len(ranked))
+
+
+def _memory(running: SimulationRun) -> tuple[str, list[str]]:
+    """How much memory training takes on a device, and a line for each board that does not have it."""
+    state = running.fleet.job(running.name)
+    if not state.size or state.kit is None:
+        raise Fault(f"{running.name} has rounds but was not compiled")
+    batch = state.strategy.training.batch
+    needed = state.size.memory(batch, state.kit.size)
+    lines = []
+    for profile in dict.fromkeys(running.profiles.values()):
+        memory = find_profile(profile).device.memory
+        if needed > memory - SYSTEM:
+            devices = sum(name == profile for name in running.profiles.values())
+            lines.append(
+                f"{profile} cannot train this model: it has {memory / MIB:,.0f} MB of memory, and its system takes "
+                f"about {SYSTEM / MIB:,.0f} MB ({devices:,} of {len(running.profiles):,} devices). Use a smaller model "
+                "or batch, or another board."
+            )
+    parameters = state.size.parameters
+    text = f"Training takes about {needed / MIB:,.0f} MB of memory ({parameters:,} parameters, batch {batch})"
+    return f"{text}; all boards have that." if not lines else f"{text}.", lines
 
 
 def _with_rest(table: Table, all_of_them: int) -> Table:

@@ -50,6 +50,8 @@ def one(
         simulation = read(file, changes)
         folder = output or free(HOME / simulation.job["name"])
     again = f"sojourn simulate --resume {folder}"
+    for note in simulation.notes:
+        write(console, note, "yellow")
     write(console, what_was_run(parse(simulation.text, CONFIG)))
     running, course = run(simulation, folder, console, again, resume=resume is not None)
     console.print(result_table(course))
@@ -121,10 +123,10 @@ def run(
     return running, course
 
 
-def read(file: Path | None, changes: Mapping[str, Any]) -> Simulation:
+def read(file: Path | None, changes: Mapping[str, Any], *, planned: bool = False) -> Simulation:
     """The simulation in a file, or of the command line alone, then of the strategy that we recommend."""
     if file is not None:
-        return read_simulation_file(file, dict(changes))
+        return read_simulation_file(file, dict(changes), planned=planned)
     return read_simulation("", "the command line", {"strategy": RECOMMENDED, **changes})
 
 

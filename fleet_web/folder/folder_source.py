@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.console.following import JobProgress
 from coordinator.results.folder import ROUNDS, VISITS
+from coordinator.results.task_figures import name_in
 from coordinator.results.what_was_run import what_was_run
 from fleet_web.folder.folder_tables import FolderTables
 from fleet_web.source import Reach, Topic
@@ -145,7 +146,7 @@ class FolderSource:
         return JobView(
             clean(str(config.get("name", tables.path.name)), 63),
             clean(str(config.get("strategy", "visit")), WORDS),
-            clean(str(_table(config, "model").get("name", "mlp")), WORDS),
+            clean(str(name_in(config, "model") or "mlp"), WORDS),
             status,
             detail,
             last.round if last else 0,
@@ -181,8 +182,3 @@ class FolderSource:
     async def acts(self, last: int = 200) -> Sequence[AuditEntry]:  # noqa: ARG002
         """Acts of operators are not in a folder."""
         return ()
-
-
-def _table(config: dict[str, object], name: str) -> dict[str, object]:
-    found = config.get(name)
-    return found if isinstance(found, dict) else {}

@@ -84,7 +84,9 @@ class Visits:
         it, device = tour.order, Address("device", str(tour.open_visits[hop].device))
         seed = derive(it.seed, device.name, tour.repeat(hop))
         _, earlier = running.before(tour)
-        visit = Visit(tour.visit(hop), it.kit, given_to(tour), it.task, seed, it.policy.lease, earlier, it.mandate)
+        visit = Visit(
+            tour.visit(hop), it.kit, given_to(tour), it.task, seed, it.policy.lease, earlier, it.mandate, it.size
+        )
         return [*self._site.outbox.ask(("visit", key, hop), device, visit, now)]
 
     def _about(self, key: Key, hop: int) -> About:
@@ -130,7 +132,7 @@ class Visits:
         following = [] if tour.order.merges else tour.route[hop + 1 : hop + 2]
         if not following or following == [device] or following[0] in self._site.at:
             return []
-        prepare = Prepare(tour.order.id.job, tour.order.kit, tour.order.task, tour.order.mandate)
+        prepare = Prepare(tour.order.id.job, tour.order.kit, tour.order.task, tour.order.mandate, tour.order.size)
         return [Send(Address("device", following[0]), prepare)]
 
     def visited(self, sender: Address, message: Visited, now: float) -> list[Effect]:

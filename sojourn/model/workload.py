@@ -7,6 +7,7 @@ import statistics
 import tempfile
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from importlib.resources import files
 from math import prod
 from pathlib import Path
@@ -17,11 +18,14 @@ import numpy as np
 import onnxruntime
 
 from sojourn.errors import MachineError
+from sojourn.model import onnx_form
 from sojourn.model.frozen import given_to
 from sojourn.model.graphs import Graphs, check_probe, probe_targets, probe_vector
+from sojourn.model.protobuf import WireReader
 from sojourn.model.session import open_session, session_options
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.spec import Kit
+from sojourn.protocol.wire import TrainingSize
 from sojourn.randomness import noise
 
 if TYPE_CHECKING:
@@ -30,7 +34,15 @@ if TYPE_CHECKING:
 BATCH = 32
 COUNTED = 4
 """The batch for which operations are counted; they grow with the batch, so that any would do."""
+HELD = (2, 4)
+"""The batches for which memory is counted: what a step takes grows with its batch in a straight line."""
 LEAST_STEPS = 5
+NAME = 1 << 16
+"""Characters of a name in a graph, at most; it was inspected before."""
+_WIDTHS = {"double": 8, "int64": 8, "bool": 1, "uint8": 1, "int8": 1, "float16": 2}
+"""Bytes of a number by its type, where they are not 4."""
+_sizes: dict[bytes, TrainingSize] = {}
+"""By the hash of a training graph."""
 
 
 @dataclass(frozen=True)
@@ -80,16 +92,61 @@ def measure(kit: Kit, batch: int, *, seconds: float = 1.0, threads: int = 1) -> 
     return statistics.median(taken)
 
 
+def training_size(kit: Kit) -> TrainingSize:
+    """What training a kit's model takes of a device's memory; counted once for each kit.
+
+    The most that a training step holds at a time: each value of its graph from where it is made to its last use, with
+    the shapes that two steps with different batches really have.
+    """
+    known = sha256(kit.train).digest()
+    if known not in _sizes:
+        few, many = (_held_in_a_step(kit, batch) for batch in HELD)
+        sample = max(0, many - few) // (HELD[1] - HELD[0])
+        _sizes[known] = TrainingSize(kit.model.size, max(0, few - HELD[0] * sample), sample)
+    return _sizes[known]
+
+
+def _held_in_a_step(kit: Kit, batch: int) -> int:
+    """The most bytes that the values of a training step take at a time, in the order in which the graph names them."""
+    # Nothing is fused or left out: what is run are the nodes of the graph, by their names.
+    events = _step_events(kit, batch, onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL)
+    made = {event["name"].removesuffix("_kernel_time"): event["args"] for event in events}
+    reader = WireReader(kit.train)
+    graph = reader.message(0, len(reader.data), onnx_form.MODEL).message("graph", onnx_form.GRAPH)
+    nodes = [
+        (node.text("name", NAME).decode(), node.texts("input", NAME), node.texts("output", NAME))
+        for node in graph.messages("node", onnx_form.NODE)
+    ]
+    last = {name: at for at, (_, taken, _) in enumerate(nodes) for name in taken}
+    last |= {value.text("name", NAME): len(nodes) for value in graph.messages("output", onnx_form.VALUE)}
+    most = held = 0
+    sizes: dict[bytes, int] = {}
+    for at, (name, taken, given) in enumerate(nodes):
+        for value, form in zip(given, made.get(name, {}).get("output_type_shape", ()), strict=False):
+            sizes[value] = prod(_shape(form)) * _WIDTHS.get(next(iter(form)), 4)
+            held += sizes[value]
+        most = max(most, held)
+        held -= sum(sizes.pop(value, 0) for value in {*taken, *given} if last.get(value, -1) <= at)
+    return most
+
+
 def counted_cost(kit: Kit) -> float:
     """The operations of one sample in a training step: the products and sums of all convolutions and matrix products.
 
     Counted in a step that is really done, from the shapes that onnxruntime reports. What is done value by value
     (activations, pooling, the optimiser) is not counted: a machine's `flops` is measured on the same terms.
     """
+    # Operators as the standard names them, with all their inputs: what a processor likes better has other shapes.
+    events = _step_events(kit, COUNTED, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC)
+    return sum(_operations(event["args"]) for event in events) / COUNTED
+
+
+def _step_events(kit: Kit, batch: int, level: onnxruntime.GraphOptimizationLevel) -> list[dict[str, Any]]:
+    """What onnxruntime reports of each node of a training step that is really done."""
     with tempfile.TemporaryDirectory(prefix="sojourn-count-") as folder:
-        session = open_session(kit.train, _counting(folder), "the training graph", given_to(kit, "train"))
-        x, y = _samples(kit, COUNTED)
-        drawn = noise(kit.probe.noise_seed, 0, COUNTED, kit.noise)
+        session = open_session(kit.train, _counting(folder, level), "the training graph", given_to(kit, "train"))
+        x, y = _samples(kit, batch)
+        drawn = noise(kit.probe.noise_seed, 0, batch, kit.noise)
         feeds: dict[str, NDArray[np.generic]] = {"vector": _probe_vector(kit)}
         feeds |= {"y": y} if kit.learns.target else {}
         feeds |= {f"beside_{at}": _probe_vector(kit) for at in range(len(kit.learns.beside))}
@@ -97,19 +154,18 @@ def counted_cost(kit: Kit) -> float:
         feeds |= {f"noise_{at}": values for at, values in enumerate(drawn)}
         session.run(["loss", "gradient"], feeds)
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    return sum(_operations(event["args"]) for event in events if event["cat"] == "Node") / COUNTED
+    return [event for event in events if event["cat"] == "Node"]
 
 
 def _probe_vector(kit: Kit) -> NDArray[np.float32]:
     return probe_vector(kit.model.sizes, state=kit.model.state)
 
 
-def _counting(folder: str) -> onnxruntime.SessionOptions:
+def _counting(folder: str, level: onnxruntime.GraphOptimizationLevel) -> onnxruntime.SessionOptions:
     options = session_options()
     options.enable_profiling = True
     options.profile_file_prefix = str(Path(folder) / "step")
-    # Operators as the standard names them, with all their inputs: what a processor likes better has other shapes.
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.graph_optimization_level = level
     options.add_session_config_entry("session.disable_prepacking", "1")
     return options
 

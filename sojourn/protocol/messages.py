@@ -49,7 +49,18 @@ from sojourn.protocol.release_messages import (
     Steer,
 )
 from sojourn.protocol.signed_hop import HopSignature, PublicKey
-from sojourn.protocol.wire import JobView, Offer, Ref, Task, TourId, TourTold, Vectors, VisitId, VisitReason
+from sojourn.protocol.wire import (
+    JobView,
+    Offer,
+    Ref,
+    Task,
+    TourId,
+    TourTold,
+    TrainingSize,
+    Vectors,
+    VisitId,
+    VisitReason,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,6 +126,8 @@ class Prepare(msgspec.Struct, frozen=True, tag="prepare", tag_field="kind"):
     task: Task
     mandate: SignedMandate | msgspec.UnsetType = msgspec.UNSET
     """What an operator signed for the job, where one did."""
+    size: TrainingSize | msgspec.UnsetType = msgspec.UNSET
+    """What training takes of the device's memory; unset where the sender does not know."""
 
 
 class Visit(msgspec.Struct, frozen=True, tag="visit", tag_field="kind"):
@@ -130,6 +143,8 @@ class Visit(msgspec.Struct, frozen=True, tag="visit", tag_field="kind"):
     """How many visits the model has had on this tour: a first device may have to warm it up."""
     mandate: SignedMandate | msgspec.UnsetType = msgspec.UNSET
     """What an operator signed for the job, where one did."""
+    size: TrainingSize | msgspec.UnsetType = msgspec.UNSET
+    """What training takes of the device's memory; unset where the sender does not know."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel", tag_field="kind"):
@@ -234,6 +249,8 @@ class Tour(msgspec.Struct, frozen=True, tag="tour", tag_field="kind"):
     signing: TourSigning | msgspec.UnsetType = msgspec.UNSET
     """Who signed and who signs, where somebody does; unset before 0.8.0. In one field: a map with one entry more would
     begin with other bytes for all tours."""
+    size: TrainingSize | msgspec.UnsetType = msgspec.UNSET
+    """What training takes of a device's memory."""
 
     @property
     def mandate(self) -> SignedMandate | msgspec.UnsetType:

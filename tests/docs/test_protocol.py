@@ -72,7 +72,7 @@ STRUCTURES: dict[str, type] = {
     "TwoStreamGraph": spec.TwoStreamGraph,
     **{form.__name__: form for form in (spec.MoreGraphs, spec.TapGraph, spec.TapLayer, spec.OutlierGraphs)},
     **{form.__name__: form for form in (spec.InputSpec, spec.Probe, Exemplars, wire.Epoch, wire.Ref)},
-    **{form.__name__: form for form in (wire.TourId, wire.VisitId, wire.Task, wire.Offer, Member)},
+    **{form.__name__: form for form in (wire.TourId, wire.VisitId, wire.Task, wire.TrainingSize, wire.Offer, Member)},
     "DataSummary": DataSummary,
     **{form.__name__: form for form in (signed_hop.HopSignature, signed_hop.SignedHop)},
     "Quantity": Quantity,

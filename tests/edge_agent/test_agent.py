@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from edge_agent.limits.rules import Limits
+from edge_agent.limits.settings import LimitSettings
 from edge_agent.records import RESULTS_KEPT, Memory, VisitEnded, VisitTaken, VisitTrained
 from edge_agent.training.work import Train, Warm
 from sojourn.data.data_survey import DataSurvey
@@ -31,6 +34,7 @@ from sojourn.node.machine import (
 from sojourn.protocol.data_summary import DataSummary
 from sojourn.protocol.messages import Accepted, Cancel, Declined, Discarded, Prepare, Progress, Visited
 from sojourn.protocol.topics import Address
+from sojourn.protocol.wire import TrainingSize
 from tests.edge_agent.agent_bench import EDGE, EPOCH, KIT, MEMORY, MODEL, OFFER, RESULT, Bench, trained, visit, visit_id
 from tests.sojourn.protocol.examples import TASK
 from tests.sojourn.store.replays import sends, without_steps
@@ -244,6 +248,23 @@ def test_objections_and_what_is_not_supported() -> None:
     assert hot.records == []
     wide = msgspec.structs.replace(visit(), task=msgspec.structs.replace(TASK, threads=3))
     assert [message.reason for message in sends(Bench().ask(wide))] == ["unsupported"]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_large_model_is_declined_before_any_transfer(known: bool) -> None:
+    limits = Limits(LimitSettings(memory=300), Path("/nonexistent"))
+    bench = Bench(room=limits.room)
+    large = msgspec.structs.replace(MODEL, size=4 * 49_000_000)
+    size = TrainingSize(49_000_000, 400_000_000, 1000) if known else msgspec.UNSET
+    effects = bench.ask(msgspec.structs.replace(visit(model=large), size=size))
+    assert kinds(effects) == ["Send"]
+    (declined,) = sends(effects)
+    assert declined.reason == "memory"
+    assert "limits.memory allows 300 MB" in declined.detail
+    assert bench.records == []
+    assert bench.ask(Prepare("job", KIT, TASK, size=TrainingSize(49_000_000, 0, 0))) == []
+    assert bench.ask(Prepare("job", msgspec.structs.replace(KIT, size=789 << 20), TASK)) == []
+    assert kinds(bench.ask(visit())) == ["Append", "Pull", "Pull"]
 
 
 def test_a_hanging_worker_gives_no_sign_of_life() -> None:

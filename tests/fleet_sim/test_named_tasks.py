@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from coordinator.strategies import STRATEGIES
 from fleet_sim.datasets.made.registry import MADE
 from fleet_sim.settings import Simulation, read_simulation
 from sojourn.errors import ConfigError
@@ -40,6 +43,34 @@ def test_what_a_job_says_counts_more() -> None:
 def test_another_kind_brings_nothing_of_the_set() -> None:
     job = simulation("households", '[task]\nkind = "reconstruction"').read()
     assert (job.task.kind, job.task.steps) == ("reconstruction", None)
+
+
+@pytest.mark.parametrize("model", ['"mlp"', '{ name = "mlp" }'])
+def test_changes_reach_into_a_model_given_by_name(model: str, tmp_path: Path) -> None:
+    start = str(tmp_path / "start.safetensors")
+    found = read_simulation(f"model = {model}", "a test", {"model.start": start})
+    assert found.job["model"] == {"name": "mlp", "start": start}
+    assert read_simulation('model = "mlp"', "a test", {"model.name": "cnn"}).job["model"] == {"name": "cnn"}
+    with pytest.raises(ConfigError, match="and no table"):
+        read_simulation("seed = 3", "a test", {"seed.of": 3})
+
+
+FILE = 'strategy = "visit"\n[arranger]\nsets = 2\nsize = 5\n[estimator]\nepochs = 3\n[training]\nlr = 0.1\n'
+
+
+def test_other_strategy_leaves_out_settings_that_it_does_not_have() -> None:
+    fedavg = read_simulation(FILE, "a test", {"strategy": "fedavg"})
+    assert fedavg.job["training"] == {"lr": 0.1}
+    left_out = [note.partition(" is left out")[0] for note in fedavg.notes]
+    assert left_out == ["estimator.epochs", "arranger.sets", "arranger.size"]
+    assert fedavg.notes[1].startswith("arranger.sets is left out: fedavg's arranger, ")
+    for strategy in STRATEGIES:
+        read_simulation(FILE, "a test", {"strategy": strategy})
+    assert read_simulation(FILE, "a test", {"strategy": "visit"}).notes == ()
+    with pytest.raises(ConfigError, match="unknown key 'epochs'"):
+        read_simulation(FILE.replace("visit", "fedavg"), "a test")
+    with pytest.raises(ConfigError, match="unknown key 'sets'"):
+        read_simulation("", "a test", {"strategy": "fedavg", "arranger.sets": 2})
 
 
 def test_what_was_run_can_be_run_again() -> None:

@@ -161,3 +161,10 @@ def test_an_unknown_job_or_device_is_named(tmp_path):
         asyncio.run(source.job("other"))
     with pytest.raises(UserError, match="no device"):
         asyncio.run(source.device("other"))
+
+
+def test_a_job_whose_model_is_a_name_shows_it(tmp_path) -> None:
+    folder = made(tmp_path / "job", round_row(1))
+    (folder / CONFIG).write_text('name = "job"\nmodel = "net:Net"\n')
+    view, *_ = read(open_results(folder))
+    assert view.model == "net:Net"

@@ -31,7 +31,8 @@ def bundle(tmp_path: Path) -> Path:
 
 
 def init(folder: Path, *arguments: str) -> str:
-    done = CliRunner().invoke(app, ["init", *arguments, "--folder", str(folder)], catch_exceptions=False)
+    words = ["init", *arguments, "--fleet-folder", str(folder / "fleet")]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output
 
@@ -53,6 +54,15 @@ def test_a_site_with_its_own_broker_reaches_both(bundle: Path, tmp_path: Path) -
     assert folders.read(site / "fleet").release_key == folders.read(tmp_path / "cloud").release_key
     assert not (site / "fleet" / "release.key").exists()
     assert (site / "fleet" / "ca.pem").read_bytes() != (tmp_path / "cloud" / "ca.pem").read_bytes()
+
+
+def test_commands_for_a_site_take_its_fleet_folder(bundle: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "barn" / "members"
+    words = ["init", "--bundle", str(bundle), "--host", "h", "--fleet-folder", str(folder)]
+    said = CliRunner().invoke(app, words, catch_exceptions=False).output
+    assert f"sojourn fleet add-device NAME --fleet-folder {folder}\n" in said
+    assert folders.read(folder).fleet == "field"
+    assert (tmp_path / "barn" / "edge.toml").exists()
 
 
 def test_a_new_site_has_a_listener_for_passwords_only_if_it_is_wanted(bundle: Path, tmp_path: Path) -> None:

@@ -69,7 +69,8 @@ def test_three_people_follow_the_commands_and_a_model_is_trained(guarded: Guarde
     guarded.sojourn("fleet", "add-edge", "s1", "--fleet-folder", cloud, "--output", bundle)
     # Passwords by choice, at the site; in the cloud certificates only, and passwords on its own machine.
     theirs = ["--password-port", ports[2], "--certificate-port", ports[3], "--local-port", ports[4]]
-    guarded.sojourn("edge", "init", "--bundle", bundle, "--host", "localhost", "--folder", site, *theirs)
+    folder = ["--fleet-folder", site / "fleet"]
+    guarded.sojourn("edge", "init", "--bundle", bundle, "--host", "localhost", *folder, *theirs)
     for name, kind in (("pi-1", ["--password"]), ("pi-2", [])):
         output = tmp_path / f"{name}.tar.gz"
         guarded.sojourn("fleet", "add-device", name, *kind, "--fleet-folder", site / "fleet", "--output", output)

@@ -80,6 +80,12 @@ def test_a_report_is_the_folder_that_a_simulation_leaves(fleet, flags, continued
     assert "out is there already" in again.stderr
 
 
+def test_job_report_reads_a_model_given_by_name(fleet, flags, tmp_path) -> None:
+    fleet.run(text("by-name", 1).replace("[model]\noptions = { hidden = [8] }", "model = 'mlp'"), "by-name")
+    assert "out: 1 rounds" in sojourn("job", "report", "by-name", "-o", "out", *flags, folder=tmp_path)
+    assert "model mlp" in (tmp_path / "out" / "report.html").read_text()
+
+
 def test_a_job_starts_from_an_earlier_ones_model(fleet, flags, continued, tmp_path) -> None:
     (tmp_path / "next.toml").write_text(text("next", 1))
     compile_here(text("next", 1))

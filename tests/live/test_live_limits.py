@@ -73,3 +73,14 @@ def test_a_tour_goes_on_without_a_hot_device_and_with_it_when_it_has_cooled(flee
     assert any("hot: 85 °C" in line for line in view.history[first - 1].failures), view.history[first - 1].failures
     log = fleet.log("pi-1")
     assert "trained" not in log.partition(f"declined job round {first}")[2].partition(f"declined job round {second}")[0]
+
+
+def test_device_without_memory_declines_before_fetching(fleet) -> None:
+    fleet.hot.memory(10)
+    settings = "strategy = 'fedavg'\nrounds = 1\nthreads = 1\nmodel = 'mlp'\n[data]\ntest = 'digits'\n"
+    view = fleet.run(f"name = 'large'\n{settings}[fleet]\ndevices = 2\n", "large")
+    assert (view.status, view.history[0].visits, view.history[0].lost) == ("done", 1, 1)
+    assert "memory: training this model takes about" in view.history[0].failures[0]
+    log = fleet.log("pi-1")
+    assert "MB are available here: stop other programs" in log
+    assert "trained large" not in log

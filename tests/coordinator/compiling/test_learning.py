@@ -209,3 +209,22 @@ def test_a_function_that_is_not_there_is_named() -> None:
 def test_a_model_with_another_shape_is_told_what_is_wanted() -> None:
     with pytest.raises(ModelError, match=r"must be \(2, 2\): a number for each quantity"):
         compile_kit(net(4, (3,)), ROW, (), mean=None, std=None, seed=1, learning=learning_of(QUANTITIES))
+
+
+@pytest.mark.parametrize(
+    ("layers", "output", "advice"),
+    [
+        ([nn.Linear(4, 256), nn.Unflatten(1, (16, 16))], (256,), "Put nn.Flatten(1) behind its last layer"),
+        ([nn.Linear(4, 6)], (3, 2), "Put nn.Unflatten(1, (3, 2)) behind its last layer"),
+        ([nn.Linear(4, 6), nn.Unflatten(1, (2, 3))], (3, 2), "Put nn.Flatten(1) and nn.Unflatten(1, (3, 2)) behind"),
+        ([nn.Linear(4, 5)], (3, 2), "Let its last layer have 6 outputs, and put nn.Unflatten(1, (3, 2)) behind it"),
+        ([nn.Linear(4, 5)], (2,), "Let its last layer have 2 outputs"),
+    ],
+)
+def test_outputs_of_another_shape_get_advice_that_fits(layers: list[nn.Module], output: Any, advice: str) -> None:
+    task = msgspec.structs.replace(QUANTITIES, output=output, target=Target(output))
+    with pytest.raises(ModelError) as refused:
+        compile_kit(
+            nn.Sequential(*layers), ROW, (), mean=None, std=None, seed=1, learning=learning_of(task, None, None)
+        )
+    assert advice in str(refused.value)

@@ -77,7 +77,7 @@ def test_a_log_that_was_cut_short_is_found_by_the_hash_that_was_kept(tmp_path: P
     assert "was cut off or written anew" in done.output
     file = tmp_path / "operators.toml"
     file.write_text(f'[operators.ann]\nkey = "{OPERATORS["ann"].key}"\nrole = "owner"\n')
-    assert run("audit", "--verify", "--operators", str(file), entries=entries).exit_code == 0
+    assert run("audit", "--verify", "--operators-file", str(file), entries=entries).exit_code == 0
 
 
 def test_operators_come_go_and_get_another_key(tmp_path: Path) -> None:

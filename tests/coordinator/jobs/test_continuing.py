@@ -30,6 +30,11 @@ def test_a_ring_has_more_trips_and_one_shot_has_no_more_rounds() -> None:
         continued(once, 2, None)
 
 
+def test_a_ring_given_by_name_gets_more_trips() -> None:
+    text = 'name = "job"\nstrategy = "fedelmy-few-shot"\nschedule = "ring"\ndata.test = "digits"'
+    assert read_job(continued(text, 7, None), "ring").all_rounds == 7
+
+
 def test_where_to_start() -> None:
     assert read_start("job:a", "x") == JobStart("a")
     assert read_start("job:a-1@12", "x") == JobStart("a-1", 12)

@@ -15,6 +15,7 @@ from coordinator.jobs.settings import JobData, JobSettings
 from sojourn.errors import ConfigError, DataError
 from sojourn.protocol.spec import ValueRange
 from sojourn.settings import validated
+from tests.there import there
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,5 +66,22 @@ def test_a_demand_that_the_jobs_own_file_does_not_meet_is_refused(tmp_path: Path
 def test_a_test_set_that_exemplars_use_up_is_said(tmp_path: Path) -> None:
     np.savez(tmp_path / "few.npz", x=np.arange(7.0).reshape(7, 1), y=np.array([0, 0, 0, 1, 1, 2, 2]))
     data = JobData(test=str(tmp_path / "few.npz"), exemplars_per_class=2)
-    (few,) = public_data(JobSettings(name="job", data=data)).odd
-    assert few.startswith("only 1 samples are left to test on, since 6 of the test set are exemplars; to do:")
+    found = public_data(JobSettings(name="job", data=data))
+    (fewer,) = found.odd
+    assert "2 exemplars of each class or stratum would be more than half of its 7 samples, so 1 of each" in fewer
+    assert there(found.exemplars).y == (0, 1, 2)
+    assert len(there(found.test).y) == 4
+
+
+def test_small_test_set_has_fewer_exemplars(tmp_path: Path) -> None:
+    def found(counts: tuple[int, ...]) -> PublicData:
+        y = np.repeat(np.arange(len(counts)), counts)
+        np.savez(tmp_path / "few.npz", x=np.arange(float(len(y))).reshape(-1, 1), y=y)
+        return public_data(JobSettings(name="job", data=JobData(test=str(tmp_path / "few.npz"))))
+
+    for counts, taken in (((20, 20), 10), ((19, 19), 9), ((12, 100), 10), ((5, 5, 5), 2), ((2, 1), 1)):
+        exemplars, warnings = there(found(counts).exemplars), found(counts).odd
+        assert np.bincount(exemplars.y).tolist() == [min(taken, count) for count in counts]
+        assert any(f"data.exemplars_per_class = {taken}" in each for each in warnings) == (taken < 10)
+    with pytest.raises(DataError, match="leaves nothing to test on: give a larger test set"):
+        found((1, 1))

@@ -98,6 +98,14 @@ def test_targets_that_are_missing_are_left_out_and_told(tmp_path: Path) -> None:
     assert any("10 samples whose target is missing" in line for line in found.skipped)
 
 
+def test_few_samples_have_fewer_exemplars_of_each_stratum(tmp_path: Path) -> None:
+    found = read(saved(tmp_path, X, np.arange(40.0)), data__exemplars_per_class=100)
+    assert found.test
+    assert found.exemplars
+    assert len(found.exemplars.y) == 20
+    assert any("so 5 of each are taken" in each for each in found.odd)
+
+
 @pytest.mark.parametrize(
     ("y", "changes", "reason"),
     [
@@ -106,7 +114,6 @@ def test_targets_that_are_missing_are_left_out_and_told(tmp_path: Path) -> None:
         (np.array(["a", "b"] * 20), {}, "labels such as"),
         (None, {}, "The job predicts 1 number for each sample"),
         (np.arange(80.0).reshape(40, 2), {"task__targets": ["a", "b", "c"]}, "predicts 'a', 'b', 'c'"),
-        (np.arange(40.0), {"data__exemplars_per_class": 100}, "leave nothing to test on"),
         (None, {"task__kind": "forecast", "task__steps": 60}, "its longest series without a gap has 40 steps"),
         (np.array(["hot"] * 40), {"task__kind": "reconstruction"}, "no sample that is labelled as normal"),
     ],

@@ -148,3 +148,10 @@ def test_every_measure_of_an_arrangement_is_explained() -> None:
 
 def test_a_job_that_was_not_simulated() -> None:
     assert what_was_run({"strategy": "fedavg"}) == "Strategy fedavg, model mlp, seed 0."
+
+
+@pytest.mark.parametrize("model", ['"net:Net"', '{ name = "net:Net" }'])
+def test_report_names_the_model_in_both_forms(results: ResultFolder, model: str) -> None:
+    results.settings(f'strategy = "keel"\nmodel = {model}\ntask = "regression"\nobjective = "prox"')
+    draw(results, "pets", [], pictures_too=False)
+    assert "Regression: strategy keel, model net:Net, seed 0." in (results.path / "report.html").read_text()

@@ -23,6 +23,7 @@ from coordinator.results.task_figures import (
     figure_in,
     figure_of_view,
     figure_shown,
+    name_in,
     spread_shown,
     task_in,
 )
@@ -76,6 +77,11 @@ def test_the_task_of_a_job_file() -> None:
     assert task_in({"task": "forecast"}).kind == "forecast"
     assert task_in({"task": {"kind": "tokens"}}).main == "perplexity"
     assert task_in({"task": {"kind": "of-tomorrow"}}).kind == "classification"
+
+
+def test_name_in_reads_both_forms_of_a_part() -> None:
+    assert name_in({"model": "net:Net"}, "model") == name_in({"model": {"name": "net:Net"}}, "model") == "net:Net"
+    assert [name_in({"model": odd}, "model") for odd in (None, 5, ["a"], {}, {"name": 5})] == [None] * 5
 
 
 def test_lines_and_tables_name_the_tasks_figures() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from typing import get_args
 
 import pytest
 
 from edge_agent.limits.readings import Readings
-from edge_agent.limits.rules import SLOWEST, Limits, allowed_now, look, pace, refusal, too_hot
+from edge_agent.limits.rules import SLOWEST, Limits, allowed_now, lack_of_memory, look, pace, refusal, too_hot
 from edge_agent.limits.settings import LimitSettings
 from edge_agent.settings import AgentSettings
 from sojourn.errors import ConfigError
@@ -191,3 +192,21 @@ def test_limits_that_make_no_sense_are_told(text, words) -> None:
 def test_limits_in_a_file() -> None:
     limits = read_text(HEAD + 'memory = 300\nhours = ["22:00-06:00"]\ncpu_share = 0.5', AgentSettings, "a").limits
     assert (limits.memory, limits.hours, limits.cpu_share, limits.stop_at) == (300, ("22:00-06:00",), 0.5, None)
+
+
+def test_room_counts_swap_the_worker_and_what_stays_free(tmp_path) -> None:
+    root = FakeRoot(tmp_path)
+    root.memory(200)
+    needed = 250 << 20
+    limits = Limits(LimitSettings(root=str(root.path)), tmp_path)
+    reason, text = there(limits.room(needed))
+    assert reason == "memory"
+    assert "takes about 250 MB; 200 MB are available here" in text
+    root.write("proc/meminfo", f"MemAvailable: {200 * 1024} kB\nSwapFree: {100 * 1024} kB\n")
+    assert limits.room(needed) is None
+    kept = Limits(LimitSettings(root=str(root.path), free_memory=64), tmp_path)
+    assert "limits.free_memory keeps 64 MB" in there(kept.room(needed))[1]
+    assert kept.room(1, os.getpid()) is None
+    assert lack_of_memory(LimitSettings(), 250, 200, worker=60) is None
+    assert lack_of_memory(LimitSettings(memory=240), 250, 1000) is not None
+    assert lack_of_memory(LimitSettings(), 250, None) is None

@@ -16,10 +16,12 @@ from edge_agent.settings import AgentSettings
 from edge_agent.setup import broker_check, clock_check, preflight
 from edge_agent.setup.preflight import (
     JobDemands,
+    compiled,
     demands_of,
     of_clock,
     of_data,
     of_disk,
+    of_kit,
     of_limits,
     of_memory,
     of_service,
@@ -33,8 +35,11 @@ from sojourn.data.data_survey import DataSurvey
 from sojourn.data.source import DataSettings
 from sojourn.errors import ConfigError, MachineError
 from sojourn.links.settings import BrokerSettings, LocalBroker, TlsSettings
+from sojourn.model.workload import built_in
 from sojourn.parts import Training
 from sojourn.protocol.data_summary import DataSummary, SeriesSummary
+from sojourn.protocol.envelope import pack_blob
+from sojourn.protocol.spec import ModelSpec, TensorSpec
 from sojourn.protocol.task import Window
 from tests import forked
 from tests.edge_agent.limits.fake_root import FakeRoot
@@ -160,6 +165,66 @@ def test_a_job_file_tells_what_it_asks() -> None:
     assert demands_of({}) == JobDemands()
     with pytest.raises(ConfigError, match=r"job\.toml: .*did you mean 'epochs'"):
         demands_of({"training": {"epoch": 3}}, where="job.toml")
+
+
+def test_task_given_by_its_name_is_a_task() -> None:
+    task = demands_of({"model": "net:Net", "task": "regression"}).task
+    assert task is not None
+    assert task.kind == "regression"
+
+
+LARGE = ModelSpec((TensorSpec("w", (7000, 7000)),))
+
+
+def kit_file(folder: Path, **changes) -> Path:
+    path = folder / "job.kit"
+    path.write_bytes(pack_blob(msgspec.structs.replace(built_in(), **changes)))
+    return path
+
+
+def test_kit_that_is_too_large_fails_untried(tmp_path) -> None:
+    root = FakeRoot(tmp_path)
+    root.memory(300)
+    large = of_kit(kit_file(tmp_path, model=LARGE), JobDemands(), LimitSettings(root=str(root.path)))
+    assert large is not None
+    assert (large.what, large.verdict) == ("memory", "fails")
+    assert "300 MB are available here; the model has 49,000,000 parameters" in large.text
+    assert of_kit(kit_file(tmp_path), JobDemands(), LimitSettings(root=str(root.path))) is None
+    (tmp_path / "job.kit").write_bytes(b"ONNX")
+    with pytest.raises(ConfigError, match="is not a kit: write one with `sojourn job kit`"):
+        of_kit(tmp_path / "job.kit", JobDemands(), FREE)
+
+
+def test_kit_of_a_job_is_trained_on_trial(tmp_path) -> None:
+    np.savez(tmp_path / "data.npz", x=np.zeros((20, 4)), y=np.arange(20) % 3)
+    found = tried(DataSettings(path=str(tmp_path / "data.npz")), 1, 8, seconds=0.05, kit=kit_file(tmp_path))
+    assert (found.own, found.parameters, found.training_fault) == (True, 105_866, None)
+    time, memory = of_training(found, JobDemands(), FREE)
+    assert "steps of the job's model (105,866 parameters)" in time.text
+    assert "1 MB of it estimated" in memory.text
+
+
+def test_job_is_compiled_for_its_preflight(tmp_path) -> None:
+    np.savez(tmp_path / "data.npz", x=np.zeros((20, 1, 8, 8)), y=np.arange(20) % 3)
+    job = tmp_path / "job.toml"
+    job.write_text('name = "job"\nmodel = "mlp"\n[data]\ntest = "digits"\n')
+    done = run("--name", "pi", "--data", str(tmp_path / "data.npz"), "--job", str(job), "--broker", "127.0.0.1:9")
+    assert "steps of the job's model (" in " ".join(done.stdout.split())
+    assert "built-in" not in done.stdout
+    job.write_text('name = "job"\nmodel = "nowhere:Net"\n[data]\ntest = "digits"\n')
+    done = run("--name", "pi", "--data", str(tmp_path / "data.npz"), "--job", str(job), "--broker", "127.0.0.1:9")
+    said = " ".join(done.stdout.split())
+    assert "not of the job's model, which did not compile here" in said
+    assert "sojourn job kit job.toml" in said
+
+
+def test_device_without_torch_is_told_how_to_get_the_kit(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(preflight, "find_spec", lambda name: None if name == "torch" else object())
+    finding = compiled(tmp_path / "job.toml", tmp_path)
+    assert isinstance(finding, preflight.Finding)
+    assert finding.verdict == "warning"
+    assert "this device cannot compile it" in finding.text
+    assert "--kit" in finding.remedy
 
 
 def test_a_job_of_another_kind_is_looked_at_for_what_it_predicts(tmp_path) -> None:

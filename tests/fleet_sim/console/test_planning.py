@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from rich.console import Console
 
+from edge_agent.setup.profiling import text_of
 from fleet_sim.console.planning import plan
+from fleet_sim.profiles.boards import PROFILES
 from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation
 from sojourn.errors import ConfigError
@@ -81,6 +84,38 @@ def test_a_plan_on_a_terminal(tmp_path, capsys, monkeypatch) -> None:
     assert "Nothing was trained" in said
     assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]
     assert max(map(len, said.split("Nothing")[0].splitlines())) <= 80
+
+
+def test_plan_takes_a_job_file_with_a_test_set(tmp_path) -> None:
+    job = "name = 'pets'\nstrategy = 'fedavg'\nmodel = 'mlp'\n[data]\ntest = 'digits'\n[fleet]\ndevices = 2\n"
+    planned = read_simulation(job, "job.toml", planned=True)
+    assert planned.fleet.data == "digits"
+    assert planned.notes == (
+        "The devices' samples are drawn from the job's test set, digits: --data names another set.",
+    )
+    named = read_simulation(job, "job.toml", {"simulation.data": "digits"}, planned=True)
+    assert named.notes == ("data.test (digits) is left out: a plan tests nothing, and devices have digits",)
+    photos = read_simulation(job.replace("'digits'", "'photos/test'"), str(tmp_path / "job.toml"), planned=True)
+    assert photos.fleet.data == str(tmp_path / "photos/test")
+    with pytest.raises(ConfigError, match=r"leave data\.test out"):
+        read_simulation(job, "job.toml")
+
+
+def test_plan_names_boards_without_the_memory(tmp_path, capsys) -> None:
+    small = PROFILES["raspberry-pi-zero-2"]
+    small = msgspec.structs.replace(small, device=msgspec.structs.replace(small.device, memory=200 << 20))
+    board = tmp_path / "small.toml"
+    board.write_text(text_of(small))
+    file = tmp_path / "job.toml"
+    file.write_text(TEXT)
+    console, changes = Console(highlight=False, width=300), {"strategy": "fedavg", "rounds": 1}
+    plan(file, changes, None, console)
+    assert "parameters, batch 32); all boards have that." in capsys.readouterr().out
+    plan(file, {**changes, "simulation.board": [str(board), "raspberry-pi-5"]}, None, console)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "small.toml cannot train this model: it has 200 MB of memory, and its system takes about 160 MB" in said
+    assert "(4 of 6 devices)" in said
+    assert "raspberry-pi-5 cannot" not in said
 
 
 def test_a_plan_leaves_its_tables_where_it_is_told_to(tmp_path) -> None:

@@ -6,6 +6,8 @@ import bz2
 import gzip
 import io
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +287,12 @@ def test_damaged_idx_files_are_refused(tmp_path: Path) -> None:
 def test_torchvision_can_be_imported_twice() -> None:
     assert torchvision_datasets() is torchvision_datasets()
     assert torchvision_datasets().CIFAR10.base_folder == "cifar-10-batches-py"
+
+
+def test_one_import_makes_torchvision_importable() -> None:
+    program = "import coordinator.models.torchvision_fix, torchvision; print(torchvision.ops.nms.__name__)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("nms\n", 0), done.stderr
 
 
 def test_operators_are_declared_only_where_torchvisions_own_cannot_be_loaded(

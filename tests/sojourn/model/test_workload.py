@@ -8,7 +8,7 @@ import pytest
 from sojourn.errors import MachineError
 from sojourn.model import workload
 from sojourn.model.graphs import Graphs, check_probe
-from sojourn.model.workload import Speed, built_in, counted_cost, measure, ready, speed
+from sojourn.model.workload import Speed, built_in, counted_cost, measure, ready, speed, training_size
 
 CONV_1 = 2 * 16 * 28 * 28 * 9
 CONV_2 = 2 * 32 * 14 * 14 * 16 * 9
@@ -83,3 +83,13 @@ def test_a_machine_too_busy_to_measure_is_told_so(monkeypatch) -> None:
     monkeypatch.setattr(workload, "measure", lambda _kit, _batch, **_how: 0.01)
     with pytest.raises(MachineError, match="too busy"):
         speed(1.0, 1)
+
+
+def test_memory_of_a_step_grows_with_its_batch() -> None:
+    size = training_size(built_in())
+    assert size.parameters == built_in().model.size
+    # The vector's copies and the gradient of each layer do not depend on the batch; the activations do.
+    assert 4 * size.parameters <= size.fixed <= 16 * size.parameters
+    first_layer = 4 * 16 * 28 * 28
+    assert first_layer <= size.sample <= 4 * first_layer
+    assert size.memory(64, 0) - size.memory(32, 0) == 32 * size.sample
