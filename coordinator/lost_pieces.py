@@ -29,6 +29,7 @@ from coordinator.records import (
     TourMoved,
 )
 from coordinator.rollout_records import DeviceReported, RolloutBegun, RolloutRecord
+from sojourn.about import ordinal
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -110,7 +111,7 @@ def _job_without(state: JobState, missing: AbstractSet[bytes]) -> list[str]:
     ]
     for number in again:
         del state.arrived[number]
-        lost.append(f"what tour {number} of job {state.name!r} brought home is gone; it is asked for again")
+        lost.append(f"what tour {ordinal(number)} of job {state.name!r} brought home is gone; it is asked for again")
     if again:  # its site has seen this attempt accepted, and would not lead it again
         state.renumber(0)
     unknown = [device for device, ref in state.weights.items() if ref.digest in missing]

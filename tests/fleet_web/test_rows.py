@@ -10,6 +10,7 @@ from fleet_web.source import Sources, in_address
 from fleet_web.table import Cell, Row, _plain
 from fleet_web.words import address
 from sojourn.protocol.fleet_messages import DeviceNow
+from sojourn.protocol.wire import VisitId
 from tests.fleet_web.told_source import HOSTILE, NOW, ToldSource, device, line, training
 
 
@@ -68,8 +69,19 @@ def test_visits_and_their_bytes() -> None:
     assert means == {("digits", 3): 10_000.0}
     row = visit_rows.visit_row(visits[0], 10_000.0, {})
     assert [cell.text for cell in row.cells[1:]] == [
-        "digits round 3, tour 0 hop 1", "declined", "-", "-", "1.5 s", "-", "hall", "hot: 81 °C",
+        "digits round 3, tour 1 hop 2", "declined", "-", "-", "1.5 s", "-", "hall", "hot: 81 °C",
     ]  # fmt: skip
+
+
+def test_the_page_and_the_log_number_a_visit_alike() -> None:
+    note = asyncio.run(ToldSource().visits())[0]
+    number = VisitId(note.job, note.round, note.tour, note.hop, (1, 1))
+    _, shown, *_ = visit_rows.visit_row(note, None, {}).cells
+    happening = happenings._visit(note)
+    assert str(number) == "digits round 3 tour 1 hop 2"
+    assert shown.text.replace(",", "") == str(number)
+    assert number.about().fields["visit"] == "digits/3/1/2"
+    assert "tour 1 hop 2" in happening.what
 
 
 def test_rollouts_and_their_rules_in_words() -> None:
