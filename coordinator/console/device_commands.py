@@ -23,7 +23,7 @@ def status(operator: Any, as_json: AsJson = False) -> None:
     """Show every device that was ever here: whether it is, or since when not, where, and its last visit."""
     from rich.console import Console
 
-    from coordinator.console.fleet_tables import device_table, summary
+    from coordinator.console.fleet_tables import device_table, notice_lines, summary
 
     devices, now = operator.devices()
     if as_json:
@@ -33,6 +33,8 @@ def status(operator: Any, as_json: AsJson = False) -> None:
     console.print(summary(devices), highlight=False)
     if devices:
         console.print(device_table(devices, now), highlight=False)
+    for line in notice_lines(devices):
+        console.print(f"\n{line}", style="red", markup=False, highlight=False)
 
 
 @asking

@@ -57,6 +57,8 @@ class ChangeWatch:
         self._devices: dict[str, int] = {}
         self._training: dict[int, str | None] = {}
         """By tour, which device was last said to train."""
+        self._clashing: dict[str, frozenset[str]] = {}
+        """The devices of each site whose names two agents use."""
         self._waiting: dict[tuple[Address, str], _Waiter] = {}
         self.rows: Callable[[int, float], tuple[FleetDevice, ...] | None] = lambda _mark, _now: None
         """The devices that changed after a mark as they are told, if they fit in one answer."""
@@ -91,8 +93,10 @@ class ChangeWatch:
                 self._touch("releases")
             case Doing():
                 self._touch("jobs")
-            case Did(outcome=RosterRead()):
-                self._touch("fleet")
+            case Did(outcome=RosterRead() as read):
+                before = self._clashing.get(read.site, frozenset())
+                now = self._clashing[read.site] = frozenset(it.device for it in read.members if it.clash)
+                self._touch("fleet", (it for it in before | now if it in durable.seen.devices))
             case _:
                 pass
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from coordinator.machine.fleet_watch import clash_notice
 from coordinator.machine.paging import ALONE, ROOM, fitting
 from sojourn import __version__
 from sojourn.protocol.fleet_messages import FORM, DeviceNow, Fleet, FleetDevice, InspectFleet, ReleaseNow, VisitNow
@@ -76,6 +77,7 @@ class FleetRequests:
     ) -> Iterator[tuple[str, FleetDevice]]:
         seen = durable.seen
         visits = self._visits_now() if message.form >= 2 else {}
+        clashes = self._sites.clashes(now)
         for name in self._wanted(seen, message, here):
             if name > message.after:
                 known, at = seen.devices.get(name), here.get(name)
@@ -83,6 +85,8 @@ class FleetRequests:
                 if message.form >= 2:
                     doing = _doing(name, at[1] if at else None, visits.get(name), durable.lines)
                     found = msgspec.structs.replace(found, doing=doing)
+                if name in clashes:
+                    found = msgspec.structs.replace(found, notice=clash_notice(name, clashes[name]))
                 yield name, found
 
     def _wanted(self, seen: FleetHistory, message: InspectFleet, here: Mapping[str, object]) -> Iterable[str]:

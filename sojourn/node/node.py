@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sojourn import WIRE
+from sojourn.about import NOTHING, About
 from sojourn.errors import DiskFull, InvalidBlob, InvalidMessage, LinkError
 from sojourn.links.link import Will
 from sojourn.links.local_packet import LocalPacket
@@ -40,6 +41,7 @@ from sojourn.node.machine import (
     Woke,
     soonest,
 )
+from sojourn.node.name_clashes import NameClashes, clash_warning
 from sojourn.node.quotas import MEMBERS, QUOTAS, SENDERS
 from sojourn.node.replay import replay
 from sojourn.protocol import limits, topics
@@ -118,6 +120,9 @@ class Node:
         self._inbox = topics.inbox(fleet, self.address, "")
         self._number = 0
         self._epochs: dict[Address, Epoch] = {}
+        self._clashes = NameClashes()
+        self._clashing: set[Address] = set()
+        """Names that the log has a warning of."""
         self._events: deque[Event] = deque()
         self._working: dict[str, bool] = {}
         """The work that is under way, and whether it may leave blobs that nothing refers to yet."""
@@ -187,6 +192,7 @@ class Node:
     def link_up(self, link: Link, now: float) -> None:
         """Say that we are here, on every connect."""
         self._announce(link)
+        self._clashes.linked([role for role, its in self.links.items() if its is link])
         self._events.append(Linked())
         self._run(now)
 
@@ -264,19 +270,31 @@ class Node:
             raise InvalidMessage(f"nobody asked for the presence of {node}")
         if not payload:  # it was removed from the fleet, and what the broker kept of it was cleared
             self._wires.pop(node, None)
+            self._clashes.forget(node)
             if (epoch := self._epochs.pop(node, None)) is not None:
                 self._events.append(Present(node, epoch, Death()))
             self._events.append(NodeRemoved(node))
             return
         self._hold_back(node, now)
-        packet = unpack_presence(payload)
+        packet, clash = unpack_presence(payload), False
         if isinstance(packet.message, Birth):
             if node not in self._epochs and len(self._epochs) >= MEMBERS:
                 raise InvalidMessage(f"there are {MEMBERS} nodes already")
+            clash = self._has_clash(node, packet.epoch, now)
             self._epochs[node], self._wires[node] = packet.epoch, packet.message.wire or FIRST_WIRE
         elif self._epochs.get(node) == packet.epoch:
             del self._epochs[node], self._wires[node]
-        self._events.append(Present(node, packet.epoch, packet.message))  # type: ignore[arg-type]
+            self._clashes.left(node, packet.epoch, now)
+        self._events.append(Present(node, packet.epoch, packet.message, clash))  # type: ignore[arg-type]
+
+    def _has_clash(self, node: Address, epoch: Epoch, now: float) -> bool:
+        """Whether two running nodes use the name of one that is born; the log says so once until that is over."""
+        clash = self._clashes.born(node, self._epochs.get(node), epoch, now)
+        if clash and node not in self._clashing:
+            about = About(device=node.name) if node.role == "device" else NOTHING
+            log.warning("%s", clash_warning(node), extra=subject(about))
+        (self._clashing.add if clash else self._clashing.discard)(node)
+        return clash
 
     def _message(self, link: Link, sender_name: str, payload: bytes, now: float) -> None:
         role = self.machine.role_of(sender_name)

@@ -115,6 +115,8 @@ class FleetDevice(msgspec.Struct, frozen=True):
     """All that it offers, where it is here and was asked for by name."""
     doing: DeviceNow | msgspec.UnsetType = msgspec.UNSET
     """Told to whoever reads the second form of the answer; unset before 0.9.0."""
+    notice: Text | msgspec.UnsetType = msgspec.UNSET
+    """What is wrong with the device and what to do, if something is."""
 
 
 class FleetChange(msgspec.Struct, frozen=True):

@@ -147,6 +147,8 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     device: Name
     epoch: Epoch
     offer: Offer | None
+    clash: bool = False
+    """Whether two running agents use this name."""
 
 
 class VisitReport(msgspec.Struct, frozen=True):

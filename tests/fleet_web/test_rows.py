@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from coordinator.console import fleet_tables
 from fleet_web.pages import fleet_rows, happenings, release_rows, visit_rows
 from fleet_web.pages.fleet_rows import FleetChoice
 from fleet_web.source import Sources, in_address
@@ -46,6 +47,16 @@ def test_search_filter_and_sort() -> None:
     assert names(sort="nonsense") == names()
     for column in fleet_rows.COLUMNS:
         assert len(names(sort=column.key)) == 4
+
+
+def test_a_notice_is_shown_with_the_device() -> None:
+    cell = fleet_rows.row(device(last=None, notice="two agents use the name 'pi-1'"), NOW, {}).cells[1]
+    assert cell == Cell("here for 2 min. two agents use the name 'pi-1'", tone="bad")
+    assert ("notice", "x") in fleet_tables.device_lines(device(notice="x"), NOW)
+    assert fleet_tables.notice_lines([device("b", notice="x"), device("a"), device("c", notice="y")]) == [
+        "b: x",
+        "c: y",
+    ]
 
 
 def test_a_row_leads_to_its_device_and_job_and_names_the_source() -> None:
