@@ -94,9 +94,10 @@ class ChangeWatch:
             case Doing():
                 self._touch("jobs")
             case Did(outcome=RosterRead() as read):
-                before = self._clashing.get(read.site, frozenset())
-                now = self._clashing[read.site] = frozenset(it.device for it in read.members if it.clash)
-                self._touch("fleet", (it for it in before | now if it in durable.seen.devices))
+                clashing = frozenset(it.device for it in read.members if it.clash)
+                changed = clashing ^ self._clashing.get(read.site, frozenset())
+                self._clashing[read.site] = clashing
+                self._touch("fleet", (it for it in changed if it in durable.seen.devices))
             case _:
                 pass
 

@@ -46,7 +46,7 @@ from sojourn.node.quotas import MEMBERS, QUOTAS, SENDERS
 from sojourn.node.replay import replay
 from sojourn.protocol import limits, topics
 from sojourn.protocol.envelope import Packet, inlined_size, kind, pack, packed_size, unpack, unpack_presence
-from sojourn.protocol.messages import Birth, Chunk, Death, Fetch, FetchHashes, Gone, Hashes, map_refs, refs
+from sojourn.protocol.messages import Birth, Chunk, Death, Fetch, FetchHashes, Gone, Hashes, Refused, map_refs, refs
 from sojourn.protocol.wire import Ref
 from sojourn.store.blobs import verified
 
@@ -112,6 +112,8 @@ class Node:
         self.received = self.sent = 0
         """Bytes of messages that came and went, the birth and what the links add apart."""
         self._pause = pause
+        self.while_full: Callable[[str], None] = lambda _reason: None
+        """Called again and again while nothing can be written, with the reason."""
         self._rate = rate
         self._wires: dict[Address, int] = {}
         """Which version of the wire each node speaks, as its birth says."""
@@ -305,6 +307,27 @@ class Node:
         message: Message = packet.message  # type: ignore[assignment]  # presence is unpacked elsewhere
         self._hear(LocalPacket(sender, packet.epoch, message, len(payload), {}), now)
 
+    def refuse(self, link: Link, topic: str, payload: bytes, reason: str, now: float) -> bool:
+        """Answer the request of an operator while the disk is full; False if this is none. Nothing else is done."""
+        if self.address.role != "cloud" or not topic.startswith(self._inbox):
+            return False
+        sender = topics.Address("cloud", topic[len(self._inbox) :])
+        if not topics.is_name(sender.name) or self.machine.role_of(sender.name) != "cloud":
+            return False
+        try:
+            ticket = getattr(self._unpacked(payload, sender).message, "ticket", None)
+            if ticket is None or self.links.get("cloud") is not link:
+                return False
+            self._hold_back(sender, now)
+        except InvalidMessage:
+            return False
+        text = (
+            f"the disk of coordinator {self.address.name!r} is full, and it does nothing until there is room: free "
+            f"some space on that machine, then ask again ({reason}). It completes what it had begun as soon as it can"
+        )
+        self._publish(sender, Refused(ticket, text), now)
+        return True
+
     def take(self, link: Link, packet: LocalPacket, now: float) -> None:
         """A packet of a node in the same process came: nothing in it needs to be read or doubted."""
         sender = packet.sender
@@ -427,6 +450,7 @@ class Node:
                     log.error("%s", error)  # noqa: TRY400  # the disk is full, not the code wrong
                 reported = True
                 self._pause(2.0)
+                self.while_full(str(error))
             else:
                 return
 
