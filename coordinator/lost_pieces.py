@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from coordinator.audit_records import ActLogged
-from coordinator.fleet_records import FleetChanged
+from coordinator.fleet_records import DeviceForgotten, FleetChanged
 from coordinator.mandate_records import JobMandated, MandateWithdrawn
 from coordinator.records import (
     ENDED,
@@ -43,7 +43,7 @@ RESTORE = "restore a backup (sojourn coordinator restore)"
 
 def objection(durable: CoordinatorState, record: Record) -> str | None:
     """Why a record does not follow the state that is here, where an earlier one is missing."""
-    if isinstance(record, JobSubmitted | RolloutBegun | FleetChanged | MandateWithdrawn | ActLogged):
+    if isinstance(record, JobSubmitted | RolloutBegun | FleetChanged | DeviceForgotten | MandateWithdrawn | ActLogged):
         return None
     if isinstance(record, RolloutRecord):
         line = durable.lines.get(record.line)

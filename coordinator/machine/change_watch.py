@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from msgspec import UNSET
 
 from coordinator.audit_records import ActLogged
-from coordinator.fleet_records import FleetChanged
+from coordinator.fleet_records import DeviceForgotten, FleetChanged
 from coordinator.machine.sites import RosterRead
 from coordinator.records import DevicesEstimated, RoundClosed
 from coordinator.rollout_records import DeviceReported, DevicesJoined, DevicesSetAside, RolloutBegun, RolloutTurned
@@ -105,6 +105,8 @@ class ChangeWatch:
         match record:
             case FleetChanged():
                 self._touch("fleet", (*(it.device for it in record.joined), *record.left))
+            case DeviceForgotten():
+                self._touch("fleet")
             case ActLogged():
                 self._touch("audit")
             case RoundClosed() | DevicesEstimated():

@@ -49,6 +49,13 @@ class InspectFleet(msgspec.Struct, frozen=True, tag="inspect-fleet", tag_field="
     """Of `devices`, only those that changed after this mark of an earlier `changed`; before 0.9.0 all are told."""
 
 
+class ForgetDevice(msgspec.Struct, frozen=True, tag="forget-device", tag_field="kind"):
+    """Forget a device that is gone."""
+
+    ticket: Name
+    device: Name
+
+
 class LastVisit(msgspec.Struct, frozen=True):
     """The newest visit of a device, in short."""
 
