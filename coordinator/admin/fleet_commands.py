@@ -174,7 +174,7 @@ def add_home_assistant(
     if listeners.password:
         typer.echo(f"from elsewhere: {fleet.hosts[0]}, port {listeners.password}, TLS with {folders.CA_FILE}", err=True)
     shows = "" if prefix == "homeassistant" else f', prefix = "{prefix}"'
-    typer.echo(f"in edge.toml: home_assistant = {{ discovery = true{shows} }}", err=True)
+    typer.echo(f"in edge.toml, above the first [table]: home_assistant = {{ discovery = true{shows} }}", err=True)
     say_reload()
 
 
