@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from coordinator.rounds.failure_lines import names
 from sojourn.about import About
 from sojourn.errors import InvalidMessage
+from sojourn.logs import subject
 from sojourn.node.machine import Do, Pull, Say, Send
 from sojourn.protocol.abilities import MANDATE, able, leads
 from sojourn.protocol.data_summary import CONSENTS
@@ -37,6 +39,8 @@ ROSTER_BYTES = 16 << 20
 APART = 120.0
 """Seconds for which two sites name different starts of one device until two agents seem to use its name. The broker
 that a device left finds out later: with MQTT's usual keepalive after 90 s."""
+NAMED = 400
+"""Characters for the names of devices in one line of the log."""
 ROSTER_PATIENCE = 10.0
 """Seconds that a job waits, before its first round, for sites to say which devices they have."""
 SETTLED = 0.5
@@ -71,12 +75,24 @@ def read_roster(work: ReadRoster, blobs: BlobStore, keys: NodeKeys | None = None
     members = unpack_blob(blobs.read(work.members.digest), tuple[Member, ...], ROSTER_BYTES)
     if len(members) > DEVICES:
         raise InvalidMessage(f"the roster of {work.site} has {len(members)} devices, more than {DEVICES}")
+    if keys and (strange := keys.newly_without(work.site, [member.device for member in members])):
+        log.warning("%s", _unverified(work.site, strange, keys), extra=subject(About(site=work.site)))
     if keys and keys.policy == "require":
         known = keys.now()
-        if strange := [member.device for member in members if member.device not in known]:
-            log.warning("%d devices of %s are left out, they have no key: %s", len(strange), work.site, strange[:10])
         members = tuple(member for member in members if member.device in known)
     return RosterRead(work.site, work.epoch, work.revision, _sharing_offers(members))
+
+
+def _unverified(site: str, devices: list[str], keys: NodeKeys) -> str:
+    """Which devices have no key that is known here, what that means, and what to do."""
+    required = keys.policy == "require"
+    what = "these devices do not take part" if required else "results of these devices are not verified"
+    invented = "" if required else ", so the site could invent them"
+    return (
+        f"site {site}: {what}{invented}, because node_keys_file has no key of them: {names(devices, NAMED)}. If the "
+        "site has its own broker, run `sojourn fleet keys` with its fleet folder and add the lines to node_keys_file; "
+        "a device with a bundle has no key until it joins with `sojourn agent join`"
+    )
 
 
 def _sharing_offers(members: tuple[Member, ...]) -> tuple[Member, ...]:

@@ -182,7 +182,8 @@ def test_a_device_that_is_gone_can_be_forgotten() -> None:
     assert sends(bench.hear(OPERATOR, ForgetDevice("f", "b"), 77.0)) == [answer]  # the answer was lost
     assert [it.device for it in bench.all("visits", job="job")] == ["b", "a"]
     assert bench.cloud.state.audit.entries[-1].what == "forget-device b"
-    assert (bench.replayed().state.seen.devices.keys(), bench.replayed().snapshot()) == ({"a"}, bench.cloud.snapshot())
+    assert set(bench.replayed().state.seen.devices) == {"a"}
+    assert bench.replayed().snapshot() == bench.cloud.snapshot()
     bench.join("s2", ("b",), revision=3, now=80.0)
     assert [(it.device, it.visits) for it in bench.ask(now=81.0).devices] == [("a", 1), ("b", 0)]
 
