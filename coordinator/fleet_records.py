@@ -50,6 +50,12 @@ class FleetChanged(msgspec.Struct, frozen=True, tag="fleet-changed/1"):
     left: tuple[str, ...] = ()
 
 
+class DeviceForgotten(msgspec.Struct, frozen=True, tag="device-forgotten/1"):
+    """An operator had a device forgotten that was gone."""
+
+    device: str
+
+
 class VisitOutcome(msgspec.Struct, frozen=True, array_like=True):
     """How a visit of a round ended, or one that was planned and never was."""
 
@@ -120,6 +126,10 @@ class FleetHistory(msgspec.Struct):
                 gone.here, gone.since = False, record.at
                 self.changes.append(FleetChange(record.at, device, gone.site, "left"))
         self._forget(record.at)
+
+    def forget(self, record: DeviceForgotten) -> None:
+        """Drop a device; its visits stay in the tables of their jobs."""
+        self.devices.pop(record.device, None)
 
     def visited(self, at: float, job: str, round_: int, phase: VisitPhase, outcomes: tuple[VisitOutcome, ...]) -> None:
         """A round or an estimation was closed, and its visits ended like this."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from coordinator.audit_records import ActLogged
-from coordinator.fleet_records import FleetChanged
+from coordinator.fleet_records import DeviceForgotten, FleetChanged
 from coordinator.mandate_records import JobMandated, MandateWithdrawn
 from coordinator.records import (
     ENDED,
@@ -29,6 +29,7 @@ from coordinator.records import (
     TourMoved,
 )
 from coordinator.rollout_records import DeviceReported, RolloutBegun, RolloutRecord
+from sojourn.about import ordinal
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -42,7 +43,7 @@ RESTORE = "restore a backup (sojourn coordinator restore)"
 
 def objection(durable: CoordinatorState, record: Record) -> str | None:
     """Why a record does not follow the state that is here, where an earlier one is missing."""
-    if isinstance(record, JobSubmitted | RolloutBegun | FleetChanged | MandateWithdrawn | ActLogged):
+    if isinstance(record, JobSubmitted | RolloutBegun | FleetChanged | DeviceForgotten | MandateWithdrawn | ActLogged):
         return None
     if isinstance(record, RolloutRecord):
         line = durable.lines.get(record.line)
@@ -110,7 +111,7 @@ def _job_without(state: JobState, missing: AbstractSet[bytes]) -> list[str]:
     ]
     for number in again:
         del state.arrived[number]
-        lost.append(f"what tour {number} of job {state.name!r} brought home is gone; it is asked for again")
+        lost.append(f"what tour {ordinal(number)} of job {state.name!r} brought home is gone; it is asked for again")
     if again:  # its site has seen this attempt accepted, and would not lead it again
         state.renumber(0)
     unknown = [device for device, ref in state.weights.items() if ref.digest in missing]

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from coordinator.audit_records import ActLogged
-from coordinator.fleet_records import FleetChanged, VisitOutcome
+from coordinator.fleet_records import DeviceForgotten, FleetChanged, VisitOutcome
 from coordinator.mandate_records import JobMandated, MandateWithdrawn
 from coordinator.rollout_records import RolloutRecord
 from hierarchy.arranging.arrangement import ClientSet, Memo
@@ -256,7 +256,7 @@ JobRecord = (
     | TourGivenUp | DevicesEstimated | RoundClosed | RoundMeasured | RoundsKept | JobEnded | JobContinued | JobRemoved
     | JobMandated
 )  # fmt: skip
-Record = JobRecord | RolloutRecord | FleetChanged | MandateWithdrawn | ActLogged
+Record = JobRecord | RolloutRecord | FleetChanged | DeviceForgotten | MandateWithdrawn | ActLogged
 
 
 def blobs_of(record: Record) -> tuple[bytes, ...]:

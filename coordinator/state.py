@@ -10,7 +10,7 @@ import msgspec
 
 from coordinator import rollout_records
 from coordinator.audit_records import ActLogged, AuditLog
-from coordinator.fleet_records import FleetChanged, FleetHistory
+from coordinator.fleet_records import DeviceForgotten, FleetChanged, FleetHistory
 from coordinator.jobs.goal import figure_of
 from coordinator.jobs.settings import read_job
 from coordinator.mandate_records import JobMandated, MandateWithdrawn, withdrawn
@@ -492,6 +492,9 @@ class CoordinatorState(msgspec.Struct):
         if isinstance(record, ActLogged):
             self.audit_log = self.audit
             self.audit_log.apply(record)
+        elif isinstance(record, DeviceForgotten):
+            self.remembered = self.seen
+            self.remembered.forget(record)
         elif isinstance(record, FleetChanged):
             self.remembered = self.seen
             self.remembered.apply(record)

@@ -174,10 +174,11 @@ class AgentState(msgspec.Struct):
 
     def do_without(self, missing: AbstractSet[bytes]) -> list[str]:
         """Drop the results whose vectors are gone: who waits for one asks again, and then it is trained again."""
-        gone = [key for key, held in self.held.items() if held.answer and missing & _digests(held.answer)]
+        gone = {key: it for key, it in self.held.items() if it.answer and missing & _digests(it.answer)}
         for key in gone:
             del self.held[key]
-        return [f"the result of the visit {key} is gone; it is trained again if it is asked for" for key in gone]
+        again = "is gone; it is trained again if it is asked for"
+        return [f"the result of the visit {held.order.id} {again}" for held in gone.values()]
 
     def _mandate(self, record: MandateRecord) -> None:
         self.mandate_book = self.mandates

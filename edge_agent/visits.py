@@ -207,7 +207,8 @@ class VisitMachine:
         waits = self.state.unanswered(active.order.id.job) if remembers(active.order.task) else []
         if not waits:
             return []
-        text = f"visit {active.order.id} waits until the results of {', '.join(waits)} are answered"
+        earlier = ", ".join(str(self.state.held[key].order.id) for key in waits)
+        text = f"visit {active.order.id} waits until the results of {earlier} are answered"
         return [Say(text, about=active.about), *self._outbox.hasten(now)]
 
     def pull_failed(self, reason: str, now: float) -> list[Effect]:
@@ -224,8 +225,9 @@ class VisitMachine:
         for key in self.state.unanswered(active.order.id.job) if remembers(active.order.task) else ():
             if now < active.patience:
                 return []
-            text = f"nobody has answered the result of {key}: it is dropped, and what it would have remembered"
-            lost = Say(text, "warning", self.state.held[key].order.id.about())
+            visit = self.state.held[key].order.id
+            text = f"no edge server answers the result of {visit}: it is dropped, and what it would have remembered"
+            lost = Say(text, "warning", visit.about())
             effects += [*self._end(key, DeviceVisitEvent.UNANSWERED), lost]
         if self.mandates.demanded and not self.mandates.in_force(self.state, active.order.id.job):
             return [*effects, *self.mandate_over(active.order.id.job, now)]

@@ -17,6 +17,8 @@ from fleet_sim.datasets.partition import split
 from fleet_sim.datasets.saved_part import as_arrays
 from fleet_sim.engines.untrained import UntrainedEngine
 from fleet_sim.profiles.lookup import find_link, find_profile
+from sojourn.parts import OwnObjective
+from sojourn.parts.own import load as load_part
 from sojourn.protocol.spec import InputSpec
 
 if TYPE_CHECKING:
@@ -61,6 +63,18 @@ class PreparedTraining:
     samples: dict[str, int]
     """How many samples each device has."""
     job_text: str
+
+
+def custom_objectives(job: JobSettings) -> tuple[str, ...]:
+    """The custom objective that a job names; ConfigError if it cannot be imported here.
+
+    Call it before the engine starts: its processes look for modules where this one has found them.
+    """
+    objective = job.parts().objective
+    if not isinstance(objective, OwnObjective):
+        return ()
+    load_part(objective, "begin")
+    return (objective.part,)
 
 
 def prepare_training(simulation: Simulation, results: ResultFolder, *, train: bool) -> PreparedTraining:

@@ -21,7 +21,7 @@ from coordinator.results.tallies import describe_losses, names, write_tallies
 from coordinator.tracking.settings import TrackingSettings
 from fleet_sim.engines.untrained import UntrainedGraphs
 from fleet_sim.look_pace import LookPace
-from fleet_sim.preparing import SimulatedDevices, prepare_training
+from fleet_sim.preparing import SimulatedDevices, custom_objectives, prepare_training
 from fleet_sim.settings import Simulation, read_simulation, read_simulation_file
 from fleet_sim.simulated import Simulated
 from fleet_sim.tracked import TrackedSimulation
@@ -78,6 +78,7 @@ class SimulationRun:
         job, devices = simulation.read(), SimulatedDevices.of(simulation.fleet)
         self.name, self.profiles = job.name, devices.profiles
         before = checkpoint.load(folder) if resume else checkpoint.Resumed()
+        self._objectives = custom_objectives(job)
         prepared = prepare_training(simulation, self.results, train=train)
         self.engine, self.why, self.samples = prepared.engine, prepared.why, prepared.samples
         with roles_log(folder / LOG, lambda: before.clock), rare_collections():
@@ -124,6 +125,7 @@ class SimulationRun:
             make=Graphs if self._train else UntrainedGraphs,
             tell=self._tell,
             handing=settings.transfers == "reckoned",
+            objectives=self._objectives,
         )
         follow(fleet, availability, settings.names, seed)
         return fleet

@@ -1,7 +1,8 @@
 """What a line of a log is about: the same words, and the same ids, in the logs of all roles.
 
 A visit's id is `RUN/ROUND/TOUR/HOP`, a tour's is `RUN/ROUND/TOUR`; a run is a job, by its name. Coordinator, edge
-server and agent make them of the same numbers, which travel with every message on a visit.
+server and agent make them of the same numbers, which travel with every message on a visit. Messages, records and CSV
+files count tours and hops from 0; what people read counts them from 1 (`ordinal`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+
+
+def ordinal(number: int) -> int:
+    """The number of a tour or of a hop as people read it."""
+    return number + 1
 
 
 class About(msgspec.Struct, frozen=True):
@@ -40,9 +46,10 @@ class About(msgspec.Struct, frozen=True):
         return {name: value for name, value in found.items() if value is not None}
 
     def _path(self, *numbers: int | None) -> str | None:
-        if self.round is None or None in numbers:
+        known = [ordinal(number) for number in numbers if number is not None]
+        if self.round is None or len(known) < len(numbers):
             return None
-        return "/".join([self.run, *map(str, (self.round, *numbers))])
+        return "/".join([self.run, *map(str, (self.round, *known))])
 
 
 NOTHING = About()

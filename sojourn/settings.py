@@ -149,7 +149,8 @@ def _describe(error: str, form: Any) -> str:
     """What msgspec found wrong, in the words of a TOML file."""
     if match := _UNKNOWN.match(error):
         table = _table(match["path"])
-        return f"unknown key {match['key']!r}{_within(table)}; {nearest(match['key'], _keys(form, table))}"
+        hint = _elsewhere(match["key"], form, table) or nearest(match["key"], _keys(form, table))
+        return f"unknown key {match['key']!r}{_within(table)}; {hint}"
     if match := _MISSING.match(error):
         return f"the key {match['key']!r} is missing{_within(_table(match['path']))}"
     match = _OTHER.match(error)
@@ -163,6 +164,17 @@ def _describe(error: str, form: Any) -> str:
     if "matching regex" in what:  # names are all that we have a pattern for
         what = "not a valid name: use 1 to 63 of the characters a-z, 0-9 and '-'"
     return f"{'.'.join(_table(path)) or 'the file'}: {what[:1].lower()}{what[1:]}"
+
+
+def _elsewhere(key: str, form: Any, table: list[str]) -> str | None:
+    """Where in the file a key belongs that is in the wrong table; None where no table of the first level has it."""
+    if table and key in _keys(form, []):
+        return (
+            "it is a key of the file itself: move its line above the first [table], because all lines below "
+            f"[{'.'.join(table)}] belong to that table"
+        )
+    tables = [name for name in _keys(form, []) if [name] != table and key in _keys(form, [name])]
+    return f"it is a key of [{tables[0]}]: move its line there" if len(tables) == 1 else None
 
 
 def _example(form: Any, table: list[str]) -> str:

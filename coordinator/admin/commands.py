@@ -147,6 +147,9 @@ def assemble(settings: CoordinatorSettings, notifier: Notifier | None = None) ->
     for line in guarded_by(roles, mandate_keys):
         log.info("%s: %s", settings.name, line)
     keys = NodeKeys(Path(settings.node_keys_file) if settings.node_keys_file else None, settings.signed_hops)
+    if not settings.node_keys_file or settings.signed_hops == "off":
+        why = 'signed_hops = "off"' if settings.signed_hops == "off" else "no node_keys_file"
+        log.info("%s: signatures of devices are not verified (%s in its settings)", settings.name, why)
     machine = Coordinator(
         settings.name,
         frozenset(settings.operators),

@@ -13,7 +13,7 @@ from coordinator.admin.fleet_options import DEFAULT, Folder, Reload, reload_or_s
 from coordinator.admin.operator_commands import app as operators
 from coordinator.console.as_json import AsJson, print_json
 from coordinator.console.audit_commands import audit
-from coordinator.console.device_commands import history, show, status
+from coordinator.console.device_commands import forget, history, show, status
 from sojourn import options
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def add_home_assistant(
     if listeners.password:
         typer.echo(f"from elsewhere: {fleet.hosts[0]}, port {listeners.password}, TLS with {folders.CA_FILE}", err=True)
     shows = "" if prefix == "homeassistant" else f', prefix = "{prefix}"'
-    typer.echo(f"in edge.toml: home_assistant = {{ discovery = true{shows} }}", err=True)
+    typer.echo(f"in edge.toml, above the first [table]: home_assistant = {{ discovery = true{shows} }}", err=True)
     say_reload()
 
 
@@ -198,7 +198,7 @@ def list_(fleet_folder: Folder = DEFAULT, as_json: AsJson = False) -> None:
     Console().print(table)
 
 
-for command in (status, show, history, audit):
+for command in (status, show, history, forget, audit):
     app.command()(command)
 app.add_typer(operators, name="operators")
 for name, joining_command in joining_commands.COMMANDS.items():

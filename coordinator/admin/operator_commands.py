@@ -117,8 +117,9 @@ def _write(folder: Path, operators: Mapping[str, OperatorEntry]) -> None:
 def _say_what_to_do(folder: Path, *, first: bool) -> None:
     if first:
         typer.echo(
-            f'to demand it, set in {folder / "coordinator" / "coordinator.toml"}: operators_file = "{FILE}" (requests '
-            f'are signed) and mandate_keys_file = "{KEYS}" (jobs are signed), and start the coordinator again',
+            f"to demand it, add to {folder / 'coordinator' / 'coordinator.toml'}, above the first [table]: "
+            f'operators_file = "{FILE}" (requests are signed) and mandate_keys_file = "{KEYS}" (jobs are signed); '
+            "then restart the coordinator",
             err=True,
         )
     typer.echo(

@@ -27,7 +27,7 @@ from sojourn.node.outbox import Outbox
 from sojourn.protocol import topics
 from sojourn.protocol.audit import Audit, InspectAudit
 from sojourn.protocol.envelope import Packet, pack, unpack
-from sojourn.protocol.fleet_messages import AwaitChange, Changed, Fleet, InspectFleet
+from sojourn.protocol.fleet_messages import AwaitChange, Changed, Fleet, ForgetDevice, InspectFleet
 from sojourn.protocol.job_messages import JobText, Removed
 from sojourn.protocol.mandate_messages import KitTold, ReadKit, SignJob, WithdrawJob
 from sojourn.protocol.messages import Chunk, Exported, Fetch, FetchHashes, Gone, Hashes, Inspect, Jobs, Refused
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from sojourn.protocol.wire import Ref
 
     Question = (
-        InspectFleet | Inspect | Submit | Stop | Export | Continue | Remove | ReadJob
+        InspectFleet | ForgetDevice | Inspect | Submit | Stop | Export | Continue | Remove | ReadJob
         | MakeRelease | Rollout | Steer | InspectReleases | ReadKit | SignJob | WithdrawJob
         | InspectAudit | AwaitChange | ReadCard
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`sojourn fleet status | show | history`: which devices there are, and how they have been."""
+"""`sojourn fleet status | show | history | forget`: which devices there are, and how they have been."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def status(operator: Any, as_json: AsJson = False) -> None:
     """Show every device that was ever here: whether it is, or since when not, where, and its last visit."""
     from rich.console import Console
 
-    from coordinator.console.fleet_tables import device_table, summary
+    from coordinator.console.fleet_tables import device_table, notice_lines, summary
 
     devices, now = operator.devices()
     if as_json:
@@ -33,6 +33,8 @@ def status(operator: Any, as_json: AsJson = False) -> None:
     console.print(summary(devices), highlight=False)
     if devices:
         console.print(device_table(devices, now), highlight=False)
+    for line in notice_lines(devices):
+        console.print(f"\n{line}", style="red", markup=False, highlight=False)
 
 
 @asking
@@ -57,6 +59,24 @@ def show(
     console.print(pairs(device_lines(device, now)), highlight=False)
     console.print(f"\nthe last {last} visits, comings and goings", style="dim", highlight=False)
     console.print(history_table(changes, visits), highlight=False)
+
+
+@asking
+def forget(
+    operator: Any,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The device's name.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Forget a device that is gone: it leaves `fleet status` and the page. It is listed again if it connects again."""
+    from coordinator.console.fleet_tables import age
+
+    (device,), now = operator.devices(name)
+    gone = f"gone for {age(now - device.since)}" if not device.here else "here"
+    if not yes and not typer.confirm(f"Forget device {name} ({gone}, {device.visits} visits that count)?"):
+        typer.echo(f"{name} stays")
+        raise typer.Exit(1)
+    operator.forget_device(name)
+    typer.echo(f"{name} is forgotten; its visits stay in the tables of their jobs")
 
 
 @asking

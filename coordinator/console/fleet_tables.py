@@ -44,7 +44,13 @@ def _state(it: FleetDevice, now: float) -> Text:
     state = "here" if it.here else "gone"
     visit = it.doing.visit if it.doing else None
     trains = f", trains {visit.job} round {visit.round}" if visit else ""
-    return Text.assemble((state, _STYLES[state]), f" {age(now - it.since)}{trains}")
+    notice = Text(", see below", "red") if it.notice else ""
+    return Text.assemble((state, _STYLES[state]), f" {age(now - it.since)}{trains}", notice)
+
+
+def notice_lines(devices: Iterable[FleetDevice]) -> list[str]:
+    """What is wrong with devices, a line for each that has a notice."""
+    return [f"{it.device}: {it.notice}" for it in sorted(devices, key=lambda it: it.device) if it.notice]
 
 
 def summary(devices: Sequence[FleetDevice]) -> str:
@@ -70,6 +76,7 @@ def device_lines(it: FleetDevice, now: float) -> list[tuple[str, str]]:
     state = "here" if it.here else "gone"
     lines = [
         ("state", f"{state} since {moment(it.since)} ({age(now - it.since)})"),
+        *([("notice", it.notice)] if it.notice else []),
         ("first seen", moment(it.first)),
         ("site", it.site),
         ("version", it.version or "-"),

@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from coordinator.console.coordinator_client import PATIENCE, CoordinatorClient
 from sojourn.errors import ConfigError, JobError, LinkError
 from sojourn.protocol.audit import Audit, InspectAudit
-from sojourn.protocol.fleet_messages import AwaitChange, Changed, Fleet, InspectFleet
+from sojourn.protocol.fleet_messages import AwaitChange, Changed, Fleet, ForgetDevice, InspectFleet
 from sojourn.protocol.job_messages import Continue, JobText, ReadJob, Remove, Removed
 from sojourn.protocol.mandate_messages import KitTold, ReadKit, SignJob, WithdrawJob
 from sojourn.protocol.messages import Export, Exported, Inspect, Jobs, Stop, Submit
@@ -230,6 +230,10 @@ class Operator:
         """
         pages = list(self._fleet("devices", device, since=since))
         return [it for page in pages for it in page.devices], pages[-1].now
+
+    def forget_device(self, device: str) -> FleetDevice:
+        """Have the coordinator forget a device that is gone; returns it as it was."""
+        return self._client.ask(ForgetDevice(_ticket(), device), Fleet, PATIENCE).devices[0]
 
     def changes(self, device: str | None = None, last: int | None = None) -> list[FleetChange]:
         """The last comings and goings that are remembered, the oldest first."""

@@ -6,7 +6,7 @@ import tomllib
 from typing import TYPE_CHECKING, get_args
 
 from sojourn.protocol.audit import InspectAudit
-from sojourn.protocol.fleet_messages import AwaitChange, InspectFleet
+from sojourn.protocol.fleet_messages import AwaitChange, ForgetDevice, InspectFleet
 from sojourn.protocol.job_messages import Continue, ReadJob, Remove
 from sojourn.protocol.limits import LABEL
 from sojourn.protocol.mandate_messages import ReadKit, SignJob, WithdrawJob
@@ -21,7 +21,7 @@ ALL: tuple[OperatorRole, ...] = get_args(OperatorRole)
 NEEDED: dict[type, tuple[OperatorRole, ...]] = {
     **dict.fromkeys((Inspect, InspectFleet, AwaitChange, InspectReleases, InspectAudit), ALL),
     **dict.fromkeys((ReadJob, ReadKit, ReadCard), ALL),
-    **dict.fromkeys((Submit, Stop, Continue, Remove, SignJob, WithdrawJob), ("submitter", "owner")),
+    **dict.fromkeys((Submit, Stop, Continue, Remove, SignJob, WithdrawJob, ForgetDevice), ("submitter", "owner")),
     Export: ("submitter", "releaser", "owner"),
     **dict.fromkeys((MakeRelease, Rollout, Steer), ("releaser", "owner")),
 }
@@ -51,6 +51,8 @@ def _subject(message: Message) -> str:
             return f"{order.line} {order.version}" if order else "?"
         case Steer():
             return f"{message.line} {message.action}"
+        case ForgetDevice():
+            return message.device
         case Continue():
             return f"{message.job} {message.rounds or ''}".strip()
         case _:

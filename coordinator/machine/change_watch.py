@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from msgspec import UNSET
 
 from coordinator.audit_records import ActLogged
-from coordinator.fleet_records import FleetChanged
+from coordinator.fleet_records import DeviceForgotten, FleetChanged
 from coordinator.machine.sites import RosterRead
 from coordinator.records import DevicesEstimated, RoundClosed
 from coordinator.rollout_records import DeviceReported, DevicesJoined, DevicesSetAside, RolloutBegun, RolloutTurned
@@ -57,6 +57,8 @@ class ChangeWatch:
         self._devices: dict[str, int] = {}
         self._training: dict[int, str | None] = {}
         """By tour, which device was last said to train."""
+        self._clashing: dict[str, frozenset[str]] = {}
+        """The devices of each site whose names two agents use."""
         self._waiting: dict[tuple[Address, str], _Waiter] = {}
         self.rows: Callable[[int, float], tuple[FleetDevice, ...] | None] = lambda _mark, _now: None
         """The devices that changed after a mark as they are told, if they fit in one answer."""
@@ -91,8 +93,11 @@ class ChangeWatch:
                 self._touch("releases")
             case Doing():
                 self._touch("jobs")
-            case Did(outcome=RosterRead()):
-                self._touch("fleet")
+            case Did(outcome=RosterRead() as read):
+                clashing = frozenset(it.device for it in read.members if it.clash)
+                changed = clashing ^ self._clashing.get(read.site, frozenset())
+                self._clashing[read.site] = clashing
+                self._touch("fleet", (it for it in changed if it in durable.seen.devices))
             case _:
                 pass
 
@@ -100,6 +105,8 @@ class ChangeWatch:
         match record:
             case FleetChanged():
                 self._touch("fleet", (*(it.device for it in record.joined), *record.left))
+            case DeviceForgotten():
+                self._touch("fleet")
             case ActLogged():
                 self._touch("audit")
             case RoundClosed() | DevicesEstimated():

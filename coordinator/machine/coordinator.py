@@ -51,7 +51,7 @@ from sojourn.node.machine import (
 )
 from sojourn.node.outbox import Outbox
 from sojourn.protocol.audit import REFUSED, InspectAudit
-from sojourn.protocol.fleet_messages import AwaitChange, InspectFleet
+from sojourn.protocol.fleet_messages import AwaitChange, ForgetDevice, InspectFleet
 from sojourn.protocol.job_messages import Continue, ReadJob, Remove
 from sojourn.protocol.mandate_messages import ReadKit, SignJob, WithdrawJob
 from sojourn.protocol.mending import read_record
@@ -299,6 +299,8 @@ class Coordinator:
 
     def _of_mandates(self, sender: Address, message: Message, now: float) -> list[Effect]:
         match message:
+            case ForgetDevice():
+                return self._fleet_requests.forget(self.state, sender, message, now)
             case ReadKit():
                 return self._mandate_requests.read(sender, message, now)
             case SignJob():

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from coordinator.fleet_records import DeviceForgotten
+from coordinator.machine.fleet_watch import clash_notice
 from coordinator.machine.paging import ALONE, ROOM, fitting
 from sojourn import __version__
+from sojourn.node.machine import Append, Send
 from sojourn.protocol.fleet_messages import FORM, DeviceNow, Fleet, FleetDevice, InspectFleet, ReleaseNow, VisitNow
 from sojourn.protocol.limits import LABEL
 from sojourn.protocol.messages import Refused
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
     from coordinator.machine.tours import RoundTours
     from coordinator.rollout_records import LineState
     from coordinator.state import CoordinatorState
+    from sojourn.node.machine import Effect
+    from sojourn.protocol.fleet_messages import ForgetDevice
+    from sojourn.protocol.topics import Address
     from sojourn.protocol.wire import Member
 
 LARGEST_OFFER = 30_000
@@ -33,6 +39,10 @@ MOST = 500
 """Entries in one answer, if they fit."""
 
 
+FORGOTTEN = 4
+"""Answers about devices that were forgotten which can be asked for again."""
+
+
 class FleetRequests:
     """Answers what is asked about the fleet, a page at a time; nothing is kept of a question."""
 
@@ -41,6 +51,8 @@ class FleetRequests:
         self._watch = watch
         self._tours = tours
         self._changes = changes
+        self._forgotten: dict[str, Fleet] = {}
+        """The newest answers to `forget-device` by ticket: a question may come again."""
 
     def inspect(self, durable: CoordinatorState, message: InspectFleet, now: float) -> Fleet | Refused:
         """A page of what was asked about, or why there is none."""
@@ -64,6 +76,27 @@ class FleetRequests:
         answer = Fleet(message.ticket, min(FORM, message.form), __version__, self._watch.moment(now), next=after)
         return msgspec.structs.replace(answer, **{message.about: page})
 
+    def forget(self, durable: CoordinatorState, sender: Address, message: ForgetDevice, now: float) -> list[Effect]:
+        """Forget a device that is gone; the answer shows it as it was."""
+        if (again := self._forgotten.get(message.ticket)) is not None:
+            return [Send(sender, again)]
+        found = self.inspect(durable, InspectFleet(message.ticket, "devices", message.device), now)
+        if isinstance(found, Refused):
+            return [Send(sender, found)]
+        device = found.devices[0]
+        if device.here:
+            why = (
+                f"device {device.device!r} is connected at site {device.site}: stop its agent first, or it would be "
+                "listed again at once (in a fleet with certificates, `sojourn fleet remove` disconnects it)"
+            )
+            return [Send(sender, Refused(message.ticket, why))]
+        record = DeviceForgotten(device.device)
+        durable.apply(record)
+        self._forgotten[message.ticket] = found
+        if len(self._forgotten) > FORGOTTEN:
+            del self._forgotten[next(iter(self._forgotten))]
+        return [Append(record, sync=True), Send(sender, found)]
+
     def changed_devices(self, durable: CoordinatorState, since: int, now: float) -> tuple[FleetDevice, ...] | None:
         """The devices that changed after a mark; None if they do not fit in one answer."""
         message = InspectFleet("changed", "devices", since=since)
@@ -76,6 +109,7 @@ class FleetRequests:
     ) -> Iterator[tuple[str, FleetDevice]]:
         seen = durable.seen
         visits = self._visits_now() if message.form >= 2 else {}
+        clashes = self._sites.clashes(now)
         for name in self._wanted(seen, message, here):
             if name > message.after:
                 known, at = seen.devices.get(name), here.get(name)
@@ -83,6 +117,8 @@ class FleetRequests:
                 if message.form >= 2:
                     doing = _doing(name, at[1] if at else None, visits.get(name), durable.lines)
                     found = msgspec.structs.replace(found, doing=doing)
+                if name in clashes:
+                    found = msgspec.structs.replace(found, notice=clash_notice(name, clashes[name]))
                 yield name, found
 
     def _wanted(self, seen: FleetHistory, message: InspectFleet, here: Mapping[str, object]) -> Iterable[str]:

@@ -13,7 +13,7 @@ from coordinator.fleet_records import DEVICES, FleetChanged, joined
 from coordinator.machine.waiting_jobs import Awaited
 from coordinator.rounds.failure_lines import names
 from sojourn.about import About
-from sojourn.node.machine import Append, Say
+from sojourn.node.machine import Append, Say, soonest
 from sojourn.node.quotas import Quota, SpeakingRate
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class FleetWatch:
         self._wall = wall
         self._rate = SpeakingRate()
         self._settled_at = float("-inf")
+        self._clashing: frozenset[str] = frozenset()
+        """The devices of whose names the log has a warning."""
         self.look_at: float | None = None
         """When to look again, if nothing happens before."""
 
@@ -61,13 +63,24 @@ class FleetWatch:
 
     def look(self, durable: CoordinatorState, now: float) -> list[Effect]:
         """The sites or their devices may have changed."""
-        self.look_at = None
+        self.look_at = self._sites.clash_at(now)
+        return [*self._warn_of_clashes(now), *self._compare(durable, now)]
+
+    def _warn_of_clashes(self, now: float) -> list[Effect]:
+        """A line for each device whose name two agents use, once until that is over."""
+        clashes = self._sites.clashes(now)
+        new = sorted(clashes.keys() - self._clashing)
+        self._clashing = frozenset(clashes)
+        return [Say(clash_notice(device, clashes[device]), "warning", About(device=device)) for device in new[:LINES]]
+
+    def _compare(self, durable: CoordinatorState, now: float) -> list[Effect]:
+        """Take down who came and who went."""
         here = self._sites.here()
         coming, going = _coming(durable.seen, here), self._going(durable.seen, here, now)
         if not coming and not going:
             return []
         if not self._rate.allows("a record", RECORDS, now):
-            self.look_at = now + LATER
+            self.look_at = soonest(self.look_at, now + LATER)
             return []
         record = FleetChanged(
             self.moment(now),
@@ -104,15 +117,24 @@ class FleetWatch:
     def _going(self, seen: FleetHistory, here: dict[str, tuple[str, Member]], now: float) -> list[str]:
         gone = sorted(device for device, it in seen.devices.items() if it.here and device not in here)
         if gone and now < self._settled_at:
-            self.look_at = self._settled_at
+            self.look_at = soonest(self.look_at, self._settled_at)
             return [device for device in gone if seen.devices[device].site in self._sites.heard]
         return gone
 
     def _allows(self, device: str, now: float) -> bool:
         allowed = self._rate.allows(device, CHANGES, now)
         if not allowed:
-            self.look_at = now + 1 / CHANGES.messages
+            self.look_at = soonest(self.look_at, now + 1 / CHANGES.messages)
         return allowed
+
+
+def clash_notice(device: str, where: str) -> str:
+    """What is wrong where two agents use the name of a device, and what to do."""
+    return (
+        f"two agents use the name {device!r} ({where}): only one counts at a time, and its visits are lost when the "
+        "other connects. Stop one of them, or give it another name (and its own certificate, in a fleet with "
+        "certificates)"
+    )
 
 
 def _went_after(it: DeviceHistory | None, moment: float) -> bool:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from coordinator.rounds.failure_lines import names
 from sojourn.about import About
 from sojourn.errors import InvalidMessage
+from sojourn.logs import subject
 from sojourn.node.machine import Do, Pull, Say, Send
 from sojourn.protocol.abilities import MANDATE, able, leads
 from sojourn.protocol.data_summary import CONSENTS
@@ -34,6 +36,11 @@ DEVICES = 10_000
 """At most this many devices are taken from one site."""
 ROSTER_BYTES = 16 << 20
 """Of a roster: the longest names and offers of as many devices are less, where offers are honest."""
+APART = 120.0
+"""Seconds for which two sites name different starts of one device until two agents seem to use its name. The broker
+that a device left finds out later: with MQTT's usual keepalive after 90 s."""
+NAMED = 400
+"""Characters for the names of devices in one line of the log."""
 ROSTER_PATIENCE = 10.0
 """Seconds that a job waits, before its first round, for sites to say which devices they have."""
 SETTLED = 0.5
@@ -68,12 +75,24 @@ def read_roster(work: ReadRoster, blobs: BlobStore, keys: NodeKeys | None = None
     members = unpack_blob(blobs.read(work.members.digest), tuple[Member, ...], ROSTER_BYTES)
     if len(members) > DEVICES:
         raise InvalidMessage(f"the roster of {work.site} has {len(members)} devices, more than {DEVICES}")
+    if keys and (strange := keys.newly_without(work.site, [member.device for member in members])):
+        log.warning("%s", _unverified(work.site, strange, keys), extra=subject(About(site=work.site)))
     if keys and keys.policy == "require":
         known = keys.now()
-        if strange := [member.device for member in members if member.device not in known]:
-            log.warning("%d devices of %s are left out, they have no key: %s", len(strange), work.site, strange[:10])
         members = tuple(member for member in members if member.device in known)
     return RosterRead(work.site, work.epoch, work.revision, _sharing_offers(members))
+
+
+def _unverified(site: str, devices: list[str], keys: NodeKeys) -> str:
+    """Which devices have no key that is known here, what that means, and what to do."""
+    required = keys.policy == "require"
+    what = "these devices do not take part" if required else "results of these devices are not verified"
+    invented = "" if required else ", so the site could invent them"
+    return (
+        f"site {site}: {what}{invented}, because node_keys_file has no key of them: {names(devices, NAMED)}. If the "
+        "site has its own broker, run `sojourn fleet keys` with its fleet folder and add the lines to node_keys_file; "
+        "a device with a bundle has no key until it joins with `sojourn agent join`"
+    )
 
 
 def _sharing_offers(members: tuple[Member, ...]) -> tuple[Member, ...]:
@@ -112,6 +131,8 @@ class Sites:
         """When a roster last named others than before."""
         self._shared: set[str] = set()
         """The devices that more than one site has named: what one of these sites says counts for the others, too."""
+        self._apart: dict[str, float] = {}
+        """The devices of which sites name different starts, and since when."""
 
     def present(self, event: Present, now: float) -> bool:
         """Take a birth or a death; returns whether an edge server was born (again)."""
@@ -170,6 +191,11 @@ class Sites:
         for device in names:
             if self._homes.get(device) not in self._epochs:
                 self._homes[device] = read.site
+        for device in (before | names) & self._shared:
+            if len(self._starts_of(device)) > 1:
+                self._apart.setdefault(device, now)
+            else:
+                self._apart.pop(device, None)
         return [Send(Address("edge", read.site), RosterSeen(read.revision))]
 
     def _forget(self, site: str | None = None) -> None:
@@ -296,6 +322,26 @@ class Sites:
             return None
         spares = tuple(device for device in tour.spares if device in reach[best])
         return msgspec.structs.replace(tour, site=best, hops=kept[best], spares=spares, attempt=tour.attempt + 1)
+
+    def clashes(self, now: float) -> dict[str, str]:
+        """The devices whose names two agents use: where they are, for people."""
+        found = self._once("clashes", self._clashing)
+        for device, since in self._apart.items():
+            if now >= since + APART and len(starts := self._starts_of(device)) > 1:
+                found = {**found, device: f"sites {' and '.join(sorted(starts.values()))}"}
+        return found
+
+    def clash_at(self, now: float) -> float | None:
+        """When the next device will have been at two sites for too long."""
+        return min((since + APART for since in self._apart.values() if since + APART > now), default=None)
+
+    def _clashing(self) -> dict[str, str]:
+        return {device: f"site {site}" for device, (site, member) in self.here().items() if member.clash}
+
+    def _starts_of(self, device: str) -> dict[Epoch, str]:
+        """The starts of a device that living sites name, each with one of these sites."""
+        found = ((self._epoch_at(site, device), site) for site in sorted(self._epochs))
+        return {epoch: site for epoch, site in found if epoch is not None}
 
     def live(self) -> set[bytes]:
         """The rosters that are being fetched."""

@@ -34,6 +34,8 @@ class NodeKeys:
         self._path, self.policy = path, policy
         self._keys: dict[str, bytes] = dict(keys or {})
         self._read: int | None = None
+        self._reported: dict[str, set[str]] = {}
+        """The devices of each site without a key that the log has a warning of."""
 
     def now(self) -> dict[str, bytes]:
         """All keys; none where nobody has to sign."""
@@ -52,6 +54,17 @@ class NodeKeys:
         """The keys of these devices, as far as they have some."""
         known = self.now()
         return {device: known[device] for device in devices if device in known} if known else {}
+
+    def newly_without(self, site: str, devices: Iterable[str]) -> list[str]:
+        """Which of these devices have no key and were not reported before; none where no device signs at all."""
+        known = self.now()
+        if self.policy == "off" or not (known or self._path or self.policy == "require"):
+            return []
+        reported = self._reported.setdefault(site, set())
+        reported.difference_update(known)
+        new = [device for device in devices if device not in known and device not in reported]
+        reported.update(new)
+        return new
 
     def _stamp(self) -> int:
         try:

@@ -18,6 +18,7 @@ from edge_agent.limits.rules import Limits, lack_of_memory, look
 from edge_agent.mandates import whose_word
 from edge_agent.setup import broker_check, clock_check, training_trial
 from sojourn.errors import MachineError, UserError
+from sojourn.links.clock_fault import SET_THE_CLOCK
 from sojourn.parts import Training
 from sojourn.protocol.task import Kind, Size, Strata, TaskSpec, Window
 from sojourn.protocol.wire import TrainingSize
@@ -258,6 +259,8 @@ def of_broker(settings: AgentSettings) -> Finding:
         return Finding("broker", "fails", str(error), "correct [broker] in the settings")
     if refused:
         remedy = "correct [broker] in the settings, or ask whoever runs the broker for this device's credentials"
+        if SET_THE_CLOCK in refused:
+            remedy = SET_THE_CLOCK
         return Finding("broker", "fails", refused, remedy)
     secure = "over TLS" if settings.broker.tls else "without TLS"
     return Finding("broker", "ok", f"{where} lets {settings.name} in, {secure}")

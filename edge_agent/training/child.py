@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from edge_agent.training.frames import Frames, SetPace, WorkOrder, framed, write_all
-from edge_agent.training.work import LookAtData, Train, Warm
+from edge_agent.training.work import LookAtData, Train, Warm, name_of_work
 from sojourn import logs
 from sojourn.about import NOTHING
 
@@ -91,7 +91,8 @@ class Child:
         self.item, self.next_look = item, 0.0
         self.handed_at, self.has_begun = monotonic(), False
         self._about = item.work.visit.id.about() if isinstance(item.work, Train) else NOTHING
-        log.log(logs.STEP, "process %d is given %s", self.process.pid, item.key, extra=logs.subject(self._about))
+        given = name_of_work(item.key, item.work)
+        log.log(logs.STEP, "process %d is given %s", self.process.pid, given, extra=logs.subject(self._about))
         self._send(framed(WorkOrder(item.key, _without_inline(item.work))))
 
     def begins(self) -> None:

@@ -23,7 +23,7 @@ from edge_agent.training.own_model import train_own_model
 from edge_agent.training.own_norms import train_with_own_norms
 from edge_agent.training.reasons import RuntimeDiffers, Unsupported, reason_of
 from edge_agent.training.second_stream import begin_two_stream
-from edge_agent.training.work import Train, Trained, Warm, Warmed
+from edge_agent.training.work import Train, Trained, Warm, Warmed, name_of_work
 from sojourn.data.doubts import doubts_of
 from sojourn.data.samples import Samples, fit
 from sojourn.data.scale_check import range_of, scale_doubt
@@ -127,7 +127,7 @@ def attempt(key: str, work: Warm | Train, trainer: Performs, progress: Progress)
         return Did(key, trainer.perform(work, progress))
     except Exception as error:
         if not isinstance(error, SojournError):
-            log.exception("%s failed", key)
+            log.exception("%s failed", name_of_work(key, work))
         return DidNot(key, reason_of(error), str(error) or type(error).__name__)
 
 

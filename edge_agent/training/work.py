@@ -30,6 +30,11 @@ class Train(msgspec.Struct, frozen=True, tag="train"):
     remembered: int = 0
 
 
+def name_of_work(key: str, work: Warm | Train | LookAtData) -> str:
+    """A piece of work for the log: of a visit its name for people, of all else its key."""
+    return str(work.visit.id) if isinstance(work, Train) else key
+
+
 class Warmed(msgspec.Struct, frozen=True, tag="warmed"):
     """The worker is ready."""
 

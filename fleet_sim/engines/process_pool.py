@@ -153,7 +153,7 @@ class _WorkerThread(threading.Thread):
             status = worker.kill()
             self.worker = None
             if self._open:
-                log.warning("%s: the worker died (%s), another takes its place", visits[0].key, status)
+                log.warning("%s: the worker died (%s), another takes its place", visits[0].name, status)
         if self._open and len(visits) > 1:
             self._queue.add_again(visits)
             return []

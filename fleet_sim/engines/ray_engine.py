@@ -231,7 +231,7 @@ class _ActorThread(threading.Thread):
         except self._actor.failures as error:
             died = type(error).__name__
             if self._replace():
-                log.warning("%s: the actor died (%s), another takes its place", visit.key, died)
+                log.warning("%s: the actor died (%s), another takes its place", visit.name, died)
             return visit.failed(f"the actor that trained it died ({died})")
 
     def _untrained(self, visit: QueuedVisit) -> Outcome:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 import numpy as np
 
-from edge_agent.training.work import Train
+from edge_agent.training.work import Train, name_of_work
 from fleet_sim.engines.engine import Outcome, brought, kit_of
 from fleet_sim.engines.frames import PoolVisit, VisitRequest
 from fleet_sim.engines.spent import Spent
@@ -56,6 +56,11 @@ class QueuedVisit:
         """The visit with its vectors and sample numbers; DataError where the device has no share of the data set."""
         rows = np.ascontiguousarray(shards.rows_of(device), np.int64).tobytes()
         return cls(future, device, key, rows, _bare(work), brought(work, blobs), blobs)
+
+    @property
+    def name(self) -> str:
+        """The visit in a line of the log."""
+        return name_of_work(self.key, self.work)
 
     @property
     def needs(self) -> tuple[bytes, ...]:

@@ -73,8 +73,11 @@ class VirtualFleet(MemoryFleet):
         tell: Callable[[str], None] = lambda _text: None,
         handing: bool = True,
         asleep: bool = True,
+        objectives: tuple[str, ...] = (),
     ) -> None:
         """With `clock` and `stores` it goes on where another one stopped; `make` makes the graphs of its tests.
+
+        `objectives` are custom ones that every device offers in addition to the built-in ones.
 
         `tell` is told what compiling is at. Without `handing` every model goes through the whole protocol, chunk by
         chunk. Without `asleep` every device's node is made at once, and stays.
@@ -85,10 +88,11 @@ class VirtualFleet(MemoryFleet):
         self._visited = visited
         self._lost = lost
         self._make, self._tell = make, tell
+        self._offer = msgspec.structs.replace(OFFER, objectives=(*NAMES, *objectives))
         self.worker_starts = worker_starts
         self.links: dict[str, CountedLink] = {}
         """Of the devices that are awake."""
-        self.sleepers = Sleepers(self, OFFER, self._link_profiles) if asleep else None
+        self.sleepers = Sleepers(self, self._offer, self._link_profiles) if asleep else None
         devices: dict[str, Any] = dict.fromkeys(device for reached in sites.values() for device in reached)
         views = ExemplarViews(make)
         super().__init__(
@@ -202,7 +206,7 @@ class VirtualFleet(MemoryFleet):
         del data  # the engine has it
         self.links[name] = link = CountedLink(broker, self._link_profiles.get(name))
         return self._node(
-            Agent(name, OFFER),
+            Agent(name, self._offer),
             {"edge": link},
             lambda store: EngineTraining(
                 self.world, name, self._engine, store.blobs, self._seconds, self._lost, self.worker_starts

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fleet_web.drawing.markup import LABEL, Markup, joined, name_of, tag
 from fleet_web.story.travel import WORDS, plain_reason
+from sojourn.about import ordinal
 from sojourn.text import clean
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _sample(state: str, *, spare: bool = False) -> Markup:
 @lru_cache(CACHED)
 def _tour_card(tour: Travel, link: Link) -> Markup:
     """A card; many tours are where they were when the page was last drawn, and most cards are drawn already."""
-    title = tag("h3", f"Tour {tour.number} ", tag("span", "at ", name_of(tour.site), class_="dim"))
+    title = tag("h3", f"Tour {ordinal(tour.number)} ", tag("span", "at ", name_of(tour.site), class_="dim"))
     state = tag("p", _standing(tour), class_="standing")
     ring = _ring(tour.hops, at=tour.at, share=tour.share, words=tour_words(tour), middle=_middle(tour), travels=True)
     return tag("article", title, state, ring, _hops(tour.hops, link), class_="tour", data_key=f"tour-{tour.number}")
@@ -105,7 +106,7 @@ def _standing(tour: Travel) -> Markup:
         return joined([f"side by side, merged {tour.merges} times"])
     spare = "the spare " if tour.hops[at].spare else ""
     done = f", {100 * tour.share:.0f} % of its visit done" if tour.steps else ""
-    return joined([f"hop {at + 1}: ", spare, name_of(tour.hops[at].device), f" has the model{done}"])
+    return joined([f"hop {ordinal(at)}: ", spare, name_of(tour.hops[at].device), f" has the model{done}"])
 
 
 def tour_words(tour: Travel) -> str:
@@ -117,7 +118,7 @@ def tour_words(tour: Travel) -> str:
     parts += [f"{clean(tour.hops[at].device, LABEL)} has the model"] if at is not None else []
     parts += [f"{count} {WORDS[state]}" for state, count in failed.items()]
     parts += [f"{spares} {'spare has' if spares == 1 else 'spares have'} stepped in"] if spares else []
-    return f"Tour {tour.number} at {clean(tour.site, LABEL)}: {', '.join(parts)}."
+    return f"Tour {ordinal(tour.number)} at {clean(tour.site, LABEL)}: {', '.join(parts)}."
 
 
 # --- the tours of a site whose models travel to one device each

@@ -100,7 +100,7 @@ def row(it: FleetDevice, now: float, of: dict[str, str]) -> Row:
         it.device,
         (
             Cell(it.device, address("device", it.device, **of)),
-            Cell(state_text(it, now), tone=_TONES[state_of(it)]),
+            Cell(_noticed(it, now), tone="bad" if it.notice else _TONES[state_of(it)]),
             Cell(it.site),
             Cell(it.version or "-"),
             Cell(it.machine or "-"),
@@ -111,6 +111,11 @@ def row(it: FleetDevice, now: float, of: dict[str, str]) -> Row:
             _last(it, now, of),
         ),
     )
+
+
+def _noticed(it: FleetDevice, now: float) -> str:
+    """What a device is doing, and what is wrong with it."""
+    return f"{state_text(it, now)}. {it.notice}" if it.notice else state_text(it, now)
 
 
 def state_text(it: FleetDevice, now: float) -> str:

@@ -9,6 +9,7 @@ from fleet_web.pages.visit_rows import TONES
 from fleet_web.table import Cell, Column, Row
 from fleet_web.times import moment
 from fleet_web.words import address
+from sojourn.about import ordinal
 from sojourn.errors import LinkError, SojournError
 from sojourn.figures import clock_of, number, percent
 
@@ -95,7 +96,7 @@ def _visit(it: VisitNote) -> Happening:
     why = f": {it.reason}" if it.reason else ""
     took = f", {clock_of(it.seconds)}" if it.seconds else ""
     kind = "visit" if it.status == "done" else "failed visit"
-    text = f"{it.status} {what}, tour {it.tour} hop {it.hop}{took}{loss}{why}"
+    text = f"{it.status} {what}, tour {ordinal(it.tour)} hop {ordinal(it.hop)}{took}{loss}{why}"
     return Happening(it.at, kind, it.device, text, ("device", it.device), TONES[it.status])
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from fleet_web.table import Cell, Column, Row
 from fleet_web.times import moment
 from fleet_web.words import address
+from sojourn.about import ordinal
 from sojourn.errors import SojournError
 from sojourn.figures import clock_of, number
 
@@ -37,7 +38,7 @@ def visit_row(it: VisitNote, size: float | None, of: dict[str, str]) -> Row:
         f"{it.job} {it.round} {it.phase} {it.tour} {it.hop} {it.device} {it.at}",
         (
             Cell(moment(it.at)),
-            Cell(f"{it.job} {what}, tour {it.tour} hop {it.hop}", address("job", it.job, **of)),
+            Cell(f"{it.job} {what}, tour {ordinal(it.tour)} hop {ordinal(it.hop)}", address("job", it.job, **of)),
             Cell(it.status, tone=TONES[it.status]),
             Cell(f"{it.samples:,}" if it.samples else "-"),
             Cell(number(it.loss) if it.loss is not None else "-"),

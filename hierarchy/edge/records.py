@@ -308,7 +308,7 @@ class EdgeState(msgspec.Struct):
             return None
         tour = self.tours.get(record.key)
         if tour is None:
-            return f"the tour {record.key} is not here"
+            return f"no tour has the key {record.key} (keys count from 0)"
         return None if isinstance(record, TourDropped) else tour.objection(record)
 
     @property

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from sojourn.about import About
-from sojourn.node.machine import Keep, Say
+from sojourn.node.machine import Keep, Say, soonest
+from sojourn.node.name_clashes import CLASH_SECONDS
 from sojourn.node.quotas import Quota, SpeakingRate
 from sojourn.protocol.abilities import OF_MODELS
 from sojourn.protocol.envelope import pack_blob
@@ -36,6 +39,8 @@ class SiteRoster:
         self._rate = SpeakingRate()
         self._offer: Offer | None = None
         """The last one: devices that are alike share it."""
+        self._clash_ends: dict[str, float] = {}
+        """When a name that two agents use no longer counts as such, if they stop to push each other off."""
         self._untold = 0
         """How many came or went without a line since the last one."""
 
@@ -45,7 +50,9 @@ class SiteRoster:
         if isinstance(event.state, Birth):
             if event.state.offer != self._offer:
                 self._offer = event.state.offer
-            member = self.members[name] = Member(name, event.epoch, self._offer)
+            if event.clash:
+                self._clash_ends[name] = now + CLASH_SECONDS
+            member = self.members[name] = Member(name, event.epoch, self._offer, name in self._clash_ends)
             # A device that has looked at its data is born again with the same epoch, and a fuller offer.
             changed, born = known != member, known is None or known.epoch != event.epoch
         else:
@@ -70,12 +77,24 @@ class SiteRoster:
         untold = f"; before it, {more} more came or went" if more else ""
         return [Say(f"device {name} {state}; {len(self.members)} are here{untold}", about=About(device=name))]
 
+    def wake_at(self) -> float | None:
+        """When to report, or when the first name clash is over."""
+        return soonest(self.report_at, min(self._clash_ends.values(), default=None))
+
+    def _end_clashes(self, now: float) -> None:
+        for name in [name for name, end in self._clash_ends.items() if end <= now]:
+            del self._clash_ends[name]
+            if (member := self.members.get(name)) is not None:
+                self.members[name] = msgspec.structs.replace(member, clash=False)
+                self.report_soon(now)
+
     def report_soon(self, now: float) -> None:
         """Something has changed that the coordinator should hear of."""
         self.report_at = self.report_at or now + REPORT_DELAY
 
     def report(self, cloud: Address, outbox: Outbox, now: float) -> list[Effect]:
         """Ask the coordinator to take the roster, if it is time to, until it says that it has seen it."""
+        self._end_clashes(now)
         if self.report_at is None or self.report_at > now:
             return []
         self.report_at = None

@@ -115,7 +115,7 @@ class EdgeServer:
     def wake_at(self) -> float | None:
         """The next resend, lease, heartbeat or roster."""
         home = self._home.wake_at() if self._home else None
-        return soonest(self.site.outbox.wake_at(), self.roster.report_at, self.site.alarm.wake_at(), home)
+        return soonest(self.site.outbox.wake_at(), self.roster.wake_at(), self.site.alarm.wake_at(), home)
 
     def start(self, now: float) -> list[Effect]:
         """Take up every tour where its checkpoint is."""

@@ -290,7 +290,7 @@ class Visits:
             refusal = Discarded(number, reason[:TEXT]) if visit.result else Cancel(number)
             effects.append(Send(Address("device", device), refusal))
         missed = self._site.write(VisitMissed(key, report, then))
-        text = f"tour {tour.order.id} hop {hop}: {device} {status} ({reason}); {then}"
+        text = f"tour {number}: {device} {status} ({reason}); {then}"
         warning = Say(text, "warning", number.about(device=device))
         return [missed, warning, *effects, *self._leave(where, device, now)]
 

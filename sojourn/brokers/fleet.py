@@ -221,8 +221,8 @@ def write(folder: Path, fleet: FleetFile, hashes: dict[str, str], cleared: Seque
     }
     for name, text in texts.items():
         write_private(broker / name, text, group=configuration.GROUP)
-    write_private(folder / FLEET_FILE, toml.dumps(msgspec.to_builtins(fleet)))
     _write_node_keys(folder, fleet)
+    write_private(folder / FLEET_FILE, toml.dumps(msgspec.to_builtins(fleet)))
 
 
 def _revocations(folder: Path, fleet: FleetFile) -> bytes:
@@ -232,11 +232,17 @@ def _revocations(folder: Path, fleet: FleetFile) -> bytes:
 
 
 def _write_node_keys(folder: Path, fleet: FleetFile) -> None:
-    """Tell the coordinator beside this folder who signs with what; a site's own broker has none."""
-    keys = fleet.node_keys
+    """Tell the coordinator beside this folder who signs with what; a site's own broker has none.
+
+    Keys of other sites, which a person has added, stay: those of names that this folder has not had until now either.
+    """
     path = folder / COORDINATOR / NODE_KEYS
-    if path.parent.is_dir() and (keys or path.exists()):
-        write_private(path, toml.dumps({"keys": keys}), group=COORDINATOR_GROUP)
+    if not path.parent.is_dir() or not (fleet.node_keys or path.exists()):
+        return
+    before = read(folder).members if (folder / FLEET_FILE).exists() else {}
+    listed = read_file(path, dict[str, dict[str, str]]).get("keys", {}) if path.exists() else {}
+    added = {name: key for name, key in listed.items() if name not in before and name not in fleet.members}
+    write_private(path, toml.dumps({"keys": {**fleet.node_keys, **added}}), group=COORDINATOR_GROUP)
 
 
 def admit(

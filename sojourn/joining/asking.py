@@ -37,6 +37,7 @@ from sojourn.joining.words import (
     read_answer,
     signed_part,
 )
+from sojourn.links.clock_fault import clock_fault
 
 if TYPE_CHECKING:
     from sojourn.joining.identity import Membership
@@ -171,6 +172,8 @@ def ask(door: DoorAddress, context: ssl.SSLContext, request: Request) -> Answer:
             head = _exactly(line, LENGTH_BYTES)
             return read_answer(_exactly(line, length_of(head)))
     except ssl.SSLCertVerificationError as error:
+        if fault := clock_fault(error, f"the door at {door}", door):
+            raise LinkError(fault) from error
         raise LinkError(
             f"the door at {door} is not vouched for by the fleet's authority ({error.verify_message}): "
             "somebody stands between, or it was replaced and a new token is needed"

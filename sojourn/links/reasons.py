@@ -6,6 +6,8 @@ import socket
 import ssl
 from typing import TYPE_CHECKING
 
+from sojourn.links.clock_fault import clock_fault
+
 if TYPE_CHECKING:
     from sojourn.links.settings import BrokerSettings
 
@@ -32,7 +34,7 @@ _ALERTS = {
     "CERTIFICATE_REQUIRED": "the broker wants a client certificate: set certificate_file and key_file",
     "UNKNOWN_CA": "the broker does not trust the CA of our certificate",
     "BAD_CERTIFICATE": "the broker does not accept our certificate",
-    "CERTIFICATE_EXPIRED": "our certificate has expired",
+    "CERTIFICATE_EXPIRED": "our certificate has expired by the broker's clock: renew it, or set that clock",
     "HANDSHAKE_FAILURE": "no agreement on TLS: the broker may want a client certificate",
     "WRONG_VERSION_NUMBER": "the broker does not speak TLS on this port: switch tls off, or use its TLS port",
 }
@@ -50,7 +52,9 @@ def cannot_connect(settings: BrokerSettings, error: OSError | UnicodeError) -> s
         case ssl.SSLCertVerificationError() if error.verify_code in _HOST_MISMATCH:
             return f"the certificate of the broker at {where} is for another host: {error.verify_message}"
         case ssl.SSLCertVerificationError():
-            return f"the certificate of the broker at {where} is not trusted ({error.verify_message}): check ca_file"
+            fault = clock_fault(error, f"the broker at {where}", (settings.host, settings.effective_port))
+            untrusted = f"is not trusted ({error.verify_message}): check ca_file"
+            return fault or f"the certificate of the broker at {where} {untrusted}"
         case ssl.SSLError():
             return f"TLS with {where} failed: {tls_alert(str(error)) or error.reason or error}"
         case socket.gaierror() | UnicodeError():

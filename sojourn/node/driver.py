@@ -7,7 +7,9 @@ import queue
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sojourn.node.machine import soonest
 from sojourn.notify import Notifier
@@ -24,6 +26,15 @@ LONGEST_WAIT = 5.0
 MOST_WAITING = 64 << 20
 """Bytes of messages that may wait to be read: links read quicker than a node that is flooded does."""
 log = logging.getLogger("sojourn")
+_Waiting: TypeAlias = "Callable[[float], None] | _Arrived | None"
+
+
+class _Arrived(NamedTuple):
+    """A message that waits to be read."""
+
+    link: Link
+    topic: str
+    payload: bytes
 
 
 class Driver:
@@ -31,7 +42,10 @@ class Driver:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self._queue: queue.SimpleQueue[Callable[[float], None] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Waiting] = queue.SimpleQueue()
+        self._kept: deque[_Waiting] = deque()
+        """What was taken from the queue while the disk was full, to be done when there is room."""
+        node.while_full = self._refuse_requests
         self._up: set[Link] = set()
         self._counting = threading.Lock()
         self._waiting = 0
@@ -62,12 +76,22 @@ class Driver:
             return
         with self._counting:
             self._waiting += len(payload)
-        self._queue.put(lambda now: self._arrived(link, topic, payload, now))
+        self._queue.put(_Arrived(link, topic, payload))
 
-    def _arrived(self, link: Link, topic: str, payload: bytes, now: float) -> None:
+    def _read(self, message: _Arrived) -> None:
         with self._counting:
-            self._waiting -= len(payload)
-        self.node.arrived(link, topic, payload, now)
+            self._waiting -= len(message.payload)
+
+    def _refuse_requests(self, reason: str) -> None:
+        """The disk is full: answer the operators who ask, and keep all else in its order."""
+        now = time.monotonic()
+        with suppress(queue.Empty):
+            while True:
+                waiting = self._queue.get_nowait()
+                if isinstance(waiting, _Arrived) and self.node.refuse(*waiting, reason, now):
+                    self._read(waiting)
+                else:
+                    self._kept.append(waiting)
 
     def report(self, event: Event) -> None:
         """Take what a worker reports of its work."""
@@ -106,14 +130,18 @@ class Driver:
         longest = soonest(LONGEST_WAIT, self._notifier.pulse) or LONGEST_WAIT
         wait = longest if wake is None else min(max(wake - time.monotonic(), 0), longest)
         try:
-            action = self._queue.get(timeout=wait)
+            action = self._kept.popleft() if self._kept else self._queue.get(timeout=wait)
         except queue.Empty:
             self.node.tick(time.monotonic())
             return True
         if action is None:
             return False
         now = time.monotonic()
-        action(now)
+        if isinstance(action, _Arrived):
+            self._read(action)
+            self.node.arrived(*action, now)
+        else:
+            action(now)
         if wake is not None and wake <= now:
             self.node.tick(now)
         return True

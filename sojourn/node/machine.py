@@ -34,6 +34,8 @@ class Present(msgspec.Struct, frozen=True):
     node: Address
     epoch: Epoch
     state: Birth | Death
+    clash: bool = False
+    """Whether two running nodes use this name."""
 
 
 class NodeRemoved(msgspec.Struct, frozen=True):

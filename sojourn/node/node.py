@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sojourn import WIRE
+from sojourn.about import NOTHING, About
 from sojourn.errors import DiskFull, InvalidBlob, InvalidMessage, LinkError
 from sojourn.links.link import Will
 from sojourn.links.local_packet import LocalPacket
@@ -40,11 +41,12 @@ from sojourn.node.machine import (
     Woke,
     soonest,
 )
+from sojourn.node.name_clashes import NameClashes, clash_warning
 from sojourn.node.quotas import MEMBERS, QUOTAS, SENDERS
 from sojourn.node.replay import replay
 from sojourn.protocol import limits, topics
 from sojourn.protocol.envelope import Packet, inlined_size, kind, pack, packed_size, unpack, unpack_presence
-from sojourn.protocol.messages import Birth, Chunk, Death, Fetch, FetchHashes, Gone, Hashes, map_refs, refs
+from sojourn.protocol.messages import Birth, Chunk, Death, Fetch, FetchHashes, Gone, Hashes, Refused, map_refs, refs
 from sojourn.protocol.wire import Ref
 from sojourn.store.blobs import verified
 
@@ -110,6 +112,8 @@ class Node:
         self.received = self.sent = 0
         """Bytes of messages that came and went, the birth and what the links add apart."""
         self._pause = pause
+        self.while_full: Callable[[str], None] = lambda _reason: None
+        """Called again and again while nothing can be written, with the reason."""
         self._rate = rate
         self._wires: dict[Address, int] = {}
         """Which version of the wire each node speaks, as its birth says."""
@@ -118,6 +122,9 @@ class Node:
         self._inbox = topics.inbox(fleet, self.address, "")
         self._number = 0
         self._epochs: dict[Address, Epoch] = {}
+        self._clashes = NameClashes()
+        self._clashing: set[Address] = set()
+        """Names that the log has a warning of."""
         self._events: deque[Event] = deque()
         self._working: dict[str, bool] = {}
         """The work that is under way, and whether it may leave blobs that nothing refers to yet."""
@@ -187,6 +194,7 @@ class Node:
     def link_up(self, link: Link, now: float) -> None:
         """Say that we are here, on every connect."""
         self._announce(link)
+        self._clashes.linked([role for role, its in self.links.items() if its is link])
         self._events.append(Linked())
         self._run(now)
 
@@ -264,19 +272,31 @@ class Node:
             raise InvalidMessage(f"nobody asked for the presence of {node}")
         if not payload:  # it was removed from the fleet, and what the broker kept of it was cleared
             self._wires.pop(node, None)
+            self._clashes.forget(node)
             if (epoch := self._epochs.pop(node, None)) is not None:
                 self._events.append(Present(node, epoch, Death()))
             self._events.append(NodeRemoved(node))
             return
         self._hold_back(node, now)
-        packet = unpack_presence(payload)
+        packet, clash = unpack_presence(payload), False
         if isinstance(packet.message, Birth):
             if node not in self._epochs and len(self._epochs) >= MEMBERS:
                 raise InvalidMessage(f"there are {MEMBERS} nodes already")
+            clash = self._has_clash(node, packet.epoch, now)
             self._epochs[node], self._wires[node] = packet.epoch, packet.message.wire or FIRST_WIRE
         elif self._epochs.get(node) == packet.epoch:
             del self._epochs[node], self._wires[node]
-        self._events.append(Present(node, packet.epoch, packet.message))  # type: ignore[arg-type]
+            self._clashes.left(node, packet.epoch, now)
+        self._events.append(Present(node, packet.epoch, packet.message, clash))  # type: ignore[arg-type]
+
+    def _has_clash(self, node: Address, epoch: Epoch, now: float) -> bool:
+        """Whether two running nodes use the name of one that is born; the log says so once until that is over."""
+        clash = self._clashes.born(node, self._epochs.get(node), epoch, now)
+        if clash and node not in self._clashing:
+            about = About(device=node.name) if node.role == "device" else NOTHING
+            log.warning("%s", clash_warning(node), extra=subject(about))
+        (self._clashing.add if clash else self._clashing.discard)(node)
+        return clash
 
     def _message(self, link: Link, sender_name: str, payload: bytes, now: float) -> None:
         role = self.machine.role_of(sender_name)
@@ -286,6 +306,27 @@ class Node:
         packet = self._unpacked(payload, sender)
         message: Message = packet.message  # type: ignore[assignment]  # presence is unpacked elsewhere
         self._hear(LocalPacket(sender, packet.epoch, message, len(payload), {}), now)
+
+    def refuse(self, link: Link, topic: str, payload: bytes, reason: str, now: float) -> bool:
+        """Answer the request of an operator while the disk is full; False if this is none. Nothing else is done."""
+        if self.address.role != "cloud" or not topic.startswith(self._inbox):
+            return False
+        sender = topics.Address("cloud", topic[len(self._inbox) :])
+        if not topics.is_name(sender.name) or self.machine.role_of(sender.name) != "cloud":
+            return False
+        try:
+            ticket = getattr(self._unpacked(payload, sender).message, "ticket", None)
+            if ticket is None or self.links.get("cloud") is not link:
+                return False
+            self._hold_back(sender, now)
+        except InvalidMessage:
+            return False
+        text = (
+            f"the disk of coordinator {self.address.name!r} is full, and it does nothing until there is room: free "
+            f"some space on that machine, then ask again ({reason}). It completes what it had begun as soon as it can"
+        )
+        self._publish(sender, Refused(ticket, text), now)
+        return True
 
     def take(self, link: Link, packet: LocalPacket, now: float) -> None:
         """A packet of a node in the same process came: nothing in it needs to be read or doubted."""
@@ -409,6 +450,7 @@ class Node:
                     log.error("%s", error)  # noqa: TRY400  # the disk is full, not the code wrong
                 reported = True
                 self._pause(2.0)
+                self.while_full(str(error))
             else:
                 return
 

@@ -49,6 +49,13 @@ class InspectFleet(msgspec.Struct, frozen=True, tag="inspect-fleet", tag_field="
     """Of `devices`, only those that changed after this mark of an earlier `changed`; before 0.9.0 all are told."""
 
 
+class ForgetDevice(msgspec.Struct, frozen=True, tag="forget-device", tag_field="kind"):
+    """Forget a device that is gone."""
+
+    ticket: Name
+    device: Name
+
+
 class LastVisit(msgspec.Struct, frozen=True):
     """The newest visit of a device, in short."""
 
@@ -115,6 +122,8 @@ class FleetDevice(msgspec.Struct, frozen=True):
     """All that it offers, where it is here and was asked for by name."""
     doing: DeviceNow | msgspec.UnsetType = msgspec.UNSET
     """Told to whoever reads the second form of the answer; unset before 0.9.0."""
+    notice: Text | msgspec.UnsetType = msgspec.UNSET
+    """What is wrong with the device and what to do, if something is."""
 
 
 class FleetChange(msgspec.Struct, frozen=True):

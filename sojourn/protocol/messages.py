@@ -8,7 +8,7 @@ import msgspec
 
 from sojourn.parts import Gate, TourBounds, TourPolicy, Weighting
 from sojourn.protocol.audit import Audit, InspectAudit
-from sojourn.protocol.fleet_messages import AwaitChange, Changed, Fleet, InspectFleet
+from sojourn.protocol.fleet_messages import AwaitChange, Changed, Fleet, ForgetDevice, InspectFleet
 from sojourn.protocol.job_messages import Continue, JobFileText, JobText, ReadJob, Remove, Removed
 from sojourn.protocol.limits import (
     Accuracy,
@@ -375,7 +375,7 @@ Message = (
     | Tour | TourCancel | TourAccepted | TourDiscarded | TourProgress | Toured
     | Submit | Inspect | Stop | Export | Jobs | Exported | Refused
     | Continue | Remove | Removed | ReadJob | JobText
-    | InspectFleet | Fleet | AwaitChange | Changed
+    | InspectFleet | Fleet | AwaitChange | Changed | ForgetDevice
     | MakeRelease | ReleaseMade | Rollout | Steer | InspectReleases | Releases | ReadCard | CardTold
     | Ship | Release | ReleaseReport | DeviceReport
     | ReadKit | KitTold | SignJob | WithdrawJob | Recall
@@ -395,7 +395,7 @@ BETWEEN: dict[type, frozenset[tuple[str, str]]] = {
     **dict.fromkeys((Roster, TourProgress, Toured, DeviceReport), frozenset({("edge", "cloud")})),
     **dict.fromkeys((Submit, Inspect, Stop, Export, Jobs, Exported, Refused), frozenset({("cloud", "cloud")})),
     **dict.fromkeys((Continue, Remove, Removed, ReadJob, JobText), frozenset({("cloud", "cloud")})),
-    **dict.fromkeys((InspectFleet, Fleet, AwaitChange, Changed), frozenset({("cloud", "cloud")})),
+    **dict.fromkeys((InspectFleet, Fleet, AwaitChange, Changed, ForgetDevice), frozenset({("cloud", "cloud")})),
     **dict.fromkeys(
         (ReadKit, KitTold, SignJob, WithdrawJob, SignedRequest, InspectAudit, Audit), frozenset({("cloud", "cloud")})
     ),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from sojourn.about import About
+from sojourn.about import About, ordinal
 from sojourn.parts import Encoding, Estimator, Objective, Training
 from sojourn.protocol.data_summary import DataSummary
 from sojourn.protocol.limits import (
@@ -90,7 +90,7 @@ class TourId(msgspec.Struct, frozen=True, array_like=True):
     attempt: Number
 
     def __str__(self) -> str:
-        return f"{self.job} round {self.round} tour {self.number}"
+        return f"{self.job} round {self.round} tour {ordinal(self.number)}"
 
     def about(self, *, site: str = "", hop: int | None = None, device: str = "") -> About:
         """For the log: the tour, or the visit of one of its hops, before that has a number of its own."""
@@ -107,7 +107,7 @@ class VisitId(msgspec.Struct, frozen=True, array_like=True):
     attempt: tuple[Number, Number]
 
     def __str__(self) -> str:
-        return f"{self.job} round {self.round} tour {self.tour} hop {self.hop}"
+        return f"{self.job} round {self.round} tour {ordinal(self.tour)} hop {ordinal(self.hop)}"
 
     def about(self, *, device: str = "", site: str = "") -> About:
         """For the log."""
@@ -171,6 +171,8 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     device: Name
     epoch: Epoch
     offer: Offer | None
+    clash: bool = False
+    """Whether two running agents use this name."""
 
 
 class VisitReport(msgspec.Struct, frozen=True):

@@ -149,7 +149,7 @@ def test_after_half_a_lease_the_unanswered_result_is_dropped(bench: Bench) -> No
     effects = bench.tell(Woke(), 40.0)
     assert [(work.memory, work.remembered) for work in done(effects)] == [({}, 0)]
     (warning,) = warnings(effects)
-    assert "job/1/0/0" in warning
+    assert "job round 1 tour 1 hop 1" in warning
     assert bench.ask(Accepted(visit_id()), 41.0) == []  # too late
     assert bench.agent.state.memory == {}
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import shutil
+import sys
 import tomllib
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from rich.console import Console
 import fleet_sim
 from coordinator.results.folder import ResultFolder
 from coordinator.state import CoordinatorState
+from fleet_sim.console.comparing import Comparison, compare
 from fleet_sim.console.simulating import one
 from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation, read_simulation_file
@@ -307,3 +310,88 @@ def test_a_job_that_nobody_can_do_ends_with_the_reason(tmp_path) -> None:
             list(running.courses())
     finally:
         running.close()
+
+
+GROWING = """
+import msgspec
+from edge_agent.objectives import Left, Plain
+
+
+class GrowingProx(msgspec.Struct):
+    mu: float = 0.5
+
+    def begin(self, w_in, received, memory):
+        return Pulling(self.mu, w_in, memory.get("visits"))
+
+
+class Pulling(Plain):
+    def __init__(self, mu, w_in, visits):
+        self.w_in, self.visits = w_in, w_in * 0 if visits is None else visits
+        self.mu = mu * (1 + self.visits)
+
+    def direction(self, w, slope):
+        loss, gradient = slope(w)
+        return loss, gradient + self.mu * (w - self.w_in)
+
+    def end(self, w_out, steps, lr):
+        return Left(memory={"visits": self.visits + 1})
+"""
+CUSTOM = TEXT.replace("feddyn", "fedavg")
+
+
+@pytest.fixture
+def working_folder(tmp_path, monkeypatch):
+    """A folder in which a command runs, with the module of a custom objective; nothing of it stays imported."""
+    (tmp_path / "growing.py").write_text(GROWING)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    yield tmp_path
+    sys.modules.pop("growing", None)
+
+
+def one_vector(folder) -> np.ndarray:
+    return np.concatenate([each.ravel() for each in weights(folder)])
+
+
+def with_objective(engine: str, **settings: float):
+    changes = {"objective.name": "growing:GrowingProx", "simulation.engine": engine, "simulation.workers": 1}
+    return read_simulation(CUSTOM, "a test", changes | {f"objective.{key}": value for key, value in settings.items()})
+
+
+def test_a_custom_objective_from_the_working_folder_is_simulated(working_folder) -> None:
+    plain = fleet_sim.simulate(read_simulation(CUSTOM, "a test"), working_folder / "plain")
+    ends = {
+        name: fleet_sim.simulate(simulation, working_folder / name)
+        for name, simulation in {
+            "serial": with_objective("serial"),
+            "pool": with_objective("pool"),
+            "strong": with_objective("serial", mu=2.0),
+        }.items()
+    }
+    assert {end.course.view.status for end in ends.values()} == {"done"}
+    assert {row["status"] for end in ends.values() for row in end.visits} == {"done"}
+    models = {name: one_vector(end.folder) for name, end in {"plain": plain, **ends}.items()}
+    assert np.array_equal(models["serial"], models["pool"])
+    assert not np.array_equal(models["serial"], models["plain"])
+    assert not np.array_equal(models["serial"], models["strong"])
+
+
+def test_compare_runs_a_custom_objective(working_folder) -> None:
+    (working_folder / "custom.toml").write_text(CUSTOM + '[objective]\nname = "growing:GrowingProx"\n')
+    (working_folder / "plain.toml").write_text(CUSTOM)
+    files = [working_folder / "custom.toml", working_folder / "plain.toml"]
+    compare(Comparison(files, [], [], {"rounds": 1}, output=working_folder / "out"), Console(file=io.StringIO()))
+    assert not np.array_equal(*(one_vector(working_folder / "out" / name) for name in ("custom", "plain")))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"objective.name": "not_here:Prox"}, "there is no not_here.py in .*: put it into one of them"),
+        ({"objective.name": "growing:Pulling"}, "growing:Pulling has no begin"),
+        ({"objective.name": "growing:GrowingProx", "objective.mu": "x"}, "Expected `float`, got `str`"),
+    ],
+)
+def test_a_custom_objective_that_cannot_be_used_is_refused(working_folder, changes, why) -> None:
+    with pytest.raises(ConfigError, match=why):
+        SimulationRun(read_simulation(CUSTOM, "a test", changes), working_folder / "refused")

@@ -48,7 +48,7 @@ def test_attributes_and_texts_are_escaped_and_markup_is_not():
 
 def test_a_ring_tells_in_words_what_it_shows():
     words = tours.tour_words(TOUR)
-    assert words == "Tour 4 at shed: 3 of 5 hops are over, d has the model, 1 lost, 1 spare has stepped in."
+    assert words == "Tour 5 at shed: 3 of 5 hops are over, d has the model, 1 lost, 1 spare has stepped in."
     drawn = well_formed(joined(tours.cards(RoundTravel(1, (TOUR,), under_way=True), link)))
     ring = drawn.find(".//svg")
     assert ring is not None

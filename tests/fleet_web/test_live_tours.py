@@ -93,7 +93,7 @@ def test_the_model_is_seen_travelling_and_a_spare_stepping_in(browser: Browser, 
         assert browser.violations() == []
         browser.wait_for("select[data-act=round] option[value='1']")
         browser.click("button[data-act='round:1']")
-        browser.wait(lambda: browser.text(".tour h3") == "Tour 0 at barn", "the tour of the first round")
+        browser.wait(lambda: browser.text(".tour h3") == "Tour 1 at barn", "the tour of the first round")
         assert browser.js(STEPPED_IN, last)
         assert browser.errors() == []
     report = tmp_path / "report"

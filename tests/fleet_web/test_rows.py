@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+from coordinator.console import fleet_tables
 from fleet_web.pages import fleet_rows, happenings, release_rows, visit_rows
 from fleet_web.pages.fleet_rows import FleetChoice
 from fleet_web.source import Sources, in_address
 from fleet_web.table import Cell, Row, _plain
 from fleet_web.words import address
 from sojourn.protocol.fleet_messages import DeviceNow
+from sojourn.protocol.wire import VisitId
 from tests.fleet_web.told_source import HOSTILE, NOW, ToldSource, device, line, training
 
 
@@ -47,6 +49,16 @@ def test_search_filter_and_sort() -> None:
         assert len(names(sort=column.key)) == 4
 
 
+def test_a_notice_is_shown_with_the_device() -> None:
+    cell = fleet_rows.row(device(last=None, notice="two agents use the name 'pi-1'"), NOW, {}).cells[1]
+    assert cell == Cell("here for 2 min. two agents use the name 'pi-1'", tone="bad")
+    assert ("notice", "x") in fleet_tables.device_lines(device(notice="x"), NOW)
+    assert fleet_tables.notice_lines([device("b", notice="x"), device("a"), device("c", notice="y")]) == [
+        "b: x",
+        "c: y",
+    ]
+
+
 def test_a_row_leads_to_its_device_and_job_and_names_the_source() -> None:
     cells = fleet_rows.row(device("pi-1"), NOW, {"of": "a folder"}).cells
     assert cells[0] == Cell("pi-1", "/device/pi-1?of=a%20folder")
@@ -68,8 +80,19 @@ def test_visits_and_their_bytes() -> None:
     assert means == {("digits", 3): 10_000.0}
     row = visit_rows.visit_row(visits[0], 10_000.0, {})
     assert [cell.text for cell in row.cells[1:]] == [
-        "digits round 3, tour 0 hop 1", "declined", "-", "-", "1.5 s", "-", "hall", "hot: 81 °C",
+        "digits round 3, tour 1 hop 2", "declined", "-", "-", "1.5 s", "-", "hall", "hot: 81 °C",
     ]  # fmt: skip
+
+
+def test_the_page_and_the_log_number_a_visit_alike() -> None:
+    note = asyncio.run(ToldSource().visits())[0]
+    number = VisitId(note.job, note.round, note.tour, note.hop, (1, 1))
+    _, shown, *_ = visit_rows.visit_row(note, None, {}).cells
+    happening = happenings._visit(note)
+    assert str(number) == "digits round 3 tour 1 hop 2"
+    assert shown.text.replace(",", "") == str(number)
+    assert number.about().fields["visit"] == "digits/3/1/2"
+    assert "tour 1 hop 2" in happening.what
 
 
 def test_rollouts_and_their_rules_in_words() -> None:

@@ -53,7 +53,7 @@ def test_one_id_tells_the_story_of_a_visit(fleet) -> None:
             assert TIME.fullmatch(line["time"])
             assert line["node"] == name
     kept = [line for line in lines_of(fleet, "e1") if "is kept" in line["message"]]
-    line = next(line for line in kept if line["round"] == 1 and not line["visit"].endswith("/0"))
+    line = next(line for line in kept if line["round"] == 1 and not line["visit"].endswith("/1"))
     assert {key: line[key] for key in ("run", "site")} == {"run": "logged", "site": "e1"}
     assert line["visit"].startswith(f"{line['tour']}/")
     assert line["tour"].startswith("logged/1/")

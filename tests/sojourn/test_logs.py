@@ -47,8 +47,8 @@ def test_who_speaks_when_and_what_of() -> None:
         "site": "e1",
         "run": "job",
         "round": 3,
-        "tour": "job/3/7",
-        "visit": "job/3/7/2",
+        "tour": "job/3/8",
+        "visit": "job/3/8/3",
         "attempt": "1.4",
         "device": "pi-1",
     }
@@ -56,11 +56,11 @@ def test_who_speaks_when_and_what_of() -> None:
 
 def test_a_tour_and_its_visits_have_the_ids_that_coordinator_edge_server_and_agent_share() -> None:
     tour, visit = TourId("job", 3, 7, 1), VisitId("job", 3, 7, 2, (1, 1))
-    assert tour.about().fields == {"run": "job", "round": 3, "tour": "job/3/7"}
+    assert tour.about().fields == {"run": "job", "round": 3, "tour": "job/3/8"}
     planned = tour.about(hop=2).fields
-    assert planned["visit"] == visit.about().fields["visit"] == "job/3/7/2"
+    assert planned["visit"] == visit.about().fields["visit"] == "job/3/8/3"
     assert About("job").fields == {"run": "job"}
-    assert About("job", 0, 0, 0).fields["visit"] == "job/0/0/0"
+    assert About("job", 0, 0, 0).fields["visit"] == "job/0/1/1"
     assert NOTHING.fields == {}
 
 
@@ -153,4 +153,4 @@ def test_people_are_not_told_each_step() -> None:
     assert lines[0][9:] == "info said"
     assert "error: wrong" in lines
     lines = said_in("plain", "verbose")
-    assert [line[9:] for line in lines[:3]] == ["step job/3/7/2: a step", "info said", "debug for finding faults"]
+    assert [line[9:] for line in lines[:3]] == ["step job/3/8/3: a step", "info said", "debug for finding faults"]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from coordinator.admin.settings import CoordinatorSettings
 from coordinator.jobs.settings import read_job
+from edge_agent.settings import AgentSettings
+from hierarchy.settings import EdgeSettings
 from sojourn.errors import ConfigError
 from sojourn.parts import Prox
 from sojourn.settings import nearest, read_file, read_text
@@ -20,6 +23,28 @@ class Outer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     inner: Inner = Inner()
     list: tuple[str, ...] = ()
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "key", "table"),
+    [
+        (CoordinatorSettings, '[broker]\nhost = "h"\n', 'operators_file = "operators.toml"', "broker"),
+        (CoordinatorSettings, "[broker]\n[broker.tls]\n", 'mandate_keys_file = "operators.pub"', "broker.tls"),
+        (AgentSettings, 'name = "a"\n[data]\npath = "x"\n', 'shares = ["class-counts"]', "data"),
+        (EdgeSettings, 'name = "e"\n[broker]\n', "home_assistant = { discovery = true }", "broker"),
+    ],
+)
+def test_a_key_that_was_appended_below_a_table_is_moved_to_the_top(form, text, key, table) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_text(text + key, form, "f")
+    expected = f"unknown key '{key.split()[0]}' in [{table}]; it is a key of the file itself: move its line above"
+    assert expected in str(refused.value)
+    read_text(f"{key}\n{text}", form, "f")
+
+
+def test_a_key_of_another_table_is_named_with_it() -> None:
+    with pytest.raises(ConfigError, match=r"unknown key 'colour'; it is a key of \[inner\]: move its line there"):
+        read_text('name = "x"\ncolour = "red"', Outer, "f")
 
 
 def test_settings_are_read() -> None:

@@ -54,7 +54,7 @@ def test_the_job_goes_on_where_it_was_and_ends_as_if_nothing_had_happened(fleet:
     fleet.start()
     assert "done" in fleet.ask("job", "watch", "midway")
     before, now = trained_before(version), fleet.trained("midway")
-    assert sorted(now) == ["midway round 4 tour 5 hop 0", "midway round 4 tour 5 hop 1"]
+    assert sorted(now) == ["midway round 4 tour 6 hop 1", "midway round 4 tour 6 hop 2"]
     assert not before & {*now}
     ours, theirs = fleet.export("midway"), fleet.folder / "undisturbed.onnx"
     assert apart(ours, theirs) < CLOSE

@@ -95,6 +95,16 @@ def test_the_coordinator_is_told_the_keys_and_forgets_those_of_the_revoked(
     assert NodeKeys(None, "off", public).now() == {}
 
 
+def test_keys_of_another_site_stay_when_the_fleet_changes(fleet: Run, door: OpenDoor, tmp_path: Path) -> None:
+    agent("join", invited(fleet, "pi-1", "--authorised"), "--file", tmp_path / "pi-1" / "agent.toml")
+    path = tmp_path / "fleet" / "coordinator" / "node-keys.toml"
+    path.write_text(path.read_text() + f'elsewhere = "{"A" * 43}="\n')
+    fleet("add-edge", "edge-9", "--output", tmp_path / "edge-9.tar.gz")
+    assert set(NodeKeys(path).now()) == {"pi-1", "elsewhere"}
+    fleet("remove", "pi-1", "--wait", 0)
+    assert set(NodeKeys(path).now()) == {"elsewhere"}
+
+
 def test_keys_that_cannot_be_read_leave_those_of_before(tmp_path: Path) -> None:
     path = tmp_path / "node-keys.toml"
     path.write_text(f'[keys]\npi-1 = "{"A" * 43}="\n')

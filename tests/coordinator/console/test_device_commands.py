@@ -179,3 +179,16 @@ def test_a_job_says_all_that_went_wrong_with_the_rounds_it_is_of(connect) -> Non
 @pytest.mark.parametrize(("seconds", "told"), [(-5, "0 s"), (59, "59 s"), (61, "1 min"), (7300, "2 h"), (2e6, "23 d")])
 def test_ages(seconds: float, told: str) -> None:
     assert age(seconds) == told
+
+
+def test_a_device_that_is_gone_is_forgotten_after_a_question(fleet: None) -> None:
+    run = CliRunner().invoke
+    asked = run(fleet_app, ["forget", "b"], input="n\n")
+    assert "Forget device b (gone for 1 h, 0 visits that count)?" in asked.output
+    assert (asked.exit_code, asked.output.splitlines()[-1]) == (1, "b stays")
+    done = run(fleet_app, ["forget", "b", "--yes"])
+    assert (done.exit_code, done.output) == (0, "b is forgotten; its visits stay in the tables of their jobs\n")
+    assert run(fleet_app, ["status"]).output.startswith("1 devices: 1 here, 0 gone")
+    refused = run(fleet_app, ["forget", "a", "--yes"])
+    assert isinstance(refused.exception, JobError)
+    assert "stop its agent first" in str(refused.exception)

@@ -19,10 +19,11 @@ from coordinator.fleet_records import (
 )
 from coordinator.machine.coordinator import Coordinator
 from sojourn import __version__
-from sojourn.protocol.fleet_messages import InspectFleet, LastVisit
+from sojourn.protocol.fleet_messages import ForgetDevice, InspectFleet, LastVisit
 from sojourn.protocol.messages import Refused, Submit
 from tests.coordinator.machine.cloud_bench import OFFER, OPERATOR, text
 from tests.coordinator.machine.fleet_bench import WALL, FleetBench
+from tests.sojourn.store.replays import sends
 
 
 def visited(reasons: dict[str, str] | None = None) -> FleetBench:
@@ -170,3 +171,29 @@ def test_a_state_of_an_earlier_version_has_no_memory_of_its_fleet() -> None:
     machine = Coordinator("c")
     machine.restore(msgspec.msgpack.encode(old))
     assert machine.state.seen == FleetHistory()
+
+
+def test_a_device_that_is_gone_can_be_forgotten() -> None:
+    bench = visited()
+    bench.join("s2", (), revision=2, now=70.0)
+    (answer,) = sends(bench.hear(OPERATOR, ForgetDevice("f", "b"), 75.0))
+    assert [(it.device, it.here) for it in answer.devices] == [("b", False)]
+    assert [it.device for it in bench.ask(now=76.0).devices] == ["a"]
+    assert sends(bench.hear(OPERATOR, ForgetDevice("f", "b"), 77.0)) == [answer]  # the answer was lost
+    assert [it.device for it in bench.all("visits", job="job")] == ["b", "a"]
+    assert bench.cloud.state.audit.entries[-1].what == "forget-device b"
+    assert set(bench.replayed().state.seen.devices) == {"a"}
+    assert bench.replayed().snapshot() == bench.cloud.snapshot()
+    bench.join("s2", ("b",), revision=3, now=80.0)
+    assert [(it.device, it.visits) for it in bench.ask(now=81.0).devices] == [("a", 1), ("b", 0)]
+
+
+def test_a_device_that_is_here_or_unknown_is_not_forgotten() -> None:
+    bench = visited()
+    before = bench.cloud.state.seen.devices.keys()
+    (here,) = sends(bench.hear(OPERATOR, ForgetDevice("f", "a"), 75.0))
+    assert here == Refused("f", here.reason)
+    assert here.reason.startswith("device 'a' is connected at site s1: stop its agent first")
+    (unknown,) = sends(bench.hear(OPERATOR, ForgetDevice("g", "c"), 76.0))
+    assert unknown.reason.startswith("no device 'c' was ever seen here")
+    assert bench.cloud.state.seen.devices.keys() == before

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from msgspec import UNSET
+
 from coordinator.fleet_records import FleetChanged
 from coordinator.machine.fleet_watch import LINES, SETTLED
-from sojourn.node.machine import Append, Present, Say, Woke
-from tests.coordinator.machine.cloud_bench import BOOT, DEAD, site
+from coordinator.machine.sites import APART, ReadRoster, RosterRead
+from sojourn.node.machine import Append, Present, Pulled, Say, Woke
+from sojourn.protocol.messages import Roster
+from sojourn.protocol.wire import Epoch, Member
+from sojourn.store.blobs import ref_of
+from tests.coordinator.machine.cloud_bench import BOOT, DEAD, OFFER, site
 from tests.coordinator.machine.fleet_bench import WALL, FleetBench
 
 
@@ -82,3 +90,51 @@ def test_a_device_that_says_it_is_of_another_version_has_joined_anew() -> None:
     bench.cloud.state.seen.devices["a"].version = "0"
     effects = bench.cloud.handle(Present(site("s3"), BOOT, DEAD), 3.0)
     assert [it.version for it in changed(effects)[0].joined] == ["1"]
+
+
+def rosters(bench: FleetBench, site_name: str, *members: Member, revision: int, now: float) -> list[Any]:
+    """A site tells its roster."""
+    members_ref = ref_of(f"{site_name} {revision}".encode())
+    bench.hear(site(site_name), Roster(revision, members_ref), now)
+    bench.tell(Pulled(members_ref.digest), now)
+    return bench.did(ReadRoster, lambda work: RosterRead(work.site, work.epoch, work.revision, members), now)
+
+
+def warnings_of(effects) -> list[str]:
+    return [effect.text for effect in effects if isinstance(effect, Say) and effect.level == "warning"]
+
+
+def test_two_agents_of_one_name_are_reported_until_that_is_over() -> None:
+    bench = FleetBench()
+    bench.join("s1", ("a", "b"))
+    clash, fine = Member("a", BOOT, OFFER, clash=True), Member("b", BOOT, OFFER)
+    (warning,) = warnings_of(rosters(bench, "s1", clash, fine, revision=2, now=5.0))
+    assert warning.startswith("two agents use the name 'a' (site s1)")
+    assert "give it another name" in warning
+    assert warnings_of(rosters(bench, "s1", clash, fine, revision=3, now=6.0)) == []
+    a, b = bench.ask(now=7.0).devices
+    assert (a.notice, b.notice) == (warning, UNSET)
+    assert bench.ask(device="a", now=7.0).devices[0].notice == warning
+    rosters(bench, "s1", Member("a", BOOT, OFFER), fine, revision=4, now=8.0)
+    assert [it.notice for it in bench.ask(now=9.0).devices] == [UNSET, UNSET]
+
+
+def test_agents_of_one_name_at_two_sites_are_reported_after_a_while() -> None:
+    bench, other = FleetBench(), Epoch(4, b"another1")
+    bench.join("s1", ("a",))
+    bench.join("s2", ("b",))
+    assert warnings_of(rosters(bench, "s2", Member("a", other, OFFER), revision=2, now=10.0)) == []
+    assert bench.ask(now=11.0).devices[0].notice is UNSET  # it may have moved, and s1 does not know yet
+    (warning,) = warnings_of(bench.tell(Woke(), 10.0 + APART))
+    assert warning.startswith("two agents use the name 'a' (sites s1 and s2)")
+    assert bench.ask(now=200.0).devices[0].notice == warning
+
+
+def test_a_device_that_moves_to_another_site_is_no_name_clash() -> None:
+    bench, other = FleetBench(), Epoch(4, b"another1")
+    bench.join("s1", ("a",))
+    bench.join("s2", ("b",))
+    rosters(bench, "s2", Member("a", other, OFFER), revision=2, now=10.0)
+    bench.join("s1", (), revision=2, now=100.0)
+    assert warnings_of(bench.tell(Woke(), 10.0 + APART)) == []
+    assert bench.ask(now=500.0).devices[0].notice is UNSET

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -19,6 +19,7 @@ from coordinator.machine.sites import (
 )
 from coordinator.records import JobCompiled, TourPlan
 from coordinator.rounds.lacking import left_aside
+from coordinator.rounds.node_keys import NodeKeys
 from coordinator.rounds.planning import PlanRound
 from coordinator.rounds.preparing import PrepareJob
 from coordinator.state import JobState
@@ -44,6 +45,9 @@ from tests.coordinator.machine.cloud_bench import (
     text,
 )
 from tests.sojourn.store.replays import sends
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_a_roster_is_seen_only_when_it_was_read() -> None:
@@ -272,3 +276,40 @@ def test_a_kit_with_a_trunk_goes_only_to_agents_that_know_of_trunks() -> None:
     assert plan.unable == ("older",)
     assert "model trunk" in "".join(left_aside(plan, ()))
     assert JobState("job", "").asks is msgspec.UNSET
+
+
+def read_by(keys: NodeKeys, *devices: str, at: str = "s1") -> tuple[str, ...]:
+    """The devices of a roster that count."""
+    blobs, data = MemoryBlobs(), pack_blob([Member(name, BOOT, None) for name in devices])
+    blobs.put(data)
+    return tuple(it.device for it in read_roster(ReadRoster(at, BOOT, 1, ref_of(data)), blobs, keys).members)
+
+
+def test_devices_whose_results_cannot_be_verified_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    keys = NodeKeys(None, "enrolled", {"a": bytes(32)})
+    for _ in range(3):
+        assert read_by(keys, "a", "b", "c") == ("a", "b", "c")
+    (line,) = caplog.messages
+    assert line.startswith("site s1: results of these devices are not verified")
+    assert "no key of them: b, c." in line
+    assert "sojourn fleet keys" in line
+    assert "node_keys_file" in line
+    read_by(keys, "a", "b", "c", "d")
+    read_by(keys, "e", at="s2")
+    assert [(": d." in each, "site s2" in each) for each in caplog.messages[1:]] == [(True, False), (False, True)]
+
+
+def test_devices_without_the_key_that_is_required_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    keys = NodeKeys(None, "require", {"a": bytes(32)})
+    for _ in range(2):
+        assert read_by(keys, "a", "b") == ("a",)
+    (line,) = caplog.messages
+    assert line.startswith("site s1: these devices do not take part")
+
+
+def test_a_fleet_whose_devices_never_sign_has_no_such_line(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    read_by(NodeKeys(None), "a")
+    read_by(NodeKeys(None, "off", {"a": bytes(32)}), "b")
+    assert not caplog.messages
+    read_by(NodeKeys(tmp_path / "not-written-yet.toml"), "a")
+    assert len(caplog.messages) == 1

@@ -120,7 +120,7 @@ def test_a_lost_memory_starts_clean_and_says_so(bench: Bench, harm: str, caplog:
     assert outcome.metrics["remembered"] == 0
     assert outcome.vectors == first.vectors
     (warning,) = [record for record in caplog.records if record.levelname == "WARNING"]
-    assert "job round 0 tour 0 hop 0: starts clean" in warning.getMessage()
+    assert "job round 0 tour 1 hop 1: starts clean" in warning.getMessage()
 
 
 class Device:

@@ -278,6 +278,48 @@ def test_a_simulation_on_the_cluster_ends_with_the_model_of_a_serial_one(cluster
     assert models["ray"] == models["serial"]
 
 
+CUSTOM = """
+import msgspec
+from edge_agent.objectives import Plain
+
+
+class Halved(msgspec.Struct):
+    def begin(self, w_in, received, memory):
+        return Halving()
+
+
+class Halving(Plain):
+    def direction(self, w, slope):
+        loss, gradient = slope(w)
+        return loss, gradient / 2
+"""
+
+
+def test_actors_find_a_custom_objective_in_the_working_folder(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "halved.py").write_text(CUSTOM)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    text = TEXT.replace("feddyn", "fedavg")
+    custom = {"objective.name": "halved:Halved", "rounds": 1}
+    on_ray = {"simulation.engine": "ray", "simulation.ray": cluster.address, "simulation.workers": 1}
+    models = {}
+    for name, changes in {"plain": {"rounds": 1}, "serial": custom, "ray": custom | on_ray}.items():
+        running = SimulationRun(
+            read_simulation(text, "a test", {"simulation.engine": "serial"} | changes), tmp_path / name
+        )
+        try:
+            last = list(running.courses())[-1]
+        finally:
+            running.close()
+        assert last.view.status == "done", last.view.detail
+        models[name] = running.fleet.job(running.name).vectors["model"]
+    sys.modules.pop("halved", None)
+    assert models["ray"] == models["serial"]
+    assert models["ray"] != models["plain"]
+
+
 def test_a_machine_with_another_version_is_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = versions()
     theirs = ours | {"onnxruntime": "1.0.0"}

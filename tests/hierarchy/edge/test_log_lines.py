@@ -15,9 +15,9 @@ def test_a_visit_that_is_declined_and_the_one_that_takes_its_place() -> None:
     assert lost.level == "warning"
     assert lost.text.endswith("a declined (hot: 81 degrees); skip")
     assert lost.about.fields == {
-        "run": "job", "round": 1, "tour": "job/1/0", "visit": "job/1/0/0", "attempt": "1.1", "device": "a",
+        "run": "job", "round": 1, "tour": "job/1/1", "visit": "job/1/1/1", "attempt": "1.1", "device": "a",
     }  # fmt: skip
     assert handed.level == "step"
     assert (handed.text, handed.about.fields["visit"], handed.about.device) == (
-        "the model goes to b", "job/1/0/1", "b",
+        "the model goes to b", "job/1/1/2", "b",
     )  # fmt: skip

@@ -191,10 +191,10 @@ class Authority:
         )
         self.file.write_bytes(certificate.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str, *hosts: str) -> tuple[str, str]:
-        """A certificate file and its key file."""
+    def issue(self, name: str, *hosts: str, begins: float = -1.0) -> tuple[str, str]:
+        """A certificate file and its key file; it is valid for two days, which begin so many days from now."""
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(_named(name), self._name, key.public_key())
+        builder = _builder(_named(name), self._name, key.public_key(), begins)
         if hosts:
             names = x509.SubjectAlternativeName([_host(host) for host in hosts])
             builder = builder.add_extension(names, critical=False)
@@ -218,8 +218,11 @@ def _host(host: str) -> x509.GeneralName:
     return x509.IPAddress(ipaddress.ip_address(host)) if host[0].isdigit() else x509.DNSName(host)
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-    now = dt.datetime.now(dt.UTC)
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, begins: float = -1.0
+) -> x509.CertificateBuilder:
+    """A certificate of two days, which begin so many days from now."""
+    now = dt.datetime.now(dt.UTC) + dt.timedelta(days=begins + 1)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

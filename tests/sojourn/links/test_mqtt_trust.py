@@ -6,14 +6,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from cryptography import x509
 from msgspec.structs import replace
 
+from edge_agent.settings import AgentSettings
+from edge_agent.setup.broker_check import refusal_of
+from edge_agent.setup.preflight import of_broker
 from sojourn.brokers.acl import Members, acl_lines
 from sojourn.brokers.run import Broker, start_broker
-from sojourn.errors import ConfigError
+from sojourn.data.source import DataSettings
+from sojourn.errors import ConfigError, LinkError
+from sojourn.joining.asking import DoorAddress, ask, trusting
+from sojourn.joining.words import Hello
+from sojourn.links.clock_fault import SET_THE_CLOCK
 from sojourn.links.mqtt import MqttLink
 from sojourn.links.settings import BrokerSettings, BrokerTls, LocalBroker, Protocol, TlsSettings
 from tests.sojourn.brokers.brokers import Authority, Node
+from tests.there import there
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,6 +98,33 @@ def test_a_broker_of_the_right_ca_is_trusted(broker: Broker, authority: Authorit
             sender.link.publish("t", bytes([n]) * 60_000)
         for n in range(50):
             receiver.assert_hears(bytes([n]) * 60_000)
+
+
+@pytest.mark.parametrize(("begins", "more"), [(400.0, ""), (-400.0, "the certificate needs to be renewed")])
+def test_a_certificate_of_another_time_is_reported_as_a_wrong_clock(
+    authority: Authority, tmp_path: Path, begins: float, more: str
+) -> None:
+    certificate, key = authority.issue("of-another-time", "127.0.0.1", begins=begins)
+    tls = BrokerTls(certificate_file=certificate, key_file=key)
+    valid = x509.load_pem_x509_certificate(Path(certificate).read_bytes())
+    dates = f"is valid from {valid.not_valid_before_utc:%Y-%m-%d} to {valid.not_valid_after_utc:%Y-%m-%d}"
+    with start_broker(LocalBroker(kind="mosquitto", tls=tls), tmp_path) as broker:
+        settings = over_tls(broker, TlsSettings(ca_file=str(authority.file)))
+        refused = there(refusal_of(settings, "fleet", "pi-1"))
+        finding = of_broker(agent_settings(tmp_path, settings))
+        with pytest.raises(LinkError) as at_the_door:
+            ask(DoorAddress("127.0.0.1", broker.port), trusting(authority.file.read_text()), Hello())
+    for text in (refused, finding.text, str(at_the_door.value)):
+        assert text.startswith("this machine's clock says ")
+        assert dates in text
+        assert "set this machine's clock" in text
+        assert more in text
+        assert "trusted" not in text
+    assert finding.remedy == SET_THE_CLOCK
+
+
+def agent_settings(folder: Path, broker: BrokerSettings) -> AgentSettings:
+    return AgentSettings(name="pi-1", data=DataSettings(path=str(folder)), broker=broker)
 
 
 def test_a_broker_of_another_ca_is_not_trusted(broker: Broker, stranger: Authority) -> None:

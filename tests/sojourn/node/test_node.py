@@ -18,6 +18,7 @@ from hierarchy.edge.server import EdgeServer
 from sojourn.errors import DiskFull, LinkError
 from sojourn.links.link import Link
 from sojourn.node.machine import DidNot, Do, Linked
+from sojourn.node.name_clashes import CLASH_SECONDS
 from sojourn.node.node import Node
 from sojourn.protocol import topics
 from sojourn.protocol.envelope import Packet, pack, unpack
@@ -515,3 +516,63 @@ def test_visited_of_an_unknown_visit_is_discarded() -> None:
     bed = edge()
     bed.say("d", Visited(VisitId("job", 1, 0, 0, (1, 1)), {}, 5, {}))
     assert [type(message).__name__ for message in bed.sent()] == ["Discarded"]
+
+
+FIRST, SECOND = Epoch(3, b"agent  1"), Epoch(9, b"agent  2")
+
+
+def clashes(bed: Bed, epochs, caplog) -> tuple[bool, int]:
+    """Whether a device counts as two after these births, and how many warnings of it there are."""
+    caplog.clear()
+    for epoch in epochs:
+        bed.presence(Address("device", "d"), Birth(OFFER), epoch)
+    warnings = [it for it in caplog.records if it.getMessage().startswith("two agents use the name 'd'")]
+    return bed.machine.roster.members["d"].clash, len(warnings)
+
+
+def test_starts_that_take_turns_are_two_agents_of_one_name(caplog) -> None:
+    assert clashes(edge(), [FIRST, SECOND, FIRST, SECOND], caplog) == (True, 1)
+    assert clashes(edge(), [FIRST, SECOND] * 5, caplog) == (True, 1)
+
+
+def test_a_will_between_the_starts_changes_nothing(caplog) -> None:
+    bed, device = edge(), Address("device", "d")
+    for epoch in [FIRST, SECOND] * 3:
+        bed.presence(device, Birth(OFFER), epoch)
+        bed.presence(device, Death(), epoch)
+    assert clashes(bed, [FIRST], caplog)[0]
+
+
+def test_restarts_and_reconnections_are_no_name_clash(caplog) -> None:
+    restarts = [Epoch(number, b"%8d" % number) for number in range(1, 20)]
+    assert clashes(edge(), restarts, caplog) == (False, 0)
+    bed, device = edge(), Address("device", "d")
+    for _ in range(9):  # its line is cut again and again
+        bed.presence(device, Birth(OFFER), FIRST)
+        bed.presence(device, Death(), FIRST)
+    assert clashes(bed, [FIRST, SECOND], caplog) == (False, 0)
+
+
+def test_a_broker_that_restarts_with_an_old_presence_makes_no_name_clash(caplog) -> None:
+    bed = edge()
+    for _ in range(9):
+        bed.node.link_up(bed.wire, 1.0)
+        assert clashes(bed, [FIRST, SECOND], caplog) == (False, 0)
+
+
+def test_a_name_clash_is_over_when_the_turns_stop() -> None:
+    bed, device = edge(), Address("device", "d")
+    for epoch in [FIRST, SECOND] * 2:
+        bed.presence(device, Birth(OFFER), epoch)
+    assert bed.node.wake_at() is not None
+    bed.node.tick(1.0 + CLASH_SECONDS)
+    assert not bed.machine.roster.members["d"].clash
+    bed.raw(topics.state(FLEET, device), pack(Packet(1, FIRST, Birth(OFFER))), 2 * CLASH_SECONDS)
+    assert not bed.machine.roster.members["d"].clash
+
+
+def test_two_edge_servers_of_one_name_are_reported(caplog) -> None:
+    bed = cloud()
+    for epoch in [FIRST, SECOND] * 2:
+        bed.presence(Address("edge", "e"), Birth(), epoch)
+    assert "two edge servers use the name 'e'" in caplog.text

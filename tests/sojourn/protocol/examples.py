@@ -8,7 +8,7 @@ import msgspec
 
 from sojourn.parts import Gate, Sgd, TourBounds, TourPolicy, Training
 from sojourn.protocol.audit import Audit, AuditEntry, InspectAudit
-from sojourn.protocol.fleet_messages import AwaitChange, Changed, Fleet, FleetChange, InspectFleet
+from sojourn.protocol.fleet_messages import AwaitChange, Changed, Fleet, FleetChange, ForgetDevice, InspectFleet
 from sojourn.protocol.job_messages import Continue, JobText, ReadJob, Remove, Removed
 from sojourn.protocol.mandate import SignedMandate, SignedWithdrawal
 from sojourn.protocol.mandate_messages import KitTold, Normalisation, ReadKit, Recall, SignJob, WithdrawJob
@@ -161,6 +161,7 @@ EXAMPLES = (
     ReadCard("ticket", "line", 3),
     CardTold("ticket", REF, Parcel(D, 3)),
     Audit("ticket", (AuditEntry(1, 1e9, "ann", "stop job", "done", "", "t", None, b""),), more=True),
+    ForgetDevice("ticket", "pi-1"),
 )
 
 
