@@ -289,7 +289,7 @@ def test_a_job_waits_for_a_site_that_comes_back_with_the_same_devices() -> None:
 
 
 def test_patience_ends_with_the_reason() -> None:
-    done = run(fedavg(fleet__devices=5, fleet__patience=30))
+    done = run(fedavg(fleet__devices=5, fleet__timeout=30))
     assert done.state.status == "refused"
     assert done.state.detail.startswith("nobody came: 5 devices are needed to begin; 4 are here (dev-0, ")
     assert 30 <= done.fleet.world.now < 40

@@ -212,15 +212,17 @@ def test_a_site_that_goes_and_comes_back_with_the_same_devices_is_planned_with()
     assert records(bench.plan()) == [RoundPlanned]
 
 
-def test_patience_ends_once() -> None:
+def test_a_job_times_out_once() -> None:
     bench = Bench()
-    bench.hear(OPERATOR, Submit("t", text(**{"fleet.patience": 60})))
+    bench.hear(OPERATOR, Submit("t", text(**{"fleet.timeout": 60})))
     bench.compile(5.0)
     bench.plan(5.0)
     assert bench.cloud.wake_at() == 65.0
     assert records(bench.tell(Woke(), 64.0)) == []
     assert records(bench.tell(Woke(), 65.0)) == [JobEnded]
-    assert bench.cloud.state.jobs["job"].detail == ("nobody came: 2 devices are needed to begin; none is here")
+    assert bench.cloud.state.jobs["job"].detail == (
+        "waited 60 s for devices (fleet.timeout): 2 devices are needed to begin; none is here"
+    )
     assert bench.cloud.wake_at() is None
 
 
