@@ -168,6 +168,11 @@ class JobState(msgspec.Struct):
         return bool(self.history or self.fleet)
 
     @property
+    def replaceable(self) -> bool:
+        """Whether another job may take its name: it ended in vain, and no device did a visit for it."""
+        return self.status in ("refused", "failed") and not self.history and not self.visits
+
+    @property
     def always(self) -> list[str]:
         """The devices that every round took, where some were left; from the second round on."""
         every = sorted(device for device, rounds in (self.taken or {}).items() if rounds == self.counted_rounds)

@@ -205,6 +205,7 @@ class JobQueue:
         if state.status in ENDED:
             self._advance(state, "continue")
         effects: list[Effect] = [self.write(JobContinued(state.name, text, ticket), sync=True)]
+        self._waiting.hurry(state.name, now)
         effects.append(Say(f"job {state.name} goes on to round {state.settings.all_rounds}", about=About(state.name)))
         return [*effects, *self.reconsider(now)]
 

@@ -95,6 +95,11 @@ class WaitingJobs:
         self.add(state, now, self.reached(state))
         self._waiting[state.name].failed = True
 
+    def hurry(self, name: str, now: float) -> None:
+        """A job that waits has other settings: it is tried again at once."""
+        if waits := self._waiting.get(name):
+            waits.again_at = now
+
     def forget(self, name: str) -> None:
         """A job trains, or has ended."""
         self._waiting.pop(name, None)

@@ -254,8 +254,8 @@ def test_a_queued_job_can_be_stopped_without_disturbing_the_first() -> None:
 
 
 ALL_BUT_ONE = (
-    "4 devices are needed to begin; 3 are here (dev-0, dev-1, dev-2). With fleet.devices = 3 in its file it would "
-    "begin with these"
+    "4 devices are needed to begin; 3 are here (dev-0, dev-1, dev-2). With fleet.devices = 3 it would begin with "
+    "these (sojourn job continue job --devices 3)"
 )
 
 

@@ -170,7 +170,8 @@ def test_a_job_waits_and_goes_on_when_devices_come() -> None:
     bench.join("s1", ("a",))
     bench.plan()
     assert bench.cloud.state.jobs["job"].detail == (
-        "2 devices are needed to begin; 1 is here (a). With fleet.devices = 1 in its file it would begin with these"
+        "2 devices are needed to begin; 1 is here (a). With fleet.devices = 1 it would begin with these "
+        "(sojourn job continue job --devices 1)"
     )
     bench.join("s1", ("a", "b"), revision=2)
     assert records(bench.plan()) == [RoundPlanned]
