@@ -192,8 +192,9 @@ def _progress(progress: JobProgress, left: float | None, rate: float | None) -> 
     grid = Table.grid(expand=True, padding=(0, 1))
     grid.add_column(ratio=1)
     grid.add_column(no_wrap=True)
-    failed = {"complete_style": "red", "finished_style": "red"} if view.status in ("refused", "failed") else {}
-    bar = ProgressBar(total=view.rounds, completed=rounds_done(progress), pulse=view.status in BEFORE, **failed)
+    bar = ProgressBar(total=view.rounds, completed=rounds_done(progress), pulse=view.status in BEFORE)
+    if view.status in ("refused", "failed"):
+        bar.complete_style = bar.finished_style = "red"
     shown = min(view.round + (view.status == "running"), view.rounds)
     known = [text for text in (describe_rate(rate), describe_time_left(left)) if text]
     grid.add_row(bar, Text.assemble(f"round {shown}/{view.rounds}", *((f"  {text}", "dim") for text in known)))
