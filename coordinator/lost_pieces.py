@@ -21,6 +21,7 @@ from coordinator.records import (
     JobWaits,
     LegPassed,
     RoundClosed,
+    RoundFailed,
     RoundMeasured,
     RoundPlanned,
     RoundsKept,
@@ -83,6 +84,8 @@ def _follows(state: JobState, record: JobRecord) -> bool:  # noqa: C901, PLR0912
             return record.tour.number in numbers
         case TourGivenUp():
             return record.number in numbers
+        case RoundFailed():
+            return state.kit is not None
         case DevicesEstimated():
             return state.kit is not None and (not numbers or state.phase == "estimate")
         case RoundClosed():

@@ -19,7 +19,7 @@ from sojourn.protocol.wire import JobStatus, Ref, RoundReport, TrainingSize
 Phase = Literal["estimate", "train"]
 INITIAL = "initial"
 """The name of the first model, from which estimations start."""
-ENDED: tuple[JobStatus, ...] = ("done", "stopped", "refused")
+ENDED: tuple[JobStatus, ...] = ("done", "stopped", "refused", "failed")
 
 
 class TourPlan(msgspec.Struct, frozen=True):
@@ -219,6 +219,29 @@ class RoundClosed(msgspec.Struct, frozen=True, tag="round-closed/1"):
         return bool(self.keeps and self.keeps.unmeasured)
 
 
+class RoundFailed(msgspec.Struct, frozen=True, tag="round-failed/1"):
+    """A round, or an estimation before it, ended without a result: the job keeps its model and its round number.
+
+    reason: why, in one sentence. failures: a line for each cause. failed: how many visits failed. visits: the visits
+    that each device did although none counted. silent: the devices that an estimation asked in vain. norms, rises: as
+    in a RoundClosed; refused results are among them, so that a gate that is wrong about all is right the next time.
+    """
+
+    job: str
+    reason: str
+    failures: tuple[str, ...] = ()
+    traffic: int = 0
+    failed: int = 0
+    visits: dict[str, int] = {}
+    silent: tuple[str, ...] = ()
+    norms: tuple[float, ...] = ()
+    rises: tuple[float, float] | msgspec.UnsetType = msgspec.UNSET
+    visited: tuple[VisitOutcome, ...] | msgspec.UnsetType = msgspec.UNSET
+    """How each visit ended."""
+    at: Moment | msgspec.UnsetType = msgspec.UNSET
+    """When, in seconds since 1970."""
+
+
 class RoundMeasured(msgspec.Struct, frozen=True, tag="round-measured/1"):
     """The model of the newest round was tested, or could not be: then `reason` says why, and its figures are NaN.
 
@@ -253,8 +276,8 @@ class JobEnded(msgspec.Struct, frozen=True, tag="job-ended/1"):
 
 JobRecord = (
     JobSubmitted | JobStarted | JobCompiled | JobWaits | RoundPlanned | LegPassed | TourArrived | TourMoved
-    | TourGivenUp | DevicesEstimated | RoundClosed | RoundMeasured | RoundsKept | JobEnded | JobContinued | JobRemoved
-    | JobMandated
+    | TourGivenUp | DevicesEstimated | RoundClosed | RoundFailed | RoundMeasured | RoundsKept | JobEnded | JobContinued
+    | JobRemoved | JobMandated
 )  # fmt: skip
 Record = JobRecord | RolloutRecord | FleetChanged | DeviceForgotten | MandateWithdrawn | ActLogged
 

@@ -28,6 +28,7 @@ from coordinator.records import (
     LegPassed,
     Phase,
     RoundClosed,
+    RoundFailed,
     RoundMeasured,
     RoundPlanned,
     RoundsKept,
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from coordinator.jobs.settings import JobSettings
     from coordinator.records import JobRecord, Record
     from coordinator.strategies import Strategy
-    from sojourn.protocol.fleet_messages import VisitPhase
     from sojourn.protocol.task import Kind
 
 MOST_NORMS = 256
@@ -128,7 +128,7 @@ class JobState(msgspec.Struct):
     """What the kit asks of devices and sites, if something; unset before 0.6.0."""
     history: list[RoundReport] = []
     estimation_traffic: int = 0
-    """Bytes of estimations since the last round: they count as the next one's."""
+    """Bytes since the last round with a result, of estimations and of rounds: they count as the next one's."""
     kept: dict[int, Ref] | msgspec.UnsetType = msgspec.UNSET
     """The models of rounds that can still be had, exact; unset before 0.4.0."""
     unmerged: Unmerged | msgspec.UnsetType = msgspec.UNSET
@@ -144,9 +144,9 @@ class JobState(msgspec.Struct):
     worked: float | msgspec.UnsetType = msgspec.UNSET
     """Seconds from its turn to its end, over all the times that it had one."""
     unestimated: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
-    """What went wrong in estimations since the last round, in lines for people."""
+    """What went wrong since the last round with a result, in estimations and in rounds, in lines for people."""
     estimation_failures: int | msgspec.UnsetType = msgspec.UNSET
-    """How many visits it befell."""
+    """How many visits failed then."""
     taken: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
     """How many rounds took each device, of those that were counted."""
     counted_rounds: int | msgspec.UnsetType = msgspec.UNSET
@@ -161,11 +161,18 @@ class JobState(msgspec.Struct):
     """What the operator called that request."""
     size: TrainingSize | msgspec.UnsetType = msgspec.UNSET
     """What training takes of a device's memory."""
+    failed_rounds: int | msgspec.UnsetType = msgspec.UNSET
+    """How many rounds in a row ended without a result, up to the newest; unset where that one had a result."""
 
     @property
     def begun(self) -> bool:
         """Whether a round was planned: then as many devices as the job began with are not asked for again."""
         return bool(self.history or self.fleet)
+
+    @property
+    def replaceable(self) -> bool:
+        """Whether another job may take its name: it ended in vain, and no device did a visit for it."""
+        return self.status in ("refused", "failed") and not self.history and not self.visits
 
     @property
     def always(self) -> list[str]:
@@ -338,6 +345,8 @@ class JobState(msgspec.Struct):
                 self._clear()
             case RoundClosed():
                 self._close(record)
+            case RoundFailed():
+                self._fail(record)
             case RoundMeasured():
                 self._measure(record)
             case RoundsKept():
@@ -377,19 +386,43 @@ class JobState(msgspec.Struct):
             known = (self.kept or {}) | {record.report.round: record.vectors["model"]}
             self.kept = {number: ref for number, ref in known.items() if number in record.keeps.rounds}
         self.estimation_traffic, self.unestimated, self.estimation_failures = 0, (), 0
+        self.failed_rounds = msgspec.UNSET
         self.silent = {} if len(self.history) % ASK_AGAIN_AFTER == 0 else self.silent
         self.slots = record.slots
         self.since_merge = 0 if record.merged else self.since_merge + 1
         self.merged_fleet = len(self.fleet) if record.merged else self.merged_fleet
         self.samples |= record.samples
         self.weights |= record.weights
-        for device, done in record.visits.items():
-            self.visits[device] = self.visits.get(device, 0) + done
+        self._count_visits(record.visits)
         self.unmerged = (record.keeps and record.keeps.unmerged) or msgspec.UNSET
         self.memo_before = msgspec.UNSET
         if self.unmerged and len(self.history) < self.settings.all_rounds:  # more were asked for while it closed
             self._take_unmerged()
         self._clear()
+
+    def _fail(self, record: RoundFailed) -> None:
+        """Keep the model and the round's number: the same round is planned again, arranged from what was known."""
+        self.failed_rounds = (self.failed_rounds or 0) + 1
+        self.status, self.detail = "waiting", record.reason
+        self.norms, self.rises = record.norms or self.norms, record.rises or self.rises
+        for device in record.silent:
+            self.silent[device] = self.silent.get(device, 0) + 1
+        self.estimation_traffic = sum_within([self.estimation_traffic, record.traffic], MOST_BYTES)
+        self.unestimated = record.failures
+        self.estimation_failures = (self.estimation_failures or 0) + record.failed
+        self._count_visits(record.visits)
+        self._arrange_as_before()
+        self._clear()
+
+    def _count_visits(self, visits: dict[str, int]) -> None:
+        for device, done in visits.items():
+            self.visits[device] = self.visits.get(device, 0) + done
+
+    def _arrange_as_before(self) -> None:
+        """The round under way has no result: when it is planned again, the arranger remembers what it did before."""
+        if self.tours and self.phase == "train" and isinstance(self.memo_before, dict):
+            self.memo = self.memo_before
+        self.memo_before = msgspec.UNSET
 
     def _measure(self, record: RoundMeasured) -> None:
         """Fill in how good the model of the newest round is."""
@@ -399,9 +432,7 @@ class JobState(msgspec.Struct):
 
     def _end(self, record: JobEnded) -> None:
         """No round is under way any more: should the job go on, that one is arranged as it was."""
-        if self.tours and self.phase == "train" and isinstance(self.memo_before, dict):
-            self.memo = self.memo_before
-        self.memo_before = msgspec.UNSET
+        self._arrange_as_before()
         self.status, self.detail, self.ended = record.status, record.detail, record.at
         if isinstance(self.started, float) and isinstance(record.at, float):
             self.worked = (self.worked or 0.0) + max(0.0, record.at - self.started)
@@ -413,6 +444,7 @@ class JobState(msgspec.Struct):
         self.text, self.continued = record.text, record.ticket
         if self.status in ENDED:
             self.status, self.detail, self.ended = "queued", "", msgspec.UNSET
+            self.failed_rounds = msgspec.UNSET
             self._take_unmerged()
 
     def _take_unmerged(self) -> None:
@@ -508,9 +540,10 @@ class CoordinatorState(msgspec.Struct):
         elif isinstance(record, JobRemoved):
             self._remove(self.jobs.pop(record.job), record)
         else:
-            if isinstance(record, RoundClosed | DevicesEstimated):
-                round_ = self.jobs[record.job].round
-                phase: VisitPhase = "train" if isinstance(record, RoundClosed) else "estimate"
+            if isinstance(record, RoundClosed | RoundFailed | DevicesEstimated):
+                round_, phase = self.jobs[record.job].round, self.jobs[record.job].phase
+                if not isinstance(record, RoundFailed):
+                    phase = "train" if isinstance(record, RoundClosed) else "estimate"
                 self.remembered = self.seen
                 self.remembered.visited(record.at or 0.0, record.job, round_, phase, record.visited or ())
             ended = self.jobs[record.job].status in ENDED

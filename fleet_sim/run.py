@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
+from coordinator.console.following import failure_of
 from coordinator.records import ENDED
 from coordinator.results.answers_table import save_answers
 from coordinator.results.folder import HOME, LOG, ROUNDS, VISITS, ResultFolder, free
@@ -197,9 +198,11 @@ class SimulationRun:
         return self.fleet.job(self.name).status in ENDED
 
     def finish(self, course: JobProgress) -> None:
-        """Write the newest model down, when the job has ended; without a round there is none."""
+        """Write the newest model down, and why the job failed if it did; without a round there is no model."""
+        self.results.set_failure(failure_of(course.view))
         if not course.history:
-            raise JobError(f"{course.view.status}: {course.view.detail}. Not one round was finished")
+            why = failure_of(course.view) or f"{course.view.status}: {course.view.detail}"
+            raise JobError(f"{why}. Not one round was finished")
         self.engine.close()  # its memory is needed no more
         state, blobs = self.fleet.job(self.name), self.fleet.stores[CLOUD].blobs
         save_model(state, blobs, self.results.path / MODEL)
@@ -256,7 +259,8 @@ def simulate(
 
     settings: the path of a job file, the text of one, its tables as a dict, or what `read_simulation` gave. folder:
     where results go; without one, a new folder below `simulations`. resume: go on with what is in the folder. watch:
-    is given how the job stands, again and again, and returns the last of it.
+    is given how the job stands, again and again, and returns the last of it. JobError where the job fails; what it did
+    before is in the folder.
     """
     simulation = settings if isinstance(settings, Simulation) else _read(settings)
     if folder is None and resume:
@@ -269,6 +273,8 @@ def simulate(
     finally:
         running.close()
         running.draw()
+    if failed := failure_of(course.view):
+        raise JobError(f"{failed}. What it did is in {path}")
     return Simulated(path, course, running.fleet.world.now, running.why)
 
 

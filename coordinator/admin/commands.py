@@ -128,6 +128,7 @@ def assemble(settings: CoordinatorSettings, notifier: Notifier | None = None) ->
     While it waits for a full disk it keeps telling systemd's watchdog that it is alive.
     """
     from coordinator.admin.operator_roles import OperatorRoles, guarded_by
+    from coordinator.jobs.not_here import not_here
     from coordinator.machine.coordinator import Coordinator
     from coordinator.machine.trust import Trust
     from coordinator.machine.work import CoordinatorWorker
@@ -157,6 +158,7 @@ def assemble(settings: CoordinatorSettings, notifier: Notifier | None = None) ->
         trust=Trust(key, mandate_keys, roles, keys.of),
         keep=settings.keep,
         wall=time.time() - time.monotonic(),
+        check_job=not_here,
     )
     link = MqttLink(settings.broker, settings.name)
     folder = store_folder(settings.store, settings.fleet, settings.name)

@@ -39,6 +39,15 @@ class JobProgress(msgspec.Struct, frozen=True):
         return self.view.status in ENDED and len(self.history) >= self.view.round
 
 
+def failure_of(view: JobView) -> str:
+    """Why a job ended in vain, in a sentence with its name; empty where it did not."""
+    if view.status not in ("refused", "failed"):
+        return ""
+    word = "failed" if view.status == "failed" else "was refused"
+    after = f" after {view.round} of {view.rounds} rounds" if view.round else ""
+    return f"job {view.job} {word}{after}: {view.detail}"
+
+
 def progress_of(
     operator: Operator, name: str, before: JobProgress | None = None, patience: float = PATIENCE
 ) -> JobProgress:

@@ -12,6 +12,7 @@ from coordinator.console.asking import asking
 from sojourn.errors import ConfigError, MachineError
 
 if TYPE_CHECKING:
+    from coordinator.console.operator import Operator
     from sojourn.protocol.wire import JobView
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
@@ -32,12 +33,16 @@ def continue_(
             metavar="FIGURE", help="End at this accuracy, or at 'rmse <= 0.5'; 0: at none.", show_default="as before"
         ),
     ] = None,
+    devices: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many devices it needs before the first round.", show_default="as before"),
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Watch it until it ends.")] = False,
 ) -> None:
-    """Go on with a job that is over, or give one more rounds: as if it had been longer from the start."""
+    """Continue a job that has ended, give one more rounds, or let one that waits begin with fewer devices."""
     from coordinator.jobs.goal import target_of
 
-    view: JobView = operator.go_on(job, rounds, _target(target_of(target)))
+    view: JobView = operator.go_on(job, rounds, _target(target_of(target)), devices)
     doing = "is queued" if view.status == "queued" else "goes on"
     typer.echo(f"job {view.job} {doing}: {view.round} rounds are done, {view.rounds} in all")
     if watch:
@@ -63,6 +68,7 @@ def export(
     from sojourn.figures import percent
 
     made = operator.export(job, which_round(number, best=best))
+    warn_if_failed(operator, job)
     path = output or Path(f"{job}.onnx" if made.round is None else f"{job}-{made.round}.onnx")
     try:
         path.write_bytes(made.model)
@@ -105,6 +111,14 @@ def remove(
     freed = f"{gone.blobs} files ({gone.freed:,} bytes) are deleted within a minute"
     shared = "nothing is deleted: other jobs have all its files, too"
     typer.echo(f"{what} is removed: {freed if gone.blobs else shared}")
+
+
+def warn_if_failed(operator: Operator, job: str) -> None:
+    """Print a warning where the job whose model is taken has failed."""
+    from coordinator.console.following import failure_of
+
+    if failed := failure_of(operator.job(job)):
+        typer.echo(f"Warning: {failed}", err=True)
 
 
 def _target(given: float | str | None) -> float | str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from coordinator.console.following import progress_of
+from coordinator.console.following import failure_of, progress_of
 from coordinator.console.round_clocks import clocked
 from coordinator.results.folder import VISITS, EndedVisit, ResultFolder
 from coordinator.results.report import MODEL, draw
@@ -28,10 +28,12 @@ def write_report(operator: Operator, job: str, folder: Path) -> Iterator[str]:
     now = progress_of(operator, job)
     if not now.history:
         raise JobError(f"job {job!r} is {now.view.status}: not one round is finished, so there is nothing to report")
+    failed = failure_of(now.view)
     text, version = operator.job_file(job)
     results = ResultFolder(folder)
     results.open()
     results.begin(text, {"coordinator": version})
+    results.set_failure(failed)
     for report, clock in clocked(now):
         results.round(report, clock)
     begun = (now.view.times.submitted if now.view.times else None) or 0.0
@@ -44,6 +46,8 @@ def write_report(operator: Operator, job: str, folder: Path) -> Iterator[str]:
     results.close()
     if not pictures:
         yield f"There are no pictures: they need matplotlib ({install('sim')})"
+    if failed:
+        yield f"Warning: {failed}"
     yield f"{folder}: {len(now.history)} rounds, tables and the model; report.html shows them"
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
-from coordinator.console.following import follow
+from coordinator.console.following import failure_of, follow
 from coordinator.console.watching import is_live, show, show_rounds, status_line
 from sojourn.errors import JobError
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def watch_job(operator: Operator, job: str) -> None:
-    """Show a job until it ends; one that was refused ends the command with an error. Ctrl-C ends only the watching."""
+    """Show a job until it ends; one that failed or was refused is an error. Ctrl-C ends only the watching."""
     console = Console()
     try:
         last: JobProgress = show(follow(operator, job), console)
@@ -25,7 +25,8 @@ def watch_job(operator: Operator, job: str) -> None:
         typer.echo(f"The job goes on. To see it again: {operator.command(f'job watch {job}')}")
         raise typer.Exit(0) from None
     show_rounds(last, console)
-    if last.view.status == "refused":
-        raise JobError(f"job {job} was refused: {last.view.detail}")
+    if failed := failure_of(last.view):
+        again = f". Fix this, then continue the job: {operator.command(f'job continue {job}')}"
+        raise JobError(failed + (again if last.view.status == "failed" else ""))
     if is_live(console):  # elsewhere it is the last line already
         console.print(status_line(last.view), markup=False, highlight=False)

@@ -135,14 +135,17 @@ class Operator:
         """End a job."""
         return self._ask_jobs(Stop(_ticket(), name), PATIENCE)[0]
 
-    def go_on(self, name: str, rounds: int | None = None, target: float | str | None = None) -> JobView:
-        """Let a job have so many rounds in all, or another target (0: none); one that is over goes on.
+    def go_on(
+        self, name: str, rounds: int | None = None, target: float | str | None = None, devices: int | None = None
+    ) -> JobView:
+        """Let a job have `rounds` in all, another target (0: none), or begin with `devices`; one that is over goes on.
 
         A target is an accuracy, or a figure with a number (`rmse <= 0.5`).
         """
         self._of_today(name, "continue a job")
         share = target if isinstance(target, float) else UNSET
-        question = Continue(_ticket(), name, rounds or UNSET, share, target if isinstance(target, str) else UNSET)
+        goal = target if isinstance(target, str) else UNSET
+        question = Continue(_ticket(), name, rounds or UNSET, share, goal, devices or UNSET)
         return self._ask_jobs(question, PATIENCE)[0]
 
     def remove(self, name: str) -> Removed:

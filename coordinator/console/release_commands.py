@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from coordinator.console.asking import asking
-from coordinator.console.job_life_commands import Best, Round, which_round
+from coordinator.console.job_life_commands import Best, Round, warn_if_failed, which_round
 from coordinator.console.rollout_commands import pause, resume, rollback, rollout, status
 from sojourn import options
 from sojourn.errors import ConfigError
@@ -154,7 +154,9 @@ def _of_job(operator: Operator, job: str | None, wanted: Wanted, which: int | Li
     if not wanted.version:
         had = [max(view.version, view.before, view.serves) for view in operator.releases() if view.line == wanted.line]
         wanted = replace(wanted, version=1 + max(had, default=0))
-    return operator.make_release(str(job), wanted, which)
+    made = operator.make_release(str(job), wanted, which)
+    warn_if_failed(operator, str(job))
+    return made
 
 
 def _names(given: str | None, file: Path | None) -> tuple[str, ...] | None:

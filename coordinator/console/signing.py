@@ -86,5 +86,5 @@ def _wait_for_kit(operator: Operator, name: str, say: Callable[[str], None]) -> 
             say(f"job {name}: {text}")
             told = text
         time.sleep(PAUSE)
-    if view.status in ("refused", "stopped") and not view.round:
+    if view.status in ("refused", "failed", "stopped") and not view.round:
         raise JobError(f"job {name} is {view.status}: {view.detail}")

@@ -41,7 +41,7 @@ CLASSES = TaskFigures()
 ROOM, NARROWEST = 20, 6
 """Columns of a terminal for figures in the table of rounds, and how many a number takes at least."""
 BEFORE = ("queued", "compiling", "waiting")
-STATUS_STYLES = {"running": "cyan", "done": "green", "stopped": "yellow", "refused": "red"}
+STATUS_STYLES = {"running": "cyan", "done": "green", "stopped": "yellow", "refused": "red", "failed": "red"}
 
 
 def show(looks: Iterable[JobProgress], console: Console) -> JobProgress:
@@ -193,6 +193,8 @@ def _progress(progress: JobProgress, left: float | None, rate: float | None) -> 
     grid.add_column(ratio=1)
     grid.add_column(no_wrap=True)
     bar = ProgressBar(total=view.rounds, completed=rounds_done(progress), pulse=view.status in BEFORE)
+    if view.status in ("refused", "failed"):
+        bar.complete_style = bar.finished_style = "red"
     shown = min(view.round + (view.status == "running"), view.rounds)
     known = [text for text in (describe_rate(rate), describe_time_left(left)) if text]
     grid.add_row(bar, Text.assemble(f"round {shown}/{view.rounds}", *((f"  {text}", "dim") for text in known)))

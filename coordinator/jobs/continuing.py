@@ -9,8 +9,10 @@ from sojourn.settings import parse, with_tables
 from sojourn.toml import dumps
 
 
-def continued(text: str, rounds: int | None, target: float | str | None) -> str:
-    """The job file with `rounds` in all and a `target`; None leaves each as it was, and a target of 0 is none.
+def continued(text: str, rounds: int | None, target: float | str | None, devices: int | None = None) -> str:
+    """The job file with `rounds` in all, a `target`, and the `devices` that it needs to begin.
+
+    None leaves each as it was, and a target of 0 is none.
 
     JobError where the job's schedule has a number of rounds of its own.
     """
@@ -30,6 +32,8 @@ def continued(text: str, rounds: int | None, target: float | str | None) -> str:
         table["target"] = target
     elif target is not None:
         table.pop("target", None)
+    if devices is not None:
+        table["fleet"] = {**table.get("fleet", {}), "devices": devices}
     made = dumps(table)
     read_job(made, "the job")
     return made

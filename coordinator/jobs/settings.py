@@ -148,16 +148,16 @@ class JobData(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class FleetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How many devices must be here before the first round, and how many seconds to wait for devices (0: for ever).
+    """How many devices must be connected before the first round, and how long the job waits for devices.
 
-    Later rounds need only as many as their arrangement does. A job ends when it has waited for so long, at whichever
-    round, and nobody came who lets it go on.
+    Later rounds need only as many as their arrangement does. A job that has waited this long, before any round, fails.
+    It also fails after three rounds in a row without a result.
     """
 
     devices: Count = 1
-    """How many devices must be there."""
-    patience: NotNegative = 0.0
-    """How many seconds to wait for them before the job ends; 0: for ever."""
+    """How many devices must be connected before the first round."""
+    timeout: NotNegative = 86_400.0
+    """How many seconds the job waits for devices before it fails, one day by default; 0: no limit."""
 
 
 def kind_table(kind: str) -> dict[str, Any]:

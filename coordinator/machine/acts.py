@@ -54,7 +54,8 @@ def _subject(message: Message) -> str:
         case ForgetDevice():
             return message.device
         case Continue():
-            return f"{message.job} {message.rounds or ''}".strip()
+            devices = f" devices {message.devices}" if message.devices else ""
+            return f"{message.job} {message.rounds or ''}".strip() + devices
         case _:
             return str(getattr(message, "job", None) or "")
 

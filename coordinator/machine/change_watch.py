@@ -12,7 +12,7 @@ from msgspec import UNSET
 from coordinator.audit_records import ActLogged
 from coordinator.fleet_records import DeviceForgotten, FleetChanged
 from coordinator.machine.sites import RosterRead
-from coordinator.records import DevicesEstimated, RoundClosed
+from coordinator.records import DevicesEstimated, RoundClosed, RoundFailed
 from coordinator.rollout_records import DeviceReported, DevicesJoined, DevicesSetAside, RolloutBegun, RolloutTurned
 from sojourn import __version__
 from sojourn.node.machine import Append, Did, Doing, Received, Send, soonest
@@ -109,7 +109,7 @@ class ChangeWatch:
                 self._touch("fleet")
             case ActLogged():
                 self._touch("audit")
-            case RoundClosed() | DevicesEstimated():
+            case RoundClosed() | RoundFailed() | DevicesEstimated():
                 self._training.clear()
                 self._touch("jobs")
                 self._touch("fleet", (it.device for it in record.visited or ()))

@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from coordinator.machine.kept_rounds import KeepSettings
+    from coordinator.machine.operator_requests import CheckJob
     from sojourn.node.machine import Effect, Event
     from sojourn.protocol.audit import AuditEntry
     from sojourn.protocol.messages import Message
@@ -94,11 +95,13 @@ class Coordinator:
         trust: Trust = Trust(),  # noqa: B008  # frozen
         wall: float = 0.0,
         keep: KeepSettings | None = None,
+        check_job: CheckJob = lambda _: None,
     ) -> None:
         """A coordinator that knows no job yet.
 
         trust: whose signatures count. wall: what a clock on the wall shows, in seconds since 1970, when `now` is 0;
-        people are told times by it. keep: which models of finished rounds are kept.
+        people are told times by it. keep: which models of finished rounds are kept. check_job: says why a job cannot
+        be taken, where it names what this machine does not have.
         """
         self.address = Address("cloud", name)
         self.offer: Offer | None = None
@@ -114,7 +117,7 @@ class Coordinator:
         self._changes = ChangeWatch(wall)
         self._fleet_requests = FleetRequests(self.sites, self._watch, self._tours, self._changes)
         self._changes.rows = lambda mark, now: self._fleet_requests.changed_devices(self.state, mark, now)
-        self._requests = OperatorRequests(self._queue, self.sites, self._tours)
+        self._requests = OperatorRequests(self._queue, self.sites, self._tours, check_job)
         self._mandate_requests = MandateRequests(self._queue, self.sites, self._requests, rules)
         self._rollouts = Rollouts(self.sites, self.state, wall)
         self._desk = OperatorDesk(fleet, name, trust.roles)

@@ -16,7 +16,7 @@ from coordinator.machine.job_summaries import closed_line, comes_home, outcomes,
 from coordinator.machine.job_table import JOB, STATUS, WORK, step_of
 from coordinator.machine.kept_rounds import KeepSettings, kept_after, let_go
 from coordinator.machine.mandate_rules import MandateRules
-from coordinator.machine.waiting_jobs import WaitingJobs, needs
+from coordinator.machine.waiting_jobs import PLAN_AGAIN, WaitingJobs, needs
 from coordinator.records import (
     ENDED,
     DevicesEstimated,
@@ -28,6 +28,7 @@ from coordinator.records import (
     JobWaits,
     LegPassed,
     RoundClosed,
+    RoundFailed,
     RoundKeeps,
     RoundMeasured,
     RoundPlanned,
@@ -69,6 +70,8 @@ WORK_AGAIN = 15.0
 """Seconds after which work for which the disk had no room is tried again."""
 MEASURE = "measure "
 """What begins the key of a test of a round's model, which is done beside the job's other work."""
+FAILED_ROUNDS = 3
+"""Rounds in a row without a result after which a job fails."""
 REASON = 300
 """Characters of why a model could not be tested."""
 _EVENTS: dict[type, str] = {
@@ -76,6 +79,7 @@ _EVENTS: dict[type, str] = {
     RoundPlanned: "planned",
     LegPassed: "leg passed",
     RoundClosed: "round closed",
+    RoundFailed: "round failed",
     DevicesEstimated: "devices estimated",
 }
 """The event that the outcome of a piece of work is."""
@@ -171,13 +175,13 @@ class JobQueue:
         return [*effects, *(_measure(state) for state in self.durable.jobs.values() if state.unmeasured)]
 
     def wake_at(self) -> float | None:
-        """When patience ends, or planning or work is tried again."""
+        """When a job times out, or planning or work is tried again."""
         waiting = [state.name for state in self.durable.unfinished if self.step(state) == "waiting"]
         return soonest(self._work_again_at, self._waiting.wake_at(waiting, idle=self._idle))
 
     def woke(self, now: float) -> list[Effect]:
         """End jobs that have waited too long, plan again for those that wait, go on without sites that are lost."""
-        effects = self._end_impatient(now)
+        effects = self._end_overdue(now)
         if self._latest and self._work_again_at is not None and self._work_again_at <= now:
             self._work_again_at = None
             effects.append(self._latest)
@@ -186,11 +190,12 @@ class JobQueue:
             effects += self._lost(state, number, now) if state else []
         return [*effects, *self.reconsider(now)]
 
-    def _end_impatient(self, now: float) -> list[Effect]:
+    def _end_overdue(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for state in self.durable.unfinished:
             if self.step(state) == "waiting" and self._waiting.is_over(state, now):
-                effects += self.end(state, "patience ended", f"nobody came: {state.detail}", now)
+                detail = f"waited {state.settings.fleet.timeout:g} s for devices (fleet.timeout): {state.detail}"
+                effects += self.end(state, "timeout", detail, now)
         return effects
 
     # --- whose turn it is
@@ -200,6 +205,7 @@ class JobQueue:
         if state.status in ENDED:
             self._advance(state, "continue")
         effects: list[Effect] = [self.write(JobContinued(state.name, text, ticket), sync=True)]
+        self._waiting.hurry(state.name, now)
         effects.append(Say(f"job {state.name} goes on to round {state.settings.all_rounds}", about=About(state.name)))
         return [*effects, *self.reconsider(now)]
 
@@ -256,6 +262,8 @@ class JobQueue:
             case "planning":  # it was compiled, and an older job went first
                 return self._plan(state, now)
             case _:
+                if (state.failed_rounds or 0) >= FAILED_ROUNDS:
+                    return self._end_failed(state, now)
                 return self._plan_again(state, now, ask_silent=self._waiting.is_due(state.name, now))
 
     def _begin(self, state: JobState, now: float) -> list[Effect]:
@@ -346,8 +354,10 @@ class JobQueue:
         if isinstance(outcome, NotYet):
             self._waiting.add(state, now, self._reach)
             return [*self._wait(state, outcome.reason), *self.reconsider(now)]
-        if isinstance(outcome, RoundClosed | DevicesEstimated):
+        if isinstance(outcome, RoundClosed | RoundFailed | DevicesEstimated):
             outcome = msgspec.structs.replace(outcome, at=self._watch.moment(now))
+        if isinstance(outcome, RoundFailed):
+            outcome = msgspec.structs.replace(outcome, reason=_why_again(state, outcome.reason))
         told = state.unestimated or ()
         self._advance(state, _EVENTS[type(outcome)])
         if isinstance(outcome, RoundClosed):
@@ -356,7 +366,8 @@ class JobQueue:
             )
             outcome = msgspec.structs.replace(outcome, keeps=keeps)
         written = self.write(outcome, sync=True, blobs=blobs_of(outcome))
-        news = [line for line in state.unestimated or () if line not in told]
+        failed = isinstance(outcome, RoundFailed)  # its reason holds all lines
+        news = [line for line in state.unestimated or () if line not in told and not failed]
         said = [Say(f"job {state.name}: {line}", "warning", About(state.name)) for line in news]
         return [written, *said, *self._after(state, outcome, now)]
 
@@ -368,11 +379,19 @@ class JobQueue:
                 return [*said, *self._next_turn(state, now)]
             case RoundPlanned():
                 self._began, self.traffic = now, 0
-                if outcome.phase == "train":  # who only is asked again and again has not come
+                if outcome.phase == "train":  # devices that are only asked for an estimate do not train
                     self._waiting.forget(state.name)
                 about = About(state.name, state.round)
                 said = [Say(f"job {state.name}: {line}", "warning", about) for line in outcome.notices]
                 return [Say(plan_line(state, outcome), about=about), *said, *self._resume(state, now)]
+            case RoundFailed():
+                ended = outcomes(state.name, state.round, outcome.visited or ())
+                about = About(state.name, state.round)
+                said = [*ended, Say(f"job {state.name} waits: {outcome.reason}", "warning", about)]
+                if (state.failed_rounds or 0) >= FAILED_ROUNDS:
+                    return [*said, *self._end_failed(state, now)]
+                self._waiting.retry(state, now)
+                return [*said, *self.reconsider(now)]
             case RoundClosed():
                 said = [*outcomes(state.name, outcome.report.round, outcome.visited or ()), closed_line(outcome)]
                 effects = [*self._make_room(), *self._next_turn(state, now)]
@@ -483,6 +502,10 @@ class JobQueue:
         given_up = self.write(TourGivenUp(state.name, number, reason), sync=True)
         return [lost, given_up, *self._tour_over(state, now)]
 
+    def _end_failed(self, state: JobState, now: float) -> list[Effect]:
+        detail = f"{state.failed_rounds} rounds in a row had no result; {state.detail}"
+        return self.end(state, "rounds failed", detail, now)
+
     def end(self, state: JobState, event: str, detail: str, now: float) -> list[Effect]:
         """A job is over: what is under way for it is called off, and the next one has its turn. If it was, nothing."""
         before, after = self.step(state), JOB.step(self.step(state), event)
@@ -504,6 +527,15 @@ class JobQueue:
         said = Say(f"job {state.name} is {STATUS[after]}: {detail}", about=About(state.name))
         effects += [self.write(record, sync=True), said]
         return [*effects, *self.reconsider(now)]
+
+
+def _why_again(state: JobState, reason: str) -> str:
+    """Why a job waits after a round without a result, and until when."""
+    attempt = (state.failed_rounds or 0) + 1
+    text = f"attempt {attempt} of {FAILED_ROUNDS} at round {state.round} had no result: {reason}"
+    if attempt >= FAILED_ROUNDS:
+        return text
+    return f"{text}. The next attempt starts in {PLAN_AGAIN:g} s, or when another device connects"
 
 
 def _measure(state: JobState) -> Do:

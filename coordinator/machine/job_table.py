@@ -37,7 +37,8 @@ JOB = Table(
         ("unsigned", "signed"): "waiting",
         ("unsigned", "stop"): "stopped",
         ("waiting", "plan again"): "planning",
-        ("waiting", "patience ended"): "refused",
+        ("waiting", "timeout"): "failed",
+        ("waiting", "rounds failed"): "failed",
         ("waiting", "stop"): "stopped",
         # Tours are out. A site that is lost is waited for, or its tour is led by another site or given up.
         ("touring", "tour home"): "touring",
@@ -53,6 +54,8 @@ JOB = Table(
         # The round's tours become the next model, or an estimation's answers what is known of devices.
         ("closing", "round closed"): "planning next",
         ("closing", "devices estimated"): "planning next",
+        # No visit counted: the job waits, and then the same round is planned again.
+        ("closing", "round failed"): "waiting",
         ("closing", "no room"): "closing",
         ("closing", "work failed"): "refused",
         ("closing", "stop"): "stopped",
@@ -66,10 +69,12 @@ JOB = Table(
         ("done", "stop"): "done",
         ("stopped", "stop"): "stopped",
         ("refused", "stop"): "refused",
+        ("failed", "stop"): "failed",
         # They may also have one go on that is over: it waits for its turn again, with all that it has.
         ("done", "continue"): "queued",
         ("stopped", "continue"): "queued",
         ("refused", "continue"): "queued",
+        ("failed", "continue"): "queued",
     },
     start="queued",
     ends=frozenset(ENDED),
@@ -89,6 +94,7 @@ STATUS: dict[str, JobStatus] = {
     "done": "done",
     "stopped": "stopped",
     "refused": "refused",
+    "failed": "failed",
 }
 """What a job's state and its operators call each step."""
 

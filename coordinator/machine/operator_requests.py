@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from sojourn.protocol.release_messages import MakeRelease
     from sojourn.protocol.wire import JobView
 
+CheckJob = Callable[["JobSettings"], str | None]
+"""Finds what a job names and this machine does not have."""
 JOBS = 100
 """At most this many jobs are in one answer: the newest."""
 DETAILS = 20_000
@@ -48,7 +51,8 @@ ANSWERS_KEPT = 4
 class OperatorRequests:
     """Answers operators. Volatile: an operator whose question got no answer asks again."""
 
-    def __init__(self, queue: JobQueue, sites: Sites, tours: RoundTours) -> None:
+    def __init__(self, queue: JobQueue, sites: Sites, tours: RoundTours, check_job: CheckJob = lambda _: None) -> None:
+        self._check_job = check_job
         self._queue = queue
         self._sites = sites
         self._tours = tours
@@ -62,18 +66,20 @@ class OperatorRequests:
         except SojournError as error:
             return [Send(operator, Refused(message.ticket, str(error)))]
         known = self._queue.durable.jobs.get(job.name)
-        if known and known.ticket != message.ticket:
+        if known and known.ticket != message.ticket and not known.replaceable:
             reason = f"there is a job {job.name!r} already ({known.status}); give this one another name"
             return [Send(operator, Refused(message.ticket, reason))]
-        if known:  # asked again
+        if known and known.ticket == message.ticket:  # asked again
             return [self._view_for(operator, message.ticket, job.name, now)]
         if objection := self._why_not(job):
             return [Send(operator, Refused(message.ticket, objection))]
+        replaced = self._queue.remove(known) if known else []
         record = self._queue.write(
             JobSubmitted(job.name, message.job, message.ticket, self._queue.date(now)), sync=True
         )
         answer = self._view_for(operator, message.ticket, job.name, now)
-        return [record, answer, Say(f"job {job.name} submitted", about=About(job.name)), *self._queue.reconsider(now)]
+        said = Say(f"job {job.name} submitted", about=About(job.name))
+        return [*replaced, record, answer, said, *self._queue.reconsider(now)]
 
     def _why_not(self, job: JobSettings) -> str | None:
         """Why a job of a new name cannot be taken as it is."""
@@ -82,7 +88,7 @@ class OperatorRequests:
                 f"devices may still remember the job {job.name!r} that was removed, and would mix it up with this one; "
                 "give this one another name"
             )
-        return objection_to_start(job, self._queue.durable)
+        return objection_to_start(job, self._queue.durable) or self._check_job(job)
 
     def go_on(self, operator: Address, message: Continue, now: float) -> list[Effect]:
         """Give a job more rounds or another target; one that is over waits for its turn again."""
@@ -91,17 +97,19 @@ class OperatorRequests:
             return [self._view_for(operator, message.ticket, message.job, now)]
         try:
             target = message.goal or (None if message.target is UNSET else message.target)
-            text = continued(state.text, message.rounds or None, target)
+            text = continued(state.text, message.rounds or None, target, message.devices or None)
         except SojournError as error:
             return [Send(operator, Refused(message.ticket, str(error)))]
-        if reason := self._why_over(state, text):
+        if reason := self._why_over(state, text, message.devices or None):
             return [Send(operator, Refused(message.ticket, reason))]
         effects = self._queue.go_on(state, text, message.ticket, now)
         return [*effects, self._view_for(operator, message.ticket, message.job, now)]
 
-    def _why_over(self, state: JobState, text: str) -> str | None:
+    def _why_over(self, state: JobState, text: str, devices: int | None) -> str | None:
         """Why a job has nothing to go on with under this job file."""
         job, done = read_job(text, state.name), len(state.history)
+        if devices and state.begun:
+            return f"job {state.name!r} has begun: --devices counts only before the first round, so leave it out"
         if state.name in self._queue.incomplete:
             return f"job {state.name!r} cannot go on, something of it is gone from the disk: {state.detail}"[:20_000]
         if done >= job.all_rounds:
@@ -163,6 +171,10 @@ class OperatorRequests:
         if state.kit is None:
             reason = f"job {state.name!r} is {state.status}: it has no model yet"
             return [Send(operator, Refused(message.ticket, reason))]
+        if not state.history:
+            why = f": {state.detail}" if state.detail else ""
+            reason = f"no device has trained the model of job {state.name!r}, which is {state.status}{why}"
+            return [Send(operator, Refused(message.ticket, reason[:20_000]))]
         number = len(state.history) if message.round is UNSET else message.round
         if number not in state.models:
             return [Send(operator, Refused(message.ticket, state.not_kept(number)))]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, get_args
 import msgspec
 
 from coordinator.jobs.goal import figure_of
-from coordinator.records import ENDED, DevicesEstimated, JobRecord, RoundClosed
+from coordinator.records import ENDED, DevicesEstimated, JobRecord, RoundClosed, RoundFailed
 from sojourn.metrics.catalogue import (
     JOBS,
     ROUND_SECONDS,
@@ -66,7 +66,7 @@ class RunFigures:
         if isinstance(record, RoundClosed):
             self._rounds_closed += 1
             self._rounds.add(record.report.seconds)
-        if isinstance(record, RoundClosed | DevicesEstimated):
+        if isinstance(record, RoundClosed | RoundFailed | DevicesEstimated):
             for each in record.visited or ():
                 self._count(each)
 

@@ -1,6 +1,6 @@
-"""The jobs that wait for devices: since when, for whom, and when each is tried again or its patience ends.
+"""The jobs that wait for devices: since when, for whom, and when each is tried again or times out.
 
-Volatile: after a restart every job is tried, and its patience begins anew.
+Volatile: after a restart every job is tried, and its timeout starts again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Waiting(msgspec.Struct):
     again_at: float
     """When it is tried again, if nobody comes or goes before."""
     ends_at: float | None
-    """When its patience ends; None for never."""
+    """When it times out; None for never."""
+    failed: bool = False
+    """Whether the devices that it reached tried, and none brought a result."""
 
 
 class WaitingJobs:
@@ -83,10 +85,20 @@ class WaitingJobs:
         return self._sites.unable(*needs(state))
 
     def add(self, state: JobState, now: float, reach: Reach | None, again: float = PLAN_AGAIN) -> None:
-        """A job waits, or still does: its patience counts from when it began to."""
-        before, patience = self._waiting.get(state.name), state.settings.fleet.patience
+        """A job waits, or still does: its timeout counts from when it began to."""
+        before, timeout = self._waiting.get(state.name), state.settings.fleet.timeout
         since = before.since if before else now
-        self._waiting[state.name] = Waiting(since, reach, now + again, since + patience if patience else None)
+        self._waiting[state.name] = Waiting(since, reach, now + again, since + timeout if timeout else None)
+
+    def retry(self, state: JobState, now: float) -> None:
+        """A round had no result: it is planned again after a while, or as soon as another device can do it."""
+        self.add(state, now, self.reached(state))
+        self._waiting[state.name].failed = True
+
+    def hurry(self, name: str, now: float) -> None:
+        """A job that waits has other settings: it is tried again at once."""
+        if waits := self._waiting.get(name):
+            waits.again_at = now
 
     def forget(self, name: str) -> None:
         """A job trains, or has ended."""
@@ -108,7 +120,11 @@ class WaitingJobs:
         waits = self._waiting.get(state.name)
         if waits is None or waits.again_at <= now or waits.reach is None:
             return True
-        return self.reached(state) != waits.reach
+        reached = self.reached(state)
+        if waits.failed and _devices(reached) <= _devices(waits.reach):
+            waits.reach = reached  # a device that leaves changes nothing; one that comes back may do better
+            return False
+        return reached != waits.reach
 
     def is_over(self, state: JobState, now: float) -> bool:
         """Whether a job has waited for as long as it may, and nobody came."""
@@ -121,10 +137,14 @@ class WaitingJobs:
         return True
 
     def wake_at(self, names: list[str], *, idle: bool) -> float | None:
-        """When the patience of one of these jobs ends or, when nothing else is under way, one is tried again."""
+        """When one of these jobs times out or, when nothing else is under way, one is tried again."""
         waits = [self._waiting[name] for name in names if name in self._waiting]
         again = [it.again_at for it in waits] if idle else []
         return soonest(*again, *(it.ends_at for it in waits))
+
+
+def _devices(reach: Reach) -> set[str]:
+    return set().union(*reach.values())
 
 
 def needs(state: JobState) -> tuple[str, frozenset[str]]:

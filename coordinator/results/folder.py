@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     """A table as it is read back: each row by its columns' names."""
 
 ROUNDS, VISITS, CONFIG, LOG = "rounds.csv", "visits.csv", "config.toml", "log.txt"
+FAILED = "failed.txt"
+"""Why the job failed; there is no such file where it did not."""
+FAILURE_ROOM = 20_000
+"""Characters of it that are read, at most."""
 HOME = Path("simulations")
 """Where results go, unless a person names a folder."""
 COLUMNS = {
@@ -87,6 +91,18 @@ class ResultFolder:
     def settings(self, text: str) -> None:
         """Write down the settings that give this again."""
         (self.path / CONFIG).write_text(text, encoding="utf-8")
+
+    @property
+    def failure(self) -> str:
+        """Why the job failed; empty where it did not."""
+        return failure_in(self.path)
+
+    def set_failure(self, reason: str) -> None:
+        """Write down why the job failed, or with an empty reason that it did not."""
+        if reason:
+            (self.path / FAILED).write_text(f"{reason}\n", encoding="utf-8")
+        else:
+            (self.path / FAILED).unlink(missing_ok=True)
 
     def back_to(self, clock: float) -> None:
         """Take back what was written after this time: it will happen again."""
@@ -163,6 +179,15 @@ def free(path: Path) -> Path:
         number += 1
         found = path.with_name(f"{path.name}-{number}")
     return found
+
+
+def failure_in(folder: Path) -> str:
+    """Why the job of a folder failed; empty where it did not."""
+    try:
+        with (folder / FAILED).open(encoding="utf-8", errors="replace") as file:
+            return file.read(FAILURE_ROOM).strip() or "the job failed"
+    except OSError:
+        return ""
 
 
 def versions() -> dict[str, str]:

@@ -158,7 +158,9 @@ def summary_html(results: ResultFolder) -> str:
         "visits of rounds lost": f"{lost:,} of {done + lost:,}",
     }
     drawn = "".join(f"<div><b>{html.escape(value)}</b>{html.escape(name)}</div>" for name, value in tiles.items())
-    return f"<p class='lead'>{html.escape(what_was_run(config))}</p><div class='tiles'>{drawn}</div>{_losses(visits)}"
+    failed = f"<p class='bad'>{html.escape(results.failure)}</p>" if results.failure else ""
+    lead = f"<p class='lead'>{html.escape(what_was_run(config))}</p>{failed}"
+    return f"{lead}<div class='tiles'>{drawn}</div>{_losses(visits)}"
 
 
 def _own_tile(rows: Rows, name: str) -> dict[str, str]:

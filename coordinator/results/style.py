@@ -10,6 +10,7 @@ STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 70rem;
   margin: 2rem auto; padding: 0 1rem; }
 h1 { margin-bottom: .3rem; } h2 { font-size: 1.15rem; margin: 2rem 0 .6rem; } a { color: var(--link); }
+.bad { color: #c0182f; font-weight: 600; }
 .lead { color: var(--quiet); margin-top: 0; max-width: 50rem; }
 .tiles { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1.2rem 0; }
 .tiles div { flex: 1 1 8rem; background: var(--box); border: 1px solid var(--line); border-radius: .5rem;

@@ -12,10 +12,10 @@ import msgspec
 import numpy as np
 
 from coordinator.fleet_records import worth_keeping
-from coordinator.records import DevicesEstimated, LegPassed, RoundClosed, RoundKeeps, Unmerged
+from coordinator.records import DevicesEstimated, LegPassed, RoundClosed, RoundFailed, RoundKeeps, Unmerged
 from coordinator.rounds.estimation import estimated, keep_weights
 from coordinator.rounds.evaluation import told
-from coordinator.rounds.failure_lines import Mishap, grouped, within_room
+from coordinator.rounds.failure_lines import Mishap, grouped, in_a_sentence, within_room
 from coordinator.rounds.finished_round import Finish
 from coordinator.rounds.finishing import FinishRound, finish_round, member_of, own_vectors
 from coordinator.rounds.merging import ANCHOR, BEFORE, FRONT, MODEL, RELAY, SLOT, JobVectors, TourResult, next_vectors
@@ -75,8 +75,10 @@ def close_round(
     evaluator: Evaluator,
     hops: HopCheck = NOBODY_SIGNS,
     finish: Finishing | None = None,
-) -> RoundClosed | DevicesEstimated:
+) -> RoundClosed | RoundFailed | DevicesEstimated:
     """Merge in plan order, finish and evaluate; or, after an estimation, work out what it found.
+
+    A round of which no visit counts, or whose merge is not finite, has failed.
 
     finish: who does the finisher's work; None does it here and now.
     """
@@ -119,13 +121,18 @@ class _Closing:
         alone = [visit_alone(tour, each) for tour, each in self._reports if tour.number in self._refused]
         self._counted = [each for each in self._done if each not in alone]
 
-    def record(self) -> RoundClosed:
+    def record(self) -> RoundClosed | RoundFailed:
         """Merge, evaluate, and say what became of the visits."""
         state = self._state
         results = self._results()
+        if not self._has_result(results):
+            trained = any(each.status in ("done", "refused") for _, reports in self._reports for each in reports)
+            return self._failed("every result was refused" if trained else "no device could train")
         due, anyway = self._due(last=None), self._due(last=False)
         after, fault = self._merged(results, due=due)
-        finish = self._finished(after.vectors[MODEL]) if due and not fault else None
+        if fault:
+            return self._failed("the merged model is not usable", fault)
+        finish = self._finished(after.vectors[MODEL]) if due else None
         if finish is not None:
             after = replace(after, vectors={**after.vectors, MODEL: finish.model})
         exact, handout = self._saved(after, finish.own if finish else own_vectors(state))
@@ -134,7 +141,7 @@ class _Closing:
             exact,
             handout,
             self._norms() or state.norms,
-            self._report(len(results), after, fault, finish),
+            self._report(len(results), after, finish),
             merged=ANCHOR not in after.vectors,
             slots=dict(after.slots),
             visits=dict(Counter(each.device for each in self._done)),
@@ -144,6 +151,40 @@ class _Closing:
             keeps=self._keeps(self._unmerged(results) if due and not anyway else None),
             visited=worth_keeping(self._outcomes()),
         )
+
+    def _has_result(self, results: Sequence[TourResult]) -> bool:
+        """Whether a visit counts; where devices keep models of their own, none may come home."""
+        counts = any(
+            each.status == "done"
+            for tour, reports in self._reports
+            if tour.number not in self._refused
+            for each in reports
+        )
+        return counts and (bool(results) or self._state.strategy.objective.outcome != "one model")
+
+    def _failed(self, problem: str, *faults: str) -> RoundFailed:
+        """The record of a round without a result; `problem` begins the sentence that says why."""
+        state, mishaps = self._state, self._mishaps()
+        lines = [*faults, *grouped(mishaps)]
+        return RoundFailed(
+            state.name,
+            in_a_sentence(problem, lines),
+            within_room([*lines, *(state.unestimated or ())], state.name),
+            traffic_of(self._work),
+            len(mishaps),
+            dict(Counter(each.device for each in self._done)),
+            norms=self._norms(),
+            rises=usual_rise(self._check.rises) or msgspec.UNSET,
+            visited=worth_keeping(self._outcomes()),
+        )
+
+    def _mishaps(self) -> list[Mishap]:
+        """What went wrong on all tours."""
+        return [
+            mishap
+            for tour, each in self._reports
+            for mishap in mishaps_of(self._state, tour, each, self._refused.get(tour.number))
+        ]
 
     def _keeps(self, unmerged: Unmerged | None) -> RoundKeeps | msgspec.UnsetType:
         if self._work.measure:
@@ -217,7 +258,7 @@ class _Closing:
     def _merged(self, results: Sequence[TourResult], *, due: bool) -> tuple[JobVectors, str | None]:
         """The job's vectors after the round: merged, or each in its slot until the schedule merges them.
 
-        A merge that is not finite changes nothing; then a sentence says so.
+        A merge that is not finite changes nothing; then the second is what is wrong with it.
         """
         state, strategy = self._state, self._state.strategy
         own = own_vectors(self._state)
@@ -238,7 +279,7 @@ class _Closing:
             after = with_trailing_mean(held_back, after, strategy.aggregator.window, state.round)
         faults = (not_finite(vector, repr(name)) for name, vector in after.vectors.items())
         if fault := next((fault for fault in faults if fault), None):
-            return held_back, f"the merge counts for nothing, the model stays as it was: {fault}"
+            return held_back, fault
         return after, None
 
     def _updates(self) -> dict[str, Ref]:
@@ -255,18 +296,14 @@ class _Closing:
                 found[done[0]] = keep_weights((model - start)[: self._kit.model.learnt], self._blobs)
         return found
 
-    def _report(self, tours: int, after: JobVectors, fault: str | None, finish: Finish | None) -> RoundReport:
+    def _report(self, tours: int, after: JobVectors, finish: Finish | None) -> RoundReport:
         """What people read of the round; `tours` of it brought a model home."""
         state, found = self._state, Scores(nan, nan, {})
         if self._work.measure:
             found = self._evaluator.evaluate(state, after.vectors[MODEL], after.vectors.get(BEFORE))
-        notes = [*([fault] if fault else ()), *(finish.notes if finish else ())]
+        notes = finish.notes if finish else ()
         others = finish.figures() if finish and self._work.measure else {}
-        mishaps = [
-            mishap
-            for tour, each in self._reports
-            for mishap in mishaps_of(state, tour, each, self._refused.get(tour.number))
-        ]
+        mishaps = self._mishaps()
         noted = grouped(Mishap(each.device, each.reason) for each in self._counted if self._is_news(each))
         lines = [*((not state.history and state.data_notices) or ()), *(state.unestimated or ()), *state.notices]
         lines += [*notes, *grouped(mishaps), *noted, *grouped(forgetful(state, self._done))]

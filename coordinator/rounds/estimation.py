@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 
 from coordinator.fleet_records import worth_keeping
-from coordinator.records import INITIAL, DevicesEstimated
-from coordinator.rounds.failure_lines import Mishap, grouped, within_room
+from coordinator.records import INITIAL, DevicesEstimated, RoundFailed
+from coordinator.rounds.failure_lines import Mishap, grouped, in_a_sentence, within_room
 from coordinator.rounds.results import mishaps_of, outcomes_of, reports_of, sample_of, tour_model, traffic_of
 from coordinator.rounds.tour_check import NOBODY_SIGNS, TourCheck
 from hierarchy.arranging.rows import rows
@@ -96,8 +96,8 @@ def keep_weights(vector: NDArray[np.float32], blobs: BlobStore) -> Ref:
 
 def estimated(
     work: CloseRound, blobs: BlobStore, evaluator: Evaluator, hops: HopCheck = NOBODY_SIGNS
-) -> DevicesEstimated:
-    """Work out what an estimation found."""
+) -> DevicesEstimated | RoundFailed:
+    """Work out what an estimation found; it has failed where no device is known after it."""
     state, estimator = work.state, work.state.strategy.estimator
     reported = [(tour, reports_of(state, tour, blobs)) for tour in state.tours]
     check = TourCheck(state, reported, blobs, evaluator, hops)
@@ -123,12 +123,24 @@ def estimated(
             signatures[device] = tuple(float(number) for number in answer)
     found = samples if _samples_only(estimator) else {**signatures, **weights}
     silent = tuple(tour.hops[0] for tour in state.tours if tour.hops[0] not in found)
+    # What went wrong last comes first: who declines again and again has news to tell.
+    failures = within_room([*grouped(_asked(mishaps)), *(state.unestimated or ())], state.name)
+    if not found and not _known_by(estimator, state):
+        return RoundFailed(
+            state.name,
+            in_a_sentence("no device could be estimated", grouped(mishaps)),
+            failures,
+            traffic_of(work),
+            len(mishaps),
+            silent=silent,
+            norms=() if state.history else sample_of(check.strides),
+            visited=worth_keeping(visited),
+        )
     return DevicesEstimated(
         state.name,
         signatures,
         silent,
-        # What went wrong last comes first: who declines again and again has news to tell.
-        within_room([*grouped(_asked(mishaps)), *(state.unestimated or ())], state.name),
+        failures,
         traffic_of(work),
         samples,
         weights,

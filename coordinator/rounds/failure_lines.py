@@ -13,6 +13,9 @@ ROOM = 8_000
 NAMES_ROOM = 2_000
 """Characters for the names in one line; whoever does not fit is counted."""
 
+SENTENCE_ROOM = 1_000
+"""Characters for all causes in one sentence."""
+
 
 class Mishap(NamedTuple):
     """A visit or a tour that came to nothing: whose, and the whole reason."""
@@ -48,6 +51,15 @@ def names(who: Sequence[str], room: int = NAMES_ROOM) -> str:
         shown.append(name)
     more = len(who) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+def in_a_sentence(problem: str, lines: Iterable[str]) -> str:
+    """A problem with its causes, in one sentence that fits on a screen."""
+    causes = list(lines)
+    told = "; ".join(causes)
+    if len(told) > SENTENCE_ROOM:
+        told = f"{told[:SENTENCE_ROOM]}… ({len(causes)} causes)"
+    return f"{problem}: {told}" if told else problem
 
 
 def within_room(lines: Iterable[str], job: str) -> tuple[str, ...]:

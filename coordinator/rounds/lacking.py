@@ -29,7 +29,10 @@ def too_few(work: PlanRound, here: Sequence[str]) -> str | None:
         return None
     who = f" ({names(here, NAMES_ROOM)})" if here else ""
     needed = f"{wanted} devices are needed to begin; {counted(here)} here{who}{_idle(work)}{away(work)}"
-    return f"{needed}. With fleet.devices = {count} in its file it would begin with these" if here else needed
+    if not here:
+        return needed
+    command = f"sojourn job continue {work.state.name} --devices {count}"
+    return f"{needed}. With fleet.devices = {count} it would begin with these ({command})"
 
 
 def _idle(work: PlanRound) -> str:

@@ -82,6 +82,7 @@ def plan_round(work: PlanRound, blobs: BlobStore, census: Census | None = None) 
     if reason := too_few(work, here):
         return NotYet(reason)
     anew = not state.arranged or rearranges(strategy.schedule, state.round)
+    anew = anew or bool(state.failed_rounds and not state.history)  # nothing was trained in the sets that there are
     # Who cannot join the sets that there are is not asked either.
     if anew and (asked := unknown(strategy.estimator, state, here, again=work.again)):
         return _estimation(state, asked, who.reach)
@@ -152,7 +153,7 @@ def _estimation(state: JobState, asked: list[str], reach: Mapping[str, frozenset
 def _training(
     state: JobState, job: JobSettings, strategy: Strategy, candidates: Candidates, *, anew: bool
 ) -> RoundPlanned | NotYet:
-    seed = derive(job.seed, "arrange", state.round)
+    seed = _seed(state, job)
     if not anew:
         sets, arranged, memo = _kept(state.arranged, candidates), None, state.memo
     else:
@@ -181,16 +182,22 @@ def _training(
     )
 
 
+def _seed(state: JobState, job: JobSettings) -> int:
+    """Where a round's draws come from; planned again after one without a result, other devices are drawn."""
+    again = (state.failed_rounds,) if state.failed_rounds else ()
+    return derive(job.seed, "arrange", state.round, *again)
+
+
 def moment_of(state: JobState, job: JobSettings, sets: int) -> Moment:
     """When a round is planned or closed."""
-    seed = derive(job.seed, "arrange", state.round)
+    seed = _seed(state, job)
     return Moment(state.round, state.since_merge, sets, seed, last=state.round >= job.all_rounds)
 
 
 def _tours(
     state: JobState, job: JobSettings, strategy: Strategy, going: Sequence[Departure], candidates: Candidates
 ) -> tuple[TourPlan, ...]:
-    seed = derive(job.seed, "arrange", state.round)
+    seed = _seed(state, job)
     per_tour = job.tours.spares if job.tours.on_lost_visit == "swap" else 0
     spares = deal_spares([each.set for each in going], candidates, per_tour, seed)
     received = {name: _vector_called(name, state) for name in strategy.objective.receives}

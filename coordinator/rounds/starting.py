@@ -43,6 +43,8 @@ def start_of(job: JobSettings, durable: CoordinatorState) -> StartModel | None:
         raise JobError(f"model.start: there is no job {start.job!r}; the jobs are: {known}")
     if earlier.kit is None:
         raise JobError(f"model.start: job {start.job!r} is {earlier.status} and has no model")
+    if not earlier.history:
+        raise JobError(f"model.start: no device has trained the model of job {start.job!r}, which is {earlier.status}")
     number = earlier.round_called(start.round)
     if number not in earlier.models:
         raise JobError(f"model.start: {earlier.not_kept(number)}")

@@ -8,7 +8,7 @@ import msgspec
 
 ALWAYS = "visits"
 """A figure that every round has: its newest step is the newest round that is written."""
-Outcome = Literal["done", "stopped", "refused", "interrupted"]
+Outcome = Literal["done", "stopped", "refused", "failed", "interrupted"]
 
 
 class RunBegun(msgspec.Struct, frozen=True, tag="begun"):

@@ -18,7 +18,7 @@ ID = "sojourn.id"
 """The tag by which a run is found again."""
 METRICS_AT_ONCE, PARAMS_AT_ONCE = 900, 100
 """How many MLflow takes in one call."""
-STATUS = {"done": "FINISHED", "stopped": "KILLED", "refused": "FAILED", "interrupted": "KILLED"}
+STATUS = {"done": "FINISHED", "stopped": "KILLED", "refused": "FAILED", "failed": "FAILED", "interrupted": "KILLED"}
 
 
 def be_silent() -> None:

@@ -20,7 +20,7 @@ from fleet_sim.console.comparison_report import CSV, PICTURE, FinishedRun, diffe
 from fleet_sim.console.simulating import read, run, write
 from fleet_sim.console.tables import plain_table
 from fleet_sim.settings import read_simulation
-from sojourn.errors import ConfigError
+from sojourn.errors import ConfigError, JobError
 from sojourn.protocol.figure_names import called
 
 if TYPE_CHECKING:
@@ -91,6 +91,9 @@ def compare(comparison: Comparison, console: Console) -> None:
     console.print(_table(table, comparison.seeds))
     write_report(folder, [FinishedRun(folder / it.folder, it.group, it.simulation) for it in runs], table, training)
     console.print(f"{REPORT}, {PICTURE} and {CSV} are in {folder}", soft_wrap=True, markup=False)
+    failures = [failure for it in runs if (failure := ResultFolder(folder / it.folder, resume=True).failure)]
+    if failures:
+        raise JobError("; ".join(failures))
 
 
 def _task(runs: Sequence[ComparedRun]) -> TaskFigures:
@@ -168,6 +171,8 @@ def rows_of_run(it: ComparedRun, folder: Path, console: Console, again: str, *, 
     task = results.task
     text = f"{called(task.main)} {task.text(rows[-1])}, at best {task.text(task.best(rows))}. {describe_losses(visits)}"
     console.print(Padding(Text(text, "dim"), (0, 0, 0, 2)))
+    if results.failure:
+        write(console, f"  {results.failure}", "red")
     return rows
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import Progress
 
+from coordinator.console.following import failure_of
 from coordinator.console.time_left import rounds_done
 from coordinator.results.folder import CONFIG, ROUNDS, VISITS
 from coordinator.results.tallies import DEVICES, SITES
@@ -58,6 +59,7 @@ def _run(running: SimulationRun, console: Console) -> None:
         running.close()
     if not course.history:
         raise JobError(f"no round came to its end: {course.view.detail}")
+    failed = failure_of(course.view)
     write(console, what_was_run(parse(running.simulation.text, CONFIG)))
     if running.without_samples:
         write(console, running.without_samples, "yellow")
@@ -76,6 +78,8 @@ def _run(running: SimulationRun, console: Console) -> None:
         "arranged by their class mix, as after good training.",
         "dim",
     )
+    if failed:
+        raise JobError(failed)
 
 
 def _shown(courses: Iterator[JobProgress], console: Console) -> JobProgress:

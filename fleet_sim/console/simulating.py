@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from coordinator.console.compiling_lines import compiling
+from coordinator.console.following import failure_of
 from coordinator.console.visit_rate import describe_rate
 from coordinator.console.watching import is_live, result_table, round_line, show
 from coordinator.results.folder import CONFIG, HOME, free
@@ -15,7 +16,7 @@ from coordinator.strategies import RECOMMENDED
 from fleet_sim.console.setting_options import option_of
 from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation, read_simulation_file
-from sojourn.errors import ConfigError
+from sojourn.errors import ConfigError, JobError
 from sojourn.figures import clock_of
 from sojourn.settings import parse
 
@@ -60,6 +61,8 @@ def one(
     write(console, f"{course.view.status.capitalize()}: {course.view.detail}. {_pace(running)}")
     console.print(f"Tables, pictures and the model are in {folder}", soft_wrap=True, markup=False)
     console.print(f"To see them: {folder / REPORT}", soft_wrap=True, markup=False)
+    if failed := failure_of(course.view):
+        raise JobError(failed)
     return folder
 
 

@@ -37,14 +37,14 @@ def _row(view: JobView, link: Callable[[str], str]) -> tuple[str, ...]:
     name = tag("a", name_of(view.job), href=link(view.job))
     return (
         name,
-        tag("span", view.status, class_=_tone(view.status)),
+        tag("span", view.status, class_=tone(view.status)),
         f"{view.round} of {view.rounds}",
         figure_words(view) if view.round else "-",
         "-" if took is None else clock_of(took),
         _left(view, took),
         clean(view.strategy, 60),
         clean(view.model, 60),
-        clean(view.detail, DETAIL),
+        _detail(view),
     )
 
 
@@ -55,5 +55,15 @@ def _left(view: JobView, took: float | None) -> str:
     return "about " + describe_time_left(took / view.round * max(0, view.rounds - view.round)).removesuffix(" left")
 
 
-def _tone(status: str) -> str | None:
-    return {"running": "good", "refused": "bad", "stopped": "warn", "waiting": "warn"}.get(status)
+def _detail(view: JobView) -> Markup:
+    return tag("span", clean(view.detail, DETAIL), class_=tone(view.status) if failed(view) else None)
+
+
+def failed(view: JobView) -> bool:
+    """Whether a job ended in vain."""
+    return view.status in ("refused", "failed")
+
+
+def tone(status: str) -> str | None:
+    """How a job's status is coloured."""
+    return {"running": "good", "refused": "bad", "failed": "bad", "stopped": "warn", "waiting": "warn"}.get(status)

@@ -12,6 +12,8 @@ from coordinator.results.tallies import names
 from coordinator.results.task_figures import figure_in, figure_shown
 from coordinator.results.what_was_run import capital
 from fleet_web.drawing.curves import Curve, chart, key
+from fleet_web.drawing.job_list import failed as failed_job
+from fleet_web.drawing.job_list import tone
 from fleet_web.drawing.markup import Markup, joined, table, tag
 from fleet_web.drawing.participation import bars, participation_words
 from fleet_web.drawing.scales import time_unit
@@ -54,8 +56,11 @@ def tiles(story: JobStory) -> Markup:
     if left := describe_time_left(story.left):
         facts["time left"] = left.removesuffix(" left")
     facts["devices"] = f"{view.devices:,}"
-    shown = [tag("div", tag("dt", name), tag("dd", value), data_key=f"tile-{at}") for at, (name, value) in
-             enumerate(facts.items())]  # fmt: skip
+    tones = {"status": tone(view.status) if failed_job(view) else None}
+    shown = [
+        tag("div", tag("dt", name), tag("dd", value, class_=tones.get(name)), data_key=f"tile-{at}")
+        for at, (name, value) in enumerate(facts.items())
+    ]
     return joined([_lead(story), _meter(story), tag("dl", *shown, class_="tiles")])
 
 
@@ -65,7 +70,8 @@ def _lead(story: JobStory) -> Markup:
     detail = clean(view.detail, 1000)
     dated = view.times and view.times.submitted is not None and view.times.submitted >= RUN_CLOCK
     parts = [detail if detail and not dated else f"{what}. {detail}".strip(), times_line(view) if dated else ""]
-    return tag("p", " ".join(part for part in parts if part), class_="lead")
+    words = " ".join(part for part in parts if part)
+    return tag("p", words, class_="lead bad" if failed_job(view) else "lead")
 
 
 def _meter(story: JobStory) -> Markup:
@@ -73,7 +79,8 @@ def _meter(story: JobStory) -> Markup:
     view = story.view
     share = min(1.0, rounds_done(story.progress) / view.rounds) if view.rounds else 0.0
     return tag(
-        "div", tag("span", style=f"width:{100 * share:.1f}%"), class_="meter", role="progressbar",
+        "div", tag("span", style=f"width:{100 * share:.1f}%"), class_="meter failed" if failed_job(view) else "meter",
+        role="progressbar",
         aria_label="Rounds done", aria_valuemin=0, aria_valuemax=100, aria_valuenow=round(100 * share),
     )  # fmt: skip
 

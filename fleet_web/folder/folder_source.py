@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from coordinator.console.following import JobProgress
-from coordinator.results.folder import ROUNDS, VISITS
+from coordinator.results.folder import ROUNDS, VISITS, failure_in
 from coordinator.results.task_figures import name_in
 from coordinator.results.what_was_run import what_was_run
 from fleet_web.folder.folder_tables import FolderTables
@@ -160,6 +160,8 @@ class FolderSource:
     def _status(self, done: int, planned: int) -> tuple[JobStatus, str]:
         """How it stands; a simulation that was interrupted says nothing, it only writes no more."""
         what = clean(what_was_run(self._tables.config), WORDS)
+        if failure := failure_in(self.path):
+            return "failed", clean(failure, WORDS)
         if (self.path / MODEL).exists() or done >= planned:
             return "done", what
         written = self._tables.state()[0][0] / 1e9

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from coordinator.results.folder import CONFIG, ROUNDS, VISITS
+from coordinator.results.folder import CONFIG, FAILED, ROUNDS, VISITS
 from coordinator.results.tallies import DEVICES
 from coordinator.results.task_figures import task_in
 from fleet_web.folder.rows import NAME, round_of, visit_of
@@ -41,8 +41,8 @@ class FolderTables:
         self.forgotten = False
 
     def state(self) -> tuple[tuple[int, int], ...]:
-        """What changes when one of the tables does."""
-        return tuple(tail.state() for tail in self._tails.values())
+        """What changes when one of the tables does, or the job fails."""
+        return *(tail.state() for tail in self._tails.values()), (int((self.path / FAILED).exists()), 0)
 
     @property
     def has_visits(self) -> bool:

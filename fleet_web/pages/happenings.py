@@ -113,7 +113,7 @@ def _job(view: JobView) -> list[Happening]:
     if times and times.submitted:
         found.append(Happening(times.submitted, "job", view.job, f"submitted ({view.strategy}, {view.model})", at))
     if times and times.ended:
-        mood = "good" if view.status == "done" else "bad" if view.status == "refused" else "warn"
+        mood = "good" if view.status == "done" else "bad" if view.status in ("refused", "failed") else "warn"
         found.append(Happening(times.ended, "job", view.job, f"{view.status}: {view.detail}", at, mood))
     return found
 

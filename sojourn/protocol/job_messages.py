@@ -23,6 +23,8 @@ class Continue(msgspec.Struct, frozen=True, tag="continue", tag_field="kind"):
     """The accuracy that ends the job; 0: none; unset: as before."""
     goal: Label | msgspec.UnsetType = msgspec.UNSET
     """Another figure that ends it, such as `rmse <= 0.5`; it counts in place of `target`. Unset before 0.7.0."""
+    devices: Annotated[int, msgspec.Meta(ge=1, le=1 << 40)] | msgspec.UnsetType = msgspec.UNSET
+    """How many devices must be connected before the first round; unset: as many as before."""
 
 
 class Remove(msgspec.Struct, frozen=True, tag="remove", tag_field="kind"):

@@ -53,7 +53,7 @@ DATA_NOTE = "data: "
 """What a device says of its own data in its report begins with this."""
 VisitStatus = Literal["done", "declined", "lost", "refused"]
 """How a visit ended: kept, declined by the device, silent past its lease, or stopped by the gate."""
-JobStatus = Literal["queued", "compiling", "waiting", "running", "done", "stopped", "refused"]
+JobStatus = Literal["queued", "compiling", "waiting", "running", "done", "stopped", "refused", "failed"]
 WORKER = 64 << 20
 """Bytes of a training process before it has a model: Python, numpy, onnxruntime (54 to 58 MB were measured)."""
 VECTORS = 4

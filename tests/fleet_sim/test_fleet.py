@@ -254,8 +254,8 @@ def test_a_queued_job_can_be_stopped_without_disturbing_the_first() -> None:
 
 
 ALL_BUT_ONE = (
-    "4 devices are needed to begin; 3 are here (dev-0, dev-1, dev-2). With fleet.devices = 3 in its file it would "
-    "begin with these"
+    "4 devices are needed to begin; 3 are here (dev-0, dev-1, dev-2). With fleet.devices = 3 it would begin with "
+    "these (sojourn job continue job --devices 3)"
 )
 
 
@@ -288,10 +288,12 @@ def test_a_job_waits_for_a_site_that_comes_back_with_the_same_devices() -> None:
     assert fleet.run("job", 100).status == "done"
 
 
-def test_patience_ends_with_the_reason() -> None:
-    done = run(fedavg(fleet__devices=5, fleet__patience=30))
-    assert done.state.status == "refused"
-    assert done.state.detail.startswith("nobody came: 5 devices are needed to begin; 4 are here (dev-0, ")
+def test_a_timeout_ends_a_job_with_the_reason() -> None:
+    done = run(fedavg(fleet__devices=5, fleet__timeout=30))
+    assert done.state.status == "failed"
+    assert done.state.detail.startswith(
+        "waited 30 s for devices (fleet.timeout): 5 devices are needed to begin; 4 are here (dev-0, "
+    )
     assert 30 <= done.fleet.world.now < 40
 
 

@@ -306,6 +306,18 @@ def test_a_job_that_nobody_can_do_ends_with_the_reason(tmp_path) -> None:
     )
     running = SimulationRun(settings, tmp_path / "results", train=False)
     try:
+        *_, course = running.courses()
+        assert course.view.status == "failed"
+        with pytest.raises(JobError, match=r"waited 86400 s for devices .*: clusamp needs at least 10 devices"):
+            running.finish(course)
+    finally:
+        running.close()
+
+
+def test_a_job_without_a_timeout_that_nobody_can_do_does_not_hang(tmp_path) -> None:
+    wanted = {"strategy": "clusamp", "fleet.timeout": 0, "simulation.devices": 3, "simulation.engine": "serial"}
+    running = SimulationRun(read_simulation("", "test", wanted), tmp_path / "results", train=False)
+    try:
         with pytest.raises(JobError, match="nothing more happens: waiting, clusamp needs at least 10 devices"):
             list(running.courses())
     finally:

@@ -40,6 +40,7 @@ LINE = LineView("wine", "running", "", 1, 7, 0, 7, None, (1.0,), 1, {})
 def test_a_release_is_made_once_and_told_again() -> None:
     bench = Bench()
     bench.running()
+    bench.trained()
     assert bench.hear(OPERATOR, ASKED)
     (work,) = [work for work in bench.work.values() if isinstance(work, BuildRelease)]
     assert (work.ticket, work.operator, work.asked, work.state.name) == ("m", "operator", ASKED, "job")
@@ -53,6 +54,7 @@ def test_a_release_is_made_once_and_told_again() -> None:
 def test_work_on_a_release_has_a_state_of_its_own() -> None:
     bench = Bench()
     bench.running()
+    bench.trained()
     bench.hear(OPERATOR, ASKED)
     (work,) = [work for work in bench.work.values() if isinstance(work, BuildRelease)]
     assert work.state is not bench.cloud.state.jobs["job"]
@@ -68,6 +70,8 @@ def test_what_cannot_be_made_is_refused_and_the_job_goes_on() -> None:
     bench.join("s2", ("b",))
     bench.compile()
     bench.plan()
+    assert "no device has trained the model of job 'job'" in sends(bench.hear(OPERATOR, ASKED))[0].reason
+    bench.trained()
     bench.hear(OPERATOR, ASKED)
     key = next(key for key, work in bench.work.items() if isinstance(work, BuildRelease))
     assert sends(bench.tell(DidNot(key, "JobError", "they disagree"))) == [Refused("m", "they disagree")]
@@ -78,6 +82,7 @@ def test_what_cannot_be_made_is_refused_and_the_job_goes_on() -> None:
 def test_what_was_made_stays_while_the_next_is_made() -> None:
     bench = Bench()
     bench.running()
+    bench.trained()
     bench.hear(OPERATOR, ASKED)
     bench.did(BuildRelease, ReleaseBuilt("m", "operator", GRAPH, CARD))
     for number in range(4):

@@ -20,6 +20,7 @@ from sojourn import extras
 from sojourn.errors import ConfigError, DataError, MachineError, ModelError
 from sojourn.model.predictor import Predictor
 from sojourn.protocol.release import HealthRules, LineView
+from sojourn.protocol.wire import JobView
 from tests.coordinator.releases.release_material import linear
 from tests.coordinator.releases.test_file import release
 
@@ -180,6 +181,9 @@ class Known:
 
     def releases(self, line: str | None = None) -> tuple[LineView, ...]:
         return self.lines
+
+    def job(self, name: str) -> JobView:
+        return JobView(name, "fedavg", "mlp", "done", "", 1, 1, "train", 0.5, 2)
 
     def command(self, words: str) -> str:
         return f"sojourn {words} --fleet there"

@@ -115,6 +115,13 @@ class Bench:
         self.compile()
         return self.plan()
 
+    def trained(self) -> None:
+        """The first round of the job has a result, and the next is under way."""
+        for tour in self.cloud.state.jobs["job"].tours:
+            self.toured(tour.number, tour.site)
+        self.close()
+        self.plan()
+
     def toured(self, number: int, name: str, round_=1, now=0.0) -> list[Any]:
         """A site brings a tour's result, and it is fetched."""
         ref = result(number, round_)

@@ -170,7 +170,8 @@ def test_a_job_waits_and_goes_on_when_devices_come() -> None:
     bench.join("s1", ("a",))
     bench.plan()
     assert bench.cloud.state.jobs["job"].detail == (
-        "2 devices are needed to begin; 1 is here (a). With fleet.devices = 1 in its file it would begin with these"
+        "2 devices are needed to begin; 1 is here (a). With fleet.devices = 1 it would begin with these "
+        "(sojourn job continue job --devices 1)"
     )
     bench.join("s1", ("a", "b"), revision=2)
     assert records(bench.plan()) == [RoundPlanned]
@@ -212,15 +213,17 @@ def test_a_site_that_goes_and_comes_back_with_the_same_devices_is_planned_with()
     assert records(bench.plan()) == [RoundPlanned]
 
 
-def test_patience_ends_once() -> None:
+def test_a_job_times_out_once() -> None:
     bench = Bench()
-    bench.hear(OPERATOR, Submit("t", text(**{"fleet.patience": 60})))
+    bench.hear(OPERATOR, Submit("t", text(**{"fleet.timeout": 60})))
     bench.compile(5.0)
     bench.plan(5.0)
     assert bench.cloud.wake_at() == 65.0
     assert records(bench.tell(Woke(), 64.0)) == []
     assert records(bench.tell(Woke(), 65.0)) == [JobEnded]
-    assert bench.cloud.state.jobs["job"].detail == ("nobody came: 2 devices are needed to begin; none is here")
+    assert bench.cloud.state.jobs["job"].detail == (
+        "waited 60 s for devices (fleet.timeout): 2 devices are needed to begin; none is here"
+    )
     assert bench.cloud.wake_at() is None
 
 

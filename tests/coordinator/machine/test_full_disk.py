@@ -87,6 +87,7 @@ def test_a_job_that_waits_for_room_can_be_stopped_and_the_next_one_begins() -> N
 def test_an_export_on_a_full_disk_is_made_when_it_is_asked_for_again() -> None:
     bench = Bench()
     bench.running()
+    bench.trained()
     bench.hear(OPERATOR, Export("e", "job"))
     (said,) = no_room(bench, ExportModel)
     assert isinstance(said, Say)

@@ -291,11 +291,21 @@ def test_a_job_starts_from_the_model_of_another() -> None:
 
 def test_a_start_that_is_gone_when_its_turn_comes_refuses_the_job() -> None:
     bench = LongBench()
-    bench.running(rounds=2)
-    bench.hear(OPERATOR, Submit("t1", text("later", **{"model.start": "job:job@2"})))
+    bench.running(rounds=3)
+    bench.rounds([0.5])
+    bench.hear(OPERATOR, Submit("t1", text("later", **{"model.start": "job:job@3"})))
     bench.hear(OPERATOR, Stop("s", "job"))
     assert bench.view("later").status == "refused"
-    assert "has done 0 rounds: there is no round 2 yet" in bench.view("later").detail
+    assert "has done 1 rounds: there is no round 3 yet" in bench.view("later").detail
+
+
+def test_a_job_that_no_device_trained_is_no_start() -> None:
+    bench = LongBench()
+    bench.running(rounds=2)
+    bench.hear(OPERATOR, Submit("t1", text("later", **{"model.start": "job:job"})))
+    bench.hear(OPERATOR, Stop("s", "job"))
+    assert bench.view("later").status == "refused"
+    assert bench.view("later").detail == "model.start: no device has trained the model of job 'job', which is stopped"
 
 
 def test_dates_are_told_as_a_clock_on_the_wall_shows_them() -> None:

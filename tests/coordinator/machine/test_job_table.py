@@ -20,6 +20,7 @@ from coordinator.records import (
     JobWaits,
     LegPassed,
     RoundClosed,
+    RoundFailed,
     RoundKeeps,
     RoundMeasured,
     TourPlan,
@@ -67,9 +68,9 @@ from tests.sojourn.store.replays import replayed, sends
 
 KINDS = (
     {"rounds": 2, "tours.on_lost_site": "reassign"},
-    {"rounds": 1, "tours.on_lost_site": "drop", "fleet.patience": 70.0},
+    {"rounds": 1, "tours.on_lost_site": "drop", "fleet.timeout": 70.0},
     {"rounds": 2, "tours.on_lost_site": "wait", "estimator.name": "sizes"},
-    {"rounds": 2, "tours.on_lost_site": "drop", "schedule.name": "ring", "schedule.trips": 2, "fleet.patience": 70.0},
+    {"rounds": 2, "tours.on_lost_site": "drop", "schedule.name": "ring", "schedule.trips": 2, "fleet.timeout": 70.0},
 )
 HELD = {"model": MODEL}
 
@@ -160,6 +161,8 @@ class Anything(Bench):
             case CloseRound() if work.state.phase == "estimate":
                 asked = {tour.hops[0]: 10 for tour in work.state.tours}
                 return DevicesEstimated(work.state.name, {}, (), (), 0, asked)
+            case CloseRound() if self.draw.random() < 0.2:
+                return RoundFailed(work.state.name, "no device could train")
             case CloseRound():
                 found = 0.5 if work.measure else nan
                 report = RoundReport(work.state.round, found, found, 2, 2, 0, 0, 1.0, {})
@@ -222,6 +225,7 @@ RARE = {
     ("planning next", "signature lacking"),
     ("unsigned", "signed"),
     ("unsigned", "stop"),
+    ("waiting", "rounds failed"),
 }
 """What hardly ever happens by chance has a test of its own; signatures have theirs in `test_mandates`."""
 

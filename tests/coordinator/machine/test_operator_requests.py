@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import msgspec
+from functools import partial
 
+import msgspec
+import pytest
+
+from coordinator.machine.coordinator import Coordinator
 from coordinator.machine.work import ExportModel, ModelExported
 from coordinator.records import JobEnded, JobStarted
 from coordinator.rounds.preparing import PrepareJob
 from sojourn import __version__
-from sojourn.node.machine import DidNot, Received
+from sojourn.node.machine import DidNot, Received, Woke
+from sojourn.protocol.job_messages import Continue
 from sojourn.protocol.messages import Export, Exported, Inspect, Jobs, Refused, Stop, Submit, TourCancel
-from sojourn.protocol.wire import RoundReport, TourId
+from sojourn.protocol.release_messages import MakeRelease
+from sojourn.protocol.wire import JobStatus, RoundReport, TourId
 from tests.coordinator.machine.cloud_bench import BOOT, MODEL, OPERATOR, Bench, records, text
 from tests.sojourn.store.replays import sends
 
@@ -25,6 +31,74 @@ def test_submitting_twice_changes_nothing_and_names_are_unique() -> None:
     for wrong in ("", "name = 3", "name = ", text(round=3), "a = " + "[" * 20_000):
         assert [type(m) for m in sends(bench.hear(OPERATOR, Submit("x", wrong)))] == [Refused]
     assert bench.changes == before
+
+
+def ended(status: JobStatus) -> Bench:
+    """A job that has ended so, before any device did a visit for it."""
+    bench = Bench()
+    bench.hear(OPERATOR, Submit("t", text(**{"fleet.timeout": 60})))
+    if status == "refused":
+        key = next(key for key, work in bench.work.items() if isinstance(work, PrepareJob))
+        bench.work.pop(key)
+        bench.tell(DidNot(key, "JobError", "no such class"))
+    elif status == "failed":
+        bench.compile()
+        bench.plan()
+        bench.tell(Woke(), 60.0)
+    else:
+        bench.hear(OPERATOR, Stop("s", "job"))
+    assert bench.cloud.state.jobs["job"].status == status
+    return bench
+
+
+@pytest.mark.parametrize("status", ["refused", "failed"])
+def test_a_job_that_ended_in_vain_gives_its_name_to_the_next(status: JobStatus) -> None:
+    bench = ended(status)
+    (answer,) = sends(bench.hear(OPERATOR, Submit("u", text(rounds=7)), 61.0))
+    assert isinstance(answer, Jobs)
+    state = bench.cloud.state.jobs["job"]
+    assert (state.status, state.ticket, state.settings.rounds) == ("compiling", "u", 7)
+    assert sends(bench.hear(OPERATOR, Submit("u", text(rounds=7)), 62.0))[0].jobs[0].job == "job"
+
+
+def test_a_job_that_was_stopped_or_trained_keeps_its_name() -> None:
+    stopped, trained = ended("stopped"), Bench()
+    trained.running()
+    trained.trained()
+    trained.cloud.state.jobs["job"].status = "failed"
+    for bench in (stopped, trained):
+        (refused,) = sends(bench.cloud.handle(Received(OPERATOR, BOOT, Submit("u", text())), 61.0))
+        assert "there is a job 'job' already" in refused.reason
+
+
+def test_a_job_that_names_what_is_not_here_is_refused_at_once() -> None:
+    bench = Bench()
+    bench.cloud = Coordinator("c", check_job=lambda job: f"data.test: there is no {job.name}")
+    assert sends(bench.hear(OPERATOR, Submit("t", text()))) == [Refused("t", "data.test: there is no job")]
+    assert bench.cloud.state.jobs == {}
+
+
+@pytest.mark.parametrize("kind", [Export, partial(MakeRelease, line="wine", version=1)])
+def test_a_model_that_no_device_trained_is_not_given_away(kind) -> None:
+    bench = ended("failed")
+    (refused,) = sends(bench.hear(OPERATOR, kind("e", "job")))
+    assert refused.reason.startswith("no device has trained the model of job 'job', which is failed: waited 60 s for")
+
+
+def test_a_waiting_job_begins_when_it_needs_fewer_devices() -> None:
+    bench = Bench()
+    bench.join("s1", ("a",))
+    bench.hear(OPERATOR, Submit("t", text(**{"fleet.devices": 3})))
+    bench.compile()
+    bench.plan()
+    assert bench.cloud.state.jobs["job"].detail.endswith("(sojourn job continue job --devices 1)")
+    bench.hear(OPERATOR, Continue("c", "job", devices=1), 1.0)
+    bench.plan(1.0)
+    assert bench.cloud.state.jobs["job"].status == "running"
+    (refused,) = sends(bench.hear(OPERATOR, Continue("d", "job", devices=2), 2.0))
+    assert refused.reason == "job 'job' has begun: --devices counts only before the first round, so leave it out"
+    log = [entry.what for entry in bench.cloud.state.audit.entries if entry.what.startswith("continue")]
+    assert log == ["continue job devices 1", "continue job devices 2"]
 
 
 def test_questions_are_answered() -> None:
@@ -58,6 +132,7 @@ def test_answers_fit_in_any_brokers_packet() -> None:
 def test_an_export_is_made_once_and_told_again() -> None:
     bench = Bench()
     bench.running()
+    bench.trained()
     assert bench.hear(OPERATOR, Export("e", "job"))
     assert bench.hear(OPERATOR, Export("e", "job")) == []
     effects = bench.did(ExportModel, ModelExported("e", "operator", MODEL, 0.5, 0))

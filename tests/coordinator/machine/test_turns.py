@@ -1,4 +1,4 @@
-"""Whose turn it is: a job that waits for devices holds up nobody, and its patience is what it says."""
+"""Whose turn it is: a job that waits for devices holds up no other, and times out as it says."""
 
 from __future__ import annotations
 
@@ -100,12 +100,12 @@ def test_a_restart_takes_up_the_job_whose_tours_are_out() -> None:
     assert bench.work == {}
 
 
-def test_patience_ends_a_job_that_waits_behind_another_but_not_one_whose_devices_came() -> None:
+def test_a_timeout_ends_a_job_that_waits_behind_another_but_not_one_whose_devices_came() -> None:
     for came in (False, True):
         bench = FleetBench()
         bench.join("s1", ("a",))
         bench.join("s2", ("b",))
-        submit(bench, "first", **{"fleet.devices": 3, "fleet.patience": 100})
+        submit(bench, "first", **{"fleet.devices": 3, "fleet.timeout": 100})
         submit(bench, "job", **{"tours.site_lease": 10_000})
         bench.compile()
         bench.plan()
@@ -114,17 +114,17 @@ def test_patience_ends_a_job_that_waits_behind_another_but_not_one_whose_devices
         if came:
             bench.join("s3", ("c",), now=50.0)
         assert records(bench.tell(Woke(), 100.0)) == ([] if came else [JobEnded])
-        assert status(bench)["first"] == ("waiting" if came else "refused")
+        assert status(bench)["first"] == ("waiting" if came else "failed")
         wake = bench.cloud.wake_at()
         assert wake is not None
         assert wake > 100.0
 
 
-def test_patience_ends_though_devices_are_asked_again_and_again() -> None:
+def test_a_timeout_ends_a_job_though_devices_are_asked_again_and_again() -> None:
     """Each of them declines to be estimated: being asked is not training."""
     bench = FleetBench()
     bench.join("s1", ("a", "b"))
-    changes = {"estimator.name": "sizes", "fleet.patience": 100}
+    changes = {"estimator.name": "sizes", "fleet.timeout": 100}
     submit(bench, "job", **changes)
     bench.compile()
     hot, now = {"a": "hot", "b": "hot"}, 0.0
@@ -139,8 +139,11 @@ def test_patience_ends_though_devices_are_asked_again_and_again() -> None:
         if state.status == "waiting" and not bench.work:
             now += PLAN_AGAIN
             bench.tell(Woke(), now)
-    assert state.status == "refused"
-    assert state.detail.startswith("nobody came: 2 devices are here, and none of them could be estimated: a: not estim")
+    assert state.status == "failed"
+    why = (
+        "waited 100 s for devices (fleet.timeout): 2 devices are here, and none of them could be estimated: a: not est"
+    )
+    assert state.detail.startswith(why)
 
 
 def test_who_declines_to_be_estimated_stands_in_the_status_and_in_the_rounds_report() -> None:

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator.records import DevicesEstimated, RoundClosed, TourPlan
+from coordinator.records import DevicesEstimated, RoundClosed, RoundFailed, TourPlan
 from coordinator.rounds.closing import close_round
 from coordinator.rounds.evaluation import Evaluator
 from coordinator.rounds.orders import Leg, bounds_beside, rises_of
@@ -36,7 +36,7 @@ class Home:
 
     def __init__(self, settings: dict[str, Any] | None = None, norms: tuple[float, ...] = ()) -> None:
         self.blobs = MemoryBlobs()
-        lines = {"strategy": "fedavg", "rounds": 3, "data.classes": ["x", "y"], "data.input": [3], **(settings or {})}
+        lines = {"strategy": "fedavg", "data.classes": ["x", "y"], "data.input": [3], **(settings or {})}
         text = 'name = "job"\n' + "\n".join(f"{key} = {msgspec.json.encode(it).decode()}" for key, it in lines.items())
         start = self.save([0, 0, 0])
         self.tours = tuple(TourPlan(number, "site", (name,)) for number, name in enumerate(DEVICES))
@@ -69,6 +69,11 @@ class Home:
         closed = close_round(CloseRound(self.state, 1.0, 0), self.blobs, Evaluator(self.blobs))
         assert isinstance(closed, RoundClosed)
         return closed
+
+    def fail(self) -> RoundFailed:
+        failed = close_round(CloseRound(self.state, 1.0, 0), self.blobs, Evaluator(self.blobs))
+        assert isinstance(failed, RoundFailed)
+        return failed
 
     def model(self, closed: RoundClosed) -> list[float]:
         numbers: list[float] = vectors.load(self.blobs, closed.vectors["model"], SPEC).tolist()
@@ -153,10 +158,75 @@ def test_a_merge_that_is_not_finite_leaves_the_model_as_it_was() -> None:
     home = Home({"strategy": "fedavgm", "aggregator.lr": 1e9, "gate.on": False})
     for number, name in enumerate(DEVICES):
         home.brings(number, [3e38, 0, 0], home.report(name, 1.0))
-    closed = home.close()
-    assert home.model(closed) == [0, 0, 0]
-    assert closed.report.failures[0].startswith("the merge counts for nothing, the model stays as it was: ")
-    assert closed.vectors == home.state.vectors
+    failed, before = home.fail(), home.state.vectors
+    assert failed.reason == "the merged model is not usable: 1 of 3 numbers of 'model' are not finite"
+    home.state.apply(failed)
+    assert (home.state.vectors, home.state.round, home.state.history) == (before, 1, [])
+
+
+def declined(home: Home, *names: str) -> None:
+    for name in names:
+        home.brings(DEVICES.index(name), [0, 0, 0], home.report(name, 0.0, 0, status="declined", reason="too hot"))
+        arrived = home.state.arrived[DEVICES.index(name)]
+        home.state.arrived[DEVICES.index(name)] = msgspec.structs.replace(arrived, vectors={})
+
+
+def test_a_round_in_which_no_device_trains_has_no_result() -> None:
+    home = Home()
+    declined(home, *DEVICES)
+    failed = home.fail()
+    assert failed.reason == "no device could train: 4 devices (a, b, c, d): declined, too hot"
+    assert (failed.failures, failed.failed, failed.visits) == (("4 devices (a, b, c, d): declined, too hot",), 4, {})
+
+
+def test_a_round_in_which_one_device_trains_has_a_result() -> None:
+    home = Home()
+    declined(home, "a", "b", "c")
+    assert home.close().report.visits == 1
+
+
+def test_a_round_whose_sites_are_all_lost_has_no_result() -> None:
+    home = Home()
+    home.state.arrived.clear()
+    home.state.given_up = dict.fromkeys(range(4), "silent for 30 s")
+    reason = "no device could train: 4 devices (a, b, c, d): not visited, site site: silent for 30 s"
+    assert home.fail().reason == reason
+
+
+def test_a_round_whose_tours_are_all_refused_has_no_result() -> None:
+    home = Home()
+    for number, name in enumerate(DEVICES):
+        home.brings(number, [np.nan, 0, 0], home.report(name, 1.0))
+    failed = home.fail()
+    assert failed.reason.startswith("every result was refused: 4 devices (a, b, c, d): refused when its model came")
+    assert failed.visits == dict.fromkeys(DEVICES, 1)
+
+
+def test_a_visit_that_brings_no_model_home_is_no_result() -> None:
+    home = Home()
+    for number in range(4):
+        home.state.arrived[number] = msgspec.structs.replace(home.state.arrived[number], vectors={})
+    assert home.fail().visits == dict.fromkeys(DEVICES, 1)
+
+
+@pytest.mark.parametrize("strategy", ["dense", "fedov", "ma-echo", "scaffold", "fedelmy-few-shot"])
+def test_strategies_with_one_round_or_a_finisher_need_a_result(strategy: str) -> None:
+    home = Home({"strategy": strategy, "data.test": "digits"})
+    declined(home, *DEVICES)
+    assert home.fail().reason.startswith("no device could train: ")
+
+
+def test_an_estimation_after_which_no_device_is_known_has_failed() -> None:
+    home = Home({"strategy": "clusamp", "data.test": "digits"})
+    home.state = msgspec.structs.replace(home.state, phase="estimate")
+    declined(home, *DEVICES)
+    failed = home.fail()
+    assert failed.reason == "no device could be estimated: 4 devices (a, b, c, d): declined, too hot"
+    assert failed.failures == ("4 devices (a, b, c, d): not estimated: declined, too hot",)
+    assert failed.silent == DEVICES
+    known = msgspec.structs.replace(home.state, samples={"e": 8})
+    found = close_round(CloseRound(known, 1.0, 0), home.blobs, Evaluator(home.blobs))
+    assert isinstance(found, DevicesEstimated)
 
 
 def test_a_shortened_update_is_named() -> None:
@@ -171,9 +241,9 @@ def test_figures_of_refused_results_tell_what_is_usual() -> None:
         figures = {"steps": 4.0, "rise": number + 2.0}
         home.brings(number, [0, 0, 0], home.report(name, 8.0, 0, status="refused", metrics=figures))
         home.state.arrived[number] = msgspec.structs.replace(home.state.arrived[number], vectors={})
-    closed = home.close()
-    assert (closed.norms, closed.rises) == ((4.0,) * 4, (3.5, math.inf))
-    home.state.apply(closed)
+    failed = home.fail()
+    assert (failed.norms, failed.rises) == ((4.0,) * 4, (3.5, math.inf))
+    home.state.apply(failed)
     assert (home.state.norms, home.state.rises) == ((4.0,) * 4, (3.5, math.inf))
     assert rises_of(home.state) == (3.5, math.inf)
 

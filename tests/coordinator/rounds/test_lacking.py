@@ -26,7 +26,8 @@ def test_a_job_that_cannot_begin_names_who_is_here_who_went_and_the_setting() ->
     assert work == NotYet(
         "4 devices are needed to begin; 2 are here (a, b); left out, without all that the job asks for (objective sgd, "
         "encoding float32, estimator none, optimiser sgd), update their agents: old; gone: d (since 2026-09-21 14:14 "
-        "UTC), c (since 2026-09-21 14:13 UTC). With fleet.devices = 2 in its file it would begin with these"
+        "UTC), c (since 2026-09-21 14:13 UTC). With fleet.devices = 2 it would begin with these "
+        "(sojourn job continue job --devices 2)"
     )
 
 
