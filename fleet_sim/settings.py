@@ -166,6 +166,7 @@ def read_simulation(text: str, where: str, changes: dict[str, Any] | None = None
     if data.get("test"):
         raise ConfigError(f"{where}: a simulation takes its test set from simulation.data: leave data.test out")
     tables.setdefault("name", "simulation")
+    tables.setdefault("gate", "report")  # a simulated fleet has no attackers
     _as_the_set_needs(tables, fleet.data)
     simulation = Simulation(tables, fleet, split, there, tracking)
     job = read_job(simulation.job_text("digits"), where)

@@ -15,10 +15,11 @@ NAMES_ROOM = 2_000
 
 
 class Mishap(NamedTuple):
-    """A visit or a tour that came to nothing: whose, and the whole reason."""
+    """A visit or a tour that came to nothing: whose, the whole reason, and how many visits it cost."""
 
     who: str
     why: str
+    visits: int = 1
 
 
 def grouped(mishaps: Iterable[Mishap]) -> list[str]:
