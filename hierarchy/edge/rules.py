@@ -199,15 +199,16 @@ def against(update: Update, view: ExemplarView | None, gate: Gate, bounds: TourB
     (old, new), rise = _losses(update, view), rise_of(update, view)
     words = f"the loss on the exemplars went from {old:.3g} to {new:.3g}"
     # The way of an update says nothing if it did not start at `before`.
-    has_way = bounds.against_factor is not None and not task.objective.elsewhere
-    if has_way and rise <= bounds.against_factor * bounds.usual_rise:
-        return None
+    least = math.inf if task.objective.elsewhere or bounds.against_factor is None else bounds.against_factor
+    has_way = math.isfinite(least)
     if has_way and bounds.most_evidence is not None and view.shows_classes:
+        if rise <= least * bounds.usual_rise:
+            return None
         return _judged_by_evidence(update, view, gate, bounds, words)
     most = _most_rise(gate, bounds, well=old < view.on_its_way)
     if rise > most and not view.lost <= old < math.inf:
         return by_rule(f"{words}, {rise:.3g} times, over the {most:.3g} allowed", "loss_factor")
-    if not has_way:
+    if not has_way or rise <= least * bounds.usual_rise:
         return None
     cosine = cosine_to_descent(update.way, view.gradient(update.before, update.digests[0]))
     if cosine >= bounds.least_cosine:

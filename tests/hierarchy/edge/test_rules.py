@@ -206,7 +206,7 @@ def classes_shown() -> ExemplarView:
 def evidence_against(before, after, **bounds: Any) -> str | None:
     allowed = TourBounds(against_factor=1.2, most_evidence=0.4, **bounds)
     refusal = against(update(before, after), classes_shown(), GATE, allowed, task())
-    return refusal and refusal.why
+    return refusal.why if refusal else None
 
 
 def test_learning_one_class_at_the_cost_of_another_is_honest() -> None:
