@@ -1,8 +1,11 @@
 """What one bad device of ten does to a job on digits: with the gate as it is by default, and with the gate off.
 
 Every attack is paired by seed with a fleet from which the device is absent; figures are means of the last ten rounds.
+With --honest no device is bad: prints the share of honest visits that the gate refuses, by strategy, alpha and seed.
 
-Run from the root: python -m benchmarks.attacks [--seeds 5] [--rounds 30] [--alpha 0.5] [--strategy visit fedavg]
+Run from the root:
+python -m benchmarks.attacks [--seeds 5] [--rounds 30] [--alpha 0.5] [--strategy visit fedavg] [--without-off]
+python -m benchmarks.attacks --honest [--alpha 0.1 0.2 0.3] [--strategy visit fedcat] [--model cnn] [--devices 12]
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ DEVICES, LAST = 10, 10
 BAD = "device-04"
 MANY = 1_000_000_000
 """The samples and steps that a liar claims."""
+HEAD = "| strategy | attack | absent | with the gate | points | worst seed | gate off | honest refused | bad refused |"
 LEAST = 8
 """Devices that a round needs: the fleet of ten must do without the absent one."""
 
@@ -156,22 +160,32 @@ def outcome(settings: dict[str, Any], seed: int, attack: Attack | None, *, absen
             running.engine.close()
             running.results.close()
     back = Counter(it.report.device == BAD for it in ended if it.report.status in ("done", "refused"))
-    lines = [line for report in last.history for line in report.failures if ": refused" in line]
-    refused = Counter(line.startswith(BAD) for line in lines)  # at the site, or when it was home
+    refused = Counter(it.report.device == BAD for it in ended if it.report.status == "refused")
     accuracy = fmean(report.accuracy for report in last.history[-LAST:])
     counts = [each for whose in (False, True) for each in (back[whose] - refused[whose], refused[whose])]
     return JobOutcome(accuracy, *counts)
 
 
-def show(strategy: str, settings: dict[str, Any], seeds: range, attacks: list[str]) -> None:
-    """The rows of one strategy: how far each attack is from the device's absence, with the gate and without."""
+def show(strategy: str, settings: dict[str, Any], seeds: range, attacks: list[str], *, off: bool) -> None:
+    """The rows of one strategy: how far each attack is from the device's absence, with the gate and (`off`) without."""
     absent = [outcome(settings, seed, None, absent=True) for seed in seeds]
     honest = [outcome(settings, seed, None) for seed in seeds]
     print(_row(strategy, "nobody is bad", honest, absent, None), flush=True)
     for name in attacks:
         gated = [outcome(settings, seed, ATTACKS[name]) for seed in seeds]
-        opened = [outcome({**settings, "gate.on": False}, seed, ATTACKS[name]) for seed in seeds]
+        opened = [outcome({**settings, "gate": "off"}, seed, ATTACKS[name]) for seed in seeds] if off else None
         print(_row(strategy, name, gated, absent, opened), flush=True)
+
+
+def show_honest(strategy: str, alpha: float, settings: dict[str, Any], seeds: range) -> None:
+    """One row: how many honest visits the gate refuses by seed, and the accuracy with the gate and without."""
+    gated = [outcome(settings, seed, None) for seed in seeds]
+    opened = [outcome({**settings, "gate": "off"}, seed, None) for seed in seeds]
+    pairs = [(it.refused + it.bad_refused, it.kept + it.bad_kept + it.refused + it.bad_refused) for it in gated]
+    by_seed = " | ".join(f"{refused} of {visits}" for refused, visits in pairs)
+    share = sum(refused for refused, _ in pairs) / sum(visits for _, visits in pairs)
+    with_gate, without = (fmean(it.accuracy for it in each) for each in (gated, opened))
+    print(f"| {strategy} | {alpha:g} | {by_seed} | {share:.2%} | {with_gate:.1%} | {without:.1%} |", flush=True)
 
 
 def _row(
@@ -193,19 +207,30 @@ def main() -> None:
     given = argparse.ArgumentParser(description=__doc__)
     given.add_argument("--seeds", type=int, default=5)
     given.add_argument("--rounds", type=int, default=30)
-    given.add_argument("--alpha", type=float, default=0.5, help="of the Dirichlet split; 0: everybody the same mix")
+    given.add_argument("--alpha", type=float, nargs="+", default=[0.5], help="of the Dirichlet split; 0: all alike")
+    given.add_argument("--devices", type=int, default=DEVICES)
+    given.add_argument("--model", default="mlp")
+    given.add_argument("--honest", action="store_true", help="no device is bad: count the honest visits refused")
+    given.add_argument("--without-off", action="store_true", help="leave out the runs with the gate off")
     given.add_argument("--strategy", nargs="+", default=["visit", "fedavg"])
     given.add_argument("--attack", nargs="+", default=list(ATTACKS))
     asked = given.parse_args()
-    split = {"split.by": "dirichlet", "split.alpha": asked.alpha} if asked.alpha else {"split.by": "iid"}
-    fleet = {"simulation.devices": DEVICES, "simulation.sites": 1, "simulation.engine": "serial"}
-    print(
-        "| strategy | attack | absent | with the gate | points | worst seed | gate off | honest refused | bad refused |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|")
-    for strategy in asked.strategy:
-        settings = {"strategy": strategy, "rounds": asked.rounds, "fleet.devices": LEAST, **fleet, **split}
-        show(strategy, settings, range(1, asked.seeds + 1), asked.attack)
+    fleet = {"simulation.devices": asked.devices, "simulation.sites": 1, "simulation.engine": "serial"}
+    seeds = range(1, asked.seeds + 1)
+    if asked.honest:
+        print(f"| strategy | alpha | {' | '.join(f'seed {seed}' for seed in seeds)} | refused | accuracy | gate off |")
+        print("|---|---|" + "---|" * (asked.seeds + 3))
+    for alpha in asked.alpha:
+        split = {"split.by": "dirichlet", "split.alpha": alpha} if alpha else {"split.by": "iid"}
+        if not asked.honest:
+            print(f"\nalpha {alpha:g}\n\n{HEAD}\n|---|---|---|---|---|---|---|---|---|")
+        for strategy in asked.strategy:
+            settings = {"strategy": strategy, "rounds": asked.rounds, "fleet.devices": LEAST, **fleet, **split}
+            settings |= {"gate": "enforce", "model": asked.model}
+            if asked.honest:
+                show_honest(strategy, alpha, {**settings, "fleet.devices": asked.devices}, seeds)
+            else:
+                show(strategy, settings, seeds, asked.attack, off=not asked.without_off)
 
 
 if __name__ == "__main__":

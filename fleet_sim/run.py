@@ -70,7 +70,7 @@ class SimulationRun:
         plain = msgspec.structs.replace(simulation, tracking=TrackingSettings())
         self._tracked = TrackedSimulation(simulation if train else plain)
         self.visits = 0
-        """How many visits have ended in this run."""
+        """How many visits of closed rounds have ended in this run."""
         self._waits_since = 0.0
         """The clock when the job was last seen doing something."""
         self.took = 0.0
@@ -185,7 +185,7 @@ class SimulationRun:
     def _course(self, before: tuple[RoundReport, ...] = ()) -> JobProgress:
         course = self.fleet.course(self.name, before)
         history = (*before, *map(self._known, course.history[len(before) :]))
-        return msgspec.structs.replace(course, history=history, visits=self.visits)
+        return msgspec.structs.replace(course, history=history, visits=self.visits + self.fleet.held)
 
     def _known(self, report: RoundReport) -> RoundReport:
         """A round as it is shown: without training, how good its model is means nothing."""
@@ -226,7 +226,7 @@ class SimulationRun:
 
     @property
     def losses(self) -> str:
-        """One sentence on the visits that were lost so far; nothing if none was."""
+        """The visits that were lost so far or that the gate would have refused, and why; nothing if there are none."""
         return describe_losses(self.results.rows(VISITS))
 
     @property

@@ -169,6 +169,7 @@ def read_simulation(
     if data.get("test"):
         raise ConfigError(f"{where}: a simulation takes its test set from simulation.data: leave data.test out")
     tables.setdefault("name", "simulation")
+    tables.setdefault("gate", "report")  # a simulated fleet has no attackers
     _as_the_set_needs(tables, fleet.data)
     simulation = Simulation(tables, fleet, split, there, tracking, tuple(notes))
     job = read_job(simulation.job_text("digits"), where)

@@ -251,7 +251,9 @@ def _failures(history: tuple[RoundReport, ...]) -> list[RenderableType]:
     texts = [f"round {report.round}: {line}" for report in history for line in report.failures]
     if not texts:
         return []
-    head = Text(f"\nvisits that failed: {sum(report.lost for report in history)}", style="yellow")
+    words = f"\nvisits that failed: {sum(report.lost for report in history)}"
+    flags = sum(report.flagged or 0 for report in history)
+    head = Text(f"{words}; the gate would have refused {flags} more" if flags else words, style="yellow")
     newest = texts[-MOST_FAILURES:]
     return [head, *(Text(f"  {line}", style="dim", overflow="fold") for line in newest)]
 

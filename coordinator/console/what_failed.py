@@ -13,13 +13,21 @@ if TYPE_CHECKING:
 
 def failure_lines(progress: JobProgress) -> list[str]:
     """What people should know of the rounds so far, each thing once with the rounds it is of; and what is so now."""
-    view, lines = progress.view, []
+    view, lines = progress.view, flagged_lines(progress.history)
     if of_rounds := by_line(progress.history):
         lines += ["", "what to know of the rounds"]
         lines += [f"  {line} (round {_rounds(rounds)})" for line, rounds in of_rounds.items()]
     if now := [line for line in view.notes if line not in of_rounds]:
         lines += ["", "what to know since", *(f"  {line}" for line in now)]
     return [*lines, *taken_lines(progress)]
+
+
+def flagged_lines(history: Iterable[RoundReport]) -> list[str]:
+    """How many visits the gate would have refused, where it only reports."""
+    reports = list(history)
+    flags, visits = sum(it.flagged or 0 for it in reports), sum(it.visits for it in reports)
+    told = f'the gate would have refused {flags:,} of {visits:,} visits (gate = "report" refuses none)'
+    return ["", told] if flags else []
 
 
 def taken_lines(progress: JobProgress) -> list[str]:

@@ -11,7 +11,7 @@ from coordinator.jobs.compatibility import objections
 from coordinator.jobs.goal import Goal, goal_of
 from coordinator.jobs.start import PREFIX, read_start
 from coordinator.jobs.task_settings import TaskSettings, lacking_without_test, objections_to_task
-from coordinator.jobs.tour_settings import GateSettings, TourSettings
+from coordinator.jobs.tour_settings import GateSettings, TourSettings, gate_table
 from coordinator.strategies import Strategy, named
 from coordinator.strategies.strategy import FORMS
 from sojourn.data.scaling import scaling_of
@@ -168,7 +168,7 @@ def kind_table(kind: str) -> dict[str, Any]:
 class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
     """A job file."""
 
-    texts: ClassVar[Texts] = {**dict.fromkeys(("model", *FORMS), named_table), "task": kind_table}
+    texts: ClassVar[Texts] = {**dict.fromkeys(("model", *FORMS), named_table), "task": kind_table, "gate": gate_table}
     name: str
     """The job's name, once at its coordinator: a-z, 0-9 and '-'. Example: `"first"`."""
     rounds: Count | None = None
@@ -198,7 +198,8 @@ class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     tours: TourSettings = TourSettings()
     """What happens when a visit or a whole site fails."""
     gate: GateSettings = GateSettings()
-    """What results must pass, and how much one device may weigh."""
+    """What results must pass, and how much one device may weigh: a table, or `enforce`, `report` or `off` alone.
+    Example: `"report"`."""
     estimator: dict[str, Any] = {}
     """What is found out about devices' data: a table, or a name alone. Example: `"signature"`."""
     arranger: dict[str, Any] = {}

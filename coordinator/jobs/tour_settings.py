@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
-from sojourn.parts import Cosine, Factor, Gate, Positive, Samples, Share, TourBounds, TourPolicy
+from sojourn.errors import ConfigError
+from sojourn.parts import Cosine, Evidence, Factor, Gate, Positive, Samples, Share, TourBounds, TourPolicy
 
 LEASES = 60
 """Unless a job says how long one visit may take, it is as long as so many leases."""
@@ -12,6 +14,15 @@ LEAST_SPREAD, MOST_SPREAD = 0.2, 1e6
 """Growths of the loss that are this near to the usual are never far from it; a spread beyond the other is none."""
 OPEN = Gate(norm_factor=None, loss_factor=None)
 """A gate that every finite model passes."""
+MODES: dict[str, dict[str, Any]] = {"enforce": {}, "report": {"report": True}, "off": {"on": False}}
+"""The tables that `gate = "..."` stands for."""
+
+
+def gate_table(mode: str) -> dict[str, Any]:
+    """The `[gate]` table that a word stands for."""
+    if mode not in MODES:
+        raise ConfigError(f"gate = {mode!r} is not a mode of the gate: write {', '.join(map(repr, MODES))}, or a table")
+    return MODES[mode]
 
 
 class TourSettings(TourPolicy, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -34,11 +45,15 @@ class TourSettings(TourPolicy, frozen=True, forbid_unknown_fields=True, kw_only=
 class GateSettings(Gate, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What results must pass, and how much one device may weigh.
 
-    The rules on the loss need exemplars: without them they are off.
+    `gate = "report"` is short for `report = true`, and `gate = "off"` for `on = false`. The rules on the loss need
+    exemplars: without them they are off.
     """
 
     on: bool = True
     """`false`: models need only be finite and of the right length, and nobody's weight is bounded."""
+    report: bool = False
+    """`true`: every result is kept unless it is damaged, no device's weight is bounded, and the reports count and name
+    the results that the gate would have refused. The default of `simulate`, `compare` and `papers`."""
     loss_factor: Factor | None = 2.0
     """The loss on the exemplars may grow by this factor at a visit, on top of what is usual among the devices."""
     spread_factor: Factor = 15.0
@@ -48,6 +63,9 @@ class GateSettings(Gate, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The loss may grow by this factor at most where the update points against the exemplars."""
     least_cosine: Cosine = -0.5
     """An update points against the exemplars when its cosine to their steepest descent is less than this."""
+    most_evidence: Evidence = 0.4
+    """How much may speak for false labels or a wrong direction where a classifier's loss rose by more than
+    against_factor: most honest updates are below 0, most attacks above 0.5."""
     clip: bool = True
     """Whether an update that is only too long is shortened rather than refused."""
     most_samples: Samples = 1_000_000
@@ -69,14 +87,17 @@ class GateSettings(Gate, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """
         if not self.on:
             return TourBounds(deadline=deadline)
+        most_rise = rises[0] + max(LEAST_SPREAD, self.spread_factor * rises[1]) if rises[1] < MOST_SPREAD else None
         return TourBounds(
             deadline=deadline,
             against_factor=self.against_factor,
             least_cosine=self.least_cosine,
-            clip=self.clip,
-            most_samples=self.most_samples,
-            most_share=self.most_share,
+            clip=self.clip and not self.report,
+            most_samples=None if self.report else self.most_samples,
+            most_share=None if self.report else self.most_share,
             usual_samples=usual_samples,
             usual_rise=rises[0],
-            most_rise=rises[0] + max(LEAST_SPREAD, self.spread_factor * rises[1]) if rises[1] < MOST_SPREAD else None,
+            most_rise=most_rise,
+            report=self.report,
+            most_evidence=self.most_evidence,
         )

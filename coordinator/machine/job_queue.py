@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from coordinator.machine.job_summaries import closed_line, comes_home, outcomes, plan_line, round_line
+from coordinator.machine.job_summaries import closed_line, comes_home, mishap_lines, outcomes, plan_line, round_line
 from coordinator.machine.job_table import JOB, STATUS, WORK, step_of
 from coordinator.machine.kept_rounds import KeepSettings, kept_after, let_go
 from coordinator.machine.mandate_rules import MandateRules
@@ -359,6 +359,7 @@ class JobQueue:
         if isinstance(outcome, RoundFailed):
             outcome = msgspec.structs.replace(outcome, reason=_why_again(state, outcome.reason))
         told = state.unestimated or ()
+        known = {*told, *state.notices, *(state.data_notices or ())}
         self._advance(state, _EVENTS[type(outcome)])
         if isinstance(outcome, RoundClosed):
             keeps = msgspec.structs.replace(
@@ -369,6 +370,8 @@ class JobQueue:
         failed = isinstance(outcome, RoundFailed)  # its reason holds all lines
         news = [line for line in state.unestimated or () if line not in told and not failed]
         said = [Say(f"job {state.name}: {line}", "warning", About(state.name)) for line in news]
+        if isinstance(outcome, RoundClosed):
+            said += mishap_lines(outcome, known)
         return [written, *said, *self._after(state, outcome, now)]
 
     def _after(self, state: JobState, outcome: JobRecord, now: float) -> list[Effect]:

@@ -11,7 +11,7 @@ from sojourn.node.machine import Say
 from sojourn.protocol.figure_names import FIGURES, called, figure_text, finisher_names, own_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from coordinator.fleet_records import VisitOutcome
     from coordinator.records import RoundClosed, RoundPlanned, TourPlan
@@ -47,6 +47,17 @@ def closed_line(closed: RoundClosed) -> Say:
     what = "merged" if closed.merged else "go on, each model by itself"
     text = f"{done} visits {what}"
     return Say(text, "step", About(closed.job, closed.report.round))
+
+
+def mishap_lines(closed: RoundClosed, known: Collection[str]) -> Iterator[Say]:
+    """A warning for each visit and tour of a round that failed or was flagged, grouped by reason.
+
+    known: lines that were logged before the round closed.
+    """
+    about = About(closed.job, closed.report.round)
+    for line in closed.report.failures:
+        if line not in known:
+            yield Say(f"job {closed.job} round {closed.report.round}: {line}", "warning", about)
 
 
 def plan_line(state: JobState, plan: RoundPlanned) -> str:

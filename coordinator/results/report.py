@@ -23,7 +23,7 @@ from coordinator.results.plots import (
     quality_plot,
 )
 from coordinator.results.style import STYLE
-from coordinator.results.tallies import DEVICES, SITES, losses, names
+from coordinator.results.tallies import DEVICES, SITES, flagged, losses, names
 from coordinator.results.task_figures import PLAIN, belonging, figure_in, figure_shown
 from coordinator.results.what_was_run import capital, what_was_run
 from sojourn.figures import clock_of
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from coordinator.results.folder import ResultFolder, Rows
+    from coordinator.results.tallies import Loss
     from coordinator.state import JobState
     from sojourn.store.blobs import BlobStore
 
@@ -157,10 +158,12 @@ def summary_html(results: ResultFolder) -> str:
         "over MQTT": f"{sum(float(row['bytes']) for row in rows) / 1e6:,.1f} MB",
         "visits of rounds lost": f"{lost:,} of {done + lost:,}",
     }
+    if found := flagged(visits):
+        tiles["visits that the gate would have refused"] = f"{sum(it.visits for it in found):,} of {len(visits):,}"
     drawn = "".join(f"<div><b>{html.escape(value)}</b>{html.escape(name)}</div>" for name, value in tiles.items())
     failed = f"<p class='bad'>{html.escape(results.failure)}</p>" if results.failure else ""
     lead = f"<p class='lead'>{html.escape(what_was_run(config))}</p>{failed}"
-    return f"{lead}<div class='tiles'>{drawn}</div>{_losses(visits)}"
+    return f"{lead}<div class='tiles'>{drawn}</div>{_losses(visits, lost)}"
 
 
 def _own_tile(rows: Rows, name: str) -> dict[str, str]:
@@ -172,16 +175,26 @@ def _own_tile(rows: Rows, name: str) -> dict[str, str]:
     }
 
 
-def _losses(visits: Rows) -> str:
-    """Why visits were lost, of rounds and of estimates, a line for each reason."""
-    found = losses(visits)
-    if not found:
-        return "<p>No visit was lost.</p>" if visits else ""
+def _losses(visits: Rows, lost: int) -> str:
+    """Why visits were lost, of rounds and of estimates, and what the gate would have refused: a line for each reason.
+
+    lost: as many as the rounds count.
+    """
+    found, flags = losses(visits), flagged(visits)
+    shown = section("What was lost in rounds and estimates, and why", _loss_table(found)) if found else ""
+    if not found and lost:
+        shown = f"<p>The rounds lost {lost:,} visits, whose reasons {VISITS} does not have.</p>"
+    elif not found and visits:
+        shown = "<p>No visit was lost.</p>"
+    return shown + (section("What the gate would have refused, and why", _loss_table(flags)) if flags else "")
+
+
+def _loss_table(found: Sequence[Loss]) -> str:
     rows = [
         {"reason": loss.why, "visits": f"{loss.visits:,}", "devices": names(list(loss.devices))}
         for loss in found[:MOST]
     ]
-    return section("What was lost in rounds and estimates, and why", html_table(rows))
+    return html_table(rows)
 
 
 def meanings(rows: Rows) -> str:

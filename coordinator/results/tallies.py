@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from coordinator.results.folder import VISITS
+from sojourn.protocol.visit_words import WOULD_REFUSE, is_flagged
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from coordinator.results.folder import ResultFolder, Rows
 
@@ -115,26 +116,41 @@ class Loss:
 
 def losses(visits: Rows) -> list[Loss]:
     """Why visits came to nothing, the most frequent first; reasons that differ in their numbers alone are one."""
+    return _by_reason((row, row["status"], _without_name(row)) for row in visits if row["status"] != "done")
+
+
+def flagged(visits: Rows) -> list[Loss]:
+    """What the gate would have refused if it did not only report, the most frequent reason first."""
+    kept = (row for row in visits if is_flagged(row["status"], row["reason"]))
+    status = WOULD_REFUSE.strip()
+    return _by_reason((row, status, _without_name(row).removeprefix(WOULD_REFUSE)) for row in kept)
+
+
+def _by_reason(visits: Iterable[tuple[Mapping[str, str], str, str]]) -> list[Loss]:
+    """Rows with a status and a reason each, counted by what is the same but for numbers."""
     found: dict[str, Loss] = {}
-    for row in visits:
-        if row["status"] != "done":
-            reason = _without_name(row)
-            loss = found.setdefault(f"{row['status']} {_NUMBER.sub('#', reason)}", Loss(row["status"], reason))
-            loss.visits += 1
-            loss.alike &= reason == loss.reason
-            loss.devices[row["device"]] = None
+    for row, status, reason in visits:
+        loss = found.setdefault(f"{status} {_NUMBER.sub('#', reason)}", Loss(status, reason))
+        loss.visits += 1
+        loss.alike &= reason == loss.reason
+        loss.devices[row["device"]] = None
     return sorted(found.values(), key=lambda loss: -loss.visits)
 
 
 def describe_losses(visits: Rows) -> str:
-    """One sentence: how many visits were lost, and why; nothing if none was."""
-    found = losses(visits)
-    if not found:
-        return ""
+    """How many visits were lost and how many the gate would have refused, and why; nothing if there are none."""
+    flags = flagged(visits)
+    count = sum(loss.visits for loss in flags)
+    parts = [f"{lost_of(visits)}: {_reasons(found)}." for found in [losses(visits)] if found]
+    parts += [f"The gate would have refused {count:,} of {len(visits):,} visits: {_reasons(flags)}."] if flags else []
+    return " ".join(parts)
+
+
+def _reasons(found: Sequence[Loss]) -> str:
     told = [f"{loss.visits} {loss.why} ({names(list(loss.devices))})" for loss in found[:MOST_REASONS]]
     if rest := sum(loss.visits for loss in found[MOST_REASONS:]):
         told.append(f"{rest} for other reasons")
-    return f"{lost_of(visits)}: {'; '.join(told)}."
+    return "; ".join(told)
 
 
 def lost_of(visits: Rows) -> str:

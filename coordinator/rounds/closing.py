@@ -22,6 +22,7 @@ from coordinator.rounds.merging import ANCHOR, BEFORE, FRONT, MODEL, RELAY, SLOT
 from coordinator.rounds.own_results import own_results
 from coordinator.rounds.planning import moment_of
 from coordinator.rounds.results import (
+    flagged_tour,
     mishaps_of,
     outcomes_of,
     reports_of,
@@ -40,6 +41,7 @@ from sojourn.model import vectors
 from sojourn.model.scoring import Scores
 from sojourn.parts import NoFinisher, UpdateEstimator
 from sojourn.protocol.limits import LOSS, MOST_BYTES, MOST_SECONDS, sum_within, within
+from sojourn.protocol.visit_words import is_flagged
 from sojourn.protocol.wire import DATA_NOTE, RoundReport
 
 if TYPE_CHECKING:
@@ -118,6 +120,8 @@ class _Closing:
         self._check = TourCheck(self._state, self._reports, blobs, evaluator, hops)
         refusals = {tour.number: self._check.refusal(tour) for tour in self._state.tours}
         self._refused = {number: reason for number, reason in refusals.items() if reason}
+        flags = {tour.number: self._check.flagged(tour) for tour in self._state.tours}
+        self._flagged = {number: reason for number, reason in flags.items() if reason}
         alone = [visit_alone(tour, each) for tour, each in self._reports if tour.number in self._refused]
         self._counted = [each for each in self._done if each not in alone]
 
@@ -171,7 +175,7 @@ class _Closing:
             in_a_sentence(problem, lines),
             within_room([*lines, *(state.unestimated or ())], state.name),
             traffic_of(self._work),
-            len(mishaps),
+            sum(mishap.visits for mishap in mishaps),
             dict(Counter(each.device for each in self._done)),
             norms=self._norms(),
             rises=usual_rise(self._check.rises) or msgspec.UNSET,
@@ -214,7 +218,9 @@ class _Closing:
     def _outcomes(self) -> Iterator[VisitOutcome]:
         """How each visit ended, for those who ask about devices."""
         for tour, each in self._reports:
-            yield from outcomes_of(tour, each, self._refused.get(tour.number), self._state.given_up.get(tour.number))
+            number = tour.number
+            given_up, flagged = self._state.given_up.get(number), self._flagged.get(number)
+            yield from outcomes_of(tour, each, self._refused.get(number), given_up, flagged)
 
     def _results(self) -> list[TourResult]:
         """What each tour brought home; of legs that followed one another, what the last one did."""
@@ -299,12 +305,16 @@ class _Closing:
     def _report(self, tours: int, after: JobVectors, finish: Finish | None) -> RoundReport:
         """What people read of the round; `tours` of it brought a model home."""
         state, found = self._state, Scores(nan, nan, {})
+        outcomes = list(self._outcomes())
         if self._work.measure:
             found = self._evaluator.evaluate(state, after.vectors[MODEL], after.vectors.get(BEFORE))
         notes = finish.notes if finish else ()
         others = finish.figures() if finish and self._work.measure else {}
         mishaps = self._mishaps()
-        noted = grouped(Mishap(each.device, each.reason) for each in self._counted if self._is_news(each))
+        flagged = [flagged_tour(tour, why) for tour, _ in self._reports if (why := self._flagged.get(tour.number))]
+        noted = grouped(
+            [*flagged, *(Mishap(each.device, each.reason) for each in self._counted if self._is_news(each))]
+        )
         lines = [*((not state.history and state.data_notices) or ()), *(state.unestimated or ()), *state.notices]
         lines += [*notes, *grouped(mishaps), *noted, *grouped(forgetful(state, self._done))]
         return RoundReport(
@@ -312,14 +322,15 @@ class _Closing:
             found.accuracy,
             within(found.loss, LOSS),
             tours,
-            len(self._counted),
-            len(mishaps) + (state.estimation_failures or 0),
+            sum(each.status == "done" for each in outcomes),
+            sum(mishap.visits for mishap in mishaps) + (state.estimation_failures or 0),
             sum_within([traffic_of(self._work), state.estimation_traffic], MOST_BYTES),
             min(max(self._work.seconds, 0.0), MOST_SECONDS),
             {name: within(value, LOSS) for name, value in state.quality.items()},
             within_room(lines, state.name),
             self._work.at,
             told(found.figures | others | own_results(self._counted, state.settings.task.kind)),
+            sum(is_flagged(each.status, each.reason) for each in outcomes) or msgspec.UNSET,
         )
 
     def _is_news(self, visit: VisitReport) -> bool:

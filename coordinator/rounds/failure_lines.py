@@ -18,10 +18,11 @@ SENTENCE_ROOM = 1_000
 
 
 class Mishap(NamedTuple):
-    """A visit or a tour that came to nothing: whose, and the whole reason."""
+    """A visit or a tour that came to nothing: whose, the whole reason, and how many visits it cost."""
 
     who: str
     why: str
+    visits: int = 1
 
 
 def grouped(mishaps: Iterable[Mishap]) -> list[str]:

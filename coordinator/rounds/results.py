@@ -19,6 +19,7 @@ from sojourn.model import vectors
 from sojourn.model.lengths import spec_of_vector
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.limits import MOST_BYTES, TEXT, Moment, sum_within
+from sojourn.protocol.visit_words import WOULD_REFUSE
 from sojourn.protocol.wire import DATA_NOTE, VisitReport
 
 if TYPE_CHECKING:
@@ -145,17 +146,33 @@ def mishaps_of(
         why = f"{refused}; {alone.reason}" if own else f"{alone.reason}, and {refused}" if alone.reason else refused
         found.append(Mishap(alone.device, f"refused when its model came from site {tour.site}, {why}"))
     elif refused:
-        found.append(Mishap(f"site {tour.site}", f"its tour of {names(tour.hops, NAMES_ROOM)} is refused, {refused}"))
+        done = sum(each.status == "done" for each in reports)
+        whole = f"its tour of {names(tour.hops, NAMES_ROOM)} is refused, {refused}"
+        found.append(Mishap(f"site {tour.site}", whole, max(1, done)))
     found += [Mishap(each.device, f"{each.status}, {each.reason}") for each in reports if each.status != "done"]
     if reason := state.given_up.get(tour.number):
         found += [Mishap(device, f"not visited, site {tour.site}: {reason}") for device in dict.fromkeys(tour.hops)]
     return found
 
 
+def flagged_tour(tour: TourPlan, flagged: str) -> Mishap:
+    """What the coordinator would have refused, where `gate = "report"`."""
+    if len(tour.hops) == 1:
+        return Mishap(tour.hops[0], flagged)
+    return Mishap(f"site {tour.site}", f"its tour of {names(tour.hops, NAMES_ROOM)} {flagged}")
+
+
 def outcomes_of(
-    tour: TourPlan, reports: Iterable[VisitReport], refused: str | None, given_up: str | None
+    tour: TourPlan,
+    reports: Iterable[VisitReport],
+    refused: str | None,
+    given_up: str | None,
+    flagged: str | None = None,
 ) -> list[VisitOutcome]:
-    """How each visit of a tour ended, as it is remembered; of a tour that was given up, whom it was to visit."""
+    """How each visit of a tour ended, as it is remembered; of a tour that was given up, whom it was to visit.
+
+    flagged: why the coordinator would have refused the tour.
+    """
     if given_up:
         return [
             VisitOutcome(tour.number, hop, tour.site, device, "lost", given_up[:TEXT])
@@ -164,13 +181,20 @@ def outcomes_of(
     return [
         VisitOutcome(
             tour.number, it.hop, tour.site, it.device, "refused" if refused else it.status,
-            "; ".join(why for why in (it.reason, refused) if why)[:TEXT], it.samples, it.seconds,
-            it.metrics.get("loss"),
+            "; ".join(why for why in _verdict_first(refused or flagged, it.reason) if why)[:TEXT],
+            it.samples, it.seconds, it.metrics.get("loss"),
         )
         if it.status == "done"
         else VisitOutcome(tour.number, it.hop, tour.site, it.device, it.status, it.reason, 0, it.seconds)
         for it in reports
     ]  # fmt: skip
+
+
+def _verdict_first(verdict: str | None, own: str) -> tuple[str, ...]:
+    """A verdict on the tour stands before a visit's own reason; of two flags the visit's own is enough."""
+    if verdict and verdict.startswith(WOULD_REFUSE) and own.startswith(WOULD_REFUSE):
+        return (own,)
+    return (verdict or "", own)
 
 
 def traffic_of(work: CloseRound) -> int:

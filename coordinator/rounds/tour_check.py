@@ -12,12 +12,17 @@ from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from coordinator.rounds.hop_check import HopCheck
 from coordinator.rounds.orders import Leg, Rises, bounds_beside, rises_of, task_of, waves_of
 from coordinator.rounds.results import returned_by, told_vectors, tour_model
 from hierarchy.edge.rules import (
+    Refusal,
     Update,
     against,
+    by_rule,
+    damaged,
     granted_samples,
     longest_way,
     not_finite,
@@ -28,6 +33,7 @@ from hierarchy.edge.rules import (
 from sojourn.errors import InvalidBlob
 from sojourn.model import vectors
 from sojourn.model.weights import within_share
+from sojourn.protocol.visit_words import WOULD_REFUSE
 from sojourn.protocol.wire import stride, visit_steps
 from sojourn.store.blobs import ref_of
 
@@ -49,10 +55,15 @@ if TYPE_CHECKING:
     Reported = Sequence[tuple[TourPlan, Sequence[VisitReport]]]
 
 NOBODY_SIGNS = HopCheck()
+BY = "by the coordinator, because"
+FORGED = "check the keys of the devices and whether this edge server can be trusted"
+"""What to do about a tour that its devices did not sign as its site reports it."""
 MOST_RISE = 1e6
 """A usual rise beyond this is no other one."""
 FEW_RISES = 8
 """With fewer rises than this, how far they are apart says nothing."""
+SEVERAL_VISITS = 2.0
+"""The evidence allowed against a tour of several visits, relative to that against a single one."""
 OUTSTANDING = 4.0
 """A result that is judged beside others may be so many median deviations over the median, if they differ much."""
 
@@ -77,7 +88,7 @@ class TourCheck:
         evaluator: Evaluator,
         hops: HopCheck = NOBODY_SIGNS,
     ) -> None:
-        self._hops, self._forged = hops, dict[int, str | None]()
+        self._hops, self._verdicts = hops, dict[int, Refusal | None]()
         self._state, self._blobs, self._evaluator = state, blobs, evaluator
         self._kit, self._gate = evaluator.kit(state), state.settings.gate.rules
         self._leg = Leg(state)
@@ -106,23 +117,31 @@ class TourCheck:
         """A tour's model, if it has one that passes."""
         return None if self.refusal(tour) else tour_model(self._state, tour, self._blobs, self._kit)
 
-    def _unsigned(self, tour: TourPlan) -> str | None:
-        """Why what its devices signed does not bear a tour out."""
-        if tour.number not in self._forged:
-            self._forged[tour.number] = self._hops.refusal(self._state, tour, self._done[tour.number])
-        return self._forged[tour.number]
-
     def refusal(self, tour: TourPlan) -> str | None:
-        """Why a tour that is home counts for nothing; None if it counts, or brought no model."""
-        if reason := self._unsigned(tour):
-            return reason
+        """By what and why a tour that is home is refused; None if it counts, or brought no model."""
+        found = self._verdict(tour)
+        return f"{BY} {found}" if found and (found.damage or not self._bounds.report) else None
+
+    def flagged(self, tour: TourPlan) -> str | None:
+        """Why a tour that counts would have been refused, where `gate = "report"`."""
+        found = self._verdict(tour)
+        return f"{WOULD_REFUSE}{BY} {found}" if found and not self.refusal(tour) else None
+
+    def _verdict(self, tour: TourPlan) -> Refusal | None:
+        if tour.number not in self._verdicts:
+            self._verdicts[tour.number] = self._judge(tour)
+        return self._verdicts[tour.number]
+
+    def _judge(self, tour: TourPlan) -> Refusal | None:
+        if reason := self._hops.refusal(self._state, tour, self._done[tour.number]):
+            return Refusal(reason, FORGED, damage=True)
         try:
             model = tour_model(self._state, tour, self._blobs, self._kit)
             names = self._state.strategy.objective.returns if self._state.phase == "train" else ()
             returned = returned_by(self._state, tour, names, self._blobs, self._kit)
             returned |= told_vectors(self._state, tour, self._blobs, self._kit) if model is not None else {}
         except InvalidBlob as error:
-            return str(error)
+            return damaged(str(error))
         if model is None:
             return None
         faults = [
@@ -131,13 +150,13 @@ class TourCheck:
             *(not_finite(vector, repr(name)) for name, vector in returned.items()),
         ]
         if fault := next((fault for fault in faults if fault), None):
-            return fault
+            return damaged(fault)
         if not self._done[tour.number]:
-            return "it has a model, and no visit that is said to have made it"
+            return Refusal("it has a model, but its site reports no visit that made it", FORGED, damage=True)
         # Of an earlier leg the start is gone: it was judged when its leg passed.
         return self._judged(tour, model) if tour.leg == self._state.leg and self._state.phase == "train" else None
 
-    def _judged(self, tour: TourPlan, model: Vector) -> str | None:
+    def _judged(self, tour: TourPlan, model: Vector) -> Refusal | None:
         """Whether a finite model can be what the tour's visits made of its start."""
         if not self._state.settings.gate.on:
             return None
@@ -146,7 +165,13 @@ class TourCheck:
         one_step = longest_way(self._gate, strides, 1, task.training, None)
         longest = one_step * sum(math.sqrt(steps) for steps in self._steps(tour.number))
         bounds = self._together if self._leg.judges_together(tour) else self._bounds
-        return too_long(update.norm, longest) or against(update, self._view, self._gate, bounds, task)
+        if len(self._done[tour.number]) > 1:
+            # The edge server has judged each visit, and what is usual is known of single visits only.
+            most = bounds.most_evidence and SEVERAL_VISITS * bounds.most_evidence
+            bounds = msgspec.structs.replace(bounds, most_rise=None, most_evidence=most)
+        if reason := too_long(update.norm, longest):
+            return by_rule(reason, "norm_factor")
+        return against(update, self._view, self._gate, bounds, task)
 
     def _update(self, tour: TourPlan, model: Vector) -> Update:
         start = self._state.exact_vector(tour.start["model"])

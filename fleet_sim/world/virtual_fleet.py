@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from coordinator.console.following import JobProgress
 from coordinator.machine.coordinator import Coordinator
 from coordinator.machine.work import CoordinatorWorker
+from coordinator.records import DevicesEstimated, RoundClosed, RoundFailed
 from coordinator.results.folder import EndedVisit
 from coordinator.rounds.kit_cache import KitCache
 from coordinator.state import with_figures
@@ -54,7 +56,7 @@ OFFER = Offer(__version__, "simulated", "onnxruntime", 1, 0, NAMES, "simulated",
 
 
 class VirtualFleet(MemoryFleet):
-    """A fleet whose devices train with an engine. `visited` is called with every visit that ended."""
+    """A fleet whose devices train with an engine. `visited` is called with every visit, when its round is closed."""
 
     def __init__(  # noqa: PLR0913  # what a fleet is made of
         self,
@@ -86,6 +88,8 @@ class VirtualFleet(MemoryFleet):
         self._link_profiles = links or {}
         self._seconds = seconds
         self._visited = visited
+        self._held: list[EndedVisit] = []
+        """The visits of the round under way: the coordinator judges them when it closes."""
         self._lost = lost
         self._make, self._tell = make, tell
         self._offer = msgspec.structs.replace(OFFER, objectives=(*NAMES, *objectives))
@@ -175,6 +179,11 @@ class VirtualFleet(MemoryFleet):
         assert isinstance(machine, Coordinator)  # noqa: S101
         return machine
 
+    @property
+    def held(self) -> int:
+        """How many visits have ended in the round under way."""
+        return len(self._held)
+
     def settle(self) -> None:
         """Take down what is still being tested of models: nobody will close another round, or somebody looks now."""
         if self._measuring.settle():
@@ -182,8 +191,11 @@ class VirtualFleet(MemoryFleet):
             self.world.run(lambda: not any(state.unmeasured for state in jobs), self.world.now)
 
     def close(self) -> None:
-        """End what runs beside the simulation."""
+        """End what runs beside the simulation; the visits of a round that was not closed are passed on as they are."""
         self._measuring.close()
+        for visit in self._held:
+            self._visited(visit)
+        self._held.clear()
 
     def _cloud_workers(self, blobs: BlobStore) -> Workers:
         worker = CoordinatorWorker(blobs, kits=KitCache(), make=self._make, tell=self._tell, views=self.exemplar_views)
@@ -195,12 +207,30 @@ class VirtualFleet(MemoryFleet):
         node.on_record(lambda record: self._saw(name, record))
         return node
 
+    def _coordinator(self, broker: MemoryBroker) -> Node:
+        node = super()._coordinator(broker)
+        node.on_record(self._judged)
+        return node
+
+    def _judged(self, record: Any) -> None:
+        """A round or an estimation has ended: pass its visits on, with what the coordinator made of them."""
+        if not isinstance(record, RoundClosed | RoundFailed | DevicesEstimated):
+            return
+        verdicts = {(it.tour, it.hop, it.device): it for it in record.visited or () if it.status != "lost"}
+        for visit in self._held:
+            report, tour = visit.report, int(visit.tour.rpartition("/")[2])
+            verdict = verdicts.get((tour, report.hop, report.device)) if report.status == "done" else None
+            if verdict is not None:
+                report = msgspec.structs.replace(report, status=verdict.status, reason=verdict.reason)
+            self._visited(dataclasses.replace(visit, report=report))
+        self._held.clear()
+
     def _saw(self, site: str, record: Any) -> None:
         if isinstance(record, VisitKept | VisitMissed):
             device = record.report.device
             asleep = self.sleepers and device in self.sleepers
             down, up = self.sleepers.taken(device) if self.sleepers and asleep else self.links[device].taken()
-            self._visited(EndedVisit(self.world.now, site, record.key, record.report, down, up))
+            self._held.append(EndedVisit(self.world.now, site, record.key, record.report, down, up))
 
     def _agent(self, name: str, data: DataSettings, broker: MemoryBroker) -> Node:
         del data  # the engine has it

@@ -51,6 +51,8 @@ def tiles(story: JobStory) -> Markup:
             facts[f"best, round {best.round}"] = task.text(best)
         failed, done = sum(it.lost for it in history), sum(it.visits for it in history)
         facts["visits failed"] = f"{failed:,} of {failed + done:,}"
+        if flags := sum(it.flagged or 0 for it in history):
+            facts["visits that the gate would have refused"] = f"{flags:,} of {done:,}"
         facts["over MQTT"] = f"{story.megabytes:,.1f} MB"
         facts["time"] = clock_of(view.times.took if view.times and view.times.took else story.clocks[-1])
     if left := describe_time_left(story.left):
@@ -182,13 +184,14 @@ def _swatches() -> Markup:
     )  # fmt: skip
 
 
-def failures(story: JobStory, losses: Sequence[Loss]) -> Markup:
-    """Why visits failed, and what else people should know."""
+def failures(story: JobStory, losses: Sequence[Loss], flagged: Sequence[Loss] = ()) -> Markup:
+    """Why visits failed, what the gate would have refused, and what else people should know."""
     parts: list[Markup] = []
-    if losses:
-        rows = [(clean(it.why, REASON), f"{it.visits:,}", clean(names(list(it.devices)), REASON)) for it in losses]
-        head = ("reason", "visits", "devices")
-        parts.append(table(head, rows[:MOST_LINES], "Visits that failed, the most frequent reason first", numbers=(1,)))
+    head = ("reason", "visits", "devices")
+    for found, what in ((losses, "Visits that failed"), (flagged, "Visits that the gate would have refused")):
+        if found:
+            rows = [(clean(it.why, REASON), f"{it.visits:,}", clean(names(list(it.devices)), REASON)) for it in found]
+            parts.append(table(head, rows[:MOST_LINES], f"{what}, the most frequent reason first", numbers=(1,)))
     lines = [clean(line, REASON) for line in story.happened()]
     if lines:
         items = [tag("li", line) for line in lines[:MOST_LINES]]

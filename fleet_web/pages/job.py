@@ -145,7 +145,7 @@ class JobPage:
         self._gaps.markup = joined(tag("p", gap, class_="gap") for gap in gaps)
         self._show_course(story)
         self._rounds.markup = job_sections.rounds(story)
-        self._failures.markup = job_sections.failures(story, self._book.losses())
+        self._failures.markup = job_sections.failures(story, self._book.losses(), self._book.flagged())
         shares = self._book.shares(self._sites)
         self._devices.markup = job_sections.participation(shares, self._link, partly=not self._book.complete)
 

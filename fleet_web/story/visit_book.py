@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from coordinator.results.tallies import losses
+from coordinator.results.tallies import flagged, losses
 from fleet_web.story.travel import RoundTravel, past_round, plain_reason
 
 if TYPE_CHECKING:
@@ -69,12 +69,20 @@ class VisitBook:
 
     def losses(self) -> list[Loss]:
         """Why visits came to nothing, the most frequent first."""
-        return losses([
+        return losses(self._rows())
+
+    def flagged(self) -> list[Loss]:
+        """What the gate would have refused, the most frequent reason first."""
+        return flagged(self._rows())
+
+    def _rows(self) -> list[dict[str, str]]:
+        """The visits with a reason or a failure."""
+        return [
             {"status": it.status, "reason": it.reason, "device": it.device}
             for visits in (self._estimates, *self._rounds.values())
             for it in visits
-            if it.status != "done"
-        ])  # fmt: skip
+            if it.reason or it.status != "done"
+        ]
 
     def shares(self, sites: Mapping[str, str]) -> list[DeviceShare]:
         """Who took part how often: the most visited first. sites: all devices that there are, and where they are."""

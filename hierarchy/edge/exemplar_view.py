@@ -57,6 +57,9 @@ class ExemplarView:
         blind, learnt = kit.learns.blind, LEARNT_OF_VALUES if kit.learns.kind in VALUES else LEARNT
         self.learnt, self.on_its_way, self.lost = learnt * blind, ON_ITS_WAY * blind, LOST * blind
         """A loss that counts as learnt, one of a model that is well on its way, and one that has nothing to lose."""
+        self._classes = np.unique(self._y) if kit.learns.kind == "classification" else np.empty(0, np.int64)
+        self.shows_classes = len(self._classes) > 1
+        """Whether classes are learned and at least two of them are shown."""
         self._losses: dict[bytes, float] = {}
         self._gradients: dict[bytes, Vector] = {}
         self._lock = threading.Lock()
@@ -76,6 +79,15 @@ class ExemplarView:
             self._gradients[digest] = found = self._mean_gradient(vector) if known is None else known
             _forget(self._gradients, max(1, BYTES // max(1, found.nbytes)))
             return found
+
+    def beliefs(self, vector: Vector) -> NDArray[np.float64]:
+        """The mean probability that a model gives each shown class (column), for the exemplars of each class (row)."""
+        with np.errstate(all="ignore"):
+            outputs = np.concatenate([self._graphs.outputs(vector, x) for x, _, _ in self._batches()])
+            likely = np.exp(outputs - outputs.max(axis=1, keepdims=True), dtype=np.float64)
+            likely /= likely.sum(axis=1, keepdims=True)
+        means = np.array([likely[self._y == each].mean(axis=0) for each in self._classes])
+        return means[:, self._classes]
 
     def _mean_loss(self, vector: Vector) -> float:
         with np.errstate(all="ignore"):

@@ -11,8 +11,11 @@ import numpy as np
 from hierarchy.edge.exemplar_view import ExemplarView, ExemplarViews
 from hierarchy.edge.merge import Merged, WaveMerge, merge
 from hierarchy.edge.rules import (
+    Refusal,
     Update,
     against,
+    by_rule,
+    damaged,
     granted_samples,
     longest_way,
     not_finite,
@@ -81,6 +84,8 @@ class Passed(msgspec.Struct, frozen=True):
     """What people should know of it: that the update was shortened."""
     rise: float | None = None
     """The factor by which the loss on the exemplars grew."""
+    flagged: str = ""
+    """Why it would have been refused, where `gate = "report"`."""
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -162,7 +167,7 @@ def check(work: Check, blobs: BlobStore, views: ExemplarViews = VIEWS) -> Passed
     """A result with finite numbers, a norm in line and no step against the exemplars is the next checkpoint."""
     if "model" not in work.result:
         # An estimate may be made on the device: then there is no model to hand on.
-        return Passed({}, {}, 0.0) if work.task.kind == "estimate" else Failed("no model came back")
+        return Passed({}, {}, 0.0) if work.task.kind == "estimate" else Failed(str(damaged("no model came back")))
     spec = spec_of(work.kit, blobs)
     before = vectors.load(blobs, work.checkpoint["model"], spec)
     result = work.result["model"]
@@ -172,7 +177,7 @@ def check(work: Check, blobs: BlobStore, views: ExemplarViews = VIEWS) -> Passed
             with np.errstate(all="ignore"):
                 after = vectors.moved(before, after, spec)
         if fault := unsound_state(after, spec):
-            return Failed(fault)
+            return Failed(str(damaged(fault)))
         passed = _judged(work, before, after, spec, blobs, views)
         if isinstance(passed, Failed):
             return passed
@@ -182,35 +187,39 @@ def check(work: Check, blobs: BlobStore, views: ExemplarViews = VIEWS) -> Passed
             for name in promised(work.task)
         }
     except InvalidBlob as error:
-        return Failed(str(error))
-    update, note, rise = passed
+        return Failed(str(damaged(str(error))))
+    update, note, rise, flagged = passed
     if not note and not result.delta and result.encoding == "float32":
-        return Passed({"model": result, **sums}, {"model": result}, update.norm, rise=rise)
+        return Passed({"model": result, **sums}, {"model": result}, update.norm, rise=rise, flagged=flagged)
     exact = vectors.save(blobs, update.after, "float32", spec)
     handed = vectors.save(blobs, update.after, work.task.encoding, spec)
-    return Passed({"model": exact, **sums}, {"model": handed}, update.norm, note, rise)
+    return Passed({"model": exact, **sums}, {"model": handed}, update.norm, note, rise, flagged)
 
 
 def _judged(
     work: Check, before: Vector, after: Vector, spec: ModelSpec, blobs: BlobStore, views: ExemplarViews
-) -> tuple[Update, str, float | None] | Failed:
-    """The update as it is handed on, with a word if it was shortened and its rise; or why it is not."""
+) -> tuple[Update, str, float | None, str] | Failed:
+    """The update to hand on, a note if it was shortened, its rise, and why it is flagged; or why it is refused."""
     result = work.result["model"]
     known = result.digest if result.encoding == "float32" and not result.delta else None
     update = _update(work, before, after, spec, known)
     norm = update.norm
     if not math.isfinite(norm):
-        return Failed(not_finite(after) or "the update is longer than any number")
+        return Failed(str(damaged(not_finite(after) or "the update is longer than any number")))
     view = views.of(work.kit, work.exemplars, blobs) if work.exemplars and work.task.kind == "train" else None
     longest, note = _longest(work, update, view), ""
+    refusal: Refusal | None = None
     if reason := too_long(norm, longest):
-        if not _may_shorten(work, view):
-            return Failed(reason, norm)
-        update, note = _shortened(work, update, longest / norm, spec), f"{reason}: it was shortened to that"
-    rise = rise_of(update, view) if view else None
-    if refusal := against(update, view, work.gate, work.bounds, work.task):
-        return Failed(f"{note}, and {refusal}" if note else refusal, norm, rise)
-    return update, note, rise
+        if _may_shorten(work, view):
+            update, note = _shortened(work, update, longest / norm, spec), f"{reason}: it was shortened to that"
+        else:
+            refusal = by_rule(reason, "norm_factor")
+    rise = rise_of(update, view) if view and not refusal else None
+    if not refusal and (refusal := against(update, view, work.gate, work.bounds, work.task)) and note:
+        refusal = refusal._replace(why=f"{note}, and {refusal.why}")
+    if refusal and not work.bounds.report:
+        return Failed(str(refusal), norm, rise)
+    return update, note, rise, str(refusal) if refusal else ""
 
 
 def _update(work: Check, before: Vector, after: Vector, spec: ModelSpec, known: bytes | None = None) -> Update:

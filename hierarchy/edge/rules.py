@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -36,6 +36,40 @@ MORE_SAMPLES = 16
 An honest device with a hundred times the data goes ten times as far, by the root of its steps. Four times, by the root
 of 16, times the norm factor of 10 lets it pass.
 """
+
+
+LEAP = 5.0
+"""A classifier's loss may rise by this many times `loss_factor`, wherever its update points."""
+RISE_COUNTS = 0.25
+"""The weight of the logarithm of the rise among the evidence."""
+UNLIKE_EVIDENCE = 0.1
+"""The evidence allowed where the loss rose by far more than at the other devices (`TourBounds.most_rise`)."""
+PUSHED = 0.01
+"""A class whose mean probability rises by more than this is one that the update teaches."""
+DAMAGED = "training diverged on a device or a result was damaged: check the device's data, or lower training.lr"
+"""What to do about a result that no setting of the gate lets pass."""
+
+
+class Refusal(NamedTuple):
+    """Why a result is refused, and what a person can do. damage: whether it is refused with `gate = "report"` too."""
+
+    why: str
+    advice: str
+    damage: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.why}; {self.advice}"
+
+
+def damaged(why: str) -> Refusal:
+    """The refusal of a result that would spoil the model for certain."""
+    return Refusal(why, DAMAGED, damage=True)
+
+
+def by_rule(why: str, setting: str) -> Refusal:
+    """The refusal of a result that breaks the rule of this setting."""
+    advice = f'if you trust the device and its data is only different, raise gate.{setting} or set gate = "report"'
+    return Refusal(why, advice)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,26 +187,73 @@ def _losses(update: Update, view: ExemplarView) -> tuple[float, float]:
     return view.loss(update.before, update.digests[0]), view.loss(update.after, update.digests[1])
 
 
-def against(update: Update, view: ExemplarView | None, gate: Gate, bounds: TourBounds, task: Task) -> str | None:
-    """Whether an update leads away from what the exemplars show; never without them.
+def against(update: Update, view: ExemplarView | None, gate: Gate, bounds: TourBounds, task: Task) -> Refusal | None:
+    """Why an update leads away from what the exemplars show; None if it does not, and always without exemplars.
 
-    The loss of a model that has learnt may not leap, and may grow but little where the update points against the
-    slope. Alone, neither the cosine nor a small growth says anything: what a device with few classes learns is often at
-    the others' cost. So both are held against what is usual among the devices.
+    Neither a rise of the loss nor the cosine says enough alone: a device with few classes learns them at the others'
+    cost. Where classes are learned, both count together with which classes the update confuses (`_judged_by_evidence`).
+    Elsewhere the loss may not leap, and may rise only a little where the update points against the slope.
     """
     if view is None or (gate.loss_factor is None and bounds.against_factor is None):
         return None
     (old, new), rise = _losses(update, view), rise_of(update, view)
     words = f"the loss on the exemplars went from {old:.3g} to {new:.3g}"
-    if rise > _most_rise(gate, bounds, well=old < view.on_its_way) and not view.lost <= old < math.inf:
-        return words
-    # Its way says nothing where it did not start at `before`.
-    if bounds.against_factor is None or task.objective.elsewhere or rise <= bounds.against_factor * bounds.usual_rise:
+    # The way of an update says nothing if it did not start at `before`.
+    least = math.inf if task.objective.elsewhere or bounds.against_factor is None else bounds.against_factor
+    has_way = math.isfinite(least)
+    if has_way and bounds.most_evidence is not None and view.shows_classes:
+        if rise <= least * bounds.usual_rise:
+            return None
+        return _judged_by_evidence(update, view, gate, bounds, words)
+    most = _most_rise(gate, bounds, well=old < view.on_its_way)
+    if rise > most and not view.lost <= old < math.inf:
+        return by_rule(f"{words}, {rise:.3g} times, over the {most:.3g} allowed", "loss_factor")
+    if not has_way or rise <= least * bounds.usual_rise:
         return None
     cosine = cosine_to_descent(update.way, view.gradient(update.before, update.digests[0]))
-    return (
-        f"{words}, and the update points against them (cosine {cosine:.2f})" if cosine < bounds.least_cosine else None
-    )
+    if cosine >= bounds.least_cosine:
+        return None
+    return by_rule(f"{words}, and the update points against them (cosine {cosine:.2f})", "against_factor")
+
+
+def _judged_by_evidence(
+    update: Update, view: ExemplarView, gate: Gate, bounds: TourBounds, words: str
+) -> Refusal | None:
+    """Judge an update of a classifier that made the loss rise.
+
+    Evidence is what false labels, reversed and random updates have in common and skewed honest ones do not: the update
+    points uphill, and makes other classes look more like a class than that class itself. The rise counts a little.
+    """
+    (old, _), rise = _losses(update, view), rise_of(update, view)
+    leap = LEAP * gate.loss_factor * bounds.usual_rise if gate.loss_factor is not None else math.inf
+    if rise > leap and not view.lost <= old < math.inf:
+        return by_rule(f"{words}, {rise:.3g} times, over the {leap:.3g} allowed", "loss_factor")
+    cosine = cosine_to_descent(update.way, view.gradient(update.before, update.digests[0]))
+    confused = confusion(view.beliefs(update.before), view.beliefs(update.after))
+    evidence = confused - cosine + RISE_COUNTS * math.log(rise / bounds.usual_rise)
+    most, unlike = bounds.most_evidence or 0.0, old < view.on_its_way and rise > (bounds.most_rise or math.inf)
+    most = min(most, UNLIKE_EVIDENCE) if unlike else most
+    if evidence <= most:
+        return None
+    why = f"{words}, and the update looks like false labels or a wrong direction"
+    return by_rule(f"{why} (evidence {evidence:.2f}, over the {most:g} allowed)", "most_evidence")
+
+
+def confusion(before: NDArray[np.float64], after: NDArray[np.float64]) -> float:
+    """How much an update confuses classes; a device that learns its own classes at the others' cost stays below 0.
+
+    before, after: the mean probability of each class (column) for the exemplars of each class (row); diagonal entries
+    are those of the right class. Over the classes that the update makes more likely on average: how much more another
+    class gains than the class itself, and how far another class is above it in the end.
+    """
+    gained = after - before
+    mean = gained.mean(axis=0)
+    columns = np.flatnonzero(mean > PUSHED) if (mean > PUSHED).any() else np.array([mean.argmax()])
+    others = ~np.eye(len(after), dtype=bool)
+    own_gain, own_end = np.maximum(np.diag(gained), 0.0), np.diag(after)
+    taken = max(float(gained[others[:, at], at].max() - own_gain[at]) for at in columns)
+    above = max(float(after[others[:, at], at].max() - own_end[at]) for at in columns)
+    return taken + above
 
 
 def _most_rise(gate: Gate, bounds: TourBounds, *, well: bool) -> float:

@@ -58,7 +58,7 @@ class EdgeServer:
         self.watches: tuple[Role, ...] = ("device",)
         self.record_form: Any = Record
         self.roster = SiteRoster()
-        self.site = Site(Address("cloud", cloud))
+        self.site = Site(name, Address("cloud", cloud))
         self._tours = TourLeader(self.site)
         self._visits = self._tours.visits
         self._shipping = Shipping(self.site.cloud)
@@ -210,7 +210,7 @@ class EdgeServer:
         key, hop = who
         if hop is None:
             return self._tours.failed(key, event, now)
-        return self._visits.lose((key, hop), "not checked", event.detail, now)
+        return self._visits.lose((key, hop), "not checked", f"{event.detail}; see the log of this edge server", now)
 
     def _did(self, event: Did, now: float) -> list[Effect]:
         who = self.site.worked(event.key)

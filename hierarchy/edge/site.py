@@ -25,8 +25,8 @@ WorkOwner = tuple[Key, int | None]
 class Site:
     """The tours of a site, what is under way for each of them, and which device is taken by which visit."""
 
-    def __init__(self, cloud: Address) -> None:
-        self.cloud = cloud
+    def __init__(self, name: str, cloud: Address) -> None:
+        self.name, self.cloud = name, cloud
         self.state = EdgeState()
         self.outbox = Outbox()
         self.running: dict[Key, RunningTour] = {}

@@ -18,7 +18,7 @@ from sojourn.node.machine import Pull, Say, Send
 from sojourn.protocol.limits import MOST_SECONDS, TEXT
 from sojourn.protocol.messages import Accepted, Cancel, Discarded, Prepare, Visit
 from sojourn.protocol.topics import Address
-from sojourn.protocol.visit_words import LATE, SILENT
+from sojourn.protocol.visit_words import LATE, SILENT, WOULD_REFUSE, is_flagged
 from sojourn.protocol.wire import DATA_NOTE, VisitReport, visit_steps, with_figures
 from sojourn.randomness import derive
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     GoOn = Callable[[Key, float, int], list[Effect]]
     Report = Callable[[Key, float], list[Effect]]
 
+UNFIT = "check the version of the agent on this device, and that it has the key that it joined with"
 STALE = 3
 """How often a device may call an attempt stale before it costs the hop."""
 _STATUS: dict[VisitEvent, VisitStatus] = {
@@ -155,7 +156,7 @@ class Visits:
         )
         reason = unfit(message.vectors, it.task, it.vectors["model"]) or unsigned(tour, sender.name, message)
         if reason:
-            return [came, *self.lose(where, "unfit result", reason, now)]
+            return [came, *self.lose(where, "unfit result", f"{reason}; {UNFIT}", now)]
         needed = {ref.digest: ref for ref in message.vectors.values()}
         if not needed:
             visit.step("result without vectors")
@@ -235,7 +236,7 @@ class Visits:
             device.name,
             hop,
             "done",
-            _note(passed, result) if passed.note or result.note else "",
+            self._note(passed, result),
             samples,
             passed.norm,
             self._measured(where, passed),
@@ -246,9 +247,19 @@ class Visits:
         handed_on = tour.order.task.kind == "train" and not tour.order.merges
         record = VisitKept(key, passed.vectors, passed.handout if handed_on else {}, report)
         blobs = tuple(dict.fromkeys(ref.digest for ref in [*record.vectors.values(), *record.handout.values()]))
-        kept = Say(_verdict(report), "step", self._about(key, hop))
+        flagged = is_flagged(report.status, report.reason)
+        kept = Say(_verdict(report), "warning" if flagged else "step", self._about(key, hop))
         written = self._site.write(record, sync=True, blobs=blobs)
         return [written, kept, Send(device, Accepted(result.visit)), *self._leave(where, device.name, now)]
+
+    @property
+    def _by(self) -> str:
+        return f"by edge server {self._site.name}"
+
+    def _note(self, passed: Passed, result: Visited) -> str:
+        """What people should know of a visit, by the gate and by the device."""
+        flagged = f"{WOULD_REFUSE}{self._by}, because {passed.flagged}" if passed.flagged else ""
+        return "; ".join(filter(None, (flagged, passed.note, f"{DATA_NOTE}{result.note}" if result.note else "")))[:TEXT]
 
     def _measured(self, where: VisitKey, judged: Passed | Failed) -> dict[str, float]:
         """A device's figures, with what is not left to it: its steps, and what the gate has found."""
@@ -282,6 +293,7 @@ class Visits:
         visit, device, number = running.visits[hop], str(tour.open_visits[hop].device), tour.visit(hop)
         visit.step(event)
         status, then = _STATUS[event], then or self._instead(key, hop)
+        reason = f"{self._by}, because {reason}" if status == "refused" else reason
         report = VisitReport(
             device, hop, status, reason[:TEXT], 0, norm, metrics or {}, None, _lasted(visit.began, now)
         )
@@ -361,11 +373,6 @@ class Visits:
         if visit.past_deadline(now):
             return self.lose(where, "deadline over", f"{LATE} of {visit.deadline:g} s", now)
         return self.lose(where, "lease over", f"{SILENT} for {visit.lease:g} s", now)
-
-
-def _note(passed: Passed, result: Visited) -> str:
-    """What people should know of a visit, by the gate and by the device."""
-    return "; ".join(filter(None, (passed.note, f"{DATA_NOTE}{result.note}" if result.note else "")))[:TEXT]
 
 
 def _verdict(report: VisitReport) -> str:

@@ -91,7 +91,7 @@ from sojourn.parts.schedules import (
     fixed_rounds,
 )
 from sojourn.parts.two_stream import FeatureMatch, Fusion, Mmd, Moon, TwoStreamPart
-from sojourn.parts.visits import Cosine, Factor, Gate, Samples, TourBounds, TourPolicy, Training
+from sojourn.parts.visits import Cosine, Evidence, Factor, Gate, Samples, TourBounds, TourPolicy, Training
 
 __all__ = [
     "Adagrad",
@@ -117,6 +117,7 @@ __all__ = [
     "Encoding",
     "Estimator",
     "EveryRound",
+    "Evidence",
     "Factor",
     "FeatureMatch",
     "FedCatArranger",

@@ -46,6 +46,7 @@ class TourPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 Factor = Annotated[float, msgspec.Meta(gt=1, le=1e9)]
 Cosine = Annotated[float, msgspec.Meta(ge=-1, le=1)]
+Evidence = Annotated[float, msgspec.Meta(ge=-3, le=1e9)]
 Samples = Annotated[int, msgspec.Meta(ge=1, le=(1 << 53) - 1)]
 
 
@@ -66,7 +67,9 @@ class TourBounds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     only too long is shortened. most_samples, most_share: how much one device may weigh. usual_samples: how many a
     device of the job has, by the median. usual_rise: the factor by which a visit made the loss on the exemplars grow in
     the round before, by the median; both factors are on top of it. most_rise: what it may grow by at most, where the
-    devices are so alike that this is less. None: no bound, or not known.
+    devices are so alike that this is less. most_evidence: how much may speak for false labels where the loss rose by
+    more than against_factor. report: whether results that break a rule are kept and only reported; damaged
+    ones are refused all the same. None: no bound, or not known.
     """
 
     deadline: Positive | None = None
@@ -78,3 +81,5 @@ class TourBounds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     usual_samples: Samples | None = None
     usual_rise: Annotated[float, msgspec.Meta(ge=1, le=1e9)] = 1.0
     most_rise: Factor | None = None
+    report: bool = False
+    most_evidence: Evidence | None = None

@@ -21,6 +21,11 @@ TOUR_LATE = "its tour is over the deadline"
 """The same for the devices of a tour that took too long."""
 UNFETCHED = "the result could not be fetched"
 OTHER = "other"
+WOULD_REFUSE = "would have been refused "
+"""How the reason of a kept visit begins that breaks a rule of the gate, where `gate = "report"`.
+
+An edge server or the coordinator writes this. A device cannot: whatever it reports begins with `DATA_NOTE`.
+"""
 DECLINED: tuple[str, ...] = get_args(VisitReason)
 LOST = {SILENT: "silent", LATE: "deadline", TOUR_LATE: "deadline", UNFETCHED: "unfetched"}
 GATE = "gate"
@@ -33,6 +38,11 @@ WORDS: dict[VisitStatus, tuple[str, ...]] = {
 """Every word, by how a visit ended; one that was kept has none."""
 OUTCOMES = tuple((status, word) for status, words in WORDS.items() for word in words)
 """All pairs of how a visit may end, and why."""
+
+
+def is_flagged(status: str, reason: str) -> bool:
+    """Whether a visit was kept only because `gate = "report"` refuses nothing."""
+    return status == "done" and reason.startswith(WOULD_REFUSE)
 
 
 def reason_word(status: VisitStatus, sentence: str) -> str:

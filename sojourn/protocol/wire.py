@@ -281,6 +281,8 @@ class RoundReport(msgspec.Struct, frozen=True):
     figures: Figures | msgspec.UnsetType = msgspec.UNSET
     """How good the model is besides accuracy and loss, by name (`sojourn.model.metrics`); unset where that was not
     measured, and before 0.7.0. What a task has no accuracy of is NaN there."""
+    flagged: Number | msgspec.UnsetType = msgspec.UNSET
+    """How many of its visits were kept only because the job's gate reports and refuses nothing."""
 
     def __post_init__(self) -> None:
         check_figures(self)

@@ -12,6 +12,7 @@ from coordinator.machine.coordinator import Coordinator
 from edge_agent.agent import Agent
 from edge_agent.training.work import Trained
 from fleet_sim.world.memory_fleet import CLOUD
+from hierarchy.edge.rules import damaged
 from sojourn.model import vectors
 from sojourn.node import node as node_module
 from sojourn.node.machine import Did, DidNot
@@ -101,10 +102,10 @@ def order_of(text: str) -> list[str]:
     [
         (silent, "lost, no sign of life for 20 s"),
         (failing, "declined, memory: no memory left"),
-        (spoiled(nan), "refused, 610 of 610 numbers are not finite"),
-        (garbage, "refused, 'model' is 700 bytes of float32, not 2440 of float32"),
-        (nothing, "refused, no model came back"),
-        (spoiled(leap), "refused, the update's norm"),
+        (spoiled(nan), "refused, by edge server site-a, because 610 of 610 numbers are not finite"),
+        (garbage, "refused, by edge server site-a, because 'model' is 700 bytes of float32, not 2440 of float32"),
+        (nothing, "refused, by edge server site-a, because no model came back"),
+        (spoiled(leap), "refused, by edge server site-a, because the update's norm"),
     ],
     ids=["silent", "declines", "nan", "garbage", "nothing", "leap"],
 )
@@ -130,13 +131,15 @@ def test_a_bad_visit_is_skipped(change, said) -> None:
 def test_the_first_visit_of_all_is_held_against_the_estimation() -> None:
     first = order_of(chain())[0]
     _, failures = run_with(chain(), {first: spoiled(leap)})
-    assert [line.startswith(f"{first}: refused, the update's norm") for line in failures] == [True]
+    assert [
+        line.startswith(f"{first}: refused, by edge server site-a, because the update's norm") for line in failures
+    ] == [True]
 
 
 def test_without_an_estimation_the_first_visit_is_held_against_the_slope_on_the_exemplars() -> None:
     text = fedavg(rounds=1, fleet__devices=4)
     fleet, failures = run_with(text, {"dev-1": spoiled(leap)})
-    said = "dev-1: refused when its model came from site site-a, the update's norm"
+    said = "dev-1: refused when its model came from site site-a, by the coordinator, because the update's norm"
     assert [line.startswith(said) for line in failures] == [True]
     assert fleet.job("job").history[0].visits == 3
 
@@ -192,7 +195,9 @@ def test_the_gate_looks_at_the_loss() -> None:
     bad = order_of(chain())[2]
     opposite = spoiled(lambda before, trained: before - 8 * (trained - before))
     _, failures = run_with(chain(gate__loss_factor=2.0), {bad: opposite})
-    assert failures[0].startswith(f"{bad}: refused, the loss on the exemplars went from ")
+    assert failures[0].startswith(
+        f"{bad}: refused, by edge server site-a, because the loss on the exemplars went from "
+    )
 
 
 def test_retry_asks_the_same_device_again() -> None:
@@ -244,7 +249,8 @@ def test_a_device_that_is_gone_for_good_costs_a_hop() -> None:
 
 def test_all_devices_fail_and_the_model_stays() -> None:
     fleet, failures = run_with(chain(rounds=2), dict.fromkeys(FOUR, spoiled(nan)))
-    assert failures == ["4 devices (dev-0, dev-1, dev-2, dev-3): refused, 610 of 610 numbers are not finite"] * 2
+    why = f"by edge server site-a, because {damaged('610 of 610 numbers are not finite')}"
+    assert failures == [f"4 devices (dev-0, dev-1, dev-2, dev-3): refused, {why}"] * 2
     assert [report.visits for report in fleet.job("job").history] == [0, 0]
     assert np.array_equal(fleet.model(), initial_model())
 

@@ -407,3 +407,72 @@ def test_compare_runs_a_custom_objective(working_folder) -> None:
 def test_a_custom_objective_that_cannot_be_used_is_refused(working_folder, changes, why) -> None:
     with pytest.raises(ConfigError, match=why):
         SimulationRun(read_simulation(CUSTOM, "a test", changes), working_folder / "refused")
+
+
+STRICT = "[gate]\nagainst_factor = 1.0001\nmost_evidence = -3.0\n"
+"""A gate that refuses whatever makes the loss rise."""
+SKEWED = TEXT.replace('feddyn"', 'fedcat"\narranger = { sets = 6 }').replace("alpha = 0.5", "alpha = 0.1")
+
+
+def simulated(text: str, folder: Path) -> SimulationRun:
+    running = SimulationRun(read_simulation(text, "a test"), folder)
+    *_, last = running.courses()
+    running.finish(last)
+    running.close()
+    running.draw()
+    return running
+
+
+def test_what_the_coordinator_refuses_is_in_every_table(tmp_path) -> None:
+    running = simulated(SKEWED + STRICT, tmp_path / "a")
+    visits, rounds = running.results.rows("visits.csv"), running.results.rows("rounds.csv")
+    refused = [row for row in visits if row["status"] == "refused"]
+    why = "by the coordinator, because the loss on the exemplars went"
+    assert any(row["reason"].startswith(why) for row in refused)
+    assert sum(row["status"] == "done" for row in visits) == sum(int(row["visits"]) for row in rounds)
+    assert len(visits) - len(refused) == sum(int(row["visits"]) for row in rounds)
+    assert sum(int(row["lost"]) for row in rounds) == len(refused)
+    page = (running.results.path / "report.html").read_text()
+    assert "No visit was lost" not in page
+    assert "by the coordinator, because" in page
+    assert "set gate = " in page
+    assert running.losses.startswith(f"{len(refused)} of {len(visits)} visits were lost")
+    log = (running.results.path / "log.txt").read_text()
+    assert "refused when its model came from site site-1, by the coordinator, because" in log
+
+
+def test_a_simulation_reports_and_refuses_nothing_unless_the_job_sets_the_gate(tmp_path) -> None:
+    report = STRICT + "report = true\n"
+    runs = [simulated(SKEWED + gate, tmp_path / str(at)) for at, gate in enumerate((report, "[gate]\non = false\n"))]
+    for ours, theirs in zip(*(weights(running.results.path) for running in runs), strict=True):
+        assert np.array_equal(ours, theirs)
+    visits = runs[0].results.rows("visits.csv")
+    flagged = [row for row in visits if row["reason"].startswith("would have been refused by the coordinator, because")]
+    assert flagged
+    assert {row["status"] for row in visits} == {"done"}
+    assert f"The gate would have refused {len(flagged)} of {len(visits)} visits: " in runs[0].losses
+    page = (runs[0].results.path / "report.html").read_text()
+    assert "What the gate would have refused, and why" in page
+    assert "No visit was lost" in page
+    assert "would have been refused" in (runs[0].results.path / "log.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("gate", "mode"),
+    [
+        ("", (True, True)),
+        ('gate = "enforce"\n', (True, False)),
+        ('gate = "off"\n', (False, False)),
+        ("gate = { loss_factor = 3.0 }\n", (True, False)),
+    ],
+)
+def test_the_gate_of_a_simulation_only_reports_by_default(gate, mode) -> None:
+    job = read_simulation(gate + TEXT, "a test").read()
+    assert (job.gate.on, job.gate.report) == mode
+    again = read_simulation(read_simulation(gate + TEXT, "a test").text, "its own text").read()
+    assert again.gate == job.gate
+
+
+def test_an_unknown_mode_of_the_gate_is_an_error_that_names_all() -> None:
+    with pytest.raises(ConfigError, match="gate = 'reprot' is not a mode of the gate: write 'enforce', 'report'"):
+        read_simulation('gate = "reprot"\n' + TEXT, "a test")

@@ -84,3 +84,13 @@ def test_lost_visits_are_one_sentence() -> None:
         "2 declined: it has no samples (device-2, device-3); 1 declined: dropped out (device-1); 1 lost (device-3)."
     )
     assert describe_losses(visits[-1:]) == ""
+
+
+def test_what_the_gate_would_have_refused_is_another_sentence() -> None:
+    why = "would have been refused by the coordinator, because the loss went from 0.1 to 0.{at}"
+    flags = [lost(f"device-{at}", why.format(at=at), "done") for at in (2, 3)]
+    own = lost("device-4", "data: would have been refused by me", "done")
+    assert describe_losses([*flags, own]) == (
+        "The gate would have refused 2 of 3 visits: 2 would have been refused, for instance: by the coordinator, "
+        "because the loss went from 0.1 to 0.2 (device-2, device-3)."
+    )

@@ -9,17 +9,20 @@ import msgspec
 import numpy as np
 import pytest
 
+from coordinator.machine.job_summaries import mishap_lines
 from coordinator.records import DevicesEstimated, RoundClosed, RoundFailed, TourPlan
 from coordinator.rounds.closing import close_round
 from coordinator.rounds.evaluation import Evaluator
 from coordinator.rounds.orders import Leg, bounds_beside, rises_of
 from coordinator.rounds.results import CloseRound
-from coordinator.rounds.tour_check import usual_rise
+from coordinator.rounds.tour_check import BY, FORGED, usual_rise
 from coordinator.state import JobState
+from hierarchy.edge.rules import damaged
 from sojourn.model import vectors
 from sojourn.protocol.envelope import pack_blob
 from sojourn.protocol.messages import Toured
 from sojourn.protocol.spec import InputSpec, ModelSpec, TensorSpec
+from sojourn.protocol.visit_words import is_flagged
 from sojourn.protocol.wire import Ref, TourId, VisitReport
 from sojourn.store.blobs import ref_of
 from sojourn.store.memory_blobs import MemoryBlobs
@@ -28,6 +31,7 @@ from tests.sojourn.protocol.examples import kit_without_graphs
 SPEC = ModelSpec((TensorSpec("w", (3,)),))
 KIT = kit_without_graphs(SPEC, InputSpec((3,)))
 DEVICES = ("a", "b", "c", "d")
+NOT_FINITE = f"refused when its model came from site site, {BY} {damaged('1 of 3 numbers are not finite')}"
 SAMPLES = {"a": 32, "b": 64, "c": 96, "d": 32}
 
 
@@ -106,7 +110,7 @@ def test_a_model_that_cannot_be_is_left_out_and_named(numbers, words) -> None:
     home.brings(1, numbers, home.report("b", 2.0))
     closed = home.close()
     assert home.model(closed) == mean(a=32, c=96, d=32)
-    assert closed.report.failures[0].startswith(f"b: refused when its model came from site site, {words}")
+    assert closed.report.failures[0].startswith(f"b: refused when its model came from site site, {BY} {words}")
     assert closed.report.tours == 3
 
 
@@ -116,7 +120,7 @@ def test_with_the_gate_off_a_long_way_counts_and_a_model_that_is_not_finite_does
     home.brings(2, [np.nan, 0, 0], home.report("c", 3.0))
     closed = home.close()
     assert home.model(closed) == [pytest.approx((32 * 1 + 64 * 500 + 32 * 4) / 128), 0, 0]
-    assert closed.report.failures == ("c: refused when its model came from site site, 1 of 3 numbers are not finite",)
+    assert closed.report.failures == (f"c: {NOT_FINITE}",)
 
 
 def test_a_vector_of_another_length_does_not_end_the_job() -> None:
@@ -133,7 +137,7 @@ def test_a_model_that_nobody_made_counts_for_nothing() -> None:
     home.brings(1, [9, 0, 0], home.report("a", 1.0), samples=1000)  # not one of that tour's devices
     closed = home.close()
     assert home.model(closed) == mean(c=96, d=32)
-    why = "is refused, it has a model, and no visit that is said to have made it"
+    why = f"is refused, {BY} it has a model, but its site reports no visit that made it; {FORGED}"
     assert {f"site site: its tour of a {why}", f"site site: its tour of b {why}"} < set(closed.report.failures)
 
 
@@ -280,8 +284,59 @@ def test_an_estimation_tells_how_far_visits_go_and_a_signature_that_was_chosen_i
     kept = {name: np.frombuffer(home.blobs.read(ref.digest), "<f4").tolist() for name, ref in found.weights.items()}
     assert kept == {"a": [1, 0, 0], "b": [2, 0, 0], "c": [3, 0, 0]}
     assert found.silent == ("d",)
-    assert found.failures == (
-        "d: not estimated: refused when its model came from site site, 1 of 3 numbers are not finite",
-    )
+    assert found.failures == (f"d: not estimated: {NOT_FINITE}",)
     home.state.apply(found)
     assert home.state.norms == found.norms != ()
+
+
+def tour_of_two(settings: dict[str, Any] | None = None) -> Home:
+    """A tour of a and b besides those of c and d."""
+    home = Home(settings)
+    together = TourPlan(0, "site", ("a", "b"), start=home.tours[0].start)
+    home.tours = home.state.tours = (together, *home.tours[2:])
+    del home.state.arrived[1]
+    return home
+
+
+def test_every_visit_of_a_refused_tour_counts_as_lost() -> None:
+    home = tour_of_two()
+    home.brings(0, [np.nan, 0, 0], home.report("a", 1.0), msgspec.structs.replace(home.report("b", 1.0), hop=1))
+    closed = home.close()
+    assert (closed.report.visits, closed.report.lost, closed.report.flagged) == (2, 2, msgspec.UNSET)
+    assert closed.report.failures[0].startswith(f"site site: its tour of a, b is refused, {BY} 1 of 3 numbers")
+    assert [(it.device, it.status) for it in closed.visited or ()] == [
+        ("a", "refused"), ("b", "refused"), ("c", "done"), ("d", "done"),
+    ]  # fmt: skip
+    assert all((it.reason or "").startswith(BY) for it in (closed.visited or ())[:2])
+    logged = [say.text for say in mishap_lines(closed, ())]
+    assert logged == [f"job job round {closed.report.round}: {line}" for line in closed.report.failures]
+
+
+def test_gate_report_refuses_nothing_and_names_it() -> None:
+    home, off = Home({"gate": "report"}), Home({"gate": "off"})
+    for it in (home, off):
+        it.brings(1, [500, 0, 0], it.report("b", 500.0, 2**50))
+    closed, same = home.close(), off.close()
+    assert home.model(closed) == off.model(same)
+    assert (closed.report.visits, closed.report.lost, closed.report.flagged) == (4, 0, 1)
+    (line,) = closed.report.failures
+    assert line.startswith(f"b: would have been refused {BY} the update's norm, 500, is over the ")
+    assert 'set gate = "report"' in line
+    assert [it.device for it in closed.visited or () if is_flagged(it.status, it.reason)] == ["b"]
+
+
+def test_gate_report_refuses_a_model_that_is_not_finite() -> None:
+    home = Home({"gate": "report"})
+    home.brings(2, [np.nan, 0, 0], home.report("c", 3.0))
+    closed = home.close()
+    assert home.model(closed) == mean(a=32, b=64, d=32)
+    assert closed.report.failures == (f"c: {NOT_FINITE}",)
+    assert (closed.report.lost, closed.report.flagged) == (1, msgspec.UNSET)
+
+
+def test_gate_report_flags_every_visit_of_a_tour() -> None:
+    home = tour_of_two({"gate": "report"})
+    home.brings(0, [500, 0, 0], home.report("a", 1.0), msgspec.structs.replace(home.report("b", 1.0), hop=1))
+    closed = home.close()
+    assert (closed.report.visits, closed.report.lost, closed.report.flagged) == (4, 0, 2)
+    assert closed.report.failures[0].startswith("site site: its tour of a, b would have been refused by the coord")

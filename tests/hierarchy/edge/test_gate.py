@@ -9,6 +9,7 @@ import pytest
 from hierarchy.edge.exemplar_view import ExemplarViews
 from hierarchy.edge.gate import Check, Failed, Passed, Wrap, Wrapped, perform, unfit
 from hierarchy.edge.merge import Merged, WaveMerge
+from hierarchy.edge.rules import by_rule, damaged
 from sojourn.errors import InvalidBlob
 from sojourn.model import vectors
 from sojourn.model.exemplars import Exemplars
@@ -98,7 +99,7 @@ def test_a_result_without_a_good_extra_vector_fails_the_gate(extra, words) -> No
     desk = Desk()
     result = {"model": desk.save(END)} | ({"control_delta": desk.save(extra)} if extra else {})
     failed = desk.check(result, {"model": desk.save(START), "control_delta": desk.save([3e38, 0, 0])}, task())
-    assert failed == Failed(words)
+    assert failed == Failed(str(damaged(words)))
 
 
 def test_an_extra_vector_of_another_length_fails_the_gate() -> None:
@@ -197,13 +198,16 @@ class Looking(Desk):
         self.blobs.put(shown, self.exemplars.digest)
         self.views = ExemplarViews(Distance)
 
-    def judge(self, end, norms=(), clip=True, objective=None, **changes):
+    def judge(self, end, norms=(), clip=True, objective=None, report=False, **changes):
         of = task(objective=objective or Sgd())
-        bounds = TourBounds(against_factor=1.2, least_cosine=-0.5, clip=clip)
+        bounds = TourBounds(against_factor=1.2, least_cosine=-0.5, clip=clip, report=report)
         checkpoint, result = {"model": self.save(START)}, {"model": self.save(end)}
         gate = Gate(norm_factor=10.0, loss_factor=2.0)
         work = Check(self.kit, result, checkpoint, self.exemplars, gate, norms, of, 32, bounds=bounds)
         return perform(msgspec.structs.replace(work, **changes), self.blobs, self.views)
+
+
+TOO_LONG = Failed(str(by_rule("the update's norm, 2, is over the 0.5 that its steps allow", "norm_factor")), 2.0)
 
 
 class Distance(Graphs):
@@ -226,18 +230,16 @@ def test_an_update_that_is_only_too_long_is_shortened_to_what_is_allowed() -> No
     assert done.norm == pytest.approx(0.5)
     assert done.note == "the update's norm, 2, is over the 0.5 that its steps allow: it was shortened to that"
     assert done.rise == 0.25
-    assert desk.judge([1, 2, 1], norms=(0.05,), clip=False) == Failed(
-        "the update's norm, 2, is over the 0.5 that its steps allow", 2.0
-    )
+    assert desk.judge([1, 2, 1], norms=(0.05,), clip=False) == TOO_LONG
 
 
 def test_one_that_is_too_long_in_the_wrong_direction_is_refused() -> None:
     desk = Looking()
     done = desk.judge([1, 2, 9], norms=(0.05,))
     assert isinstance(done, Failed)
-    assert done.reason == (
+    assert done.reason.startswith(
         "the update's norm, 6, is over the 0.5 that its steps allow: it was shortened to that, and the loss on the "
-        "exemplars went from 1 to 2.25"
+        "exemplars went from 1 to 2.25, "
     )
     assert (done.norm, done.rise) == (6.0, 2.25)
 
@@ -246,7 +248,7 @@ def test_one_that_is_too_long_in_the_wrong_direction_is_refused() -> None:
 def test_where_more_than_the_model_goes_by_an_update_it_is_not_shortened(objective) -> None:
     desk = Looking()
     done = desk.judge([1, 2, 1], norms=(0.05,), objective=objective)
-    assert done == Failed("the update's norm, 2, is over the 0.5 that its steps allow", 2.0)
+    assert done == TOO_LONG
 
 
 def test_the_first_update_of_all_is_held_against_the_first_step_on_the_exemplars() -> None:
@@ -325,3 +327,21 @@ def test_the_state_of_a_difference_stands_as_it_is(encoding) -> None:
     wrapped = perform(Wrap(ref_of(data), start, passed.vectors, task(encoding, objective=Sgd())), blobs)
     assert isinstance(wrapped, Wrapped)
     assert vectors.load(blobs, wrapped.vectors["model"], STATEFUL)[3:].tolist() == [np.float32(0.3), np.float32(0.7)]
+
+
+def test_gate_report_keeps_a_long_update_whole_and_flags_it() -> None:
+    done = Looking().judge([1, 2, 1], norms=(0.05,), clip=False, report=True)
+    assert isinstance(done, Passed)
+    assert (done.norm, done.note) == (2.0, "")
+    assert done.flagged == TOO_LONG.reason
+
+
+def test_gate_report_keeps_an_update_against_the_exemplars_and_flags_it() -> None:
+    done = Looking().judge([1, 2, 5], norms=(0.5,), report=True)
+    assert isinstance(done, Passed)
+    assert done.flagged.startswith("the loss on the exemplars went from 1 to 9, ")
+    assert not Looking().judge([1, 2, 2.5], norms=(0.5,), report=True).flagged
+
+
+def test_gate_report_refuses_a_result_that_is_not_finite() -> None:
+    assert isinstance(Looking().judge([1, 2, np.nan], norms=(0.5,), report=True), Failed)

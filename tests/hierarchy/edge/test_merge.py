@@ -231,7 +231,7 @@ def test_a_gate_that_refuses_leaves_the_others_alone() -> None:
     bench.hear(device("a"), Visited(visit_id(0), {"model": result("a0")}, 30, {}))
     bench.tell(Pulled(result("a0").digest))
     effects = bench.tell(Did(bench.work, Failed("not finite")))
-    assert Send(device("a"), Discarded(visit_id(0), "not finite")) in effects
+    assert Send(device("a"), Discarded(visit_id(0), "by edge server e, because not finite")) in effects
     assert merge_in(bench.answers("b")).models == (result("b1"),)
 
 

@@ -309,7 +309,7 @@ def test_a_lost_visit(policy, spares, then, how) -> None:
         case "gate":
             bench.visited("a", visit_id(0))
             effects = bench.tell(Did(bench.work, Failed("not finite")))
-            assert Send(device("a"), Discarded(visit_id(0), "not finite")) in effects
+            assert Send(device("a"), Discarded(visit_id(0), "by edge server e, because not finite")) in effects
         case "gone":
             bench.hear(device("a"), Visited(visit_id(0), {"model": result("a")}, 5, {}))
             effects = bench.tell(PullFailed(result("a").digest, "gone"))
