@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from sojourn.data.column_names import FoundColumns
     from sojourn.data.labels import Labels
     from sojourn.data.series import Series
     from sojourn.data.source import Form, Purpose
-    from sojourn.protocol.spec import InputSpec
+    from sojourn.protocol.spec import InputSpec, TableSpec
     from sojourn.protocol.task import TaskSpec
 
 _BLOCK = 1024
@@ -47,6 +48,7 @@ class SampleForm:
     input: InputSpec
     classes: tuple[str, ...]
     task: TaskSpec | UnsetType = UNSET
+    table: TableSpec | UnsetType = UNSET
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class Content:
     where there are no labels `which` is -1. targets are the numbers that samples are compared with, a row for each, and
     target_names what their columns are called; labels that are numbers are targets as well. Where x are the steps of
     series, `series` says how they follow each other.
+    table has the names of the columns, where the source is a table: of a CSV file without a header it has none.
     labelled_by says where the labels or targets come from and why, or what the source has instead ("no array 'y'");
     guessed, that neither the file nor its owner said so.
     """
@@ -73,6 +76,7 @@ class Content:
     targets: NDArray[np.generic] | None = None
     target_names: tuple[str, ...] = ()
     series: Series | None = None
+    table: FoundColumns | None = None
 
 
 @dataclass(frozen=True)

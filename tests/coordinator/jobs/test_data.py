@@ -38,7 +38,7 @@ def public(folder: Path, **data: Any) -> PublicData:
     draw = np.random.default_rng(3)
     rows = [f"{at % 2},{draw.integers(0, 17)},{16 * (at % 9 == 0)}" for at in range(60)]
     (folder / "test.csv").write_text("\n".join(rows))
-    settings = {"test": str(folder / "test.csv"), "exemplars_per_class": 5, **data}
+    settings = {"test": str(folder / "test.csv"), "exemplars_per_class": 5, "by_position": True, **data}
     return public_data(JobSettings(name="job", data=validated(settings, JobData, "job.toml")))
 
 

@@ -71,7 +71,7 @@ def test_cells_that_are_empty_or_nan_are_missing(tmp_path: Path) -> None:
         ("a,b,load\n" + ROWS, TWO, {}, r"no column 'temp', which the job predicts"),
         ("a,b,load\n" + ROWS, TWO, {"targets": ("load",)}, r"data\.targets names 1 columns .*'load', 'temp': name one"),
         ("a,b,load\n" + ROWS, TWO, {"targets": ("load", 3)}, r"names a column of .* twice"),
-        ("a,b,load\n" + ROWS, ONE, {"targets": ("kw",)}, r"no column 'kw', but 3 columns and the header a, b, load"),
+        ("a,b,c\n" + ROWS, ONE, {"targets": ("kw",)}, r"no column 'kw', but 3 columns and the header a, b, c"),
         ("a,b,load\n" + ROWS, ONE, {"ignore": ("id",)}, r"no column 'id'"),
         ("a,load\n1,2\n", ONE, {}, r"samples of shape \(1,\), the model expects \(2,\)"),
         ("1,2\n", TWO, {}, r"has 2 columns, and 2 of them would be what the job predicts"),
