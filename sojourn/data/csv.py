@@ -12,6 +12,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+import msgspec
 import numpy as np
 
 from sojourn.data.column_names import FoundColumns, no_names, places_of
@@ -61,6 +62,7 @@ def read_features(settings: DataSettings, form: Form, text: TextIO | None = None
     wanted = prod(form.input.shape)
     with _rows(settings.path, text) as rows:
         head = next(rows, [])
+        settings = _as_far_as_there(settings, [name.strip() for name in head])
         places, headed = _places(head, settings, form, wanted)
         values = array("f")
         for line, row in enumerate(_from(head, rows, headed), start=2 if headed else 1):
@@ -69,6 +71,21 @@ def read_features(settings: DataSettings, form: Form, text: TextIO | None = None
                 raise DataError(f"{settings.path}, line {line}: {wanted} numbers are expected")
             values.extend(map(float, cells))
     return np.frombuffer(values, dtype=np.float32).reshape(-1, wanted)
+
+
+def _as_far_as_there(settings: DataSettings, names: list[str]) -> DataSettings:
+    """The settings without columns to leave out that a file does not have: it may hold less than one to train on."""
+
+    def there(each: str | int | None) -> bool:
+        return not isinstance(each, str) or each in names or each.isdecimal() or each in ("first", "last")
+
+    found: DataSettings = msgspec.structs.replace(
+        settings,
+        ignore=tuple(each for each in settings.ignore if there(each)),
+        time=settings.time if there(settings.time) else None,
+        series=settings.series if there(settings.series) else None,
+    )
+    return found
 
 
 def _places(head: list[str], settings: DataSettings, form: Form, wanted: int) -> tuple[tuple[int, ...], bool]:
