@@ -20,6 +20,7 @@ from edge_agent.training.child import environment
 from sojourn.data.data_survey import DataSurvey
 from sojourn.data.source import DataSettings
 from sojourn.errors import MachineError, SojournError
+from sojourn.protocol.spec import TableSpec
 from sojourn.protocol.task import TaskSpec
 
 _PATIENCE = 300.0
@@ -35,6 +36,7 @@ class TrainingTrial(msgspec.Struct, frozen=True):
     begun: float
     readable: tuple[str, ...] = ()
     task: TaskSpec | None = None
+    table: TableSpec | None = None
 
 
 class TrialResult(msgspec.Struct, frozen=True):
@@ -56,9 +58,10 @@ def tried(
     seconds: float = 1.0,
     readable: tuple[str, ...] = (),
     task: TaskSpec | None = None,
+    table: TableSpec | None = None,
 ) -> TrialResult:
-    """Start a worker on trial, and return what it found; data is read for the task, if one is known."""
-    trial = TrainingTrial(data, threads, batch, seconds, time.monotonic(), readable, task)
+    """Start a worker on trial, and return what it found; data is read for the task and the table of a job, if known."""
+    trial = TrainingTrial(data, threads, batch, seconds, time.monotonic(), readable, task, table)
     order = msgspec.json.encode(trial).decode()
     command = [sys.executable, "-P", "-m", "edge_agent.setup.training_trial", order]
     try:
@@ -80,7 +83,7 @@ def perform(trial: TrainingTrial) -> TrialResult:
     parameters = 0
     from sojourn.data.summary import survey  # noqa: PLC0415  # numpy comes with it
 
-    found = survey(trial.data, trial.task)
+    found = survey(trial.data, trial.task, trial.table)
     try:
         import edge_agent.training.trainer  # noqa: F401, PLC0415
         from sojourn.model import workload  # noqa: PLC0415
