@@ -141,8 +141,9 @@ def fit(content: Content, form: Form, part: Purpose = "train") -> Samples:
     """
     source = content.source
     if not len(content.which):
-        nothing = _nothing(content, form, content.skipped)
-        raise nothing if content.skipped else DataError(f"{source}: there are no samples in it")
+        reasons = (*content.skipped, *(f"{each.what}: {each.detail}; to do: {each.remedy}" for each in content.doubts))
+        nothing = _nothing(content, form, reasons)
+        raise nothing if reasons else DataError(f"{source}: there are no samples in it")
     if form.task and form.task.kind in ("forecast", "tokens") and not _is_cut(content, form.input, form.task):
         return _cut(content, form.input, form.task)
     targets = _targets(content, form, part)

@@ -50,7 +50,8 @@ def survey(settings: DataSettings, task: TaskSpec | None = None, table: TableSpe
             content = series_in(content) if task and task.kind == "forecast" and not content.series else content
             shape, values = tuple(int(size) for size in content.x.shape[1:]), range_of(content.x)
         if not len(content.which):
-            raise DataError(f"{settings.path} holds no samples: put some there, a visit without any is declined")
+            why = "".join(f". {each.what} ({each.detail}); to do: {each.remedy}" for each in content.doubts)
+            raise DataError(f"{settings.path} holds no samples: put some there, a visit without any is declined{why}")
         _check(content, task)
     except (DataError, MemoryError) as error:
         text = str(error) or f"{settings.path}: there is not enough memory to read it"
