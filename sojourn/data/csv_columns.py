@@ -337,8 +337,8 @@ def _label(names: list[str], left: list[int], settings: DataSettings, asked: Ask
     wanted, last = settings.label, len(names) - 1
     of_job = asked.table.label if asked.table else None
     if of_job is not None and settings.header is not False and of_job in (names[at] for at in left):
-        at = next(at for at in left if names[at] == of_job)
-        return at, f"column {of_job!r} ({at + 1} of {len(names)}), as the job names it", True
+        place = next(at for at in left if names[at] == of_job)
+        return place, f"column {of_job!r} ({place + 1} of {len(names)}), as the job names it", True
     if wanted is None:
         at = None if settings.header is False else _named(names, left)
         if at is not None:
@@ -349,10 +349,10 @@ def _label(names: list[str], left: list[int], settings: DataSettings, asked: Ask
     if isinstance(wanted, str) and wanted in names and settings.header is not False:
         at = names.index(wanted)
         return at, f"column {wanted!r} ({at + 1} of {len(names)}), as data.label says", True
-    place = _place(str(wanted).strip(), last)
-    if place is None:
+    chosen = _place(str(wanted).strip(), last)
+    if chosen is None:
         raise _absent(wanted, names, settings, "data.label")
-    return place, f"column {place + 1} of {len(names)}, as data.label says", False
+    return chosen, f"column {chosen + 1} of {len(names)}, as data.label says", False
 
 
 def _all_numbers(names: Sequence[str]) -> bool:

@@ -66,10 +66,11 @@ def run(folder: Path, devices: dict[str, DataSettings], *jobs: str) -> tuple[lis
 
 def test_devices_with_columns_in_other_orders_train_the_same_model(tmp_path: Path) -> None:
     found = []
-    for folder, second, settings in (
+    cases: tuple[tuple[str, Sequence[str], dict[str, Any]], ...] = (
         ("same", COLUMNS, {}),
         ("other", ("site", "load", "state", "rpm", "note", "temp"), {"label": "load"}),
-    ):
+    )
+    for folder, second, settings in cases:
         place = tmp_path / folder
         place.mkdir()
         devices = {

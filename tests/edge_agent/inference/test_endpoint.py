@@ -137,7 +137,7 @@ def test_predictions_of_rows_by_name(tmp_path: Path) -> None:
     table = TableSpec(("temp", "rpm", "load"), "state")
     site.shop.serve(1, card=card_of(1, line="pumps", table=table))
     try:
-        rows = [{"rpm": 1, "load": 0, "temp": 0}, {"load": 1, "temp": 0, "rpm": 0, "state": "ok"}]
+        rows: list[dict[str, Any]] = [{"rpm": 1, "load": 0, "temp": 0}, {"load": 1, "temp": 0, "rpm": 0, "state": "ok"}]
         for x, classes in ((rows, ["dog", "owl"]), (rows[0], ["dog"])):
             status, answer = site.predict(x, "pumps")
             assert (status, answer["classes"]) == (200, classes)

@@ -122,8 +122,10 @@ def test_columns_that_are_not_used_are_logged_once(tmp_path: Path, caplog: pytes
 
 
 def save(folder: Path, *names: str, **arrays: Any) -> DataSettings:
-    found = {"feature_names": np.array(names)} if names else {}
-    np.savez(folder / "data.npz", **({"x": [[2, 1], [4, 3]], "y": ["ok", "worn"]} | arrays | found))
+    found: dict[str, Any] = {"x": [[2, 1], [4, 3]], "y": ["ok", "worn"], **arrays}
+    if names:
+        found["feature_names"] = np.array(names)
+    np.savez(folder / "data.npz", **found)
     return DataSettings(path=str(folder / "data.npz"))
 
 
