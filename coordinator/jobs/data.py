@@ -72,7 +72,7 @@ def public_data(job: JobSettings) -> PublicData:
     data, task = job.data, None if job.task.plain else asked_task(job.task)
     test = _read(data.test, "test", data, task, data.asked) if data.test else None
     found = table_of(test.source, test.table) if test and test.table and test.table.columns else data.asked
-    found = found and msgspec.structs.replace(found, by_position=data.by_position)
+    found = found and msgspec.structs.replace(found, by_position=data.by_position or data.columns is not None)
     shown = _read(data.exemplars, "train", data, task, found) if data.exemplars else None
     made = public_side(data, job.seed, test, shown) if task is None else _public_task(job, test, shown)
     return replace(made, table=job_table(data, made, [each for each in (test, shown) if each is not None]))
