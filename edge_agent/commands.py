@@ -14,7 +14,7 @@ from edge_agent.joining.commands import join
 from edge_agent.owner.commands import mandates
 from edge_agent.setup.commands import init, preflight
 from sojourn import options
-from sojourn.settings import broker_flags
+from sojourn.settings import broker_flags, data_flags
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Run the agent of a device.")
 app.command()(init)
@@ -41,6 +41,10 @@ def run(
     label: options.Label = None,
     header: options.Header = None,
     scale: options.Scale = None,
+    target: options.Target = None,
+    ignore: options.Ignore = None,
+    time: options.Time = None,
+    series: options.Series = None,
     store: options.Store = None,
     threads: Annotated[int | None, typer.Option(help="Threads to train with.", show_default="one per core")] = None,
     edge: Annotated[list[str] | None, typer.Option(help="Listen only to this edge server; may be repeated.")] = None,
@@ -67,7 +71,7 @@ def run(
         "name": name,
         "fleet": fleet,
         "broker": broker_flags(broker, username, password_file),
-        "data": {"path": data, "label": label, "header": header, "scale": scale},
+        "data": data_flags(data, label, header, scale, target, ignore, time, series),
         "store": store,
         "threads": threads,
         "edges": edge or None,

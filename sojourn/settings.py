@@ -101,6 +101,29 @@ def broker_flags(address: str | None, username: str | None = None, password_file
     return flags if address is None else {**flags, **broker_table(address)}
 
 
+def data_flags(
+    path: str | None,
+    label: str | None,
+    header: bool | None,  # as the options of a command are
+    scale: str | None,
+    targets: list[str] | None,
+    ignore: list[str] | None,
+    time: str | None,
+    series: str | None,
+) -> dict[str, Any]:
+    """A `[data]` table from what the command line says."""
+    return {
+        "path": path,
+        "label": label,
+        "header": header,
+        "scale": scale,
+        "targets": targets or None,
+        "ignore": ignore or None,
+        "time": time,
+        "series": series,
+    }
+
+
 def broker_table(address: str) -> dict[str, Any]:
     """The `[broker]` table that an address stands for: `host`, `host:port`, `mqtt://host:port` or `mqtts://host:port`."""
     scheme, mark, rest = address.strip().rpartition("://")

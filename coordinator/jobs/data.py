@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import distribution
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from coordinator.jobs.settings import DIGITS
 from coordinator.jobs.task_data import asked_task, cut, packed, task_data
+from sojourn.data.column_names import table_of
 from sojourn.data.doubts import doubts_of
 from sojourn.data.labels import classes_of
 from sojourn.data.samples import SampleForm, content_of, fit, natural_shape
@@ -19,7 +22,7 @@ from sojourn.data.source import read_content
 from sojourn.errors import DataError
 from sojourn.model.exemplars import Exemplars
 from sojourn.protocol.limits import MOST_FIGURE
-from sojourn.protocol.spec import InputSpec, ValueRange
+from sojourn.protocol.spec import InputSpec, TableSpec, ValueRange
 from sojourn.randomness import generator
 
 if TYPE_CHECKING:
@@ -50,6 +53,8 @@ class PublicData:
     """What is learnt, where it is no plain classification."""
     scaling: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     """Mean and deviation of the exemplars' targets, by channel."""
+    table: TableSpec | None = None
+    """The columns of a sample by name, where it is a row of a table."""
 
     @property
     def output(self) -> tuple[int, ...]:
@@ -65,9 +70,32 @@ class PublicData:
 def public_data(job: JobSettings) -> PublicData:
     """Read what the job names; exemplars come from their own file, or are cut from the test set and never tested on."""
     data, task = job.data, None if job.task.plain else asked_task(job.task)
-    test = _read(data.test, "test", data, task) if data.test else None
-    shown = _read(data.exemplars, "train", data, task) if data.exemplars else None
-    return public_side(data, job.seed, test, shown) if task is None else _public_task(job, test, shown)
+    test = _read(data.test, "test", data, task, data.asked) if data.test else None
+    found = table_of(test.source, test.table) if test and test.table and test.table.columns else data.asked
+    found = found and msgspec.structs.replace(found, by_position=data.by_position or data.columns is not None)
+    shown = _read(data.exemplars, "train", data, task, found) if data.exemplars else None
+    made = public_side(data, job.seed, test, shown) if task is None else _public_task(job, test, shown)
+    return replace(made, table=job_table(data, made, [each for each in (test, shown) if each is not None]))
+
+
+def job_table(data: JobData, made: PublicData, files: list[Content]) -> TableSpec | None:
+    """The columns by which devices match theirs; None where a sample is not a row of a table."""
+    shape, kind = made.input.shape, made.task.kind if made.task else "classification"
+    found = next((table_of(each.source, each.table) for each in files if each.table and each.table.columns), None)
+    for each in files:
+        if each.table and not each.table.columns and data.columns is None and not data.by_position:
+            raise DataError(
+                f"{each.source} has no header, and devices match columns by name: add a header line, or list the "
+                "columns in data.columns, or set data.by_position = true if every table has the same order"
+            )
+    if found is None and data.columns is None and (kind == "tokens" or len(shape) != (2 if kind == "forecast" else 1)):
+        return None
+    table = found or TableSpec(data.columns or ())
+    wanted = shape[-1] if kind == "forecast" else prod(shape)
+    if table.columns and len(table.columns) != wanted:
+        raise DataError(f"data.columns names {len(table.columns)} columns, and a sample of the job has {wanted} values")
+    label = table.label if kind in ("classification", "multilabel", "reconstruction") else None
+    return msgspec.structs.replace(table, label=label or data.label_name, by_position=data.by_position)
 
 
 def _public_task(job: JobSettings, tested: Content | None, shown: Content | None) -> PublicData:
@@ -153,13 +181,15 @@ def digits_split(*, train: bool) -> tuple[NDArray[np.float32], NDArray[np.int64]
     return (x[~tested], y[~tested]) if train else (x[tested], y[tested])
 
 
-def _read(name: str, part: Purpose, data: JobData, task: TaskSpec | None = None) -> Content:
+def _read(
+    name: str, part: Purpose, data: JobData, task: TaskSpec | None = None, table: TableSpec | None = None
+) -> Content:
     if name == DIGITS:
         return content_of(*digits_split(train=part == "train"), tuple(str(digit) for digit in range(10)), name)
     if not Path(name).exists():
         raise DataError(f"{name}: there is no such file on the coordinator's machine")
     wanted = InputSpec(data.input, data.dtype) if data.input else None
-    return read_content(data.files(name), part, wanted, data.classes, task)
+    return read_content(data.files(name), part, wanted, data.classes, task, table)
 
 
 def _shape(files: list[Content], data: JobData) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from sojourn.data.source import DataSettings
 from sojourn.errors import ConfigError
 from sojourn.parts import Count, Encoding, Natural, NotNegative, fixed_rounds
 from sojourn.protocol.limits import MOST_FIGURE
-from sojourn.protocol.spec import Shape
+from sojourn.protocol.spec import MOST_COLUMNS, ColumnName, Shape, TableSpec
 from sojourn.protocol.topics import check_name
 from sojourn.settings import Texts, named_table, parse, validated
 
@@ -124,6 +124,12 @@ class JobData(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """The column of these CSV files with the time of each row of a series. Example: `"time"`."""
     series: str | int | None = None
     """The column of these CSV files that tells several series apart. Example: `"machine"`."""
+    columns: Annotated[tuple[ColumnName, ...], msgspec.Meta(max_length=MOST_COLUMNS)] | None = None
+    """The columns of a table with the values of a sample, in the model's order. By default those in the header of the
+    test set. Every device matches the columns of its own file with these names. Example: `["temp", "rpm"]`."""
+    by_position: bool = False
+    """Accept CSV files without a header, here and on devices, and NPZ tables without column names: their columns are
+    taken in the job's order, which Sojourn cannot check. Example: `true`."""
     range: tuple[float, float] | None = None
     """The least and the largest value that devices may have; one with others declines. Example: `[0, 16]`."""
 
@@ -132,6 +138,22 @@ class JobData(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             scaling_of(self.scale)
         if self.range is not None and not -MOST_FIGURE <= self.range[0] < self.range[1] <= MOST_FIGURE:
             raise ValueError("range is the least and the largest value, such as [0, 16]")
+
+        if self.columns is not None and len(set(self.columns)) < len(self.columns):
+            raise ValueError("columns has a name twice")
+
+    @property
+    def asked(self) -> TableSpec | None:
+        """By which columns the job's own files are read: those that it lists, in their order."""
+        if self.columns is None:
+            return None
+        return TableSpec(self.columns, self.label_name, by_position=True)
+
+    @property
+    def label_name(self) -> str | None:
+        """The label column by its name, if the job file gives one."""
+        by_place = not isinstance(self.label, str) or self.label in ("first", "last") or self.label.isdecimal()
+        return None if by_place else str(self.label)
 
     def files(self, path: str) -> DataSettings:
         """How one of the job's files is read."""

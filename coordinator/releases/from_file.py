@@ -14,6 +14,7 @@ from coordinator.jobs.task_data import asked_task, packed, task_data
 from coordinator.jobs.task_settings import TaskSettings
 from coordinator.releases.adopting import ROWS, adopt, made_up
 from coordinator.releases.making import COMPARED, Material, make
+from sojourn.data.column_names import table_of
 from sojourn.data.labels import classes_of
 from sojourn.data.source import DataSettings, read_content
 from sojourn.data.targets import NO_LABELS
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from coordinator.releases.adopting import Adopted
     from coordinator.releases.file import ReleaseFile
     from coordinator.releases.making import Wanted
+    from sojourn.data.samples import Content
+    from sojourn.protocol.spec import TableSpec
 
 EXEMPLARS = 10
 """Of each class, where there are that many: they calibrate and are not tested on."""
@@ -60,7 +63,8 @@ def from_file(
         else "no samples were given"
     )
     about = {"model": path.name[:2000], "data": "; ".join((words, *(given.skipped if given else ())))[:2000]}
-    return make(Material(adopted.graph, adopted.input, classes, shown, test), wanted, rows, None, about)
+    table = given.table if given else None
+    return make(Material(adopted.graph, adopted.input, classes, shown, test, table=table), wanted, rows, None, about)
 
 
 def _regressor(
@@ -71,11 +75,12 @@ def _regressor(
     if samples is None and wanted.encoding == "int8":
         raise ConfigError("int8 needs --samples: some calibrate it, others tell what it costs")
     task, shown, test = TaskSpec("regression", (len(targets),), Target((len(targets),)), Strata(1), targets), None, None
+    table = None
     words = "no samples were given"
     if samples is not None:
         settings = TaskSettings(kind="regression", targets=targets)
         content = read_content(samples, "test", adopted.input, None, asked_task(settings))
-        data = JobData(input=adopted.input.shape, dtype=adopted.input.dtype)
+        data, table = JobData(input=adopted.input.shape, dtype=adopted.input.dtype), _table(content)
         found = task_data(settings, data, 0, content, None)
         shown, test = (
             packed(each, found.task, data.dtype, test=False) for each in (found.exemplars, found.test) if each
@@ -86,7 +91,7 @@ def _regressor(
         )
     rows = shown.arrays()[0][:COMPARED] if shown else made_up(adopted.input, ROWS)
     about = {"model": path.name[:2000], "data": words[:2000]}
-    return make(Material(adopted.graph, adopted.input, (), shown, test, task), wanted, rows, None, about)
+    return make(Material(adopted.graph, adopted.input, (), shown, test, task, table), wanted, rows, None, about)
 
 
 def _read(
@@ -111,4 +116,10 @@ def _read(
         dtype=adopted.input.dtype,
         exemplars_per_class=max(1, min(EXEMPLARS, samples // (2 * present))),
     )
-    return public_side(data, 0, content if by_name else replace(content, names=numbers), None)
+    made = public_side(data, 0, content if by_name else replace(content, names=numbers), None)
+    return replace(made, table=_table(content))
+
+
+def _table(content: Content) -> TableSpec | None:
+    """The columns of the samples by name: the model takes them in this order."""
+    return table_of(content.source, content.table) if content.table and content.table.columns else None

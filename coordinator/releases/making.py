@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sojourn.model.answers import Answer
     from sojourn.model.exemplars import Exemplars
     from sojourn.protocol.release_messages import MakeRelease
-    from sojourn.protocol.spec import InputSpec, Kit
+    from sojourn.protocol.spec import InputSpec, Kit, TableSpec
     from sojourn.protocol.task import TaskSpec
 
 INT8_TOLERANCE = 0.05
@@ -70,6 +70,8 @@ class Material:
     test: Exemplars | None
     task: TaskSpec | None = None
     """What was learnt, where it is no plain classification."""
+    table: TableSpec | None = None
+    """The columns of a sample by name, where it is a row of a table."""
 
     @property
     def learns(self) -> TaskSpec:
@@ -112,7 +114,7 @@ def from_job(
     quantile = QUANTILE if asked.quantile is msgspec.UNSET else asked.quantile
     wanted = Wanted(asked.line, asked.version, asked.encoding, asked.notes, asked.max_loss, quantile)
     graph = bake(kit, vector, scored=kit.learns.kind == "reconstruction")
-    material = Material(graph, kit.input, kit.classes, shown, test, kit.task or None)
+    material = Material(graph, kit.input, kit.classes, shown, test, kit.task or None, kit.table or None)
     options = f" {json.dumps(job.model.options)}" if job.model.options else ""
     source = Path(job.data.test or job.data.exemplars or "").name
     about = {
@@ -153,7 +155,8 @@ def make(
         accuracy=encoded.figures.get("accuracy", nan) if plain else nan, accuracy_lost=encoded.lost if plain else 0.0,
         tested=encoded.tested, checked=checked, task=material.task or msgspec.UNSET,
         figures={name: within(each, LOSS) for name, each in encoded.figures.items()} or msgspec.UNSET,
-        worse=msgspec.UNSET if plain else worse, anomaly=rule or msgspec.UNSET, **about,
+        worse=msgspec.UNSET if plain else worse, anomaly=rule or msgspec.UNSET,
+        table=material.table or msgspec.UNSET, **about,
     )  # fmt: skip
     return release_of(card, encoded.graph)
 

@@ -111,7 +111,9 @@ def prepare(
     if kits and recipe and not found:
         kits.keep(recipe, kit, initial)
     # What is not of the model: a kit that was kept may be of other data.
-    kit = msgspec.structs.replace(kit, values=data.values, task=_task(kit, data) or msgspec.UNSET)
+    kit = msgspec.structs.replace(
+        kit, values=data.values, task=_task(kit, data) or msgspec.UNSET, table=data.table or msgspec.UNSET
+    )
     check_classifier(job.parts().estimator, kit)
     if isinstance(job.parts().objective, LogitAdjustment) and not kit.task:
         check_output_bias(kit)

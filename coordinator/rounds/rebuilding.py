@@ -59,7 +59,7 @@ def check_kit(
         kit.input, kit.classes, normalisation.mean, normalisation.std, None, None,
         task=kit.task or None, scaling=normalisation.scaling,
     )  # fmt: skip
-    made = msgspec.structs.replace(compiled_here(job, told, say), values=kit.values, task=kit.task)
+    made = msgspec.structs.replace(compiled_here(job, told, say), values=kit.values, task=kit.task, table=kit.table)
     if differs := differences(made, kit):
         versions = (
             f"it was made with {', '.join(compilers)}, and here are {', '.join(own)}: sign with the same versions. "
@@ -98,11 +98,15 @@ def _contradiction(job: JobSettings, kit: Kit, normalisation: Normalisation) -> 
         "input": (data.input, kit.input.shape),
         "mean": (data.mean, normalisation.mean),
         "std": (data.std, normalisation.std),
+        "columns": (data.columns, kit.table.columns if kit.table else ()),
+        "label": ((data.label_name,) if data.label_name and kit.table else None, (kit.table and kit.table.label,)),
         "range": (data.range, (kit.values.low, kit.values.high) if kit.values else None),
     }
     for name, (wanted, found) in said.items():
         if wanted is not None and tuple(wanted) != tuple(found or ()):
             return f"data.{name} is {wanted} in its file, and {found} in the kit"
+    if kit.table and kit.table.by_position != data.by_position:
+        return f"data.by_position is {data.by_position} in its file, and {kit.table.by_position} in the kit"
     if data.dtype != kit.input.dtype and job.task.kind != "tokens":
         return f"data.dtype is {data.dtype} in its file, and {kit.input.dtype} in the kit"
     return _other_task(job, kit)

@@ -37,7 +37,7 @@ class RefusedRequest(Exception):
 class PredictRequest(msgspec.Struct, frozen=True):
     """The body of a request in JSON."""
 
-    x: list[Any]
+    x: list[Any] | dict[str, Any]
 
 
 class PredictionApi:
@@ -144,9 +144,13 @@ def _rows(kind: str, body: bytes, form: Form) -> NDArray[np.generic]:
             )
 
 
-def _of_json(body: bytes) -> NDArray[np.generic]:
+def _of_json(body: bytes) -> NDArray[np.generic] | list[Any] | dict[str, Any]:
+    """The numbers in a request, or its rows by name."""
     try:
-        x = np.asarray(msgspec.json.decode(body, type=PredictRequest).x)
+        given = msgspec.json.decode(body, type=PredictRequest).x
+        if isinstance(given, dict) or any(isinstance(each, dict) for each in given):
+            return given
+        x = np.asarray(given)
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
         raise DataError(f'the body is not {{"x": [numbers]}}: {error}') from error
     if x.dtype.kind not in "buif":

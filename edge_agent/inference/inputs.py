@@ -6,6 +6,7 @@ A forecast goes on from the end of a series, and so does a text: the last steps,
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 import numpy as np
 from numpy.lib import format as npy
 
+from sojourn.data.column_names import rows_by_name
 from sojourn.data.npz import read_rows
 from sojourn.data.samples import content_of, rows_in
 from sojourn.data.series import latest_windows
@@ -40,7 +42,7 @@ def read_inputs(settings: DataSettings, form: Form) -> tuple[NDArray[np.generic]
 
             found, one = _end_of(read_text(settings).x, form, path), True
         case ".npz":
-            found = read_rows(path)
+            found = read_rows(path, form.table or None)
         case ".npy":
             try:
                 found = of_npy(Path(path).read_bytes(), path)
@@ -57,12 +59,18 @@ def read_inputs(settings: DataSettings, form: Form) -> tuple[NDArray[np.generic]
 def rows_of(x: object, form: Form, source: str) -> tuple[NDArray[np.generic], bool]:
     """What a program gives as rows in the model's shape, and whether it is one sample.
 
-    An array or lists of numbers; the path of a file that `sojourn agent predict` reads; or several paths.
+    An array or lists of numbers; a mapping from the names of columns to numbers, or a list of mappings; the path of a
+    file that `sojourn agent predict` reads; or several paths.
     """
     if isinstance(x, str | Path):
         return read_inputs(DataSettings(path=str(x)), form)
     if isinstance(x, list | tuple) and x and all(isinstance(each, str | Path) for each in x):
         return np.concatenate([read_inputs(DataSettings(path=str(each)), form)[0] for each in x]), False
+    if isinstance(x, Mapping) or (isinstance(x, list | tuple) and any(isinstance(each, Mapping) for each in x)):
+        named = rows_by_name([x] if isinstance(x, Mapping) else x, form.table or None, form.task or None)
+        window = form.task.window if form.task else None
+        rows, _ = _in_shape(named, form, source)
+        return rows, isinstance(x, Mapping) or window is not None
     try:
         given = np.asarray(x)
     except (ValueError, TypeError, OverflowError) as error:
@@ -77,7 +85,9 @@ def _csv_rows(settings: DataSettings, form: Form, text: TextIO | None = None) ->
     task = form.task or None
     if task is None or task.window is None:
         return read_features(settings, form, text)
-    return latest_windows(read_csv(settings, Asked(task), text), form.input, task.window.steps)
+    return latest_windows(
+        read_csv(settings, Asked(task, table=form.table or None), text), form.input, task.window.steps
+    )
 
 
 def _in_shape(x: NDArray[np.generic], form: Form, source: str) -> tuple[NDArray[np.generic], bool]:

@@ -113,6 +113,10 @@ def preflight(
     label: options.Label = None,
     header: options.Header = None,
     scale: options.Scale = None,
+    target: options.Target = None,
+    ignore: options.Ignore = None,
+    time: options.Time = None,
+    series: options.Series = None,
     store: options.Store = None,
     job: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The job to fit; compiled, if torch is here.")
@@ -129,13 +133,13 @@ def preflight(
 
     from edge_agent.settings import AgentSettings
     from edge_agent.setup import preflight as checks
-    from sojourn.settings import broker_flags, read_file, read_settings
+    from sojourn.settings import broker_flags, data_flags, read_file, read_settings
 
     flags = {
         "name": name,
         "fleet": fleet,
         "broker": broker_flags(broker, username, password_file),
-        "data": {"path": data, "label": label, "header": header, "scale": scale},
+        "data": data_flags(data, label, header, scale, target, ignore, time, series),
         "store": store,
     }
     settings = read_settings(file, flags, AgentSettings)

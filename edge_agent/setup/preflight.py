@@ -20,6 +20,7 @@ from edge_agent.setup import broker_check, clock_check, training_trial
 from sojourn.errors import MachineError, UserError
 from sojourn.links.clock_fault import SET_THE_CLOCK
 from sojourn.parts import Training
+from sojourn.protocol.spec import TableSpec
 from sojourn.protocol.task import Kind, Size, Strata, TaskSpec, Window
 from sojourn.protocol.wire import TrainingSize
 from sojourn.settings import Texts, store_folder, validated
@@ -68,6 +69,8 @@ class JobDemands:
     """What is learnt, where it is no plain classification."""
     kit: Path | None = None
     """The file of the job's compiled kit."""
+    table: TableSpec | None = None
+    """The columns of the job's table, as far as its file names them."""
 
 
 class TaskRequest(msgspec.Struct, frozen=True):
@@ -103,7 +106,38 @@ def demands_of(
     asked = validated(dict(job), JobRequest, where)
     classes = tuple(str(name) for name in asked.data.get("classes", ()))
     lease = float(asked.tours.get("lease", 60.0))
-    return JobDemands(asked.training, asked.threads, classes, lease, parameters, asked.task.spec(), kit)
+    task = asked.task.spec()
+    table = table_in(asked.data, Path(where).parent, task)
+    return JobDemands(asked.training, asked.threads, classes, lease, parameters, task, kit, table)
+
+
+def table_in(data: Mapping[str, Any], folder: Path, task: TaskSpec | None = None) -> TableSpec | None:
+    """The columns that a job's [data] names, or else those in its test set, if that is on this machine."""
+
+    class DataRequest(msgspec.Struct):
+        test: str | None = None
+        columns: tuple[str, ...] = ()
+        label: str | int | None = None
+        header: bool | None = None
+        ignore: tuple[str | int, ...] = ()
+        time: str | int | None = None
+        series: str | int | None = None
+        by_position: bool = False
+
+    asked = validated(dict(data), DataRequest, "[data]")
+    label = asked.label if isinstance(asked.label, str) and asked.label not in ("first", "last") else None
+    if asked.columns:
+        return TableSpec(asked.columns, label, by_position=asked.by_position)
+    if asked.test is not None and asked.test.endswith(".csv") and (folder / asked.test).is_file():
+        from sojourn.data.column_names import table_of  # noqa: PLC0415  # numpy comes with these
+        from sojourn.data.source import read_as, read_content  # noqa: PLC0415
+
+        how = {key: getattr(asked, key) for key in ("label", "header", "ignore", "time", "series")}
+        content = read_content(read_as(str(folder / asked.test), **how), "test", task=task)
+        if content.table and content.table.columns:
+            return msgspec.structs.replace(table_of(content.source, content.table), by_position=asked.by_position)
+    # The job's label is known, and its other columns are not: these cannot be checked here.
+    return TableSpec((), label, by_position=True) if label else None
 
 
 def preflight(settings: AgentSettings, demands: JobDemands) -> list[Finding]:
@@ -125,6 +159,7 @@ def preflight(settings: AgentSettings, demands: JobDemands) -> list[Finding]:
             readable=settings.limits.readable,
             task=demands.task,
             kit=kit,
+            table=demands.table,
         )
     except MachineError as error:
         remedy = "reinstall sojourn; on a small board free memory first, and see firmware_notes/"

@@ -22,7 +22,7 @@ from sojourn.data.data_survey import DataSurvey
 from sojourn.data.source import DataSettings
 from sojourn.errors import ConfigError, InvalidMessage, MachineError, SojournError
 from sojourn.protocol.envelope import unpack_blob
-from sojourn.protocol.spec import Kit
+from sojourn.protocol.spec import Kit, TableSpec
 from sojourn.protocol.task import TaskSpec
 
 _PATIENCE = 300.0
@@ -40,6 +40,7 @@ class TrainingTrial(msgspec.Struct, frozen=True):
     task: TaskSpec | None = None
     kit: str | None = None
     """The file of a job's kit to train; the built-in one without it."""
+    table: TableSpec | None = None
 
 
 class TrialResult(msgspec.Struct, frozen=True):
@@ -64,13 +65,14 @@ def tried(
     readable: tuple[str, ...] = (),
     task: TaskSpec | None = None,
     kit: Path | None = None,
+    table: TableSpec | None = None,
 ) -> TrialResult:
     """Start a worker on trial, and return what it found.
 
-    Data is read for the task, if one is known. kit: the file of the job's kit, to train that.
+    Data is read for the task and the table of a job, if they are known. kit: the file of the job's kit, to train that.
     """
     own = str(kit.absolute()) if kit else None
-    trial = TrainingTrial(data, threads, batch, seconds, time.monotonic(), readable, task, own)
+    trial = TrainingTrial(data, threads, batch, seconds, time.monotonic(), readable, task, own, table)
     order = msgspec.json.encode(trial).decode()
     command = [sys.executable, "-P", "-m", "edge_agent.setup.training_trial", order]
     try:
@@ -100,7 +102,7 @@ def perform(trial: TrainingTrial) -> TrialResult:
     parameters = 0
     from sojourn.data.summary import survey  # noqa: PLC0415  # numpy comes with it
 
-    found = survey(trial.data, trial.task)
+    found = survey(trial.data, trial.task, trial.table)
     try:
         import edge_agent.training.trainer  # noqa: F401, PLC0415
         from sojourn.model import workload  # noqa: PLC0415

@@ -133,7 +133,7 @@ def attempt(key: str, work: Warm | Train, trainer: Performs, progress: Progress)
 
 def prepare(kit: Kit, data: DataSettings, threads: int) -> Prepared:
     """Load the data, build the graphs and compare them with the kit's probe."""
-    found = read_content(data, "train", kit.input, kit.classes, kit.task or None)
+    found = read_content(data, "train", kit.input, kit.classes, kit.task or None, kit.table or None)
     samples = fit(found, kit)
     doubts = [*_check_scale(samples.x, kit), *doubts_of(found, kit.task or None)]
     graphs = Graphs(kit, threads)

@@ -36,6 +36,7 @@ class DataSet:
     known to be faulty. users, domains: the natural user (writer) and the domain of each training sample, where they are
     known. skipped: what was left out of the source, and why; odd: what looks odd about it, and what to do. names: the
     quantities of a target. window: how series were cut; channels: what their columns are called, if anybody said it.
+    columns: the names of the columns of a table.
     """
 
     name: str
@@ -52,6 +53,7 @@ class DataSet:
     names: tuple[str, ...] = ()
     window: Window | None = None
     channels: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
 
 def every_fifth(data: DataSet) -> DataSet:
@@ -94,11 +96,11 @@ def in_order(
     users, domains = (_groups(what, source, samples) for what in (found.users, found.domains))
     users = samples.machine if users is None and len(samples.machines) > 1 else users
     odd = tuple(f"{doubt.what} ({doubt.detail}); to do: {doubt.remedy}" for doubt in doubts_of(found.train))
-    spec = form.task or None
+    spec, columns = form.task or None, found.train.table.columns if found.train.table else ()
     whole = DataSet(
         name, x, y, x[:0], y[:0], form.classes, users, domains, samples.skipped, odd, learnt.kind,
         spec.names if spec else (), spec.window if spec else None,
-        found.train.target_names if learnt.kind == "forecast" else (),
+        found.train.target_names or columns if learnt.kind == "forecast" else (), columns,
     )  # fmt: skip
     if tested is None:
         return _parted(

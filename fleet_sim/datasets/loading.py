@@ -20,6 +20,7 @@ from fleet_sim.datasets.domains import read_domains
 from fleet_sim.datasets.made.registry import MADE
 from fleet_sim.datasets.npz import read_npz
 from fleet_sim.datasets.torchvision_sets import SETS, read_torchvision
+from sojourn.data.column_names import in_job_order
 from sojourn.data.image_survey import domains_of
 from sojourn.data.samples import content_of
 from sojourn.data.source import DataSettings, on_scale, read_content
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from coordinator.jobs.settings import JobData
     from coordinator.jobs.task_settings import TaskSettings
     from fleet_sim.datasets.made.registry import MadeSet
-    from sojourn.protocol.spec import InputSpec
+    from sojourn.protocol.spec import InputSpec, TableSpec
     from sojourn.protocol.task import TaskSpec
 
 FOLDER = "SOJOURN_DATA"
@@ -103,7 +104,7 @@ def load(
     if (made := made_set(name)) is not None:
         return _made(made, seed, task)
     learnt = None if task is None or task.plain else asked_task(task)
-    own, found = _find(name, folder, how, wanted, learnt)
+    own, found = _find(name, folder, how, wanted, learnt, data.asked if data else None)
     return in_order(own, _scaled(found, how(name)), seed, task, data)
 
 
@@ -130,6 +131,7 @@ def _find(
     how: Callable[[str], DataSettings],
     wanted: InputSpec | None,
     task: TaskSpec | None = None,
+    table: TableSpec | None = None,
 ) -> tuple[str, Found]:
     """The set's own name, and what its source holds."""
     if _plain(name) == DIGITS:
@@ -138,7 +140,7 @@ def _find(
         return DIGITS, Found(train, test)
     if name.endswith((".npz", ".csv", ".txt")) or os.sep in name:
         path = Path(name).expanduser()
-        return path.stem, _by_path(path, how(str(path)), wanted, task)
+        return path.stem, _by_path(path, how(str(path)), wanted, task, table)
     where = folder or Path(os.environ.get(FOLDER) or _USUAL).expanduser()
     own = next((known for known in _KNOWN if _plain(name) in _names(known)), name)
     for place in _places(own, where):
@@ -153,7 +155,9 @@ def _scaled(found: Found, settings: DataSettings) -> Found:
     return replace(found, train=replace(found.train, x=on_scale(found.train.x, settings)), test=test)
 
 
-def _by_path(path: Path, settings: DataSettings, wanted: InputSpec | None, task: TaskSpec | None) -> Found:
+def _by_path(
+    path: Path, settings: DataSettings, wanted: InputSpec | None, task: TaskSpec | None, table: TableSpec | None
+) -> Found:
     text = path.suffix == ".txt" or (task is not None and task.kind == "tokens" and path.is_dir())
     if path.is_dir() and not text:
         if idx.is_there(path):
@@ -165,8 +169,9 @@ def _by_path(path: Path, settings: DataSettings, wanted: InputSpec | None, task:
     if path.is_dir() or path.suffix.lower() == ".csv" or text:
         unscaled = msgspec.structs.replace(settings, scale=None)  # that is done for all sources in one place
         unscaled = msgspec.structs.replace(unscaled, format="text") if text else unscaled
-        return Found(read_content(unscaled, "train", wanted, task=task))
-    return read_npz(path, settings.class_names)
+        return Found(read_content(unscaled, "train", wanted, task=task, table=table))
+    found = read_npz(path, settings.class_names)
+    return replace(found, train=in_job_order(found.train, table), test=found.test and in_job_order(found.test, table))
 
 
 def _places(name: str, folder: Path) -> Iterator[_Place]:

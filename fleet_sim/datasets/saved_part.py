@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sojourn.data.column_names import FEATURE_NAMES
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -24,7 +26,8 @@ def as_arrays(data: DataSet) -> dict[str, NDArray[np.generic]]:
         return {"x": _series(data), **named}
     classes = {"classes": np.array(data.classes)} if data.classes else {}
     names = {"target_names": np.array(data.names)} if data.names else {}
-    return {"x": data.x_test, "y": data.y_test, **classes, **names}
+    columns = {FEATURE_NAMES: np.array(data.columns)} if data.columns and data.x_test.ndim == 2 else {}
+    return {"x": data.x_test, "y": data.y_test, **classes, **names, **columns}
 
 
 def _series(data: DataSet) -> NDArray[np.generic]:

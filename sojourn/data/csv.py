@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import logging
+import shlex
 from array import array
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -10,10 +12,12 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+import msgspec
 import numpy as np
 
-from sojourn.data.csv_columns import Asked, columns_left, columns_of, is_headed, is_number
-from sojourn.data.labels import NAMED
+from sojourn.data.column_names import FoundColumns, no_names, places_of
+from sojourn.data.csv_columns import Asked, columns_left, columns_of, has_names, is_headed, is_number
+from sojourn.data.labels import NAMED, shorten
 from sojourn.data.samples import Content, no_labels
 from sojourn.data.series import Timeline, in_time, time_of
 from sojourn.errors import DataError
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from sojourn.data.labels import Labels
     from sojourn.data.source import DataSettings, Form
 
+log = logging.getLogger(__name__)
 _DELIMITERS = ",;\t"
 _LOOKED_AT = 50
 """Rows by which a column of text is known."""
@@ -57,6 +62,7 @@ def read_features(settings: DataSettings, form: Form, text: TextIO | None = None
     wanted = prod(form.input.shape)
     with _rows(settings.path, text) as rows:
         head = next(rows, [])
+        settings = _as_far_as_there(settings, [name.strip() for name in head])
         places, headed = _places(head, settings, form, wanted)
         values = array("f")
         for line, row in enumerate(_from(head, rows, headed), start=2 if headed else 1):
@@ -67,12 +73,34 @@ def read_features(settings: DataSettings, form: Form, text: TextIO | None = None
     return np.frombuffer(values, dtype=np.float32).reshape(-1, wanted)
 
 
+def _as_far_as_there(settings: DataSettings, names: list[str]) -> DataSettings:
+    """The settings without columns to leave out that a file does not have: it may hold less than one to train on."""
+
+    def there(each: str | int | None) -> bool:
+        return not isinstance(each, str) or each in names or each.isdecimal() or each in ("first", "last")
+
+    found: DataSettings = msgspec.structs.replace(
+        settings,
+        ignore=tuple(each for each in settings.ignore if there(each)),
+        time=settings.time if there(settings.time) else None,
+        series=settings.series if there(settings.series) else None,
+    )
+    return found
+
+
 def _places(head: list[str], settings: DataSettings, form: Form, wanted: int) -> tuple[tuple[int, ...], bool]:
     """The columns with the numbers of a sample, and whether the first row names them."""
+    table = form.table or None
+    asked = Asked(form.task or None, form.classes, form.input, table=table)
+    names = [name.strip() for name in head]
+    if table and has_names(names, settings, asked):
+        return places_of(table.columns, names, settings.path), True
+    if table and not table.by_position:
+        raise no_names(settings.path, table, "add a header line with these names")
     left = columns_left(head, settings)
     if len(left) == wanted:
         return left, is_headed([head[at] for at in left], settings)
-    columns = columns_of(head, settings, Asked(form.task or None, form.classes, form.input)) if len(left) > 1 else None
+    columns = columns_of(head, settings, asked) if len(left) > 1 else None
     if columns is None or len(columns.features) != wanted:
         also = "a label" if not form.task else "what is predicted"
         raise DataError(
@@ -146,6 +174,9 @@ def _read(rows: Iterator[list[str]], settings: DataSettings, asked: Asked) -> tu
     if head is None:
         raise DataError(f"{settings.path} is empty")
     columns = columns_of(head, settings, asked)
+    if columns.extra:
+        extra = shorten(columns.names[at] for at in columns.extra)
+        log.info("%s: the job does not use the columns %s", settings.path, extra)
     series = _is_series(columns, settings, asked)
     if not series:
         columns = replace(columns, time=None, series=None)  # they say nothing of a sample that stands alone
@@ -160,9 +191,19 @@ def _read(rows: Iterator[list[str]], settings: DataSettings, asked: Asked) -> tu
         except ValueError as error:
             table.miss(row, line, str(error), columns, broken=series)
     if not good:
-        _check_text(table.faulty, columns, settings)
-    content = _content(table, columns, settings)
+        _check_text(table.faulty, columns, settings, asked)
+    content = replace(_content(table, columns, settings), table=_named(columns, asked))
     return (_series_of(content, table, columns, asked) if series else content), table.files
+
+
+def _named(columns: CsvColumns, asked: Asked) -> FoundColumns | None:
+    """The columns that were read, by name; without a header there are no names."""
+    if not columns.headed or asked.images:
+        return None if asked.images else FoundColumns()
+    label, time, series = (
+        None if at is None else columns.names[at] for at in (columns.at, columns.time, columns.series)
+    )
+    return FoundColumns(tuple(columns.names[at] for at in columns.features), label, time, series)
 
 
 def _is_series(columns: CsvColumns, settings: DataSettings, asked: Asked) -> bool:
@@ -209,7 +250,7 @@ def _series_of(content: Content, table: _Table, columns: CsvColumns, asked: Aske
     return in_time(content, names, Timeline(machine, tuple(table.machines), time))
 
 
-def _check_text(faulty: list[list[str]], columns: CsvColumns, settings: DataSettings) -> None:
+def _check_text(faulty: list[list[str]], columns: CsvColumns, settings: DataSettings, asked: Asked) -> None:
     """Whether a whole column is text, so that no row at all could be read."""
     rows = [row for row in faulty if len(row) == len(columns.names)]
     wanted = (*columns.features, *columns.targets)
@@ -217,6 +258,18 @@ def _check_text(faulty: list[list[str]], columns: CsvColumns, settings: DataSett
     if not texts:
         return
     names = ", ".join(repr(columns.names[at][:40]) for at in texts[:NAMED])
+    wanted_by_job = asked.table.columns if asked.table else ()
+    if needed := [at for at in texts if columns.headed and columns.names[at] in wanted_by_job]:
+        cells = ", ".join(f"{columns.names[at][:40]!r} holds {rows[0][at].strip()[:20]!r}" for at in needed[:NAMED])
+        raise DataError(f"{settings.path}: the job takes numbers from these columns, and {cells}: make numbers of it")
+    if columns.guessed and columns.headed:
+        # The label is more likely to be one of these than the column that was taken for it.
+        name = columns.names[texts[0]][:40]
+        raise DataError(
+            f"{settings.path}: {names} {'holds' if len(texts) == 1 else 'hold'} text where numbers are needed, and no "
+            f'column is named as the label: if {name!r} is what jobs predict, set data.label = "{name}" (--label '
+            f"{shlex.quote(name)}); leave out any other column of text with data.ignore (--ignore)"
+        )
     ignore = ", ".join(f'"{columns.names[at][:40]}"' if columns.headed else str(at + 1) for at in texts[:NAMED])
     raise DataError(
         f"{settings.path}: {names} {'holds' if len(texts) == 1 else 'hold'} text where numbers are needed: leave it "

@@ -6,6 +6,9 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
+from sojourn.data.column_names import no_names, places_of
 from sojourn.data.labels import shorten
 from sojourn.data.samples import Doubt
 from sojourn.errors import DataError
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sojourn.data.source import DataSettings
-    from sojourn.protocol.spec import InputSpec
+    from sojourn.protocol.spec import InputSpec, TableSpec
     from sojourn.protocol.task import TaskSpec
 
 LABELS = ("label", "labels", "class", "target", "y")
@@ -24,19 +27,27 @@ FILES = ("file", "filename", "file_name", "image", "path", "name")
 """Names of the column that says of which image a row is; else it is the first one."""
 _COUNTED = 4
 """So many numbers that count up may be a row of data; more look like the numbers of columns."""
+_LABELLED = ("classification", "regression", "multilabel")
+"""Kinds of tasks that need a column with what is predicted."""
 _UNLABELLED = "no column named label, labels, class, target or y, and data.label names none"
 
 
 class Asked(NamedTuple):
     """What a file is read for: a task (None: as for a classifier), the job's classes, and one sample of the job.
 
-    images: whether each row tells of an image, whose file it names.
+    images: whether each row tells of an image, whose file it names. table: the columns of the job's table, by name.
     """
 
     task: TaskSpec | None = None
     classes: tuple[str, ...] | None = None
     input: InputSpec | None = None
     images: bool = False
+    table: TableSpec | None = None
+
+    @property
+    def of_job(self) -> bool:
+        """Whether a job is known, so that its own names decide what is predicted."""
+        return self.task is not None or self.classes is not None or self.table is not None
 
     @property
     def kind(self) -> str:
@@ -56,7 +67,8 @@ class CsvColumns:
 
     at: None where no column is a label. targets: the columns with quantities, or with 0 and 1 for each of several
     labels. time, series, file: what else a row says of itself. features: what is left, the values of a sample.
-    predicted: of a series, the features that the owner names as what is to be forecast.
+    predicted: of a series, the features that the owner names as what is to be forecast. extra: columns that the job
+    does not use.
     """
 
     at: int | None
@@ -72,14 +84,21 @@ class CsvColumns:
     file: int | None = None
     features: tuple[int, ...] = ()
     predicted: tuple[int, ...] = ()
+    extra: tuple[int, ...] = ()
 
 
 def columns_of(head: list[str], settings: DataSettings, asked: Asked | None = None) -> CsvColumns:
     """How the file is read, by its first row, what its owner says, and what it is read for."""
     asked = asked or Asked()
     names = [name.strip() for name in head]
+    table = None if asked.images else asked.table
+    named = table is not None and has_names(names, settings, asked)
+    if table is not None and not named and not table.by_position:
+        raise no_names(settings.path, table, "add a header line with these names")
     apart = _apart(names, settings, asked)
     left = [at for at in range(len(names)) if at not in apart.all]
+    if table is not None and named:
+        return replace(_by_names(names, left, settings, asked, table), time=apart.time, series=apart.series)
     if len(left) < 2 and len(names) < 2 and asked.kind in ("classification", "regression", "multilabel"):
         raise DataError(
             f"{settings.path} has {len(names)} column(s): a label and at least one number are needed, with a comma, a "
@@ -115,6 +134,60 @@ def columns_of(head: list[str], settings: DataSettings, asked: Asked | None = No
     )
 
 
+def has_names(names: list[str], settings: DataSettings, asked: Asked) -> bool:
+    """Whether the first row of a file names columns, where the job names its own."""
+    if asked.table is None or not asked.table.columns or settings.header is False:
+        return False
+    known = {*asked.table.columns, asked.table.label, *asked.names}
+    return settings.header is True or bool(known.intersection(names)) or 2 * sum(map(is_number, names)) < len(names)
+
+
+def _by_names(names: list[str], left: list[int], settings: DataSettings, asked: Asked, table: TableSpec) -> CsvColumns:
+    """The columns of a job that names them, wherever they are in this file."""
+    called = list(names)
+    renamed = asked.kind == "forecast" and len(settings.targets) == len(asked.names)
+    if renamed:  # what is predicted is among the values of a sample, perhaps by another name
+        for given, wanted in zip(settings.targets, asked.names, strict=True):
+            if wanted not in names:
+                called[_column(given, names, settings, "targets")] = wanted
+    hidden = {name for at, name in enumerate(names) if at not in left}
+    features = tuple(left[at] for at in places_of(table.columns, [called[at] for at in left], settings.path, hidden))
+    rest = [at for at in left if at not in features]
+    found = CsvColumns(None, _UNLABELLED, guessed=False, headed=True)
+    if rest and asked.kind not in ("forecast", "tokens"):
+        found, _ = _found(names, rest, settings, asked)
+    taken = {*found.targets, *(() if found.at is None else (found.at,))}
+    unsure = found.guessed and (len(rest) > len(taken) or table.label is not None or bool(asked.names))
+    if unsure or not taken.isdisjoint(features) or (not taken and asked.kind in _LABELLED):
+        raise _lacks_target(names, settings, asked)
+    return replace(
+        found,
+        headed=True,
+        names=tuple(called),
+        target_names=found.target_names or tuple(names[at] for at in found.targets),
+        features=features,
+        predicted=(),
+        extra=tuple(at for at in rest if at not in taken),
+    )
+
+
+def _lacks_target(names: list[str], settings: DataSettings, asked: Asked) -> DataError:
+    """The error for a table without the column that the job predicts."""
+    label = asked.table.label if asked.table else None
+    several = asked.kind in ("regression", "multilabel") and asked.names
+    key = "data.targets (--target)" if several else "data.label (--label)"
+    if not several and label is None:
+        return DataError(
+            f"{settings.path}: the job does not say which column holds the label; the table has {shorten(names)}: name "
+            f"that column with {key}"
+        )
+    absent = [name for name in asked.names if name not in names] if several else [label]
+    return DataError(
+        f"{settings.path}: the table lacks the column {shorten(map(str, absent or asked.names))}, which the job "
+        f"predicts; it has {shorten(names)}: if another column holds it, name that column with {key}"
+    )
+
+
 def columns_left(head: list[str], settings: DataSettings) -> tuple[int, ...]:
     """The columns that the owner does not leave out."""
     names = [name.strip() for name in head]
@@ -147,6 +220,7 @@ class _Apart(NamedTuple):
 
 
 def _apart(names: list[str], settings: DataSettings, asked: Asked) -> _Apart:
+    settings = _as_job_names(names, settings, asked)
     wanted = [*settings.ignore, *(each for each in (settings.time, settings.series) if each is not None)]
     places = {each: _column(each, names, settings, "ignore, data.time or data.series") for each in wanted}
     file = None
@@ -158,10 +232,23 @@ def _apart(names: list[str], settings: DataSettings, asked: Asked) -> _Apart:
     return _Apart(frozenset({*places.values(), *([] if file is None else [file])}), time, series, file, by_name)
 
 
+def _as_job_names(names: list[str], settings: DataSettings, asked: Asked) -> DataSettings:
+    """The settings with the job's columns of times and of series, where the owner names none and the file has them."""
+    if asked.table is None or settings.header is False or asked.kind != "forecast":
+        return settings
+    time, series = (name if name in names else None for name in (asked.table.time, asked.table.series))
+    changed: DataSettings = msgspec.structs.replace(
+        settings,
+        time=time if settings.time is None else settings.time,
+        series=series if settings.series is None else settings.series,
+    )
+    return changed
+
+
 def _found(names: list[str], left: list[int], settings: DataSettings, asked: Asked) -> tuple[CsvColumns, bool]:
     """The label, or the targets, of what the file is read for; and whether the header names them."""
     nothing = CsvColumns(None, _UNLABELLED, guessed=False, headed=False)
-    series = asked.task is None and not settings.targets and (settings.time, settings.series) != (None, None)
+    series = not asked.of_job and not settings.targets and (settings.time, settings.series) != (None, None)
     if asked.kind == "forecast" and settings.targets:
         places, by_name = _chosen(names, settings, asked)
         return replace(nothing, predicted=places), by_name
@@ -169,11 +256,11 @@ def _found(names: list[str], left: list[int], settings: DataSettings, asked: Ask
         return nothing, False
     if asked.kind == "reconstruction":
         return _maybe_labelled(names, left, settings, asked, nothing)
-    if settings.targets or asked.kind != "classification":
+    if asked.kind != "classification" or (settings.targets and not asked.of_job):
         several = _targets(names, left, settings, asked)
         if several is not None:
             return several
-    at, why, by_name = _label(names, left, settings)
+    at, why, by_name = _label(names, left, settings, asked)
     guessed = settings.label is None and not by_name
     if asked.kind == "regression":
         told = asked.names if len(asked.names) == 1 else ()
@@ -184,13 +271,14 @@ def _found(names: list[str], left: list[int], settings: DataSettings, asked: Ask
 def _targets(names: list[str], left: list[int], settings: DataSettings, asked: Asked) -> tuple[CsvColumns, bool] | None:
     """The columns of quantities or of several labels; None where one column is the label, as for a classifier."""
     wanted = asked.names
+    # The job's names come first: one device serves jobs that predict different columns of the same table.
+    if wanted and set(wanted) <= {names[at] for at in left} and settings.header is not False:
+        places = tuple(next(at for at in left if names[at] == name) for name in wanted)
+        return CsvColumns(None, "columns by their names", False, False, targets=places, target_names=wanted), True
     if settings.targets:
         places, by_name = _chosen(names, settings, asked)
         found = CsvColumns(None, "columns that data.targets names", guessed=False, headed=False, targets=places)
         return replace(found, target_names=wanted if len(wanted) == len(places) else ()), by_name
-    if wanted and set(wanted) <= set(names) and settings.header is not False:
-        places = tuple(names.index(name) for name in wanted)
-        return CsvColumns(None, "columns by their names", False, False, targets=places, target_names=wanted), True
     if asked.kind == "multilabel":
         return None  # the labels stand in one column, each with those that hold
     count = len(wanted) or (prod(asked.task.target.shape) if asked.task and asked.task.target else 1)
@@ -226,11 +314,12 @@ def _maybe_labelled(
     names: list[str], left: list[int], settings: DataSettings, asked: Asked, nothing: CsvColumns
 ) -> tuple[CsvColumns, bool]:
     """A label where one is named, or where one column more is there than a sample has values; else there is none."""
-    named = settings.label is not None or (settings.header is not False and _named(names, left) is not None)
-    more = asked.input is not None and len(left) == prod(asked.input.shape) + 1
+    of_job = asked.table is not None and asked.table.label in [names[at] for at in left]
+    named = settings.label is not None or (settings.header is not False and _named(names, left) is not None) or of_job
+    more = asked.table is None and asked.input is not None and len(left) == prod(asked.input.shape) + 1
     if not named and not more:
         return nothing, False
-    at, why, by_name = _label(names, left, settings)
+    at, why, by_name = _label(names, left, settings, asked)
     return CsvColumns(at, why, not named, headed=False), by_name
 
 
@@ -243,9 +332,13 @@ def _column(wanted: str | int, names: list[str], settings: DataSettings, key: st
     return place
 
 
-def _label(names: list[str], left: list[int], settings: DataSettings) -> tuple[int, str, bool]:
+def _label(names: list[str], left: list[int], settings: DataSettings, asked: Asked) -> tuple[int, str, bool]:
     """The label's place, why it is there, and whether the header names it."""
     wanted, last = settings.label, len(names) - 1
+    of_job = asked.table.label if asked.table else None
+    if of_job is not None and settings.header is not False and of_job in (names[at] for at in left):
+        place = next(at for at in left if names[at] == of_job)
+        return place, f"column {of_job!r} ({place + 1} of {len(names)}), as the job names it", True
     if wanted is None:
         at = None if settings.header is False else _named(names, left)
         if at is not None:
@@ -256,10 +349,10 @@ def _label(names: list[str], left: list[int], settings: DataSettings) -> tuple[i
     if isinstance(wanted, str) and wanted in names and settings.header is not False:
         at = names.index(wanted)
         return at, f"column {wanted!r} ({at + 1} of {len(names)}), as data.label says", True
-    place = _place(str(wanted).strip(), last)
-    if place is None:
+    chosen = _place(str(wanted).strip(), last)
+    if chosen is None:
         raise _absent(wanted, names, settings, "data.label")
-    return place, f"column {place + 1} of {len(names)}, as data.label says", False
+    return chosen, f"column {chosen + 1} of {len(names)}, as data.label says", False
 
 
 def _all_numbers(names: Sequence[str]) -> bool:

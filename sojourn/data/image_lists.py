@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,16 +13,23 @@ import numpy as np
 from sojourn.data.csv import read_table
 from sojourn.data.csv_columns import Asked
 from sojourn.data.labels import NAMED, shorten
-from sojourn.data.samples import Content, no_labels
+from sojourn.data.samples import Content, Doubt, no_labels
 from sojourn.errors import DataError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from sojourn.data.source import DataSettings
     from sojourn.protocol.task import TaskSpec
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm"})
+OTHERS = frozenset({
+    ".heic", ".heif", ".avif", ".jxl", ".jp2", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2", ".raf",
+    ".svg", ".psd",
+})  # fmt: skip
+"""Endings of images that are not read."""
 FOLDERS = "the names of the folders"
 """Where the labels of images come from."""
 LIST = "targets.csv"
@@ -50,8 +58,17 @@ def list_images(
 ) -> ImageList:
     """The images of a folder that a job needs; without a task by their folders, or by the list if there is one."""
     root = Path(settings.path)
-    kind = task.kind if task else None
     listed = (root / LIST).is_file()
+    found = _listed(settings, classes, task, listed=listed)
+    by_folder = found.content.labelled_by == FOLDERS
+    doubts = (*found.content.doubts, *_left_out(root, loose=by_folder))
+    return replace(found, content=replace(found.content, doubts=doubts))
+
+
+def _listed(
+    settings: DataSettings, classes: tuple[str, ...] | None, task: TaskSpec | None, *, listed: bool
+) -> ImageList:
+    root, kind = Path(settings.path), task.kind if task else None
     if kind in ("forecast", "tokens"):
         raise DataError(f"{root} is a folder of images, and the job needs {'text' if kind == 'tokens' else 'series'}")
     if kind in ("regression", "multilabel") or (kind is None and listed and classes is None):
@@ -82,6 +99,20 @@ def images_in(folder: Path) -> list[Path]:
     """All images of a class, also in folders below its own."""
     # Sorted, because the seed of a visit picks samples by their place.
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+
+
+def _left_out(root: Path, *, loose: bool) -> Iterator[Doubt]:
+    """Images that are not read: those of other formats, and with classes in folders those that are in no folder."""
+    other = Counter(path.suffix.lower() for path in root.rglob("*") if path.suffix.lower() in OTHERS)
+    if other:
+        detail = (
+            f"{other.total():,} files ({', '.join(f'{count:,} {suffix}' for suffix, count in sorted(other.items()))})"
+        )
+        yield Doubt("images of formats that Sojourn does not read are skipped", detail, "convert them to JPEG or PNG")
+    alone = [path for path in root.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file()] if loose else []
+    if alone:
+        detail = f"{len(alone):,} images directly in {root.name}: {shorten(sorted(path.name for path in alone))}"
+        yield Doubt("images outside of the folders of classes are skipped", detail, "move each to its class's folder")
 
 
 def _no_folders(root: Path) -> DataError:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 _OPENED = 64
 """Images that are opened, from everywhere among them: enough to see their sizes and values."""
+_LOOKED_AT = (256, 256)
+"""A JPEG is decoded at about this size: its range of values is nearly the same."""
+_MOST_PIXELS = 16_000_000
+"""Decoded in all of images in other formats; of further ones only the header is read."""
 
 
 def survey_images(
@@ -69,15 +73,22 @@ def _within(folder: Path) -> list[str]:
 
 def _opened(paths: Sequence[Path]) -> tuple[set[tuple[int, ...]], tuple[float, float] | None, list[Path]]:
     shapes, broken, low, high = set[tuple[int, ...]](), [], np.inf, -np.inf
+    left = _MOST_PIXELS
     for path in paths:
         try:
             with Image.open(path) as image:
                 colours = 1 if image.mode in GREY else 3
-                pixels = np.asarray(eight_bits(image).convert("L" if colours == 1 else "RGB"))
+                shape = colours, image.height, image.width
+                mode = "L" if colours == 1 else "RGB"
+                image.draft(mode, _LOOKED_AT)
+                left -= image.width * image.height
+                pixels = np.asarray(eight_bits(image).convert(mode)) if left >= 0 or not shapes else None
         except BROKEN:
             broken.append(path)
             continue
-        shapes.add((colours, *pixels.shape[:2]))
+        shapes.add(shape)
+        if pixels is None:
+            continue
         low, high = min(low, float(pixels.min(initial=255))), max(high, float(pixels.max(initial=0)))
     return shapes, (low, high) if low <= high else None, broken
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sojourn.data.column_names import FEATURE_NAMES, FoundColumns, places_of
 from sojourn.data.labels import texts
 from sojourn.data.samples import content_of
 from sojourn.errors import DataError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from sojourn.data.samples import Content
     from sojourn.data.source import DataSettings, Purpose
+    from sojourn.protocol.spec import TableSpec
 
     Arrays = Mapping[str, NDArray[np.generic]]
     Pair = tuple[str, str]
@@ -54,15 +56,22 @@ def read_npz(settings: DataSettings, part: Purpose = "train") -> Content:
         return content_in(file, settings.path, pair, settings.class_names)
 
 
-def read_rows(path: str) -> NDArray[np.generic]:
-    """The samples of a file without their labels, to predict from; an array that is alone may have any name."""
+def read_rows(path: str, table: TableSpec | None = None) -> NDArray[np.generic]:
+    """The samples of a file without their labels, to predict from; an array that is alone may have any name.
+
+    table: the model's columns. If the file names its own, they are brought into the model's order.
+    """
     with open_npz(path) as file:
         name = next((name for name in _ROWS if _holds(file, name)), None)
-        if name is None and len(file) == 1:
-            name = next(iter(file))
+        arrays = [each for each in file if each != FEATURE_NAMES]
+        if name is None and len(arrays) == 1:
+            name = arrays[0]
         if name is None:
             raise DataError(f"{path} has no array x, only {names_of(file)}")
-        return _samples(file, path, name)
+        x = _samples(file, path, name)
+        if table and table.columns and FEATURE_NAMES in file and x.ndim > 1:
+            return x[..., list(places_of(table.columns, texts(file[FEATURE_NAMES], path), path))]
+        return x
 
 
 @contextmanager
@@ -105,7 +114,13 @@ def content_in(file: Arrays, source: str, pair: Pair, names: tuple[str, ...] = (
     absent = f"no array {pair[1]!r}, only {names_of(file)}; {_ADVICE}"
     content = content_of(x, y, names or own, source, absent if y is None else f"the array {pair[1]}")
     quantities = next((texts(file[key], source) for key in _QUANTITIES if key in file), ())
-    return replace(content, target_names=quantities) if quantities else content
+    content = replace(content, target_names=quantities) if quantities else content
+    columns = next((texts(file[key], source) for key in (FEATURE_NAMES, "channels") if key in file), ())
+    if not columns or content.x.ndim < 2:
+        return content
+    if len(columns) != content.x.shape[-1]:
+        raise DataError(f"{source} names {len(columns)} columns, and its samples have {content.x.shape[-1]}")
+    return replace(content, table=FoundColumns(columns))
 
 
 def array_of(path: str | Path, file: Arrays, name: str, advice: str = NEEDED) -> NDArray[np.generic]:

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from sojourn.data.column_names import FoundColumns
     from sojourn.data.labels import Labels
     from sojourn.data.series import Series
     from sojourn.data.source import Form, Purpose
-    from sojourn.protocol.spec import InputSpec
+    from sojourn.protocol.spec import InputSpec, TableSpec
     from sojourn.protocol.task import TaskSpec
 
 _BLOCK = 1024
@@ -47,6 +48,7 @@ class SampleForm:
     input: InputSpec
     classes: tuple[str, ...]
     task: TaskSpec | UnsetType = UNSET
+    table: TableSpec | UnsetType = UNSET
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class Content:
     where there are no labels `which` is -1. targets are the numbers that samples are compared with, a row for each, and
     target_names what their columns are called; labels that are numbers are targets as well. Where x are the steps of
     series, `series` says how they follow each other.
+    table has the names of the columns, where the source is a table: of a CSV file without a header it has none.
     labelled_by says where the labels or targets come from and why, or what the source has instead ("no array 'y'");
     guessed, that neither the file nor its owner said so.
     """
@@ -73,6 +76,7 @@ class Content:
     targets: NDArray[np.generic] | None = None
     target_names: tuple[str, ...] = ()
     series: Series | None = None
+    table: FoundColumns | None = None
 
 
 @dataclass(frozen=True)
@@ -137,8 +141,9 @@ def fit(content: Content, form: Form, part: Purpose = "train") -> Samples:
     """
     source = content.source
     if not len(content.which):
-        nothing = _nothing(content, form, content.skipped)
-        raise nothing if content.skipped else DataError(f"{source}: there are no samples in it")
+        reasons = (*content.skipped, *(f"{each.what}: {each.detail}; to do: {each.remedy}" for each in content.doubts))
+        nothing = _nothing(content, form, reasons)
+        raise nothing if reasons else DataError(f"{source}: there are no samples in it")
     if form.task and form.task.kind in ("forecast", "tokens") and not _is_cut(content, form.input, form.task):
         return _cut(content, form.input, form.task)
     targets = _targets(content, form, part)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from sojourn.data.samples import Content, Samples
-    from sojourn.protocol.spec import InputSpec
+    from sojourn.protocol.spec import InputSpec, TableSpec
     from sojourn.protocol.task import TaskSpec
 
 Format = Literal["npz", "images", "csv", "text"]
@@ -44,6 +44,10 @@ class Form(Protocol):
     @property
     def task(self) -> TaskSpec | msgspec.UnsetType:
         """What is learnt, where it is no plain classification."""
+
+    @property
+    def table(self) -> TableSpec | msgspec.UnsetType:
+        """The columns of a sample by name, where it is a row of a table."""
 
 
 class DataSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -127,7 +131,8 @@ def load_data(settings: DataSettings, form: Form, part: Purpose = "train") -> Sa
     """Read the samples that fit a job or a release."""
     from sojourn.data.samples import fit  # noqa: PLC0415  # numpy comes with it
 
-    return fit(read_content(settings, part, form.input, form.classes, form.task or None), form, part)
+    content = read_content(settings, part, form.input, form.classes, form.task or None, form.table or None)
+    return fit(content, form, part)
 
 
 def read_content(
@@ -136,13 +141,15 @@ def read_content(
     wanted: InputSpec | None = None,
     classes: tuple[str, ...] | None = None,
     task: TaskSpec | None = None,
+    table: TableSpec | None = None,
 ) -> Content:
     """Read what the data holds; images are brought to the size that is `wanted`, or else must all have one size.
 
     Of an image folder only the listed classes are read, so that what a job does not need costs no time.
-    task: which columns are read as what; without it, as for a classifier.
+    task: which columns are read as what; without it, as for a classifier. table: the job's columns, which are matched
+    by name.
     """
-    content = _read(settings, part, wanted, classes, task)
+    content = _read(settings, part, wanted, classes, task, table)
     if settings.target_scale and content.targets is not None:
         content = replace(content, targets=scaled(content.targets, scaling_of(settings.target_scale)))
     return replace(content, x=on_scale(content.x, settings)) if settings.scale else content
@@ -159,18 +166,20 @@ def _read(
     wanted: InputSpec | None,
     classes: tuple[str, ...] | None,
     task: TaskSpec | None,
+    table: TableSpec | None,
 ) -> Content:
     # Not at the top: numpy comes with these, and Pillow with images.
     match format_of(settings):
         case "npz":
+            from sojourn.data.column_names import in_job_order  # noqa: PLC0415
             from sojourn.data.npz import read_npz  # noqa: PLC0415
 
-            return read_npz(settings, part)
+            return in_job_order(read_npz(settings, part), table)
         case "csv":
             from sojourn.data.csv import read_csv  # noqa: PLC0415
             from sojourn.data.csv_columns import Asked  # noqa: PLC0415
 
-            return read_csv(settings, Asked(task, classes, wanted))
+            return read_csv(settings, Asked(task, classes, wanted, table=table))
         case "images":
             from sojourn.data.images import common_input, read_images  # noqa: PLC0415
 

@@ -25,16 +25,18 @@ if TYPE_CHECKING:
 
     from sojourn.data.samples import Content, Doubt
     from sojourn.data.source import DataSettings
+    from sojourn.protocol.spec import TableSpec
     from sojourn.protocol.task import TaskSpec
 
 _NAME, _SENTENCE = 80, 300
 
 
-def survey(settings: DataSettings, task: TaskSpec | None = None) -> DataSurvey:
+def survey(settings: DataSettings, task: TaskSpec | None = None, table: TableSpec | None = None) -> DataSurvey:
     """What the data is taken for, and what looks odd about it; data that cannot be read is a summary with a fault.
 
     Images are counted and only some of them opened: there may be many, and no job has said in which size it wants them.
     task: what the data is looked at for, where that is known; then it is a fault if there is nothing to learn it from.
+    table: the columns of the job's table, which the data must have.
     """
     shape: tuple[int, ...]
     try:
@@ -44,11 +46,12 @@ def survey(settings: DataSettings, task: TaskSpec | None = None) -> DataSurvey:
             content, shape, values = survey_images(settings, task)
             values = _on_scale(values, settings)
         else:
-            content = read_content(settings, "train", task=task)
+            content = read_content(settings, "train", task=task, table=table)
             content = series_in(content) if task and task.kind == "forecast" and not content.series else content
             shape, values = tuple(int(size) for size in content.x.shape[1:]), range_of(content.x)
         if not len(content.which):
-            raise DataError(f"{settings.path} holds no samples: put some there, a visit without any is declined")
+            why = "".join(f". {each.what} ({each.detail}); to do: {each.remedy}" for each in content.doubts)
+            raise DataError(f"{settings.path} holds no samples: put some there, a visit without any is declined{why}")
         _check(content, task)
     except (DataError, MemoryError) as error:
         text = str(error) or f"{settings.path}: there is not enough memory to read it"

@@ -33,7 +33,7 @@ from sojourn.protocol.limits import (
     Text,
     check_figures,
 )
-from sojourn.protocol.spec import InputSpec
+from sojourn.protocol.spec import InputSpec, TableSpec
 from sojourn.protocol.task import TaskSpec, classes_as_strata
 from sojourn.protocol.wire import Figures
 
@@ -133,6 +133,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     """Which share of its main figure the encoding cost, where that is not the accuracy: 0.01 is one percent."""
     anomaly: AnomalyRule | msgspec.UnsetType = msgspec.UNSET
     """Of a reconstruction."""
+    table: TableSpec | msgspec.UnsetType = msgspec.UNSET
+    """The columns that a sample consists of, by name, where it is a row of a table."""
 
     def __post_init__(self) -> None:
         check_figures(self)

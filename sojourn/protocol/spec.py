@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
+from sojourn.protocol.limits import LABEL
 from sojourn.protocol.task import Shape, Size, TaskSpec, classes_as_strata
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ __all__ = [
     "Probe",
     "Shape",
     "Size",
+    "TableSpec",
     "TapGraph",
     "TapLayer",
     "TensorSpec",
@@ -33,6 +35,8 @@ __all__ = [
 ]
 VARIANCE = "running_var"
 """How the name of a state tensor ends that holds variances."""
+MOST_COLUMNS = 65_536
+"""Columns of a table."""
 GAMMA = "fusion.gamma"
 """How the name of the tensor ends that says how much of a frozen trunk is taken (FedFusion)."""
 
@@ -118,6 +122,32 @@ class InputSpec(msgspec.Struct, frozen=True):
 
     shape: Shape
     dtype: Literal["float32", "int64"] = "float32"
+
+
+ColumnName = Annotated[str, msgspec.Meta(min_length=1, max_length=LABEL)]
+
+
+class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The columns of a job's table by name. Every role matches the columns of its own files with these.
+
+    The values of a sample are numbers, of the type that `InputSpec.dtype` names. What a job predicts has its names in
+    the task (`TaskSpec.names`) or is a class.
+    """
+
+    columns: Annotated[tuple[ColumnName, ...], msgspec.Meta(max_length=MOST_COLUMNS)] = ()
+    """The columns with the values of a sample, in the model's order; empty where the job does not name them."""
+    label: ColumnName | None = None
+    """The column with the label."""
+    time: ColumnName | None = None
+    """The column with the time of a row of a series."""
+    series: ColumnName | None = None
+    """The column that distinguishes several series."""
+    by_position: bool = False
+    """Whether the job accepts a table without column names, with its columns in the job's order."""
+
+    def __post_init__(self) -> None:
+        if len(set(self.columns)) < len(self.columns):
+            raise ValueError("Expected columns with different names")
 
 
 class Probe(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -297,6 +327,8 @@ class Kit(msgspec.Struct, frozen=True):
     """Of a job whose objective compares the model with frozen ones."""
     more: MoreGraphs | msgspec.UnsetType = msgspec.UNSET
     """Graphs that only some objectives need; the kit of a plain job has none."""
+    table: TableSpec | msgspec.UnsetType = msgspec.UNSET
+    """The columns of the job's table. A kit for images, text or windows of tokens has none."""
 
     @property
     def outliers(self) -> OutlierGraphs | None:

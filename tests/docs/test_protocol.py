@@ -68,6 +68,7 @@ STRUCTURES: dict[str, type] = {
     **{form.__name__: form for form in (parts.TourPolicy, parts.Gate, parts.TourBounds, spec.Kit)},
     "TourSigning": messages.TourSigning,
     **{form.__name__: form for form in (spec.ModelSpec, spec.TensorSpec, spec.ValueRange, spec.FrozenTensor)},
+    "TableSpec": spec.TableSpec,
     "Trunk": spec.Trunk,
     "TwoStreamGraph": spec.TwoStreamGraph,
     **{form.__name__: form for form in (spec.MoreGraphs, spec.TapGraph, spec.TapLayer, spec.OutlierGraphs)},

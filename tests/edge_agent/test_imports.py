@@ -28,6 +28,7 @@ IN_THE_WORKER = {
     "edge_agent.releases.trial", "edge_agent.releases.thresholds", "edge_agent.inference.plain_answers",
     "edge_agent.releases.loading", "edge_agent.inference.serving", "edge_agent.inference.model",
     "edge_agent.inference.inputs", "edge_agent.inference.http_api", "edge_agent.inference.endpoint",
+    "sojourn.data.column_names",
     "sojourn.data.csv", "sojourn.data.csv_columns", "sojourn.data.doubts", "sojourn.data.image_lists",
     "sojourn.data.image_survey",
     "sojourn.data.scale_check", "sojourn.data.series", "sojourn.data.summary", "sojourn.data.targets",

@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from coordinator.jobs.data import PublicData, digits, public_data
 from coordinator.jobs.settings import JobData, JobSettings
 from sojourn.errors import ConfigError, DataError
-from sojourn.protocol.spec import ValueRange
+from sojourn.protocol.spec import TableSpec, ValueRange
 from sojourn.settings import validated
 from tests.there import there
 
@@ -39,7 +39,7 @@ def public(folder: Path, **data: Any) -> PublicData:
     draw = np.random.default_rng(3)
     rows = [f"{at % 2},{draw.integers(0, 17)},{16 * (at % 9 == 0)}" for at in range(60)]
     (folder / "test.csv").write_text("\n".join(rows))
-    settings = {"test": str(folder / "test.csv"), "exemplars_per_class": 5, **data}
+    settings = {"test": str(folder / "test.csv"), "exemplars_per_class": 5, "by_position": True, **data}
     return public_data(JobSettings(name="job", data=validated(settings, JobData, "job.toml")))
 
 
@@ -85,3 +85,37 @@ def test_small_test_set_has_fewer_exemplars(tmp_path: Path) -> None:
         assert any(f"data.exemplars_per_class = {taken}" in each for each in warnings) == (taken < 10)
     with pytest.raises(DataError, match="leaves nothing to test on: give a larger test set"):
         found((1, 1))
+
+
+def test_columns_of_a_job_by_name(tmp_path: Path) -> None:
+    rows = [f"{at % 2},{at},{100 + at}" for at in range(40)]
+    (tmp_path / "test.csv").write_text("\n".join(["state,temp,rpm", *rows]))
+    turned = [f"{100 + at},{at % 2},{at}" for at in range(40)]
+    (tmp_path / "shown.csv").write_text("\n".join(["rpm,state,temp", *turned]))
+
+    def found(**data: Any) -> PublicData:
+        return public_data(JobSettings(name="job", data=validated(data, JobData, "job.toml")))
+
+    both = {"test": str(tmp_path / "test.csv"), "exemplars": str(tmp_path / "shown.csv"), "label": "state"}
+    made = found(**both)
+    assert made.table == TableSpec(("temp", "rpm"), "state")
+    for part in (made.test, made.exemplars):
+        assert there(part).arrays()[0].min(axis=0).tolist() == [0, 100]
+    turned_by_job = found(**both, columns=["rpm", "temp"])
+    assert turned_by_job.table == TableSpec(("rpm", "temp"), "state")
+    assert there(turned_by_job.test).arrays()[0].min(axis=0).tolist() == [100, 0]
+    with pytest.raises(DataError, match="the table lacks the column 'speed'; it has 'state', 'temp', 'rpm'"):
+        found(**both, columns=["temp", "speed"])
+    (tmp_path / "bare.csv").write_text("\n".join(rows))
+    bare: dict[str, Any] = {"test": str(tmp_path / "bare.csv"), "label": "first"}
+    with pytest.raises(DataError, match=r"has no header, and devices match columns by name: .*data\.by_position"):
+        found(**bare)
+    assert found(**bare, by_position=True).table == TableSpec(by_position=True)
+    assert found(**bare, columns=["temp", "rpm"]).table == TableSpec(("temp", "rpm"))
+    np.savez(tmp_path / "test.npz", x=np.arange(80.0).reshape(40, 2), y=np.arange(40) % 2)
+    assert found(test=str(tmp_path / "test.npz")).table == TableSpec()
+    with pytest.raises(DataError, match=r"data\.columns names 3 columns, and a sample of the job has 2"):
+        found(test=str(tmp_path / "test.npz"), columns=["a", "b", "c"])
+    with pytest.raises(ConfigError, match="columns has a name twice"):
+        found(test=str(tmp_path / "test.npz"), columns=["a", "a"])
+    assert found(test="digits").table is None

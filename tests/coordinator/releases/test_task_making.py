@@ -20,6 +20,7 @@ from sojourn.model.graphs import Graphs
 from sojourn.model.predictor import ReleasePredictor
 from sojourn.protocol.envelope import pack_blob
 from sojourn.protocol.figure_names import MAIN
+from sojourn.protocol.spec import TableSpec
 from tests.coordinator.releases.release_material import ASKED, INT8, linear
 from tests.coordinator.releases.task_jobs import KINDS, of_kind
 
@@ -43,6 +44,15 @@ def test_a_release_tells_the_figures_of_its_task_and_answers_as_the_kit_does(kin
         losses = graphs.losses(job.vector, x, np.zeros(20, np.int64))
         np.testing.assert_allclose(np.asarray(answer.scores), losses, rtol=1e-4)
     assert list(whole(release).columns[0].cells)
+
+
+def test_a_release_carries_the_names_of_columns() -> None:
+    job = of_kind("regression")
+    kit, vector, *samples = job.parts
+    table = TableSpec(tuple(f"column {at}" for at in range(kit.input.shape[0])))
+    made = from_job(job.state, ASKED, msgspec.structs.replace(kit, table=table), vector, *samples)
+    assert read_card(made.card_bytes, "here").table == table
+    assert from_job(job.state, ASKED, *job.parts).card.table == job.kit.table
 
 
 @pytest.mark.parametrize("kind", ["regression", "reconstruction", "tokens"])
@@ -133,6 +143,13 @@ def test_a_regressor_that_was_made_elsewhere(tmp_path: Any) -> None:
     assert card.task.names == names
     assert card.figures
     assert card.figures["rmse"] == pytest.approx(1.0, rel=1e-4)
+    assert card.table is msgspec.UNSET
+    rows = np.c_[x @ weights + bias, x]
+    (tmp_path / "s.csv").write_text("a,b,c,p,q,r,s\n" + "\n".join(",".join(map(str, row)) for row in rows))
+    table = from_file(
+        tmp_path / "m.onnx", Wanted("own", 1), DataSettings(path=str(tmp_path / "s.csv")), None, names
+    ).card.table
+    assert table == TableSpec(("p", "q", "r", "s"))
     bare = from_file(tmp_path / "m.onnx", Wanted("own", 1), None, None, names).card
     assert bare.figures is msgspec.UNSET
     with pytest.raises(ConfigError, match="2 targets were named"):

@@ -18,7 +18,7 @@ from sojourn.errors import ConfigError, JobError, MachineError
 from sojourn.parts import Elmy, Sgd
 from sojourn.protocol.envelope import unpack_blob
 from sojourn.protocol.mandate_messages import Normalisation
-from sojourn.protocol.spec import Kit
+from sojourn.protocol.spec import Kit, TableSpec
 from sojourn.store.blobs import ref_of
 from sojourn.store.memory_blobs import MemoryBlobs
 from tests.fleet_sim.small_fleet import fedavg, job, visit
@@ -80,6 +80,20 @@ def test_what_the_file_says_is_not_taken_from_the_coordinator() -> None:
         ({"data__range": [0, 1]}, "data.range is"),
         ({"data__classes": [str(n) for n in range(9, -1, -1)]}, "data.classes is"),
         ({"data__input": [64]}, "data.input is"),
+    ):
+        with pytest.raises(JobError, match=f"is not of this job: {why}"):
+            check_kit(settings(**changes), kit, scaling)
+
+
+def test_columns_in_the_file_are_compared_with_the_kit() -> None:
+    plain, scaling = compiled()
+    kit = msgspec.structs.replace(plain, table=TableSpec(("a", "b"), "state"))
+    check_kit(settings(), kit, scaling)
+    check_kit(settings(data__columns=["a", "b"], data__label="state"), kit, scaling)
+    for changes, why in (
+        ({"data__columns": ["b", "a"]}, "data.columns is"),
+        ({"data__label": "load"}, "data.label is"),
+        ({"data__by_position": True}, "data.by_position is True"),
     ):
         with pytest.raises(JobError, match=f"is not of this job: {why}"):
             check_kit(settings(**changes), kit, scaling)

@@ -108,3 +108,23 @@ def test_no_release_is_an_error_that_says_what_to_do(shop: Shop, tmp_path: Path)
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"NO_COLOR": "1"})
     assert done.returncode == 2
     assert done.stderr.startswith("error: no release of 'plants' is served here")
+
+
+def test_files_are_read_as_the_agents_settings_say(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = 'path = "train.csv"\nscale = "0..10 to 0..1"\nignore = ["id", "absent"]\nlabel = "state"'
+    (tmp_path / "agent.toml").write_text(f'name = "pi"\nstore = "{shop.store}"\n[data]\n{data}\n')
+    (tmp_path / "other.toml").write_text(
+        'name = "pi"\nstore = "elsewhere"\n[data]\npath = "train.csv"\nscale = "0..5 to 0..1"\n'
+    )
+    (tmp_path / "rows.csv").write_text("id,a,b,c,state\nx7,0,10,0,ok\n")
+    (tmp_path / "plain.csv").write_text("a,b,c\n0,1,0\n")
+    assert rows(shop, tmp_path / "rows.csv") == [DOG]
+    assert rows(shop, tmp_path / "plain.csv", "--scale", "0..1 to 0..1") == [DOG]
+    done = CliRunner().invoke(app, ["predict", LINE, "rows.csv", "--settings", "agent.toml", "--json"])
+    assert (done.exit_code, "files are read as [data] in agent.toml says" in done.stderr) == (0, True)
+    (tmp_path / "agent.toml").rename(tmp_path / "mine.toml")
+    assert rows(shop, tmp_path / "plain.csv") == [DOG]
+    assert rows(shop, tmp_path / "rows.csv", "--settings", "mine.toml") == [DOG]
+    (tmp_path / "other.toml").rename(tmp_path / "agent.toml")
+    assert rows(shop, tmp_path / "plain.csv") == [DOG]  # the settings of an agent with another store

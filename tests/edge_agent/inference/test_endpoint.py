@@ -31,7 +31,7 @@ from edge_agent.releases.work import Usage
 from sojourn.errors import ConfigError, ModelError
 from sojourn.local_http import AT_ONCE
 from sojourn.protocol.release import ProbeCheck
-from sojourn.protocol.spec import InputSpec
+from sojourn.protocol.spec import InputSpec, TableSpec
 from tests.edge_agent.releases.releases_made import CLASSES, LINE, Shop, card_of, graph_of
 from tests.ports import free_ports
 from tests.processes import has_ended
@@ -130,6 +130,34 @@ def test_predictions_of_arrays(site: Site) -> None:
     np.save(file, np.eye(3))
     status, answer = site.ask("POST", f"/{LINE}/predict", file.getvalue(), Content_Type="application/x-npy")
     assert (status, answer["classes"]) == (200, list(CLASSES))
+
+
+def test_predictions_of_rows_by_name(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    table = TableSpec(("temp", "rpm", "load"), "state")
+    site.shop.serve(1, card=card_of(1, line="pumps", table=table))
+    try:
+        rows: list[dict[str, Any]] = [{"rpm": 1, "load": 0, "temp": 0}, {"load": 1, "temp": 0, "rpm": 0, "state": "ok"}]
+        for x, classes in ((rows, ["dog", "owl"]), (rows[0], ["dog"])):
+            status, answer = site.predict(x, "pumps")
+            assert (status, answer["classes"]) == (200, classes)
+        head = {"Content_Type": "text/csv"}
+        status, answer = site.ask("POST", "/pumps/predict", b"rpm,id,load,temp\n1,7,0,0\n", **head)
+        assert (status, answer["classes"]) == (200, ["dog"])
+        for x, error in (
+            ({"rpm": 1}, "the row lacks the columns 'temp' and 'load'; it has 'rpm'"),
+            (rows[0] | {"speed": 1}, "the row has the column 'speed', which the model does not know"),
+        ):
+            status, answer = site.predict(x, "pumps")
+            assert (status, error in answer["error"]) == (400, True)
+        status, answer = site.ask("POST", "/pumps/predict", b"1,0,0\n", **head)
+        assert (status, "has no column names" in answer["error"]) == (400, True)
+        assert site.ask("GET", "/pumps")[1]["table"] == {"columns": ["temp", "rpm", "load"], "label": "state"}
+        with Model("pumps", site.shop.store) as model:
+            assert model.classify({"load": 0, "rpm": 1, "temp": 0}) == "dog"
+            assert model.classify(rows) == ["dog", "owl"]
+    finally:
+        site.process.close()
 
 
 def test_predictions_of_rows_of_a_csv_file(site: Site) -> None:

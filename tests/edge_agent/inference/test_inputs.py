@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from edge_agent.inference.inputs import of_csv, read_inputs, rows_of
 from sojourn.data.samples import SampleForm
 from sojourn.data.source import DataSettings
 from sojourn.errors import DataError
-from sojourn.protocol.spec import InputSpec
+from sojourn.protocol.spec import InputSpec, TableSpec
 from sojourn.protocol.task import Window
 from tests.sojourn.data.tasks import form_of
 
@@ -143,3 +144,64 @@ def test_what_is_predicted_may_stand_in_the_file(tmp_path: Path) -> None:
     file.write_text("1,2,3\n", encoding="utf-8")
     with pytest.raises(DataError, match="has 3 columns, the model expects 2 numbers, or these and what is predicted"):
         read_inputs(DataSettings(path=str(file)), form)
+
+
+NAMED = replace(form_of("regression", (2,), (1,), names=("load",)), table=TableSpec(("temp", "rpm"), "state"))
+CHANNELS = replace(TEMPERATURE, table=TableSpec(("a", "b"), time="t"))
+
+
+def test_rows_by_name() -> None:
+    cases: tuple[tuple[Any, list[list[float]], bool], ...] = (
+        ({"rpm": 2, "temp": 1.5}, [[1.5, 2]], True),
+        ([{"rpm": 2, "temp": 1}, {"temp": np.float32(3), "rpm": True}], [[1, 2], [3, 1]], False),
+        ([{"rpm": 2, "temp": 1, "load": None, "state": "ok"}], [[1, 2]], False),
+        ([[1, 2]], [[1, 2]], False),
+    )
+    for x, rows, one in cases:
+        found, single = rows_of(x, NAMED, "pumps")
+        assert (found.tolist(), single) == (rows, one)
+    steps = [{"t": at, "b": at + 1, "a": at} for at in range(3)]
+    found, single = rows_of(steps, CHANNELS, "series")
+    assert (found.tolist(), single) == ([[[1, 2], [2, 3]]], True)
+
+
+@pytest.mark.parametrize(
+    ("x", "form", "message"),
+    [
+        ({"temp": 1}, NAMED, r"the row lacks the column 'rpm'; it has 'temp'"),
+        ({}, NAMED, r"the row lacks the columns 'temp' and 'rpm'; it has none"),
+        ([{"temp": 1, "rpm": 2}, {"Temp": 1}], NAMED, r"row 2 lacks the columns 'temp' and 'rpm'; it has 'Temp'"),
+        (
+            {"temp": 1, "rpm": 2, "rmp": 3},
+            NAMED,
+            r"the row has the column 'rmp', which the model does not know: it take",
+        ),
+        ({"temp": 1, "rpm": "2"}, NAMED, r"'rpm' is '2', and the model takes a number"),
+        ({"temp": 1, "rpm": None}, NAMED, r"'rpm' is 'None', and the model takes a number"),
+        ([{"temp": 1, "rpm": 2}, [1, 2]], NAMED, r"row 2 has no column names"),
+        ({"temp": 1, "rpm": 2}, GREY, r"the model does not name its columns"),
+    ],
+)
+def test_rows_with_other_names(x: Any, form: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        rows_of(x, form, "pumps")
+
+
+def test_files_are_matched_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    for text in ("rpm,temp\n2,1\n", "state,rpm,id,temp,load\nok,2,9,1,7\n", "temp,rpm\n1,2\n"):
+        file.write_text(text, encoding="utf-8")
+        assert rows_of(file, NAMED, "pumps")[0].tolist() == [[1, 2]]
+        assert of_csv(text.encode(), NAMED).tolist() == [[1, 2]]
+    for text, message in (
+        ("rpm,x\n2,1\n", "the table lacks the column 'temp'; it has 'rpm', 'x'"),
+        ("1,2\n", "has no column names, .*add a header line"),
+        ("rpm,temp\n2,cold\n", "line 2: 2 numbers are expected"),
+    ):
+        with pytest.raises(DataError, match=message):
+            of_csv(text.encode(), NAMED)
+    free = replace(NAMED, table=TableSpec(("temp", "rpm"), by_position=True))
+    assert of_csv(b"1,2\n", free).tolist() == [[1, 2]]
+    assert of_csv(b"b,note,a\n1,x,2\n3,x,4\n", CHANNELS).tolist() == [[[2, 1], [4, 3]]]
+    np.savez(tmp_path / "rows.npz", x=[[2, 1]], feature_names=["rpm", "temp"])
+    assert rows_of(tmp_path / "rows.npz", NAMED, "pumps")[0].tolist() == [[1, 2]]

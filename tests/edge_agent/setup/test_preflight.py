@@ -39,7 +39,7 @@ from sojourn.model.workload import built_in
 from sojourn.parts import Training
 from sojourn.protocol.data_summary import DataSummary, SeriesSummary
 from sojourn.protocol.envelope import pack_blob
-from sojourn.protocol.spec import ModelSpec, TensorSpec
+from sojourn.protocol.spec import ModelSpec, TableSpec, TensorSpec
 from sojourn.protocol.task import Window
 from tests import forked
 from tests.edge_agent.limits.fake_root import FakeRoot
@@ -239,6 +239,25 @@ def test_a_job_of_another_kind_is_looked_at_for_what_it_predicts(tmp_path) -> No
     path.write_text("day,load\n" + "".join(f"{at % 7},{at % 5}\n" for at in range(20)), encoding="utf-8")
     fault = tried(DataSettings(path=str(path)), 1, 8, seconds=0.01, task=task).data.summary.fault
     assert "has 20 steps, and a window needs 30 that are seen and 1 that" in fault
+
+
+def test_columns_are_those_of_the_job(tmp_path: Path) -> None:
+    (tmp_path / "test.csv").write_text("rpm,temp,state\n1,2,ok\n3,4,worn\n", encoding="utf-8")
+    where = str(tmp_path / "job.toml")
+    table = TableSpec(("rpm", "temp"), "state")
+    assert demands_of({"data": {"test": "test.csv"}}, where=where).table == table
+    assert demands_of({"data": {"columns": ["rpm", "temp"], "label": "state"}}).table == table
+    assert demands_of({"data": {"test": "absent.csv", "label": "last"}}, where=where).table is None
+    data = tmp_path / "data.csv"
+    data.write_text("state,temp,note,rpm\nok,1,x,2\nworn,3,x,4\n", encoding="utf-8")
+    found = tried(DataSettings(path=str(data)), 1, 8, seconds=0.01, table=table).data
+    assert (found.summary.shape, found.classes) == ((2,), ("ok", "worn"))
+    data.write_text("state,temp,speed\nok,1,2\nworn,3,4\n", encoding="utf-8")
+    fault = tried(DataSettings(path=str(data)), 1, 8, seconds=0.01, table=table).data.summary.fault
+    assert fault.endswith("the table lacks the column 'rpm'; it has 'state', 'temp', 'speed'")
+    bare = demands_of({"data": {"label": "state"}}).table
+    data.write_text("state,temp,speed\nok,1,2\nworn,3,4\n", encoding="utf-8")
+    assert tried(DataSettings(path=str(data)), 1, 8, seconds=0.01, table=bare).data.classes == ("ok", "worn")
 
 
 def test_data_without_classes_is_no_worry_where_none_are_needed() -> None:

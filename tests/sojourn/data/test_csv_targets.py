@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sojourn.data.source import DataSettings, load_data
+from sojourn.data.summary import survey
 from sojourn.errors import DataError
 from tests.sojourn.data.tasks import form_of
 from tests.sojourn.data.test_data import kit
@@ -71,7 +72,7 @@ def test_cells_that_are_empty_or_nan_are_missing(tmp_path: Path) -> None:
         ("a,b,load\n" + ROWS, TWO, {}, r"no column 'temp', which the job predicts"),
         ("a,b,load\n" + ROWS, TWO, {"targets": ("load",)}, r"data\.targets names 1 columns .*'load', 'temp': name one"),
         ("a,b,load\n" + ROWS, TWO, {"targets": ("load", 3)}, r"names a column of .* twice"),
-        ("a,b,load\n" + ROWS, ONE, {"targets": ("kw",)}, r"no column 'kw', but 3 columns and the header a, b, load"),
+        ("a,b,c\n" + ROWS, ONE, {"targets": ("kw",)}, r"no column 'kw', but 3 columns and the header a, b, c"),
         ("a,b,load\n" + ROWS, ONE, {"ignore": ("id",)}, r"no column 'id'"),
         ("a,load\n1,2\n", ONE, {}, r"samples of shape \(1,\), the model expects \(2,\)"),
         ("1,2\n", TWO, {}, r"has 2 columns, and 2 of them would be what the job predicts"),
@@ -143,3 +144,10 @@ PUMP = form_of("reconstruction", (2,), normal=("ok",))
 def test_a_reconstruction_has_labels_or_none(tmp_path: Path, text: str, settings: Any, kept: int) -> None:
     samples = load(tmp_path, text, PUMP, **settings)
     assert samples.x.tolist() == [[1, 2], [3, 4]][:kept]
+
+
+def test_advice_never_drops_the_label(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("temp,state,rpm\n1,ok,2\n3,worn,4\n", encoding="utf-8")
+    fault = survey(DataSettings(path=str(tmp_path / "data.csv"))).summary.fault
+    assert "'state' holds text where numbers are needed, and no column is named as the label" in fault
+    assert 'set data.label = "state" (--label state)' in fault

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from PIL import Image
 
 from sojourn.data.source import DataSettings, load_data, read_content
+from sojourn.data.summary import survey
 from sojourn.errors import DataError
 from tests.sojourn.data.tasks import form_of
 from tests.sojourn.data.test_data import kit
@@ -120,3 +122,48 @@ def test_pixels_follow_their_rows(tmp_path: Path) -> None:
     rows = "".join(f"{at}.png,{at}\n" for at in order)
     samples = load(tmp_path, AGE, "file,age\n" + rows)
     assert (samples.y[:, 0] * 10).tolist() == first(samples) == (10 * order).tolist()
+
+
+def test_skipped_images_are_reported(tmp_path: Path) -> None:
+    pictures(tmp_path, "loose.png", "cat/a.png", "dog/b.png", "other.JPG")
+    for name in ("cat/phone.HEIC", "cat/phone-2.heic", "dog/camera.nef"):
+        (tmp_path / name).write_bytes(b"")
+    found = survey(DataSettings(path=str(tmp_path)))
+    assert found.summary.samples == 2
+    assert [text.partition(" (")[0] for text in found.warnings[:2]] == [
+        "images of formats that Sojourn does not read are skipped",
+        "images outside of the folders of classes are skipped",
+    ]
+    assert "3 files (2 .heic, 1 .nef)); to do: convert them to JPEG or PNG" in found.warnings[0]
+    assert "2 images directly in" in found.warnings[1]
+    assert found.warnings[1].endswith("'loose.png', 'other.JPG'); to do: move each to its class's folder")
+    assert read_content(DataSettings(path=str(tmp_path)), "train", kit().input).doubts
+
+
+def test_a_folder_with_skipped_images_alone_is_refused_with_the_reason(tmp_path: Path) -> None:
+    for name in ("cat/phone.heic", "dog/phone.heic"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(b"")
+    assert (
+        "2 files (2 .heic)); to do: convert them to JPEG or PNG"
+        in survey(DataSettings(path=str(tmp_path))).summary.fault
+    )
+    with pytest.raises(DataError, match=r"2 files \(2 \.heic\); to do: convert them"):
+        load_data(DataSettings(path=str(tmp_path)), kit())
+
+
+def test_large_photos_are_looked_at_in_little_memory(tmp_path: Path) -> None:
+    photo = Image.new("RGB", (3000, 2000), (10, 20, 200))
+    photo.paste((255, 255, 255), (0, 0, 1500, 1000))
+    for at in range(4):
+        (tmp_path / f"{at % 2}").mkdir(exist_ok=True)
+        photo.save(tmp_path / f"{at % 2}" / f"{at}.jpg")
+    tracemalloc.start()
+    try:
+        found = survey(DataSettings(path=str(tmp_path))).summary
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (found.samples, found.shape) == (4, (3, 2000, 3000))
+    assert found.high == 255
+    assert peak < 4 << 20

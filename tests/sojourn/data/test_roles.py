@@ -109,7 +109,7 @@ def as_device(path: str, shape: tuple[int, ...], classes: tuple[str, ...], dtype
 
 def as_coordinator(path: str, which: Literal["test", "exemplars"], **data: Any) -> tuple[Any, Any]:
     """The public side of the data, and all samples in it."""
-    data |= {which: path}
+    data |= {which: path, "by_position": True}
     public = public_data(JobSettings(name="job", data=JobData(exemplars_per_class=2, **data)))
     parts = [part.arrays() for part in (public.test, public.exemplars) if part is not None]
     return public, sorted_rows(*(np.concatenate(each) for each in zip(*parts, strict=True)))
