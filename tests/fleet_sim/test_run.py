@@ -393,7 +393,8 @@ def test_compare_runs_a_custom_objective(working_folder) -> None:
     (working_folder / "plain.toml").write_text(CUSTOM)
     files = [working_folder / "custom.toml", working_folder / "plain.toml"]
     compare(Comparison(files, [], [], {"rounds": 1}, output=working_folder / "out"), Console(file=io.StringIO()))
-    assert not np.array_equal(*(one_vector(working_folder / "out" / name) for name in ("custom", "plain")))
+    custom, plain = (one_vector(working_folder / "out" / name) for name in ("custom", "plain"))
+    assert not np.array_equal(custom, plain)
 
 
 @pytest.mark.parametrize(

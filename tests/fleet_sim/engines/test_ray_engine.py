@@ -302,8 +302,8 @@ def test_actors_find_a_custom_objective_in_the_working_folder(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*sys.path])
     text = TEXT.replace("feddyn", "fedavg")
-    custom = {"objective.name": "halved:Halved", "rounds": 1}
-    on_ray = {"simulation.engine": "ray", "simulation.ray": cluster.address, "simulation.workers": 1}
+    custom: dict[str, Any] = {"objective.name": "halved:Halved", "rounds": 1}
+    on_ray: dict[str, Any] = {"simulation.engine": "ray", "simulation.ray": cluster.address, "simulation.workers": 1}
     models = {}
     for name, changes in {"plain": {"rounds": 1}, "serial": custom, "ray": custom | on_ray}.items():
         running = SimulationRun(
