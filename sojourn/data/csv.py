@@ -259,9 +259,9 @@ def _check_text(faulty: list[list[str]], columns: CsvColumns, settings: DataSett
         return
     names = ", ".join(repr(columns.names[at][:40]) for at in texts[:NAMED])
     wanted_by_job = asked.table.columns if asked.table else ()
-    if needed := [at for at in texts if columns.headed and columns.names[at] in wanted_by_job]:
-        cells = ", ".join(f"{columns.names[at][:40]!r} holds {rows[0][at].strip()[:20]!r}" for at in needed[:NAMED])
-        raise DataError(f"{settings.path}: the job takes numbers from these columns, and {cells}: make numbers of it")
+    if needed := [columns.names[at] for at in texts if columns.headed and columns.names[at] in wanted_by_job]:
+        # No cell is quoted: operators read this.
+        raise DataError(f"{settings.path}: the job takes numbers from {shorten(needed)}, and this table has text there")
     if columns.guessed and columns.headed:
         # The label is more likely to be one of these than the column that was taken for it.
         name = columns.names[texts[0]][:40]
