@@ -43,7 +43,7 @@ HIDDEN = {"visit": 256, "fedavg-int8": 252, "metafed": 248}
 UNGATED = "gate = { on = false }\n"
 """The exemplars are the same for all jobs: with the gate on, edge servers would have them from the job before."""
 JOBS = {
-    "visit": f"{VISIT}gate = \"enforce\"\n",
+    "visit": f'{VISIT}gate = "enforce"\n',
     "fedavg-int8": f'strategy = "fedavg"\n{UNGATED}encoding = "int8"\n',
     "scaffold-batchnorm-int8": f'strategy = "scaffold"\n{UNGATED}encoding = "int8"\n',
     "fedbn": f'strategy = "fedbn"\n{UNGATED}',
