@@ -541,15 +541,19 @@ class CoordinatorState(msgspec.Struct):
             self._remove(self.jobs.pop(record.job), record)
         else:
             if isinstance(record, RoundClosed | RoundFailed | DevicesEstimated):
-                round_, phase = self.jobs[record.job].round, self.jobs[record.job].phase
-                if not isinstance(record, RoundFailed):
-                    phase = "train" if isinstance(record, RoundClosed) else "estimate"
-                self.remembered = self.seen
-                self.remembered.visited(record.at or 0.0, record.job, round_, phase, record.visited or ())
+                self._remember_visits(record)
             ended = self.jobs[record.job].status in ENDED
             self.jobs[record.job].apply(record)
             if ended and isinstance(record, JobContinued):  # behind those that wait
                 self.jobs[record.job] = self.jobs.pop(record.job)
+
+    def _remember_visits(self, record: RoundClosed | RoundFailed | DevicesEstimated) -> None:
+        """Keep how the visits of a round or an estimation ended."""
+        state, phase = self.jobs[record.job], self.jobs[record.job].phase
+        if not isinstance(record, RoundFailed):
+            phase = "train" if isinstance(record, RoundClosed) else "estimate"
+        self.remembered = self.seen
+        self.remembered.visited(record.at or 0.0, record.job, state.round, phase, record.visited or ())
 
     def _remove(self, state: JobState, record: JobRemoved) -> None:
         """Sites have seen its tours, and devices may have its memory: another job of its name is not the same."""

@@ -251,9 +251,10 @@ def _failures(history: tuple[RoundReport, ...]) -> list[RenderableType]:
     texts = [f"round {report.round}: {line}" for report in history for line in report.failures]
     if not texts:
         return []
-    words = f"\nvisits that failed: {sum(report.lost for report in history)}"
-    flags = sum(report.flagged or 0 for report in history)
-    head = Text(f"{words}; the gate would have refused {flags} more" if flags else words, style="yellow")
+    lost, flags = sum(report.lost for report in history), sum(report.flagged or 0 for report in history)
+    counts = [f"visits that failed: {lost}"] if lost else []
+    counts += [f"visits that the gate would have refused: {flags}"] if flags else []
+    head = Text(f"\n{'; '.join(counts) or 'what to know of the rounds'}", style="yellow")
     newest = texts[-MOST_FAILURES:]
     return [head, *(Text(f"  {line}", style="dim", overflow="fold") for line in newest)]
 

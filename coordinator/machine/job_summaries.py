@@ -43,9 +43,8 @@ def outcomes(job: str, round_: int, visited: Iterable[VisitOutcome]) -> Iterator
 
 def closed_line(closed: RoundClosed) -> Say:
     """What the tours of a round have become."""
-    done = sum(closed.visits.values())
     what = "merged" if closed.merged else "go on, each model by itself"
-    text = f"{done} visits {what}"
+    text = f"{closed.report.visits} visits {what}"
     return Say(text, "step", About(closed.job, closed.report.round))
 
 

@@ -197,7 +197,11 @@ def failures(story: JobStory, losses: Sequence[Loss], flagged: Sequence[Loss] = 
         items = [tag("li", line) for line in lines[:MOST_LINES]]
         rest = [tag("li", f"and {len(lines) - MOST_LINES} more")] if len(lines) > MOST_LINES else []
         parts.append(tag("ul", *items, *rest, class_="lines"))
-    return joined(parts) if parts else tag("p", "No visit of a finished round failed.", class_="dim")
+    if parts:
+        return joined(parts)
+    lost = sum(it.lost for it in story.history)
+    words = f"{lost:,} failed visits, whose reasons are not known." if lost else "No visit of a finished round failed."
+    return tag("p", words, class_="dim")
 
 
 # --- rounds

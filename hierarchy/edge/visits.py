@@ -259,9 +259,8 @@ class Visits:
     def _note(self, passed: Passed, result: Visited) -> str:
         """What people should know of a visit, by the gate and by the device."""
         flagged = f"{WOULD_REFUSE}{self._by}, because {passed.flagged}" if passed.flagged else ""
-        return "; ".join(filter(None, (flagged, passed.note, f"{DATA_NOTE}{result.note}" if result.note else "")))[
-            :TEXT
-        ]
+        own = f"{DATA_NOTE}{result.note}" if result.note else ""
+        return "; ".join(filter(None, (flagged, passed.note, own)))[:TEXT]
 
     def _measured(self, where: VisitKey, judged: Passed | Failed) -> dict[str, float]:
         """A device's figures, with what is not left to it: its steps, and what the gate has found."""

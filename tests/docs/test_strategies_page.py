@@ -19,7 +19,7 @@ from coordinator.finishers.finishing import finish
 from coordinator.finishers.task import FinishTask, MemberModel
 from coordinator.jobs import settings as job_file
 from coordinator.jobs.compatibility import objections
-from coordinator.jobs.tour_settings import GateSettings, TourSettings
+from coordinator.jobs.tour_settings import MODES, GateSettings, TourSettings
 from coordinator.rounds.schedules import Departure, Moment, depart, merges
 from coordinator.strategies import STRATEGIES, Named
 from coordinator.strategies.requirements import requirements_of
@@ -156,6 +156,8 @@ def known_words() -> set[str]:
     told = {"show", "sojourn strategies", "sojourn strategies show fedseq", "agent.toml", "encoding", "float16", "int8"}
     own_part = {"package.module:Class", 'arranger = { name = "mine:Neighbours", size = 3 }', "name", "[training]"}
     tables = {"[gate]", "[tours]", "true", "false"}
+    modes = {"gate", *MODES, *(f'"{mode}"' for mode in MODES), "visits.csv", "sojourn job status"}
+    modes |= {"simulate", "compare", "papers", "against_factor"}
     figures = {*own_names("classification"), "own_loss", "88.9 % own", "target", "sojourn job list"}
     return (
         {*STRATEGIES, *FORMS, "training", *(name for _, name, _ in FORMS_OF), *MEASURES}
@@ -169,6 +171,7 @@ def known_words() -> set[str]:
         | told
         | figures
         | own_part
+        | modes
         | tables
         | finished
         | told_of

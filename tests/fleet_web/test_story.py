@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from coordinator.console.following import JobProgress
+from fleet_web.drawing.job_sections import failures, tiles
 from fleet_web.story.comparison import MOST_RUNS, compared
 from fleet_web.story.job_story import JobStory
 from fleet_web.story.visit_book import VisitBook
@@ -113,3 +114,24 @@ def test_what_cannot_be_compared_is_refused():
 
 def test_without_a_figure_nothing_is_best():
     assert compared({"plan": story(nan)}).rows()[0]["best"] == "-"
+
+
+def test_the_page_shows_what_the_gate_refused_and_would_have_refused() -> None:
+    why = "by the coordinator, because the loss went from 1 to 3; raise gate.loss_factor"
+    flagged = f"would have been refused {why}"
+    book = VisitBook(
+        [note(1, "pi-1", "refused", why), note(1, "pi-2", reason=flagged), note(1, "pi-3", reason="data: odd")]
+    )
+    told = story(0.5)
+    shown = str(failures(told, book.losses(), book.flagged()))
+    assert f"refused: {why}" in shown
+    assert flagged.replace("refused by", "refused: by") in shown
+    assert "Visits that the gate would have refused" in shown
+    of_rounds = JobStory(JobProgress(told.view, (report(1, 0.5, flagged=2),)))
+    assert "visits that the gate would have refused" in str(tiles(of_rounds))
+    assert "visits that the gate" not in str(tiles(told))
+
+
+def test_lost_visits_without_known_reasons_are_counted_all_the_same() -> None:
+    shown = str(failures(story(0.5), ()))
+    assert "1 failed visits, whose reasons are not known." in shown

@@ -15,6 +15,7 @@ from coordinator.console.following import JobProgress
 from coordinator.console.job_tables import job_table, models_line, times_line
 from coordinator.console.tour_lines import route
 from coordinator.console.watching import lines, result_table, screen, show, show_rounds, trend
+from coordinator.console.what_failed import failure_lines
 from sojourn.protocol.wire import JobModels, JobTimes, JobView, RoundReport, TourView
 
 QUALITY = {"vts": 0.98123, "intra_cs": 0.3, "inter_cs": nan}
@@ -228,3 +229,14 @@ def test_any_moment_that_a_coordinator_may_say_can_be_shown(moment: float) -> No
     assert date_of(moment)
     assert short_date(moment, NOON) != "-"
     assert date_of(None) == short_date(None, NOON) == "-"
+
+
+def test_visits_that_the_gate_would_have_refused_are_counted_on_every_screen() -> None:
+    line = "pi-1: would have been refused by the coordinator, because the loss went from 1 to 3; raise gate.loss_factor"
+    flagged = msgspec.structs.replace(FIRST, failures=(line,), flagged=2)
+    progress = JobProgress(VIEW, (flagged,))
+    assert "visits that the gate would have refused: 2" in shown(screen(progress, 200), 200)
+    assert "visits that failed" not in shown(screen(progress, 200), 200)
+    told = failure_lines(progress)
+    assert 'the gate would have refused 2 of 8 visits (gate = "report" refuses none)' in told
+    assert f"  {line} (round 1)" in told
