@@ -506,7 +506,7 @@ class JobQueue:
         return [lost, given_up, *self._tour_over(state, now)]
 
     def _end_failed(self, state: JobState, now: float) -> list[Effect]:
-        detail = f"{state.failed_rounds} rounds in a row had no result; {state.detail}"
+        detail = f"{state.failed_rounds} attempts at round {state.round} had no result; in the last one, {state.detail}"
         return self.end(state, "rounds failed", detail, now)
 
     def end(self, state: JobState, event: str, detail: str, now: float) -> list[Effect]:
@@ -535,9 +535,9 @@ class JobQueue:
 def _why_again(state: JobState, reason: str) -> str:
     """Why a job waits after a round without a result, and until when."""
     attempt = (state.failed_rounds or 0) + 1
-    text = f"attempt {attempt} of {FAILED_ROUNDS} at round {state.round} had no result: {reason}"
     if attempt >= FAILED_ROUNDS:
-        return text
+        return reason
+    text = f"attempt {attempt} of {FAILED_ROUNDS} at round {state.round} had no result: {reason}"
     return f"{text}. The next attempt starts in {PLAN_AGAIN:g} s, or when another device connects"
 
 

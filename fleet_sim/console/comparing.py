@@ -91,7 +91,8 @@ def compare(comparison: Comparison, console: Console) -> None:
     console.print(_table(table, comparison.seeds))
     write_report(folder, [FinishedRun(folder / it.folder, it.group, it.simulation) for it in runs], table, training)
     console.print(f"{REPORT}, {PICTURE} and {CSV} are in {folder}", soft_wrap=True, markup=False)
-    failures = [failure for it in runs if (failure := ResultFolder(folder / it.folder, resume=True).failure)]
+    reasons = {it.name: ResultFolder(folder / it.folder, resume=True).failure for it in runs}
+    failures = [f"{name}: {reason}" for name, reason in reasons.items() if reason]
     if failures:
         raise JobError("; ".join(failures))
 

@@ -18,6 +18,7 @@ import fleet_sim
 from coordinator.results.folder import ResultFolder
 from coordinator.state import CoordinatorState
 from fleet_sim.console.comparing import Comparison, compare
+from fleet_sim.console.planning import plan
 from fleet_sim.console.simulating import one
 from fleet_sim.run import SimulationRun
 from fleet_sim.settings import read_simulation, read_simulation_file
@@ -312,6 +313,39 @@ def test_a_job_that_nobody_can_do_ends_with_the_reason(tmp_path) -> None:
             running.finish(course)
     finally:
         running.close()
+
+
+DROPPING = {
+    "strategy": "fedavg", "seed": 3, "rounds": 6, "threads": 1, "model.options.hidden": [16], "training.epochs": 1,
+    "simulation.devices": 2, "simulation.engine": "serial", "availability.dropout": 0.8,
+}  # fmt: skip
+"""After one round, no visit of three attempts at the next one ends well."""
+DROPPED = "job simulation failed after 1 of 6 rounds: 3 attempts at round 2 had no result; in the last one, no device"
+
+
+def test_a_job_of_which_every_visit_fails_is_an_error(tmp_path) -> None:
+    settings = read_simulation("", "test", DROPPING | {"availability.dropout": 1.0})
+    with pytest.raises(JobError, match=r"^job simulation failed: 3 attempts at round 1 had no result; .*Not one round"):
+        fleet_sim.simulate(settings, tmp_path / "out")
+    assert "dropped out" in (tmp_path / "out" / "failed.txt").read_text()
+    assert not (tmp_path / "out" / "model.onnx").exists()
+
+
+def test_a_job_that_fails_after_some_rounds_leaves_them_and_is_an_error(tmp_path, capsys) -> None:
+    with pytest.raises(JobError, match=f"^{DROPPED}"):
+        one(None, DROPPING, tmp_path / "out", None, Console(width=200))
+    assert f"Failed: {DROPPED.partition(': ')[2]}" in capsys.readouterr().out
+    results = ResultFolder(tmp_path / "out", resume=True)
+    assert results.failure.startswith(DROPPED)
+    assert len(results.rows("rounds.csv")) == 1
+    assert f"<p class='bad'>{DROPPED}" in (tmp_path / "out" / "report.html").read_text()
+    ended = [row["tour"].split("/")[1] for row in results.rows("visits.csv")]
+    assert ended.count("2") == 6
+
+
+def test_a_plan_that_fails_is_an_error(tmp_path) -> None:
+    with pytest.raises(JobError, match="no round came to its end: 3 attempts at round 1 had no result"):
+        plan(None, DROPPING | {"availability.dropout": 1.0}, tmp_path / "out", Console())
 
 
 def test_a_job_without_a_timeout_that_nobody_can_do_does_not_hang(tmp_path) -> None:

@@ -163,3 +163,18 @@ def test_jobs_that_run_stand_first_with_the_time_that_is_left():
     assert "running" in rows[0]
     assert "about 36 s" in rows[0]
     assert "done" in rows[1]
+
+
+@pytest.mark.parametrize("status", ["failed", "refused"])
+def test_a_job_that_failed_is_red_and_its_bar_is_not_full(status):
+    failed = story(0.5, status=status)
+    drawn = job_sections.tiles(failed)
+    well_formed(drawn)
+    assert f'<dd class="bad">{status}</dd>' in drawn
+    assert 'class="lead bad"' in drawn
+    assert 'class="meter failed"' in drawn
+    assert 'aria-valuenow="20"' in drawn
+    assert f'<span class="bad">{status}</span>' in job_rows([failed.view], lambda job: f"/job/{job}")
+    done = job_sections.tiles(story(0.5, status="done"))
+    assert "bad" not in done
+    assert 'class="meter"' in done

@@ -56,6 +56,16 @@ def visit_row(round_: int, tour: int, hop: int, device: str, status: str = "done
     return f"{round_}.0,site,job/{round_}/{tour},{device},{hop},{status},{reason},5,0.1,0.2,0.5,1,1\n"
 
 
+def test_a_simulation_that_failed_is_shown_with_the_reason(tmp_path):
+    folder = made(tmp_path / "out", round_row(1))
+    (folder / "model.onnx").touch()
+    source = open_results(folder)
+    assert read(source)[0].status == "done"
+    (folder / "failed.txt").write_text("job job failed after 1 of 3 rounds: no device could train\n")
+    (view, *_) = read(source)
+    assert (view.status, view.detail) == ("failed", "job job failed after 1 of 3 rounds: no device could train")
+
+
 def test_a_simulation_is_told_as_a_coordinator_would_tell_it(run_folders):
     view, progress, visits, devices = read(open_results(run_folders["visit"]))
     assert (view.status, view.round, view.rounds, view.strategy) == ("done", 3, 3, "visit")

@@ -12,6 +12,7 @@ import pytest
 from tests.forked import Forked, run, sojourn
 from tests.live.live_fleet import FLEET, LiveFleet, compile_here
 from tests.there import there
+from tests.waiting import LIMIT
 
 QUICK = "[training]\nepochs = 1\n"
 KEEP = "[keep]\nlast = 2\nevery = 0\n"
@@ -121,3 +122,43 @@ def test_a_removed_job_leaves_nothing(fleet, flags, continued) -> None:
     assert "there is no job 'whole'" in run("job", "status", "whole", *flags).stderr
     gone = sojourn("job", "remove", "short", "--yes", *flags)
     assert re.search(r" is removed: [1-9][0-9]* files \([0-9,]{4,} bytes\) are deleted within a minute", gone)
+
+
+def test_a_job_that_no_device_can_do_fails_though_the_coordinator_is_killed(fleet, flags, tmp_path) -> None:
+    def view():
+        with fleet.operator() as operator:
+            return operator.job("power", patience=LIMIT)
+
+    def failed_or(start: str):
+        return lambda: view().status == "failed" or view().detail.startswith(start)
+
+    file = tmp_path / "power.toml"
+    odd = (
+        text("power", 2)
+        .replace("test = 'digits'", "test = 'digits'\nrange = [1000, 2000]")
+        .replace("scaffold", "fedavg")
+    )
+    file.write_text(odd.replace("'digits'", "'lost.npz'", 1))
+    refused = run("job", "submit", str(file), *flags)
+    assert refused.returncode != 0
+    assert "data.test: the coordinator's machine has no file or folder" in refused.stderr
+    file.write_text(odd)
+    fleet.wait_for_devices("pi-1", "pi-2")
+    sojourn("job", "submit", str(file), *flags)
+    for attempt in (1, 2):
+        fleet.wait(
+            failed_or(f"attempt {attempt} of 3 at round 1 had no result: no device could train: 2 devices"), "it"
+        )
+        fleet.kill("cloud")
+        fleet.start("cloud")
+    fleet.wait(lambda: view().status == "failed", "the job's failure")
+    assert (view().round, view().detail.startswith("3 attempts at round 1 had no result; in the last one, no")) == (
+        0,
+        True,
+    )
+    for command in (("watch", "power"), ("export", "power")):
+        ended = run("job", *command, *flags)
+        assert ended.returncode != 0
+        assert "3 attempts at round 1 had no result" in ended.stderr
+    file.write_text(odd.replace("range = [1000, 2000]\n", ""))
+    assert "\nround 2/2 " in sojourn("job", "submit", str(file), "--watch", *flags)

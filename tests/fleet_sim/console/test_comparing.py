@@ -14,7 +14,7 @@ from coordinator.results.folder import ResultFolder
 from coordinator.results.task_figures import TaskFigures
 from fleet_sim.console.comparing import Comparison, compare, runs_of, training_of
 from fleet_sim.console.comparison_report import different, rounds_to, row
-from sojourn.errors import ConfigError
+from sojourn.errors import ConfigError, JobError
 
 TEXT = """
 strategy = "fedavg"
@@ -50,6 +50,19 @@ def compared(tmp_path_factory):
     asked = Comparison([file], ["fedavg", "fedprox"], [1, 2], {}, output=folder / "out", reach=0.1)
     compare(asked, console())
     return asked
+
+
+def test_a_run_that_fails_is_shown_and_ends_the_command_with_an_error(tmp_path, capsys) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(f"{TEXT}[availability]\ndropout = 0.8\n")
+    changes = {"simulation.devices": 2, "rounds": 6}
+    asked = Comparison([file], ["fedavg"], [3], changes, output=tmp_path / "out")
+    failed = "job fedavg seed 3: job simulation failed after 1 of 6 rounds: 3 attempts at round 2 had no result"
+    for again in (asked, replace(asked, output=None, resume=tmp_path / "out")):
+        with pytest.raises(JobError, match=f"^{failed}"):
+            compare(again, console())
+        assert "side by side" in capsys.readouterr().out
+    assert (tmp_path / "out" / "report.html").exists()
 
 
 def test_runs_of_one_seed_share_the_split(compared) -> None:
