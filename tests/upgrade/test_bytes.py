@@ -1,4 +1,4 @@
-"""What earlier versions wrote and sent means the same to this one: decoded and encoded, it is the same bytes."""
+"""This version reads what the kept version wrote and sent: encoded again, it decodes to the same values."""
 
 from __future__ import annotations
 
@@ -43,8 +43,22 @@ def rows(path: Path, what: str) -> list[bytes]:
         return [row for (row,) in db.execute(what)]
 
 
-def again(data: bytes, form: Any) -> bytes:
-    return msgspec.msgpack.encode(msgspec.msgpack.decode(data, type=form))
+def assert_read(data: bytes, form: Any, what: str = "") -> None:
+    value = msgspec.msgpack.decode(data, type=form)
+    encoded = msgspec.msgpack.encode(value)
+    assert msgspec.msgpack.encode(msgspec.msgpack.decode(encoded, type=form)) == encoded, what
+    assert _holds(msgspec.msgpack.decode(encoded), msgspec.msgpack.decode(data)), what
+
+
+def _holds(now: Any, then: Any) -> bool:
+    """Whether everything that was written then is in what is written now, which may have more fields."""
+    match then:
+        case dict():
+            return isinstance(now, dict) and all(key in now and _holds(now[key], value) for key, value in then.items())
+        case list():
+            return isinstance(now, list) and len(now) >= len(then) and all(map(_holds, now, then))
+        case _:
+            return bool(now == then or (now != now and then != then))  # NaN is NaN
 
 
 def address(text: str) -> Address:
@@ -59,30 +73,30 @@ def records_of(folder: Path, node: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_every_record_is_read_and_written_as_it_was(folder: Path, node: str) -> None:
+def test_every_record_is_read(folder: Path, node: str) -> None:
     form, _ = FORMS[ROLES[node]]
     records = records_of(folder, node)
     assert len(records) > 40
     for record in records:
-        assert again(record, form) == record
+        assert_read(record, form)
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_a_snapshot_is_read_and_written_as_it_was(folder: Path, node: str) -> None:
+def test_a_snapshot_is_read(folder: Path, node: str) -> None:
     _, form = FORMS[ROLES[node]]
     (state,) = rows(folder / "stores" / node / "journal.db", "select state from snapshot")
-    assert again(state, form) == state
+    assert_read(state, form)
 
 
-def test_the_snapshots_of_a_simulation_are_read_and_written_as_they_were(folder: Path) -> None:
+def test_the_snapshots_of_a_simulation_are_read(folder: Path) -> None:
     data = (folder / "half" / "checkpoint.bin").read_bytes()
     checkpoint = msgspec.msgpack.decode(data, type=Checkpoint)
-    assert msgspec.msgpack.encode(checkpoint) == data
+    assert_read(data, Checkpoint)
     roles = {CLOUD: "coordinator"} | {name: "edge" for name in checkpoint.nodes if name.startswith("site-")}
     assert len(roles) == 3
     for name, node in checkpoint.nodes.items():
         _, form = FORMS[roles.get(name, "agent")]
-        assert again(node.snapshot, form) == node.snapshot
+        assert_read(node.snapshot, form)
 
 
 def kept(version: str, name: str) -> Any:
@@ -92,20 +106,19 @@ def kept(version: str, name: str) -> Any:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_kind_of_record_is_read_and_written_as_it_was(version: str) -> None:
+def test_every_kind_of_record_is_read(version: str) -> None:
     for role, examples in kept(version, "records.json").items():
         record, state = FORMS[role]
         for kind, example in examples.items():
-            now = again(bytes.fromhex(example), state if kind == "state" else record)
-            assert now.hex() == example, f"{role}, {kind}"
+            assert_read(bytes.fromhex(example), state if kind == "state" else record, f"{role}, {kind}")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_message_is_read_and_written_as_it_was(version: str) -> None:
+def test_every_message_is_read(version: str) -> None:
     for packet in kept(version, "messages.json")["packets"]:
         data = bytes.fromhex(packet["hex"])
         if packet["to"] is None:
             message = unpack_presence(data)
         else:
             message = unpack(data, address(packet["from"]), address(packet["to"]))
-        assert pack(message) == data, packet["name"]
+        assert _holds(msgspec.msgpack.decode(pack(message)), msgspec.msgpack.decode(data)), packet["name"]
