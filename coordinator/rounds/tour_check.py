@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from coordinator.rounds.hop_check import HopCheck
+from coordinator.rounds.hop_check import SHORTENED, HopCheck
 from coordinator.rounds.orders import Leg, Rises, bounds_beside, rises_of, task_of, waves_of
 from coordinator.rounds.results import returned_by, told_vectors, tour_model
 from hierarchy.edge.rules import (
@@ -171,7 +171,11 @@ class TourCheck:
             bounds = msgspec.structs.replace(bounds, most_rise=None, most_evidence=most)
         if reason := too_long(update.norm, longest):
             return by_rule(reason, "norm_factor")
-        return against(update, self._view, self._gate, bounds, task)
+        refusal = against(update, self._view, self._gate, bounds, task)
+        if not refusal and any(SHORTENED in report.reason for report in self._done[tour.number]):
+            strict = msgspec.structs.replace(bounds, most_evidence=None)  # as in the gate of an edge server
+            refusal = against(update, self._view, self._gate, strict, task)
+        return refusal
 
     def _update(self, tour: TourPlan, model: Vector) -> Update:
         start = self._state.exact_vector(tour.start["model"])

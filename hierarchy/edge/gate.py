@@ -215,7 +215,11 @@ def _judged(
         else:
             refusal = by_rule(reason, "norm_factor")
     rise = rise_of(update, view) if view and not refusal else None
-    if not refusal and (refusal := against(update, view, work.gate, work.bounds, work.task)) and note:
+    refusal = refusal or against(update, view, work.gate, work.bounds, work.task)
+    if note and not refusal:  # no honest skew explains a way that was too long: the loss may not leap either
+        strict = msgspec.structs.replace(work.bounds, most_evidence=None)
+        refusal = against(update, view, work.gate, strict, work.task)
+    if note and refusal:
         refusal = refusal._replace(why=f"{note}, and {refusal.why}")
     if refusal and not work.bounds.report:
         return Failed(str(refusal), norm, rise)
