@@ -44,6 +44,11 @@ RISE_COUNTS = 0.25
 """The weight of the logarithm of the rise among the evidence."""
 UNLIKE_EVIDENCE = 0.1
 """The evidence allowed where the loss rose by far more than at the other devices (`TourBounds.most_rise`)."""
+UPHILL = -0.15
+"""A loss that rose by more than `loss_factor` is refused if the update's cosine to the descent is less than this."""
+ALIKE = 0.4
+"""Devices whose rises are so near to each other that no more than this over the usual is allowed have the same mix of
+classes: no skew explains a larger rise, and no other evidence is needed."""
 PUSHED = 0.01
 """A class whose mean probability rises by more than this is one that the update teaches."""
 DAMAGED = "training diverged on a device or a result was damaged: check the device's data, or lower training.lr"
@@ -202,7 +207,7 @@ def against(update: Update, view: ExemplarView | None, gate: Gate, bounds: TourB
     least = math.inf if task.objective.elsewhere or bounds.against_factor is None else bounds.against_factor
     has_way = math.isfinite(least)
     if has_way and bounds.most_evidence is not None and view.shows_classes:
-        if rise <= least * bounds.usual_rise:
+        if rise <= min(least * bounds.usual_rise, bounds.most_rise or math.inf):
             return None
         return _judged_by_evidence(update, view, gate, bounds, words)
     most = _most_rise(gate, bounds, well=old < view.on_its_way)
@@ -229,10 +234,17 @@ def _judged_by_evidence(
     if rise > leap and not view.lost <= old < math.inf:
         return by_rule(f"{words}, {rise:.3g} times, over the {leap:.3g} allowed", "loss_factor")
     cosine = cosine_to_descent(update.way, view.gradient(update.before, update.digests[0]))
+    if rise > leap / LEAP and cosine < UPHILL and not view.lost <= old < math.inf:
+        why = f"{words}, {rise:.3g} times, and the update points against them (cosine {cosine:.2f})"
+        return by_rule(why, "loss_factor")
     confused = confusion(view.beliefs(update.before), view.beliefs(update.after))
     evidence = confused - cosine + RISE_COUNTS * math.log(rise / bounds.usual_rise)
-    most, unlike = bounds.most_evidence or 0.0, old < view.on_its_way and rise > (bounds.most_rise or math.inf)
-    most = min(most, UNLIKE_EVIDENCE) if unlike else most
+    most, usual_most = bounds.most_evidence or 0.0, bounds.most_rise or math.inf
+    if old < view.on_its_way and rise > usual_most:
+        if usual_most <= bounds.usual_rise + ALIKE:
+            times = f"{rise:.3g} times, and devices as alike as these stay below {usual_most:.3g}"
+            return by_rule(f"{words}, {times}", "spread_factor")
+        most = min(most, UNLIKE_EVIDENCE)
     if evidence <= most:
         return None
     why = f"{words}, and the update looks like false labels or a wrong direction"

@@ -216,15 +216,31 @@ def test_learning_one_class_at_the_cost_of_another_is_honest() -> None:
 
 
 def test_false_labels_are_refused() -> None:
-    why = evidence_against([1.0, 1.0], [0.9, -2.0])  # class 1 is taken for class 0, which is not learned any better
+    why = evidence_against([1.0, 1.0], [0.95, -0.2])  # class 1 is taken for class 0, which is not learned any better
     assert why is not None
-    assert why.startswith("the loss on the exemplars went from 0.313 to 1.23, and the update looks like false labels")
+    assert why.startswith("the loss on the exemplars went from 0.313 to 0.563, and the update looks like false")
 
 
 def test_less_evidence_is_needed_where_the_loss_rose_more_than_elsewhere() -> None:
     between = [1.5, 1.5], [2.2, 0.0]
     assert evidence_against(*between) is None
     assert evidence_against(*between, most_rise=1.3) is not None
+
+
+def test_a_loss_that_doubled_is_refused_if_the_update_points_against_the_exemplars() -> None:
+    why = evidence_against([1.0, 1.0], [0.9, -2.0])
+    assert (
+        why
+        == "the loss on the exemplars went from 0.313 to 1.23, 3.94 times, and the update points against them (cosine -0.73)"
+    )
+
+
+def test_among_devices_that_are_alike_a_larger_rise_needs_no_other_evidence() -> None:
+    skewed = [1.0, 1.0], [4.0, -0.4]
+    assert evidence_against(*skewed, most_rise=1.5) is None  # not alike: rises of 1.5 are no exception
+    why = evidence_against(*skewed, most_rise=1.3)
+    assert why is not None
+    assert "devices as alike as these stay below 1.3" in why
 
 
 def test_no_honest_device_makes_the_loss_leap() -> None:
