@@ -14,6 +14,7 @@ from hierarchy.arranging.arrangement import ClientSet, Memo
 from sojourn.protocol.limits import Moment
 from sojourn.protocol.mandate_messages import Normalisation
 from sojourn.protocol.messages import Toured
+from sojourn.protocol.visit_words import PASSING, reason_word
 from sojourn.protocol.wire import JobStatus, Ref, RoundReport, TrainingSize
 
 Phase = Literal["estimate", "train"]
@@ -240,6 +241,12 @@ class RoundFailed(msgspec.Struct, frozen=True, tag="round-failed/1"):
     """How each visit ended."""
     at: Moment | msgspec.UnsetType = msgspec.UNSET
     """When, in seconds since 1970."""
+
+    @property
+    def passing(self) -> bool:
+        """Whether every device declined for a reason that ends by itself: then this is no failed attempt."""
+        ended = [(it.status, reason_word(it.status, it.reason)) for it in self.visited or ()]
+        return bool(ended) and all(status == "declined" and word in PASSING for status, word in ended)
 
 
 class RoundMeasured(msgspec.Struct, frozen=True, tag="round-measured/1"):

@@ -402,7 +402,7 @@ class JobState(msgspec.Struct):
 
     def _fail(self, record: RoundFailed) -> None:
         """Keep the model and the round's number: the same round is planned again, arranged from what was known."""
-        self.failed_rounds = (self.failed_rounds or 0) + 1
+        self.failed_rounds = (self.failed_rounds or 0) + (not record.passing)
         self.status, self.detail = "waiting", record.reason
         self.norms, self.rises = record.norms or self.norms, record.rises or self.rises
         for device in record.silent:

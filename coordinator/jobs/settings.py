@@ -173,7 +173,7 @@ class FleetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """How many devices must be connected before the first round, and how long the job waits for devices.
 
     Later rounds need only as many as their arrangement does. A job that has waited this long, before any round, fails.
-    It also fails after three rounds in a row without a result.
+    It also fails after three rounds in a row without a result, unless all devices only declined for now (hours, heat).
     """
 
     devices: Count = 1

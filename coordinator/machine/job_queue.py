@@ -357,7 +357,7 @@ class JobQueue:
         if isinstance(outcome, RoundClosed | RoundFailed | DevicesEstimated):
             outcome = msgspec.structs.replace(outcome, at=self._watch.moment(now))
         if isinstance(outcome, RoundFailed):
-            outcome = msgspec.structs.replace(outcome, reason=_why_again(state, outcome.reason))
+            outcome = msgspec.structs.replace(outcome, reason=_why_again(state, outcome))
         told = state.unestimated or ()
         known = {*told, *state.notices, *(state.data_notices or ())}
         self._advance(state, _EVENTS[type(outcome)])
@@ -383,7 +383,7 @@ class JobQueue:
             case RoundPlanned():
                 self._began, self.traffic = now, 0
                 if outcome.phase == "train":  # devices that are only asked for an estimate do not train
-                    self._waiting.forget(state.name)
+                    self._waiting.begins(state.name)
                 about = About(state.name, state.round)
                 said = [Say(f"job {state.name}: {line}", "warning", about) for line in outcome.notices]
                 return [Say(plan_line(state, outcome), about=about), *said, *self._resume(state, now)]
@@ -393,9 +393,10 @@ class JobQueue:
                 said = [*ended, Say(f"job {state.name} waits: {outcome.reason}", "warning", about)]
                 if (state.failed_rounds or 0) >= FAILED_ROUNDS:
                     return [*said, *self._end_failed(state, now)]
-                self._waiting.retry(state, now)
+                self._waiting.retry(state, now, passing=outcome.passing)
                 return [*said, *self.reconsider(now)]
             case RoundClosed():
+                self._waiting.forget(state.name)
                 said = [*outcomes(state.name, outcome.report.round, outcome.visited or ()), closed_line(outcome)]
                 effects = [*self._make_room(), *self._next_turn(state, now)]
                 if outcome.unmeasured:  # tested after the plan of the next round, which is not to wait for it
@@ -532,12 +533,13 @@ class JobQueue:
         return [*effects, *self.reconsider(now)]
 
 
-def _why_again(state: JobState, reason: str) -> str:
+def _why_again(state: JobState, failed: RoundFailed) -> str:
     """Why a job waits after a round without a result, and until when."""
-    attempt = (state.failed_rounds or 0) + 1
-    if attempt >= FAILED_ROUNDS:
-        return reason
-    text = f"attempt {attempt} of {FAILED_ROUNDS} at round {state.round} had no result: {reason}"
+    attempt, text = (state.failed_rounds or 0) + 1, f"every device declines for now: {failed.reason}"
+    if not failed.passing:
+        if attempt >= FAILED_ROUNDS:
+            return failed.reason
+        text = f"attempt {attempt} of {FAILED_ROUNDS} at round {state.round} had no result: {failed.reason}"
     return f"{text}. The next attempt starts in {PLAN_AGAIN:g} s, or when another device connects"
 
 

@@ -44,6 +44,8 @@ class Waiting(msgspec.Struct):
     """When it times out; None for never."""
     failed: bool = False
     """Whether the devices that it reached tried, and none brought a result."""
+    passing: bool = False
+    """Whether all of them declined for reasons that end by themselves."""
 
 
 class WaitingJobs:
@@ -90,18 +92,25 @@ class WaitingJobs:
         since = before.since if before else now
         self._waiting[state.name] = Waiting(since, reach, now + again, since + timeout if timeout else None)
 
-    def retry(self, state: JobState, now: float) -> None:
+    def retry(self, state: JobState, now: float, *, passing: bool) -> None:
         """A round had no result: it is planned again after a while, or as soon as another device can do it."""
         self.add(state, now, self.reached(state))
-        self._waiting[state.name].failed = True
+        waits = self._waiting[state.name]
+        waits.failed, waits.passing = True, passing
 
     def hurry(self, name: str, now: float) -> None:
         """A job that waits has other settings: it is tried again at once."""
         if waits := self._waiting.get(name):
             waits.again_at = now
 
+    def begins(self, name: str) -> None:
+        """A round is planned; if all devices declined for now, the timeout counts on until one of them trains."""
+        waits = self._waiting.get(name)
+        if waits is None or not waits.passing:
+            self.forget(name)
+
     def forget(self, name: str) -> None:
-        """A job trains, or has ended."""
+        """A job has trained, or has ended."""
         self._waiting.pop(name, None)
         self._gathering.pop(name, None)
 

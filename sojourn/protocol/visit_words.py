@@ -27,6 +27,8 @@ WOULD_REFUSE = "would have been refused "
 An edge server or the coordinator writes this. A device cannot: whatever it reports begins with `DATA_NOTE`.
 """
 DECLINED: tuple[str, ...] = get_args(VisitReason)
+PASSING = frozenset({"busy", "hot", "metered", "power", "hours"})
+"""Reasons to decline that end by themselves: the device will train later."""
 LOST = {SILENT: "silent", LATE: "deadline", TOUR_LATE: "deadline", UNFETCHED: "unfetched"}
 GATE = "gate"
 WORDS: dict[VisitStatus, tuple[str, ...]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coordinator.fleet_records import VisitOutcome
 from coordinator.machine.job_queue import FAILED_ROUNDS
 from coordinator.machine.waiting_jobs import PLAN_AGAIN
 from coordinator.records import JobEnded, RoundClosed, RoundFailed, RoundPlanned
@@ -64,6 +65,26 @@ def test_a_job_fails_after_three_rounds_in_a_row_without_a_result() -> None:
     assert state.status == "failed"
     assert state.detail == f"3 attempts at round 1 had no result; in the last one, {HOT}"
     assert (bench.work, bench.cloud.wake_at()) == ({}, None)
+
+
+def test_devices_that_decline_for_now_do_not_fail_a_job_before_its_timeout() -> None:
+    bench = Bench()
+    bench.running()
+    rests = (VisitOutcome(0, 0, "site", "a", "declined", "hours: 8:00 to 20:00"),)
+    now = 0.0
+    state = bench.cloud.state.jobs["job"]
+    while now < state.settings.fleet.timeout:
+        home(bench, now)
+        record = RoundFailed("job", HOT, ("hours",), 7, 1, visited=rests)
+        assert records(bench.did(CloseRound, lambda _work: record, now)) == [RoundFailed]  # noqa: B023
+        assert (state.status, state.failed_rounds or 0) == ("waiting", 0)
+        assert state.detail == f"every device declines for now: {HOT}. {AGAIN}"
+        now += 3600.0
+        bench.tell(Woke(), now)
+        if now < state.settings.fleet.timeout:
+            assert records(bench.plan(now)) == [RoundPlanned]
+    assert state.status != "waiting"
+    assert "fleet.timeout" in state.detail
 
 
 def test_a_result_between_them_begins_the_count_again() -> None:
