@@ -229,10 +229,8 @@ def test_less_evidence_is_needed_where_the_loss_rose_more_than_elsewhere() -> No
 
 def test_a_loss_that_doubled_is_refused_if_the_update_points_against_the_exemplars() -> None:
     why = evidence_against([1.0, 1.0], [0.9, -2.0])
-    assert (
-        why
-        == "the loss on the exemplars went from 0.313 to 1.23, 3.94 times, and the update points against them (cosine -0.73)"
-    )
+    assert why is not None
+    assert "from 0.313 to 1.23, 3.94 times, and the update points against them (cosine -0.73)" in why
 
 
 def test_among_devices_that_are_alike_a_larger_rise_needs_no_other_evidence() -> None:
