@@ -44,8 +44,6 @@ RISE_COUNTS = 0.25
 """The weight of the logarithm of the rise among the evidence."""
 UNLIKE_EVIDENCE = 0.1
 """The evidence allowed where the loss rose by far more than at the other devices (`TourBounds.most_rise`)."""
-CORRECTED = 1.5
-"""The evidence allowed where an objective corrects drift (FedDyn, SCAFFOLD), relative to that elsewhere."""
 UPHILL = -0.15
 """A loss that rose by more than `loss_factor` is refused if the update's cosine to the descent is less than this."""
 ALIKE = 0.4
@@ -208,11 +206,12 @@ def against(update: Update, view: ExemplarView | None, gate: Gate, bounds: TourB
     # The way of an update says nothing if it did not start at `before`.
     least = math.inf if task.objective.elsewhere or bounds.against_factor is None else bounds.against_factor
     has_way = math.isfinite(least)
-    if has_way and bounds.most_evidence is not None and view.shows_classes:
+    # An objective that corrects drift leads away from a device's own slope on purpose.
+    plain = has_way and not task.objective.returns and not task.objective.keeps
+    if plain and bounds.most_evidence is not None and view.shows_classes:
         if rise <= min(least * bounds.usual_rise, bounds.most_rise or math.inf):
             return None
-        corrects = bool(task.objective.returns or task.objective.keeps)
-        return _judged_by_evidence(update, view, gate, bounds, words, corrects=corrects)
+        return _judged_by_evidence(update, view, gate, bounds, words)
     most = _most_rise(gate, bounds, well=old < view.on_its_way)
     if rise > most and not view.lost <= old < math.inf:
         return by_rule(f"{words}, {rise:.3g} times, over the {most:.3g} allowed", "loss_factor")
@@ -225,13 +224,12 @@ def against(update: Update, view: ExemplarView | None, gate: Gate, bounds: TourB
 
 
 def _judged_by_evidence(
-    update: Update, view: ExemplarView, gate: Gate, bounds: TourBounds, words: str, *, corrects: bool
+    update: Update, view: ExemplarView, gate: Gate, bounds: TourBounds, words: str
 ) -> Refusal | None:
     """Judge an update of a classifier that made the loss rise.
 
     Evidence is what false labels, reversed and random updates have in common and skewed honest ones do not: the update
     points uphill, and makes other classes look more like a class than that class itself. The rise counts a little.
-    corrects: whether the objective corrects a device's drift, and so leads away from its own slope on purpose.
     """
     (old, _), rise = _losses(update, view), rise_of(update, view)
     leap = LEAP * gate.loss_factor * bounds.usual_rise if gate.loss_factor is not None else math.inf
@@ -243,7 +241,7 @@ def _judged_by_evidence(
         return by_rule(why, "loss_factor")
     confused = confusion(view.beliefs(update.before), view.beliefs(update.after))
     evidence = confused - cosine + RISE_COUNTS * math.log(rise / bounds.usual_rise)
-    most = (bounds.most_evidence or 0.0) * (CORRECTED if corrects else 1.0)
+    most = bounds.most_evidence or 0.0
     usual_most = bounds.most_rise or math.inf
     if old < view.on_its_way and rise > usual_most:
         if usual_most <= bounds.usual_rise + ALIKE:
