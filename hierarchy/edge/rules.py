@@ -206,7 +206,9 @@ def against(update: Update, view: ExemplarView | None, gate: Gate, bounds: TourB
     # The way of an update says nothing if it did not start at `before`.
     least = math.inf if task.objective.elsewhere or bounds.against_factor is None else bounds.against_factor
     has_way = math.isfinite(least)
-    if has_way and bounds.most_evidence is not None and view.shows_classes:
+    # An objective that corrects drift leads away from a device's own slope on purpose.
+    plain = has_way and not task.objective.returns and not task.objective.keeps
+    if plain and bounds.most_evidence is not None and view.shows_classes:
         if rise <= min(least * bounds.usual_rise, bounds.most_rise or math.inf):
             return None
         return _judged_by_evidence(update, view, gate, bounds, words)
@@ -239,7 +241,8 @@ def _judged_by_evidence(
         return by_rule(why, "loss_factor")
     confused = confusion(view.beliefs(update.before), view.beliefs(update.after))
     evidence = confused - cosine + RISE_COUNTS * math.log(rise / bounds.usual_rise)
-    most, usual_most = bounds.most_evidence or 0.0, bounds.most_rise or math.inf
+    most = bounds.most_evidence or 0.0
+    usual_most = bounds.most_rise or math.inf
     if old < view.on_its_way and rise > usual_most:
         if usual_most <= bounds.usual_rise + ALIKE:
             times = f"{rise:.3g} times, and devices as alike as these stay below {usual_most:.3g}"
