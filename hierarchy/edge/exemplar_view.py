@@ -40,6 +40,8 @@ VALUES = frozenset({"regression", "forecast", "reconstruction"})
 """The kinds of tasks that learn values."""
 ON_ITS_WAY = 0.5
 """Of a model with a loss over this part of a blind guess's, devices change the loss in turns: none is alike yet."""
+GUESSING = 0.9
+"""A loss of at least this share of a blind guess's: the model has hardly learned which class is which."""
 LOST = 2.0
 """A model with a loss over so many times a blind guess's answers at random: a leap of its loss means nothing, too."""
 
@@ -57,6 +59,8 @@ class ExemplarView:
         blind, learnt = kit.learns.blind, LEARNT_OF_VALUES if kit.learns.kind in VALUES else LEARNT
         self.learnt, self.on_its_way, self.lost = learnt * blind, ON_ITS_WAY * blind, LOST * blind
         """A loss that counts as learnt, one of a model that is well on its way, and one that has nothing to lose."""
+        self.guessing = GUESSING * blind
+        """The loss of a model that is hardly better than a guess."""
         self._classes = np.unique(self._y) if kit.learns.kind == "classification" else np.empty(0, np.int64)
         self.shows_classes = len(self._classes) > 1
         """Whether classes are learned and at least two of them are shown."""

@@ -248,7 +248,8 @@ def _judged_by_evidence(
             times = f"{rise:.3g} times, and devices as alike as these stay below {usual_most:.3g}"
             return by_rule(f"{words}, {times}", "spread_factor")
         most = min(most, UNLIKE_EVIDENCE)
-    if evidence <= most:
+    # A model that hardly beats a guess confuses all classes: there the update must point against the exemplars, too.
+    if evidence <= most or (old >= view.guessing and cosine >= bounds.least_cosine):
         return None
     why = f"{words}, and the update looks like false labels or a wrong direction"
     return by_rule(f"{why} (evidence {evidence:.2f}, over the {most:g} allowed)", "most_evidence")

@@ -248,10 +248,13 @@ def test_a_device_that_is_gone_for_good_costs_a_hop() -> None:
 
 
 def test_all_devices_fail_and_the_model_stays() -> None:
-    fleet, failures = run_with(chain(rounds=2), dict.fromkeys(FOUR, spoiled(nan)))
+    fleet = SmallFleet(ONE_SITE)
+    fleet.changes = dict.fromkeys(FOUR, spoiled(nan))
+    fleet.submit(chain(rounds=2))
+    state = fleet.run("job")
     why = f"by edge server site-a, because {damaged('610 of 610 numbers are not finite')}"
-    assert failures == [f"4 devices (dev-0, dev-1, dev-2, dev-3): refused, {why}"] * 2
-    assert [report.visits for report in fleet.job("job").history] == [0, 0]
+    assert (state.status, state.history) == ("failed", [])
+    assert f"every result was refused: 4 devices (dev-0, dev-1, dev-2, dev-3): refused, {why}" in state.detail
     assert np.array_equal(fleet.model(), initial_model())
 
 

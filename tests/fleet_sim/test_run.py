@@ -249,8 +249,8 @@ def test_what_a_notebook_cannot_simulate_is_said(settings, words, tmp_path) -> N
 
 
 def test_a_setting_inside_what_is_no_table_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"model.name cannot be set, since model is 'mlp' and no table"):
-        read_simulation("model = 'mlp'", "a test", {"model.name": "cnn"})
+    with pytest.raises(ConfigError, match=r"rounds.most cannot be set, since rounds is 3 and no table"):
+        read_simulation("rounds = 3", "a test", {"rounds.most": 4})
 
 
 def test_a_simulation_that_is_over_goes_on_to_more_rounds(finished, tmp_path, capsys) -> None:

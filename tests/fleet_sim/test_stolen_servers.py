@@ -93,7 +93,8 @@ class GuardedFleet(SmallFleet):
 
     @property
     def reasons(self) -> str:
-        return " | ".join(line for report in self.job("job").history for line in report.failures)
+        state = self.job("job")
+        return " | ".join([*(line for it in state.history for line in it.failures), *(state.unestimated or ())])
 
 
 def begun(text: str, *, stolen: bool = False) -> GuardedFleet:
