@@ -444,7 +444,7 @@ def test_a_custom_objective_that_cannot_be_used_is_refused(working_folder, chang
         SimulationRun(read_simulation(CUSTOM, "a test", changes), working_folder / "refused")
 
 
-STRICT = "[gate]\nagainst_factor = 1.0001\nmost_evidence = -3.0\n"
+STRICT = "[gate]\nagainst_factor = 1.0001\nmost_evidence = -3.0\nleast_cosine = 1.0\n"
 """A gate that refuses whatever makes the loss rise."""
 SKEWED = TEXT.replace('feddyn"', 'fedcat"\narranger = { sets = 6 }').replace("alpha = 0.5", "alpha = 0.1")
 

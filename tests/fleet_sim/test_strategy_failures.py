@@ -292,7 +292,7 @@ def test_a_device_that_could_not_be_estimated_is_asked_again_later() -> None:
     fleet[0].submit(job(**{"strategy": "visit", **PLAIN, "estimator__epochs": 1, "arranger__size": 2, "rounds": 1}))
     fleet[0].world.run(lambda: fleet[0].world.now > 40)
     assert fleet[0].job("job").detail == (
-        "attempt 1 of 3 at round 1 had no result: no device could be estimated: 6 devices (dev-0, dev-1, dev-2, dev-3, "
+        "every device declines for now: no device could be estimated: 6 devices (dev-0, dev-1, dev-2, dev-3, "
         "dev-4, dev-5): declined, hot: 81 degrees. The next attempt starts in 60 s, or when another device connects"
     )
     assert fleet[0].run("job").status == "done"

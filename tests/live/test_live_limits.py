@@ -75,10 +75,21 @@ def test_a_tour_goes_on_without_a_hot_device_and_with_it_when_it_has_cooled(flee
     assert "trained" not in log.partition(f"declined job round {first}")[2].partition(f"declined job round {second}")[0]
 
 
+LARGE = """
+name = "large"
+strategy = "fedavg"
+rounds = 1
+threads = 1
+model = { name = "mlp", options = { hidden = [4096, 1024] } }
+data = { test = "digits" }
+fleet = { devices = 2 }
+"""
+"""More than a training process of an earlier job holds, which a device could use again."""
+
+
 def test_device_without_memory_declines_before_fetching(fleet) -> None:
     fleet.hot.memory(10)
-    settings = "strategy = 'fedavg'\nrounds = 1\nthreads = 1\nmodel = 'mlp'\n[data]\ntest = 'digits'\n"
-    view = fleet.run(f"name = 'large'\n{settings}[fleet]\ndevices = 2\n", "large")
+    view = fleet.run(LARGE, "large")
     assert (view.status, view.history[0].visits, view.history[0].lost) == ("done", 1, 1)
     assert "memory: training this model takes about" in view.history[0].failures[0]
     log = fleet.log("pi-1")
