@@ -26,8 +26,8 @@ def flagged_lines(history: Iterable[RoundReport]) -> list[str]:
     """How many visits the gate would have refused, where it only reports."""
     reports = list(history)
     flags, visits = sum(it.flagged or 0 for it in reports), sum(it.visits for it in reports)
-    told = f'the gate would have refused {flags:,} of {visits:,} visits (gate = "report" refuses none)'
-    return ["", told] if flags else []
+    line = f'the gate would have refused {flags:,} of {visits:,} visits (gate = "report" refuses none)'
+    return ["", line] if flags else []
 
 
 def taken_lines(progress: JobProgress) -> list[str]:

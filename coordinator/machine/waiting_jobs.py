@@ -1,4 +1,4 @@
-"""The jobs that wait for devices: since when, for whom, and when each is tried again or times out.
+"""The jobs that wait for devices: since when, for which devices, and when each is tried again or times out.
 
 Volatile: after a restart every job is tried, and its timeout starts again.
 """

@@ -147,10 +147,10 @@ def describe_losses(visits: Rows) -> str:
 
 
 def _reasons(found: Sequence[Loss]) -> str:
-    told = [f"{loss.visits} {loss.why} ({names(list(loss.devices))})" for loss in found[:MOST_REASONS]]
+    reasons = [f"{loss.visits} {loss.why} ({names(list(loss.devices))})" for loss in found[:MOST_REASONS]]
     if rest := sum(loss.visits for loss in found[MOST_REASONS:]):
-        told.append(f"{rest} for other reasons")
-    return "; ".join(told)
+        reasons.append(f"{rest} for other reasons")
+    return "; ".join(reasons)
 
 
 def lost_of(visits: Rows) -> str:

@@ -57,10 +57,10 @@ def names(who: Sequence[str], room: int = NAMES_ROOM) -> str:
 def in_a_sentence(problem: str, lines: Iterable[str]) -> str:
     """A problem with its causes, in one sentence that fits on a screen."""
     causes = list(lines)
-    told = "; ".join(causes)
-    if len(told) > SENTENCE_ROOM:
-        told = f"{told[:SENTENCE_ROOM]}… ({len(causes)} causes)"
-    return f"{problem}: {told}" if told else problem
+    text = "; ".join(causes)
+    if len(text) > SENTENCE_ROOM:
+        text = f"{text[:SENTENCE_ROOM]}… ({len(causes)} causes)"
+    return f"{problem}: {text}" if text else problem
 
 
 def within_room(lines: Iterable[str], job: str) -> tuple[str, ...]:

@@ -81,8 +81,8 @@ def plan_round(work: PlanRound, blobs: BlobStore, census: Census | None = None) 
         _consent(work, strategy)
     if reason := too_few(work, here):
         return NotYet(reason)
-    anew = not state.arranged or rearranges(strategy.schedule, state.round)
-    anew = anew or bool(state.failed_rounds and not state.history)  # nothing was trained in the sets that there are
+    unused = bool(state.failed_rounds and not state.history)  # nothing was trained in the sets that there are
+    anew = unused or not state.arranged or rearranges(strategy.schedule, state.round)
     # Who cannot join the sets that there are is not asked either.
     if anew and (asked := unknown(strategy.estimator, state, here, again=work.again)):
         return _estimation(state, asked, who.reach)

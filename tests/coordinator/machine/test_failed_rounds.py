@@ -34,6 +34,14 @@ def retried(bench: Bench, now: float) -> None:
     assert records(bench.plan(now)) == [RoundPlanned]
 
 
+def fail_for_good(bench: Bench) -> None:
+    """Every attempt fails."""
+    for at in range(FAILED_ROUNDS):
+        if at:
+            retried(bench, at * PLAN_AGAIN)
+        fail(bench, at * PLAN_AGAIN)
+
+
 def test_a_round_without_a_result_does_not_count_and_is_tried_again() -> None:
     bench = Bench()
     bench.running()
@@ -115,10 +123,7 @@ def test_the_count_and_the_reason_survive_a_restart() -> None:
 def test_a_job_that_failed_while_the_power_failed_ends_after_the_restart() -> None:
     bench = Bench()
     bench.running()
-    for at in range(FAILED_ROUNDS):
-        if at:
-            retried(bench, at * PLAN_AGAIN)
-        fail(bench, at * PLAN_AGAIN)
+    fail_for_good(bench)
     bench.records.pop()
     again = bench.replayed()
     assert [state.status for state in again.state.unfinished] == ["waiting"]
@@ -150,10 +155,7 @@ def test_a_waiting_job_leaves_its_turn_to_the_next() -> None:
 def test_a_failed_job_can_be_continued_and_counts_from_none() -> None:
     bench = Bench()
     bench.running()
-    for at in range(FAILED_ROUNDS):
-        if at:
-            retried(bench, at * PLAN_AGAIN)
-        fail(bench, at * PLAN_AGAIN)
+    fail_for_good(bench)
     bench.hear(OPERATOR, Continue("c", "job"), 300.0)
     bench.plan(300.0)
     state = bench.cloud.state.jobs["job"]
